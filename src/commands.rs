@@ -117,8 +117,8 @@ fn serve(
 fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
     let definitions = match of {
         Definitions::Velero => berth_api::crd::velero(),
-        Definitions::Garden => berth_api::crd::hub(),
-        Definitions::GardenMember => berth_api::crd::member(),
+        Definitions::Garden => berth_garden_api::crd::hub(),
+        Definitions::GardenMember => berth_garden_api::crd::member(),
     };
     for (name, text) in berth_api::crd::files(&definitions)? {
         match &write {

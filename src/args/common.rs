@@ -43,7 +43,7 @@ pub struct CommonArgs {
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
     /// Namespace of the hub that holds the credentials of shared buckets.
-    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
+    #[arg(long, default_value = berth_garden_api::GARDEN_NAMESPACE)]
     pub garden_namespace: String,
     /// ConfigMap of the node-agents. Default: the one that their DaemonSet names.
     #[arg(long)]

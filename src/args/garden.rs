@@ -51,7 +51,7 @@ pub struct AgentArgs {
     #[arg(long, requires = "hub_kubeconfig")]
     pub seed: Option<String>,
     /// Namespace of the stores' credentials, in the hub and in this cluster.
-    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
+    #[arg(long, default_value = berth_garden_api::GARDEN_NAMESPACE)]
     pub garden_namespace: String,
     /// Address that serves /healthz, /readyz and /metrics over plain HTTP.
     #[arg(long, default_value = "[::]:8085")]

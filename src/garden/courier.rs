@@ -20,9 +20,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::garden::member_objects::is_ours;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
+use berth_garden_api::member_objects::is_ours;
 use futures::{StreamExt, stream};
 use kube::{Resource, ResourceExt};
 use serde_json::json;

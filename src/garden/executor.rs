@@ -22,7 +22,7 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
+use berth_garden_api::extensions::{BackupBucket, BackupEntry};
 use berth_garden_core::operation::{Next, OperationType, next};
 use futures::StreamExt as _;
 use jiff::Timestamp;

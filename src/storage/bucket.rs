@@ -15,8 +15,8 @@ mod xml;
 
 use std::fmt;
 
-use berth_api::garden::StoreConfig;
 use berth_api::keys::FILESYSTEM_PROVIDER;
+use berth_garden_api::StoreConfig;
 use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use jiff::Timestamp;

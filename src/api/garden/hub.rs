@@ -1,6 +1,7 @@
 //! Reads the hub's objects into the values that it decides on, and writes its decisions as parts of
 //! statuses.
 
+use berth_api::keys;
 use berth_garden_core::assignment::SeedHealth;
 use berth_garden_core::hub::{
     self, Bucket, BucketStatus, ConditionType, Conditions, Entry, EntryStatus, Operation, ProfileState,
@@ -14,7 +15,6 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{BackupBucket, BackupEntry, CloudProfile, Condition, LastOperation, Seed};
-use crate::keys;
 
 /// Code of an error: the account has no more of these (source: Gardener's `pkg/apis/core/v1beta1`).
 const QUOTA_EXCEEDED: &str = "ERR_INFRA_QUOTA_EXCEEDED";
@@ -249,8 +249,8 @@ mod tests {
     use berth_garden_core::hub::Condition as Found;
 
     use super::*;
-    use crate::garden::BackupBucketStatus;
-    use crate::garden::operation::{OperationState, OperationType};
+    use crate::BackupBucketStatus;
+    use crate::operation::{OperationState, OperationType};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

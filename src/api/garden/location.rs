@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::keys;
+use berth_api::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
+use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 use berth_core::violation::{Field, Violations};
 use berth_garden_core::location::{Access, Candidate};
 use berth_garden_core::store::{AZURE, GCP};
@@ -13,9 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use super::member_objects::{self, MemberContext};
 use super::report::{CONFIGURATION_PROBLEM, UNAUTHORIZED};
 use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
-use crate::keys;
-use crate::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
-use crate::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";

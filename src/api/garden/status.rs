@@ -1,5 +1,6 @@
 //! What the agent of a member cluster tells the hub, as a change of the status of the hub's object.
 
+use berth_api::velero::BackupStorageLocation;
 use berth_garden_core::member::EntryReport;
 use berth_garden_core::member::handoff::Handoff;
 use berth_garden_core::member::location::{LocationReport, Reason};
@@ -14,7 +15,6 @@ use super::member_objects::is_ours;
 use super::report::{self, Report, locked_until, says_the_same, with_condition, without_condition};
 use super::{BackupBucket, BackupEntry, Condition, LastError, LastOperation, Removed};
 use crate::extensions::{self, Extension};
-use crate::velero::BackupStorageLocation;
 
 /// How long an object may wait for an executor before the hub is told so: most are taken up and done
 /// at once.
@@ -201,7 +201,7 @@ mod tests {
     use berth_garden_core::member::Problem;
 
     use super::*;
-    use crate::garden::{BackupEntrySpec, BackupEntryStatus};
+    use crate::{BackupEntrySpec, BackupEntryStatus};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
-use berth_api::garden::hub::cluster;
-use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile, GARDEN_NAMESPACE, Seed};
+use berth_garden_api::hub::cluster;
+use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, GARDEN_NAMESPACE, Seed};
 use berth_garden_core::check::{self, Findings};
 use berth_garden_core::hub::{ProfileState, Settings, View};
 use berth_garden_core::quota::Quota;

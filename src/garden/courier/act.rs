@@ -5,11 +5,11 @@ mod location;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use berth_api::extensions::Extension;
-use berth_api::garden::member_objects::{self, MIGRATE, hub_uid};
-use berth_api::garden::{BackupBucket, BackupEntry, hub_state, status};
 use berth_api::keys;
 use berth_api::velero::Backup;
+use berth_garden_api::extensions::Extension;
+use berth_garden_api::member_objects::{self, MIGRATE, hub_uid};
+use berth_garden_api::{BackupBucket, BackupEntry, hub_state, status};
 use berth_garden_core::entry_life::{HubState, Intent, intent};
 use berth_garden_core::member::handoff::Handoff;
 use berth_garden_core::member::object::ObjectReport;
@@ -229,11 +229,11 @@ impl Courier {
         Ok(())
     }
 
-    fn buckets(&self) -> Target<'_, berth_api::extensions::BackupBucket> {
+    fn buckets(&self) -> Target<'_, berth_garden_api::extensions::BackupBucket> {
         Target { api: Api::all(self.clients.call.clone()), cache: &self.member.buckets }
     }
 
-    fn entries(&self) -> Target<'_, berth_api::extensions::BackupEntry> {
+    fn entries(&self) -> Target<'_, berth_garden_api::extensions::BackupEntry> {
         Target { api: Api::all(self.clients.call.clone()), cache: &self.member.entries }
     }
 

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use berth_api::garden::report::with_condition;
-use berth_api::garden::{Condition, Seed};
 use berth_api::keys;
+use berth_garden_api::report::with_condition;
+use berth_garden_api::{Condition, Seed};
 use berth_garden_core::assignment::SILENT;
 use berth_garden_core::identity::{SeedIdentity, standing};
 use jiff::Timestamp;

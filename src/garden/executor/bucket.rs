@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
-use berth_api::garden::Removed;
 use berth_api::keys;
+use berth_garden_api::Removed;
+use berth_garden_api::extensions::{BackupBucket, BackupEntry};
 use berth_garden_core::fault::Fault;
 use berth_garden_core::scope::Scope;
 use jiff::{SignedDuration, Timestamp};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::garden::Removed;
+use berth_garden_api::Removed;
 use berth_garden_core::lock::look_again;
 use berth_garden_core::scope::Scope;
 use jiff::Timestamp;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
 use berth_api::keys;
+use berth_garden_api::extensions::{BackupBucket, BackupEntry};
 use berth_garden_core::fault::Fault;
 use berth_garden_core::name::tombstone;
 use berth_garden_core::owner::End;

@@ -1,6 +1,6 @@
 //! Which results of an operation get an Event.
 
-use berth_api::garden::LastError;
+use berth_garden_api::LastError;
 use berth_garden_core::operation::OperationType;
 
 use super::outcome::Record;

@@ -1,8 +1,8 @@
 //! The mark of a directory's owner, in the store. `berth_garden_core::owner` decides on it.
 
-use berth_api::extensions::BackupEntry;
-use berth_api::garden::member_objects;
 use berth_api::keys;
+use berth_garden_api::extensions::BackupEntry;
+use berth_garden_api::member_objects;
 use berth_garden_core::fault::Fault;
 use berth_garden_core::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
 use berth_garden_core::scope::{SOURCE, Scope};

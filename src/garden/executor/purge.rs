@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use berth_api::garden::Removed;
+use berth_garden_api::Removed;
 use berth_garden_core::fault::Fault;
 use berth_garden_core::scope::Scope;
 use futures::StreamExt as _;

@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-use berth_api::extensions::Extension;
-use berth_api::garden::operation::{OperationState, OperationType};
-use berth_api::garden::{LastError, LastOperation, member_objects};
 use berth_api::keys;
+use berth_garden_api::extensions::Extension;
+use berth_garden_api::operation::{OperationState, OperationType};
+use berth_garden_api::{LastError, LastOperation, member_objects};
 use berth_garden_core::fault::Fault;
 use berth_garden_core::operation::{Request, done_at};
 use jiff::{SignedDuration, Timestamp};

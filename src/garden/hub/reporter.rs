@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile};
+use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile};
 use berth_garden_core::fence::{HandoverReason, WaitingFor};
 use berth_garden_core::hub::{Entry, Handed, Plan, View, Waiting};
 use berth_garden_core::name;

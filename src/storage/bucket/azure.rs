@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use berth_api::garden::StoreConfig;
+use berth_garden_api::StoreConfig;
 use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};

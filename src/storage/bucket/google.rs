@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use berth_api::garden::StoreConfig;
-use berth_api::garden::store::ObjectLockMode;
+use berth_garden_api::StoreConfig;
+use berth_garden_api::store::ObjectLockMode;
 use berth_garden_core::fault::Fault;
 use berth_garden_core::lock::{Change, Lock, Mode, change};
 use bytes::Bytes;

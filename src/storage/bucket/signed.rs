@@ -4,7 +4,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use berth_api::garden::StoreConfig;
+use berth_garden_api::StoreConfig;
 use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};

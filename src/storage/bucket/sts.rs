@@ -1,7 +1,7 @@
 //! Amazon's Security Token Service and compatible ones (source: its API reference, 2011-06-15):
 //! keys with fewer rights than those that request them, and with an expiry.
 
-use berth_api::garden::StoreConfig;
+use berth_garden_api::StoreConfig;
 use berth_garden_core::fault::Fault;
 use berth_garden_core::scope::Scope;
 use http::Method;
