@@ -230,7 +230,13 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     // After SIGTERM the replica is unready at once, and live until its end.
     let asked = stop.clone();
     let ready = move || shared.ready() && !asked.is_cancelled();
-    health::serve(common.health_address, caches.pulse.clone(), ready, registry, CancellationToken::new())?;
+    health::serve(
+        common.reports.health_address,
+        caches.pulse.clone(),
+        ready,
+        registry,
+        CancellationToken::new(),
+    )?;
 
     let watching = reflect_queue(&clients.watch, namespace, &caches.store);
     let trust = Trust { client: clients.call.clone(), configuration: webhook_configuration };
