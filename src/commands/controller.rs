@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_core::garden::hub::Settings;
+use berth_garden_core::hub::Settings;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -75,7 +75,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
-    health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
+    health::serve(args.common.reports.health_address, pulse.clone(), || true, registry, stop.clone())?;
     let namespace = args.common.namespace.as_str();
     if let (Some(address), Some(links)) = (args.download_address, links(&args, &clients)) {
         let roots = args.folders.filesystem_roots.clone().into();
