@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::keys;
 use berth_api::place::Source;
 use berth_api::velero::BackupSpec;
-use berth_api::velero::schedule::{Steering, check_expression, check_name};
+use berth_api::velero::schedule::{Steering, check_expression, check_name, history_of};
 use berth_core::cron::Cron;
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
@@ -74,7 +74,13 @@ impl Incoming {
 
     /// What is judged. Everything else of an admitted Schedule may change freely.
     fn judged(&self) -> impl PartialEq + '_ {
-        let steering = [keys::CONCURRENCY_POLICY, keys::STARTING_DEADLINE, keys::JITTER];
+        let steering = [
+            keys::CONCURRENCY_POLICY,
+            keys::STARTING_DEADLINE,
+            keys::JITTER,
+            keys::SUCCESSFUL_HISTORY_LIMIT,
+            keys::FAILED_HISTORY_LIMIT,
+        ];
         let steering = steering.map(|key| self.annotations().get(key));
         let class = self.source().class().map(str::to_owned);
         (&self.spec.schedule, &self.spec.template, class, steering)
@@ -86,6 +92,7 @@ impl Incoming {
         check_expression(&self.spec.schedule, &mut found);
         check_name(self.metadata.name.as_deref().unwrap_or_default(), &mut found);
         Steering::of(self.annotations(), &mut found);
+        history_of(self.annotations(), &mut found);
         let most = limits::OBJECT;
         let message = format!(
             "the Schedule has {size} bytes and at most {most} are taken, because its Backups have its template: use several Schedules"

@@ -110,6 +110,13 @@ keys! {
     /// Annotation of a Schedule: a duration as in `10m`. Its backups are created later than their
     /// times by up to this much, always by the same, so that many schedules of one time spread.
     pub const JITTER: &str = "berth.dev/jitter";
+    /// Annotation of a Schedule: a number of at least 1. Of its Completed backups in one location, only
+    /// so many stay, the newest ones; the others are deleted as if they had expired. Absent: all stay
+    /// until they expire.
+    pub const SUCCESSFUL_HISTORY_LIMIT: &str = "berth.dev/successful-history-limit";
+    /// Annotation of a Schedule: the same for its backups that failed, in whole or in part. It may be
+    /// 0.
+    pub const FAILED_HISTORY_LIMIT: &str = "berth.dev/failed-history-limit";
     // Deletion and expiry.
 
     /// Annotation of a Backup: with any value but `false` neither its expiry nor a

@@ -37,6 +37,15 @@ impl Failure {
     }
 }
 
+/// How many of its backups a Schedule keeps before they expire. `None`: all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Of those that are Completed. At least one of them stays.
+    pub successful: Option<usize>,
+    /// Of those that failed, in whole or in part.
+    pub failed: Option<usize>,
+}
+
 /// What is known of a Backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate<'a> {
@@ -60,6 +69,8 @@ pub struct Candidate<'a> {
     /// How many good backups of its schedule are kept whatever their age
     /// (`berth.dev/keep-last`).
     pub keep_last: usize,
+    /// The limits of the Schedule that it provably is of, if that Schedule is there.
+    pub history: History,
     /// The value of the label `velero.io/gc-failure`.
     pub failure: Option<&'a str>,
 }
@@ -135,11 +146,47 @@ fn sort_by_worth(group: &mut Vec<&Candidate<'_>>, now: Timestamp) {
     });
 }
 
+/// Names of the backups that are more than their Schedule keeps. Those of one outcome push out only
+/// each other, so that no failure costs a good backup. One that ended in the future neither pushes
+/// others out nor goes, because nobody knows when it ended.
+fn beyond_history<'a>(all: &[Candidate<'a>], now: Timestamp) -> HashSet<&'a str> {
+    let mut groups: BTreeMap<(&str, &str, bool), Vec<&Candidate<'a>>> = BTreeMap::new();
+    let mut beyond = HashSet::new();
+    for candidate in all {
+        let Some(uid) = candidate.proven else { continue };
+        let is_good = match candidate.phase {
+            "Completed" => true,
+            "PartiallyFailed" | "Failed" | "FailedValidation" => false,
+            // The deletion of what was too many has failed.
+            "Deleting" if candidate.history != History::default() => {
+                beyond.insert(candidate.name);
+                continue;
+            }
+            _ => continue,
+        };
+        if candidate.ended.is_some_and(|ended| ended <= now) {
+            groups.entry((uid, candidate.at, is_good)).or_default().push(candidate);
+        }
+    }
+    for ((_, _, is_good), mut group) in groups {
+        // All are of one Schedule, so all have the same.
+        let Some(history) = group.first().map(|first| first.history) else { continue };
+        let most = if is_good { history.successful.map(|most| most.max(1)) } else { history.failed };
+        let Some(most) = most else { continue };
+        group.sort_by_key(|candidate| std::cmp::Reverse((candidate.ended, candidate.name)));
+        beyond.extend(group.iter().skip(most).map(|candidate| candidate.name));
+    }
+    beyond
+}
+
 /// What is to be done about each Backup, in the order in which they are given.
 pub fn judge(all: &[Candidate<'_>], now: Timestamp) -> Vec<Verdict> {
-    let kept = last_ones(all, now);
+    let (kept, beyond) = (last_ones(all, now), beyond_history(all, now));
+    let is_beyond = |candidate: &Candidate<'_>| {
+        beyond.contains(candidate.name) && !candidate.is_kept && !candidate.is_asked_for
+    };
     let verdict = |candidate: &Candidate<'_>| match candidate.location {
-        _ if !has_expired(candidate, now) => Verdict::Leave,
+        _ if !has_expired(candidate, now) && !is_beyond(candidate) => Verdict::Leave,
         _ if kept.contains(candidate.name) => Verdict::Last,
         Location::Usable => Verdict::Delete,
         Location::Missing => Verdict::Blocked(Failure::NotFound),
@@ -191,6 +238,7 @@ mod tests {
             proven: None,
             at: "default",
             keep_last: 0,
+            history: History::default(),
             failure: None,
         }
     }
@@ -307,6 +355,55 @@ mod tests {
         );
         let worse = Candidate { phase: "PartiallyFailed", ..of("c", 3, Some("uid")) };
         assert_eq!(with(&[older[0].clone(), worse]), [last, last]);
+    }
+
+    #[test]
+    fn a_schedule_keeps_as_many_as_it_says_of_each_outcome() {
+        let of = |name, phase, ended| Candidate {
+            proven: Some("uid"),
+            ended: Some(at(ended)),
+            expiration: Some(at(9999)),
+            history: History { successful: Some(2), failed: Some(1) },
+            ..candidate(name, phase)
+        };
+        let (delete, leave) = (Verdict::Delete, Verdict::Leave);
+        let all = [
+            of("a", "Completed", 1),
+            of("b", "Completed", 2),
+            of("c", "Completed", 3),
+            of("d", "PartiallyFailed", 4),
+            of("e", "Failed", 5),
+            of("f", "InProgress", 6),
+            // By a clock that is ahead.
+            of("g", "Completed", 999),
+            Candidate { proven: Some("another"), ..of("h", "Completed", 7) },
+            Candidate { proven: None, ..of("i", "Completed", 8) },
+            Candidate { at: "elsewhere", ..of("j", "Completed", 9) },
+            of("k", "Deleting", 10),
+        ];
+        let wanted = [delete, leave, leave, delete, leave, leave, leave, leave, leave, leave, delete];
+        assert_eq!(judge(&all, at(101)), wanted);
+        // What is held, asked for, or one of the last good ones stays as it would if it had expired.
+        let again = [
+            Candidate { is_kept: true, ..all[0].clone() },
+            all[1].clone(),
+            all[2].clone(),
+            Candidate { is_asked_for: true, ..all[3].clone() },
+            all[4].clone(),
+        ];
+        assert_eq!(judge(&again, at(101)), [leave; 5]);
+        let last = Candidate { keep_last: 3, ..all[2].clone() };
+        assert_eq!(judge(&[all[0].clone(), all[1].clone(), last], at(101)), [Verdict::Last, leave, leave]);
+        let read_only = Candidate { location: Location::ReadOnly, ..all[0].clone() };
+        let blocked = judge(&[read_only, all[1].clone(), all[2].clone()], at(101));
+        assert_eq!(blocked[0], Verdict::Blocked(Failure::ReadOnly));
+        // A limit of none keeps one, and a Schedule without limits all.
+        let limited = |successful| History { successful, failed: None };
+        for (successful, wanted) in [(Some(0), [delete, leave]), (None, [leave, leave])] {
+            let two = [all[0].clone(), all[1].clone()];
+            let two = two.map(|one| Candidate { history: limited(successful), ..one });
+            assert_eq!(judge(&two, at(101)), wanted, "{successful:?}");
+        }
     }
 
     #[test]

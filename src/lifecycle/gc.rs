@@ -1,15 +1,17 @@
 //! Asks for the deletion of Backups that have expired. What has expired is decided in
 //! [`berth_core::retention`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::{self, is_set};
 use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackupRequestSpec};
-use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase};
+use berth_api::velero::schedule::history_of;
+use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
 use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
-use berth_core::retention::{Candidate, Location, Verdict, judge, look_again, relabel};
+use berth_core::retention::{Candidate, History, Location, Verdict, judge, look_again, relabel};
+use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -53,6 +55,13 @@ struct Kept {
     expiration: Option<Timestamp>,
     ended: Option<Timestamp>,
     location: String,
+}
+
+impl Kept {
+    /// The Schedule that it provably is of.
+    fn schedule_uid(&self) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str)
+    }
 }
 
 /// Runs for ever.
@@ -104,8 +113,9 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .map(|request| request.spec.backup_name.as_str())
         .collect();
     let kept = backups(lifecycle).await?;
+    let histories = histories(lifecycle, &kept).await?;
     let candidates: Vec<Candidate<'_>> =
-        kept.iter().map(|backup| candidate(backup, &locations, &asked_for)).collect();
+        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &histories)).collect();
     let mut verdicts = judge(&candidates, now);
     if verdicts.contains(&Verdict::Delete) {
         // The clock of this node may be ahead, and what is deleted is gone.
@@ -124,6 +134,23 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     let refused = asking.buffer_unordered(AT_ONCE).filter(|done| std::future::ready(!done)).count().await;
     let is_all = wanted.len() <= room && refused == 0;
     Ok(is_all.then(|| look_again(&candidates, now)))
+}
+
+/// The limits of the Schedules that are there, by UID, if any Backup is of one.
+async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashMap<String, History>> {
+    if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
+        return Ok(HashMap::new());
+    }
+    let schedules = match list::<Schedule>(&lifecycle.clients.call, &lifecycle.namespace).await {
+        Ok(schedules) => schedules.items,
+        Err(error) if is_not_found(&error) => Vec::new(),
+        Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the Schedules"),
+    };
+    let history = |schedule: &Schedule| {
+        let history = history_of(schedule.annotations(), &mut Violations::default());
+        (history != History::default()).then(|| Some((schedule.uid()?, history)))?
+    };
+    Ok(schedules.iter().filter_map(history).collect())
 }
 
 /// All Backups that can be read, a page at a time, because what is kept of them is little.
@@ -158,7 +185,12 @@ fn keep(backup: Backup) -> Kept {
     }
 }
 
-fn candidate<'a>(backup: &'a Kept, locations: &[Known], asked_for: &HashSet<&str>) -> Candidate<'a> {
+fn candidate<'a>(
+    backup: &'a Kept,
+    locations: &[Known],
+    asked_for: &HashSet<&str>,
+    histories: &HashMap<String, History>,
+) -> Candidate<'a> {
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     let found = match backup.location.as_str() {
         "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),
@@ -183,9 +215,10 @@ fn candidate<'a>(backup: &'a Kept, locations: &[Known], asked_for: &HashSet<&str
         is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
         is_asked_for: asked_for.contains(name),
         schedule: label(keys::SCHEDULE),
-        proven: annotation(keys::SCHEDULE_UID).map(String::as_str),
+        proven: backup.schedule_uid(),
         at: &backup.location,
         keep_last: annotation(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0),
+        history: backup.schedule_uid().and_then(|uid| histories.get(uid)).copied().unwrap_or_default(),
         failure: label(keys::GC_FAILURE),
     }
 }
@@ -244,7 +277,7 @@ async fn ask(lifecycle: &Lifecycle, backup: &Kept) -> bool {
     };
     match create(&api, &request).await {
         Answer::Written(request) => {
-            info!(backup = %name, %uid, request = request.name_any(), "asked for the deletion of an expired backup");
+            info!(backup = %name, %uid, request = request.name_any(), "asked for the deletion of a backup that has expired, or is more than its schedule keeps");
             true
         }
         Answer::Conflict(error) | Answer::Gone(error) | Answer::Refused(error) => {

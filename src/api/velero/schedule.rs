@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_core::cron::Cron;
+use berth_core::retention::History;
 use berth_core::schedule::{self, Concurrency, backup_name};
 use berth_core::violation::{Field, Violations, tellable};
 use jiff::{SignedDuration, Timestamp};
@@ -77,11 +78,13 @@ pub enum SchedulePhase {
 
 /// Annotations of a Schedule that its Backups do not get: berth's own marks of a Backup, and what
 /// kubectl and berth note for the Schedule itself.
-const KEPT_BACK: [&str; 4] = [
+const KEPT_BACK: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     keys::CONCURRENCY_POLICY,
     keys::STARTING_DEADLINE,
     keys::JITTER,
+    keys::SUCCESSFUL_HISTORY_LIMIT,
+    keys::FAILED_HISTORY_LIMIT,
 ];
 
 /// Most characters of its name, because its Backups have it in a label.
@@ -122,6 +125,24 @@ impl Steering {
         };
         let deadline = duration(keys::STARTING_DEADLINE);
         Self { concurrency, deadline, jitter: duration(keys::JITTER).unwrap_or_default() }
+    }
+}
+
+/// Reads the annotations that limit the history of a Schedule; what cannot be read counts as absent,
+/// so that nothing is deleted because of it.
+pub fn history_of(annotations: &BTreeMap<String, String>, found: &mut Violations) -> History {
+    let mut limit = |key: &str, least: usize| {
+        let text = annotations.get(key)?;
+        let limit = text.parse::<usize>().ok().filter(|limit| *limit >= least);
+        if limit.is_none() {
+            let field = Field::root("metadata").child("annotations").key(key);
+            found.push(field, format!("{text:?} is not a whole number of at least {least}"));
+        }
+        limit
+    };
+    History {
+        successful: limit(keys::SUCCESSFUL_HISTORY_LIMIT, 1),
+        failed: limit(keys::FAILED_HISTORY_LIMIT, 0),
     }
 }
 
@@ -175,6 +196,7 @@ impl Schedule {
             None => SchedulePhase::FailedValidation,
         };
         Steering::of(self.annotations(), &mut found);
+        history_of(self.annotations(), &mut found);
         (phase, found.lines().iter().map(|line| tellable(line).into_owned()).collect())
     }
 
@@ -259,6 +281,7 @@ mod tests {
             "labels": {"app": "web"},
             "annotations": {
                 "team": "a", keys::SUPERSEDE: "true", keys::ENQUEUED_AT: "x", keys::RUN: "y", keys::JITTER: "1h",
+                keys::FAILED_HISTORY_LIMIT: "3",
                 keys::SCHEDULE_UID: "u0",
                 "kubectl.kubernetes.io/last-applied-configuration": "{}",
             },
@@ -319,10 +342,14 @@ mod tests {
 
         let annotations = json!({"annotations": {
             keys::CONCURRENCY_POLICY: "Replace", keys::STARTING_DEADLINE: "an hour", keys::JITTER: "10m",
+            keys::SUCCESSFUL_HISTORY_LIMIT: "0", keys::FAILED_HISTORY_LIMIT: "0",
         }});
         let odd = schedule(annotations, json!({}));
         let (phase, errors) = odd.validity();
-        assert_eq!((phase, errors.len()), (SchedulePhase::Enabled, 2), "{errors:?}");
+        assert_eq!((phase, errors.len()), (SchedulePhase::Enabled, 3), "{errors:?}");
+        assert!(errors[2].ends_with("\"0\" is not a whole number of at least 1"), "{errors:?}");
+        let history = history_of(odd.annotations(), &mut Violations::default());
+        assert_eq!(history, History { successful: None, failed: Some(0) });
         let found = odd.decided();
         assert_eq!(
             (found.concurrency, found.deadline, found.jitter),

@@ -86,6 +86,45 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_more_than_its_schedule_keeps_is_asked_for() {
+    let of_schedule = |name: &str, uid: &str, ended: &str| {
+        let mut backup = backup(name, "rw", "2027-01-01T00:00:00Z");
+        backup["metadata"]["annotations"] = json!({keys::SCHEDULE_UID: uid});
+        backup["status"]["completionTimestamp"] = json!(ended);
+        backup
+    };
+    let schedule = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": "daily", "uid": "s", "annotations": {keys::SUCCESSFUL_HISTORY_LIMIT: "1"}},
+        "spec": {"schedule": "@daily", "template": {}},
+    });
+    let now = "2026-01-04T00:00:00Z";
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[])))
+        .next(get(&format!("{VELERO}/backups")).answers(listed(
+            "1",
+            &[
+                of_schedule("old", "s", "2026-01-01T00:00:00Z"),
+                of_schedule("new", "s", "2026-01-02T00:00:00Z"),
+                of_schedule("other", "of-a-schedule-that-is-gone", "2026-01-01T00:00:00Z"),
+                of_schedule("other-too", "of-a-schedule-that-is-gone", "2026-01-02T00:00:00Z"),
+            ],
+        )))
+        .next(get(&format!("{VELERO}/schedules")).answers(listed("1", &[schedule])))
+        .next(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .next(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    let asked: Vec<Value> =
+        api.writes().iter().skip(1).map(|write| write.body["spec"]["backupName"].clone()).collect();
+    assert_eq!(asked, ["old"]);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bounded_number_is_asked_for_at_a_time() {
     let expired: Vec<Value> =
         (0..150).map(|i| backup(&format!("b{i}"), "rw", "2026-01-01T00:00:00Z")).collect();
