@@ -20,7 +20,7 @@ use std::time::Duration;
 use berth_api::GoDuration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub use common::{CommonArgs, OrderArgs};
+pub use common::{CommonArgs, OrderArgs, ReportArgs};
 pub use controller::{AfterInterruption, ControllerArgs};
 pub use hub::HubArgs;
 pub use install::{InstallArgs, Printed, UninstallArgs};

@@ -23,8 +23,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::args::garden::GardenCommand;
-use crate::args::{Args, Command, CommonArgs, Definitions};
-use crate::settings::LogFormat;
+use crate::args::{Args, Command, Definitions, ReportArgs};
 use crate::{reference, telemetry};
 
 /// # Errors
@@ -39,7 +38,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(text) => return written(shown(&text).map(|()| ExitCode::SUCCESS)),
             Err(error) => Err(anyhow::anyhow!(error)),
         },
-        Command::Webhook(args) => serve_common(&args.common.clone(), webhook::run(*args)),
+        Command::Webhook(args) => serve(&args.common.reports.clone(), webhook::run(*args)),
         Command::Backup(args) => return written(tokio::runtime::Runtime::new()?.block_on(backup::run(args))),
         Command::Schedule(args) => {
             let done = tokio::runtime::Runtime::new()?.block_on(schedule::run(args));
@@ -68,12 +67,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Ok(tokio::runtime::Runtime::new()?.block_on(node_agent::run(args)));
         }
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
-        Command::Controller(args) => serve_common(&args.common.clone(), controller::run(*args)),
+        Command::Controller(args) => serve(&args.common.reports.clone(), controller::run(*args)),
         Command::Garden(args) => match args.command {
-            GardenCommand::Agent(args) => {
-                let (format, level) = (args.log_format, args.log_level.clone());
-                serve(format, &level, garden::agent::run(*args))
-            }
+            GardenCommand::Agent(args) => serve(&args.reports.clone(), garden::agent::run(*args)),
             GardenCommand::Buckets(args) => {
                 tokio::runtime::Runtime::new()?.block_on(garden::list::buckets(args))
             }
@@ -110,19 +106,8 @@ fn written(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
 /// run. Threads are started on demand.
 const BLOCKING: usize = 1000 * 256 + 512;
 
-fn serve_common(
-    common: &CommonArgs,
-    command: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    serve(common.log_format, &common.log_level, command)
-}
-
-fn serve(
-    format: LogFormat,
-    level: &str,
-    command: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    telemetry::init(format, level)?;
+fn serve(reports: &ReportArgs, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    telemetry::init(reports.log_format, &reports.log_level)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let result = runtime.block_on(command);
@@ -134,8 +119,8 @@ fn serve(
 fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
     let definitions = match of {
         Definitions::Velero => berth_api::crd::velero(),
-        Definitions::Garden => berth_api::crd::hub(),
-        Definitions::GardenMember => berth_api::crd::member(),
+        Definitions::Garden => berth_garden_api::crd::hub(),
+        Definitions::GardenMember => berth_garden_api::crd::member(),
     };
     for (name, text) in berth_api::crd::files(&definitions)? {
         match &write {

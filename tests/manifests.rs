@@ -17,8 +17,8 @@ use crate::support::{binaries, project};
 fn the_definitions_on_disk_are_those_of_the_types() {
     for (folder, definitions) in [
         ("crd", berth_api::crd::velero()),
-        ("garden/crd", berth_api::crd::hub()),
-        ("components/garden-member/crd", berth_api::crd::member()),
+        ("garden/crd", berth_garden_api::crd::hub()),
+        ("components/garden-member/crd", berth_garden_api::crd::member()),
     ] {
         for (name, text) in berth_api::crd::files(&definitions).unwrap() {
             let path = project().join("manifests").join(folder).join(&name);
@@ -383,8 +383,8 @@ fn what_the_chart_carries_is_up_to_date() {
     }
     for (file, ours) in [
         ("definitions", berth_api::crd::velero()),
-        ("garden-definitions", berth_api::crd::hub()),
-        ("garden-member-definitions", berth_api::crd::member()),
+        ("garden-definitions", berth_garden_api::crd::hub()),
+        ("garden-member-definitions", berth_garden_api::crd::member()),
     ] {
         let path = project().join(format!("manifests/chart/objects/{file}.yaml"));
         let theirs = documents(&std::fs::read_to_string(path).unwrap());

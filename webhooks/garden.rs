@@ -5,14 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use berth_api::velero::BackupStorageLocation;
-use berth_api::{extensions, garden};
-use berth_core::garden::check::location::Location;
-use berth_core::garden::check::{self, Credentials, Findings};
-use berth_core::garden::store::SecretRef;
-use berth_core::garden::view::{Bucket, Entry, Extension};
-use berth_core::garden::{Profile, Seed, View};
 use berth_core::violation::{Field, Violations, tellable};
+use berth_garden_api::{self as garden, extensions};
+use berth_garden_core::check::location::Location;
+use berth_garden_core::check::{self, Credentials, Findings};
+use berth_garden_core::store::SecretRef;
+use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::{Profile, Seed, View};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -38,14 +37,19 @@ struct Change<T> {
 }
 
 impl<T> Change<T> {
-    fn read<'q, W: DeserializeOwned>(request: &AdmissionRequest<'q>) -> Result<Self, ReviewError>
+    fn read<W: DeserializeOwned>(request: &AdmissionRequest<'_>) -> Result<Self, ReviewError>
     where
         T: for<'w> From<&'w W>,
     {
+        Self::read_by(request, |wire: &W| wire.into())
+    }
+
+    fn read_by<'q, W: DeserializeOwned>(
+        request: &AdmissionRequest<'q>,
+        value: fn(&W) -> T,
+    ) -> Result<Self, ReviewError> {
         let read = |object: Option<&'q RawValue>| {
-            object
-                .map(|object| serde_json::from_str::<W>(object.get()).map(|wire| T::from(&wire)))
-                .transpose()
+            object.map(|object| serde_json::from_str(object.get()).map(|wire| value(&wire))).transpose()
         };
         let (old, new) = (read(request.old_object)?, read(request.object)?);
         let needed = if request.operation == Operation::Delete { old.is_some() } else { new.is_some() };
@@ -97,7 +101,7 @@ impl Subject {
             (MEMBER, "BackupBucket") => Self::Extension(Change::read::<extensions::BackupBucket>(request)?),
             (MEMBER, "BackupEntry") => Self::Extension(Change::read::<extensions::BackupEntry>(request)?),
             ("velero.io", "BackupStorageLocation") => {
-                Self::Location(Change::read::<BackupStorageLocation>(request)?)
+                Self::Location(Change::read_by(request, garden::value::location)?)
             }
             _ => return Ok(None),
         }))

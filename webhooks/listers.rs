@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Finding};
-use berth_core::garden::check::Credentials;
-use berth_core::garden::{self, SecretRef};
 use berth_core::location::Location;
 use berth_core::queue::{Band, Entry, Order, View};
+use berth_garden_core::check::Credentials;
+use berth_garden_core::{self as garden, SecretRef};
 use jiff::Timestamp;
 
 use crate::placement::{MoverRef, PodConstraints};

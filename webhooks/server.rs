@@ -13,6 +13,7 @@ use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use http::{HeaderValue, Version, header};
 use hyper_util::rt::TokioTimer;
 use rustls::ServerConfig;
+use tokio::task::JoinHandle;
 
 use crate::intake::Intake;
 use crate::linger::{LINGER, LingerAcceptor, SILENCE};
@@ -53,15 +54,13 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
     delay: Duration,
 ) -> std::io::Result<()> {
-    let handle = Handle::new();
     let is_leaving = Arc::new(AtomicBool::new(false));
-    let watcher = tokio::spawn({
-        let (drain, is_leaving) = (handle.clone(), Arc::clone(&is_leaving));
+    let (handle, watcher) = draining({
+        let is_leaving = Arc::clone(&is_leaving);
         async move {
             stop.await;
             is_leaving.store(true, Ordering::Relaxed);
             tokio::time::sleep(delay).await;
-            drain.graceful_shutdown(Some(DRAIN));
         }
     });
     let router = router.layer(middleware::from_fn(move |request: Request, next: Next| {
@@ -96,6 +95,18 @@ pub async fn serve(
     served
 }
 
+/// A server's handle, and the task that has the server finish the requests under way when `stop`
+/// resolves.
+fn draining(stop: impl Future<Output = ()> + Send + 'static) -> (Handle<SocketAddr>, JoinHandle<()>) {
+    let handle = Handle::new();
+    let drain = handle.clone();
+    let watcher = tokio::spawn(async move {
+        stop.await;
+        drain.graceful_shutdown(Some(DRAIN));
+    });
+    (handle, watcher)
+}
+
 /// Serves plain HTTP/1.1 until `stop` resolves, each connection for one short request.
 ///
 /// # Errors
@@ -106,12 +117,7 @@ pub async fn serve_plain(
     intake: Arc<Intake>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let handle = Handle::new();
-    let drain = handle.clone();
-    let watcher = tokio::spawn(async move {
-        stop.await;
-        drain.graceful_shutdown(Some(DRAIN));
-    });
+    let (handle, watcher) = draining(stop);
     let acceptor = LingerAcceptor { intake, silence: PROBE, counts_writes: false };
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle).http1_only();
     let http = server.http_builder();
@@ -137,12 +143,7 @@ pub async fn serve_files(
     intake: Arc<Intake>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let handle = Handle::new();
-    let drain = handle.clone();
-    let watcher = tokio::spawn(async move {
-        stop.await;
-        drain.graceful_shutdown(Some(DRAIN));
-    });
+    let (handle, watcher) = draining(stop);
     let acceptor = LingerAcceptor { intake, silence: PROBE, counts_writes: true };
     let server = axum_server::from_tcp(listener)?.handle(handle);
     let served = match tls {

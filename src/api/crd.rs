@@ -8,7 +8,6 @@ use kube::CustomResourceExt;
 use crate::velero::{
     Backup, BackupStorageLocation, DeleteBackupRequest, DownloadRequest, Schedule, ServerStatusRequest,
 };
-use crate::{extensions, garden};
 
 /// Velero's kinds, for a cluster without Velero. None has a status subresource, because Velero's
 /// have none: a write to `/status` gets 404 with Velero's definitions, so it must get 404 with
@@ -30,24 +29,8 @@ pub fn velero() -> Vec<CustomResourceDefinition> {
     kinds.map(ours).into_iter().map(as_velero_has_it).collect()
 }
 
-/// The kinds of shared buckets in the hub cluster.
-pub fn hub() -> Vec<CustomResourceDefinition> {
-    [
-        garden::BackupBucket::crd(),
-        garden::BackupEntry::crd(),
-        garden::CloudProfile::crd(),
-        garden::Seed::crd(),
-    ]
-    .map(ours)
-    .into()
-}
-
-/// The kinds of shared buckets in a member cluster, for members without Gardener's own definitions.
-pub fn member() -> Vec<CustomResourceDefinition> {
-    [extensions::BackupBucket::crd(), extensions::BackupEntry::crd()].map(ours).into()
-}
-
-fn ours(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+/// The definition as berth installs it, recognisable as its own, and as kubectl takes it.
+pub fn ours(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     // An installation recognises its own objects by this label.
     let label = ("app.kubernetes.io/part-of".to_owned(), "berth".to_owned());
     crd.metadata.labels = Some([label].into());

@@ -155,6 +155,9 @@ keys! {
     /// Annotation of the node-agents' ConfigMap: faults are warnings when it is written, not
     /// refusals.
     pub const UNCHECKED: &str = "berth.dev/unchecked";
+    /// Annotation of Velero's Deployment: the controllers that berth switched off, comma separated,
+    /// so that an uninstallation can switch them on again.
+    pub const SWITCHED_OFF: &str = "berth.dev/disabled-controllers";
     /// Annotation of a data mover: with any value but `false` it may be accepted. Only the leader
     /// writes it, because the leader counts the places.
     pub const GRANTED: &str = "berth.dev/granted";

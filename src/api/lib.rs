@@ -1,12 +1,11 @@
 //! JSON types: Velero's API kinds, the labels and annotations of berth, and the parser that turns
 //! them into validated values of `berth-core`. The webhook accepts exactly what the controller can
-//! read, because both call [`parse`].
+//! read, because both call [`parse`]. The kinds of shared buckets are in a package of their own,
+//! `berth-garden-api`, on top of this one.
 
 pub mod crd;
 pub mod duration;
-pub mod extensions;
 mod filter;
-pub mod garden;
 pub mod hook;
 pub mod keys;
 pub mod mover_pod;

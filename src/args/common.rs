@@ -26,14 +26,8 @@ pub struct CommonArgs {
     /// Workers of each running Backup: how many pods its hooks run in at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub item_block_worker_count: u16,
-    /// Address that serves /healthz, /readyz and /metrics over plain HTTP.
-    #[arg(long, default_value = "[::]:8085")]
-    pub health_address: SocketAddr,
-    #[arg(long, value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// Log level (error, warn, info, debug, trace), or a filter in tracing's syntax.
-    #[arg(long, env = "BERTH_LOG", default_value = "info")]
-    pub log_level: String,
+    #[command(flatten)]
+    pub reports: ReportArgs,
     /// Program that runs started Backups.
     #[arg(long, value_enum, default_value = "berth")]
     pub executor: Executor,
@@ -43,13 +37,26 @@ pub struct CommonArgs {
     #[arg(long, default_value = "berth-webhook-certs")]
     pub certificate_secret: String,
     /// Namespace of the hub that holds the credentials of shared buckets.
-    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
+    #[arg(long, default_value = berth_garden_api::GARDEN_NAMESPACE)]
     pub garden_namespace: String,
     /// ConfigMap of the node-agents. Default: the one that their DaemonSet names.
     #[arg(long)]
     pub node_agent_configmap: Option<String>,
     #[command(flatten)]
     pub movers: MoverArgs,
+}
+
+/// Where a server process reports how it is.
+#[derive(ClapArgs, Clone)]
+pub struct ReportArgs {
+    /// Address that serves /healthz, /readyz and /metrics over plain HTTP.
+    #[arg(long, default_value = "[::]:8085")]
+    pub health_address: SocketAddr,
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// Log level (error, warn, info, debug, trace), or a filter in tracing's syntax.
+    #[arg(long, env = "BERTH_LOG", default_value = "info")]
+    pub log_level: String,
 }
 
 /// How the queue is ordered. Without any of these flags: by time of arrival.

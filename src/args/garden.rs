@@ -1,14 +1,12 @@
 //! Flags of `berth garden`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::hub::limit;
-use super::{FolderArgs, Output, Target, duration};
-use crate::settings::LogFormat;
+use super::{FolderArgs, Output, ReportArgs, Target, duration};
 
 #[derive(ClapArgs)]
 pub struct GardenArgs {
@@ -54,16 +52,10 @@ pub struct AgentArgs {
     #[arg(long, requires = "hub_kubeconfig")]
     pub seed: Option<String>,
     /// Namespace of the stores' credentials, in the hub and in this cluster.
-    #[arg(long, default_value = berth_api::garden::GARDEN_NAMESPACE)]
+    #[arg(long, default_value = berth_garden_api::GARDEN_NAMESPACE)]
     pub garden_namespace: String,
-    /// Address that serves /healthz, /readyz and /metrics over plain HTTP.
-    #[arg(long, default_value = "[::]:8085")]
-    pub health_address: SocketAddr,
-    #[arg(long, value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// Log level (error, warn, info, debug, trace), or a filter in tracing's syntax.
-    #[arg(long, env = "BERTH_LOG", default_value = "info")]
-    pub log_level: String,
+    #[command(flatten)]
+    pub reports: ReportArgs,
     /// Lease duration: how long other replicas wait for a leader that stopped renewing.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,

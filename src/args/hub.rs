@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::GoDuration;
-use berth_core::garden::hub::Settings;
-use berth_core::garden::quota::Quota;
-use berth_core::garden::retention::{Grace, GraceScope, Purpose};
+use berth_garden_core::hub::Settings;
+use berth_garden_core::quota::Quota;
+use berth_garden_core::retention::{Grace, GraceScope, Purpose};
 use clap::Args as ClapArgs;
 use jiff::SignedDuration;
 

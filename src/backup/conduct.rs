@@ -106,14 +106,7 @@ impl Engine {
         begun: Begun,
         log: &BackupLog,
     ) -> Result<Stored, Failure> {
-        let known = Known {
-            log,
-            ledger: &begun.ledger,
-            tally: &site.tally,
-            outcomes: &site.outcomes,
-            operations: &site.operations,
-            revision: None,
-        };
+        let known = Known::of_site(site, &begun.ledger, log);
         Keeper::going_on(&site.layout, known, &site.claim, &begun).try_write().await.map_err(untaken)?;
         let (bytes, archive) = (begun.uploaded.size(), site.layout.archive());
         match site.layout.archive_size().await {
@@ -135,14 +128,7 @@ impl Engine {
 
     /// Makes the checkpoint this run's, from which a dead run would have waited for operations.
     async fn keep_resting(&self, site: &Site, begun: &Begun, log: &BackupLog) -> Result<Taken, Failure> {
-        let known = Known {
-            log,
-            ledger: &begun.ledger,
-            tally: &site.tally,
-            outcomes: &site.outcomes,
-            operations: &site.operations,
-            revision: None,
-        };
+        let known = Known::of_site(site, &begun.ledger, log);
         Keeper::going_on(&site.layout, known, &site.claim, begun).try_write().await.map_err(untaken)?;
         Ok(Taken::Resting { hooks: site.tally.status() })
     }

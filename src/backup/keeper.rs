@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::begun::Begun;
+use super::begun::{Begun, Site};
 use super::checkpoint::{Checkpoint, HEAD, Packed, Remembered, Uploaded};
 use super::hooks::Tally;
 use super::ledger::{Extents, Ledger};
@@ -46,6 +46,21 @@ pub struct Known<'a> {
     pub operations: &'a Movements,
     pub outcomes: &'a Outcomes,
     pub revision: Option<&'a Revision>,
+}
+
+impl<'a> Known<'a> {
+    /// What earlier runs have left at this place, without a revision, because this run lists
+    /// nothing.
+    pub fn of_site(site: &'a Site, ledger: &'a Ledger, log: &'a BackupLog) -> Self {
+        Self {
+            log,
+            ledger,
+            tally: &site.tally,
+            operations: &site.operations,
+            outcomes: &site.outcomes,
+            revision: None,
+        }
+    }
 }
 
 /// Why a checkpoint was not written.
@@ -328,6 +343,21 @@ mod tests {
     use crate::backup::checkpoint::Scope;
     use crate::backup::log::{About, Counts};
 
+    /// What a run knows that has run no hooks and backed up no volumes.
+    #[derive(Default)]
+    struct Run {
+        tally: Tally,
+        outcomes: Outcomes,
+        operations: Movements,
+    }
+
+    impl Run {
+        fn known<'a>(&'a self, log: &'a BackupLog, ledger: &'a Ledger) -> Known<'a> {
+            let Self { tally, outcomes, operations } = self;
+            Known { log, ledger, tally, outcomes, operations, revision: None }
+        }
+    }
+
     /// A type that is listed again is told of again, and so each of its errors counts once.
     #[test]
     fn what_there_was_no_room_for_is_kept_of_types_alone_that_are_not_listed_again() {
@@ -343,8 +373,8 @@ mod tests {
         let (through, again) = (kind("configmaps"), kind("secrets"));
         let ledger = Ledger::new(&[through.clone(), again]);
         ledger.whole(&through, false);
-        let (log, tally) = (BackupLog::new("velero/b".into()), Tally::default());
-        let outcomes = Outcomes::default();
+        let log = BackupLog::new("velero/b".into());
+        let run = Run::default();
         let untold = |names: &[&str]| {
             let of = |name: &&str| ((*name).to_owned(), Counts { warnings: 0, errors: 2 });
             names.iter().map(of).collect::<Untold>()
@@ -353,15 +383,7 @@ mod tests {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
-        let operations = Movements::default();
-        let known = Known {
-            log: &log,
-            ledger: &ledger,
-            tally: &tally,
-            outcomes: &outcomes,
-            operations: &operations,
-            revision: None,
-        };
+        let known = run.known(&log, &ledger);
         let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
@@ -383,17 +405,8 @@ mod tests {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
         let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
-        let (log, ledger, tally) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Tally::default());
-        let outcomes = Outcomes::default();
-        let operations = Movements::default();
-        let known = Known {
-            log: &log,
-            ledger: &ledger,
-            tally: &tally,
-            outcomes: &outcomes,
-            operations: &operations,
-            revision: None,
-        };
+        let (log, ledger, run) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Run::default());
+        let known = run.known(&log, &ledger);
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());

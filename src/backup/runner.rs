@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, Glance, Stage, is_due};
+use berth_core::operation::{Counts, Glance, is_due};
 use berth_core::queue::{Entry, Phase, View, may_run};
+use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
@@ -43,8 +44,8 @@ pub struct Runner {
 }
 
 impl Runner {
-    fn failures(&self) -> FailureReporter {
-        FailureReporter { store: Arc::clone(&self.store), events: self.events.clone() }
+    fn reporter(&self) -> WriteReporter {
+        WriteReporter { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
     /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
@@ -99,23 +100,20 @@ impl Runner {
                 continue;
             }
             let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-            let (engine, store, failures, looks) =
-                (self.engine.clone(), Arc::clone(&self.store), self.failures(), looks.clone());
+            let (engine, reporter, looks) = (self.engine.clone(), self.reporter(), looks.clone());
             let work = {
                 let (name, uid, signals) = (name.clone(), uid.clone(), signals.clone());
                 async move {
                     let has_failed = match engine.attend(&name, &uid, signals).await {
                         Ok(Attended::Written(backup)) => {
-                            store.refusals.written(&uid);
-                            failures.tell_operations(&backup);
                             looks.forget(&uid);
-                            store.observe_write(&backup);
+                            reporter.written(&uid, &backup);
                             return;
                         }
                         Ok(Attended::Nothing) => false,
                         Ok(Attended::Later) => true,
                         Err(error) => {
-                            failures.failed(&name, &uid, &error);
+                            reporter.failed(&name, &uid, &error);
                             true
                         }
                     };
@@ -156,7 +154,7 @@ impl Runner {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let (store, failures) = (Arc::clone(&self.store), self.failures());
+                    let reporter = self.reporter();
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
@@ -164,15 +162,11 @@ impl Runner {
                         task: runs
                             .spawn(async move {
                                 let tell =
-                                    |note: &str| failures.events.tell(What::Resumed, &name, &uid, note);
+                                    |note: &str| reporter.events.tell(What::Resumed, &name, &uid, note);
                                 match engine.recover(&name, &uid, signals, tell).await {
-                                    Ok(Some(backup)) => {
-                                        store.refusals.written(&uid);
-                                        failures.tell_operations(&backup);
-                                        store.observe_write(&backup);
-                                    }
+                                    Ok(Some(backup)) => reporter.written(&uid, &backup),
                                     Ok(None) => {}
-                                    Err(error) => failures.failed(&name, &uid, &error),
+                                    Err(error) => reporter.failed(&name, &uid, &error),
                                 }
                             })
                             .id(),
@@ -191,7 +185,7 @@ impl Runner {
                     let (engine, name, uid) =
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let (store, failures) = (Arc::clone(&self.store), self.failures());
+                    let reporter = self.reporter();
                     running.entry(uid.clone()).or_insert_with(|| Run {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
@@ -200,16 +194,12 @@ impl Runner {
                             .spawn(async move {
                                 let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
                                 match engine.run(&name, &uid, signals).await {
-                                    // Do not wait for the watch: another backup may wait for the
-                                    // slot.
                                     Ok(Some(backup)) => {
-                                        store.refusals.written(&uid);
-                                        failures.tell_operations(&backup);
-                                        store.observe_write(&backup);
+                                        reporter.written(&uid, &backup);
                                         return;
                                     }
                                     Ok(None) => {}
-                                    Err(error) => failures.failed(&name, &uid, &error),
+                                    Err(error) => reporter.failed(&name, &uid, &error),
                                 }
                                 // Wait before the next attempt, whatever the error was, unless
                                 // there can be none.
@@ -261,13 +251,21 @@ impl Runner {
     }
 }
 
-/// Reports failed writes, and counts refused ones.
-struct FailureReporter {
+/// Reports what a task has written of a Backup, or could not write, and counts refused writes.
+struct WriteReporter {
     store: Arc<BackupCache>,
     events: Events,
 }
 
-impl FailureReporter {
+impl WriteReporter {
+    /// The Backup as the task's last write left it. The queue does not wait for the watch to show
+    /// it, because another backup may wait for the slot.
+    fn written(&self, uid: &str, backup: &Backup) {
+        self.store.refusals.written(uid);
+        self.tell_operations(backup);
+        self.store.observe_write(backup);
+    }
+
     /// Tells of a Backup that has begun to wait for its operations, or waits no more.
     fn tell_operations(&self, backup: &Backup) {
         let Counts { attempted, completed, failed } = recorded(backup);

@@ -42,7 +42,7 @@ use super::log::{About, BackupLog};
 use super::operations::{MoveData, Moved};
 use super::related::{Related, key};
 use crate::patch::digest;
-pub use access::{Access, Defaults};
+pub use access::Access;
 pub(super) use access::{of_spec, serves_snapshots};
 use files::{FilePod, Repository};
 use outcomes::{Fate, Outcome, Outcomes};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_core::garden::hub::Settings;
+use berth_garden_core::hub::Settings;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -12,13 +12,12 @@ use tracing::{info, warn};
 
 use crate::args::ControllerArgs;
 use crate::backup::discovery::Discovery;
-use crate::backup::engine::Engine;
+use crate::backup::engine::{Engine, VolumeDefaults};
 use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
-use crate::backup::volumes::Defaults;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
@@ -75,7 +74,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     };
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
-    health::serve(args.common.health_address, pulse.clone(), || true, registry, stop.clone())?;
+    health::serve(args.common.reports.health_address, pulse.clone(), || true, registry, stop.clone())?;
     let namespace = args.common.namespace.as_str();
     if let (Some(address), Some(links)) = (args.download_address, links(&args, &clients)) {
         let roots = args.folders.filesystem_roots.clone().into();
@@ -287,7 +286,7 @@ async fn execute(
         list_retry: args.list_retry_timeout,
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
-        volumes: Defaults {
+        volumes: VolumeDefaults {
             watches: clients.watch.clone(),
             files: args.default_volumes_to_fs_backup,
             moves: args.default_snapshot_move_data,

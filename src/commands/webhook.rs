@@ -10,12 +10,12 @@ use anyhow::Context as _;
 use berth_api::node_agent::ReclaimPolicy;
 use berth_certs::{ClientAuthority, CurrentKey};
 use berth_core::affinity::{Decision, Finding};
-use berth_core::garden;
-use berth_core::garden::check::Credentials;
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
 use berth_core::violation::tellable;
+use berth_garden_core as garden;
+use berth_garden_core::check::Credentials;
 use berth_webhooks::listers::{GardenListers, MoverListers};
 use berth_webhooks::placement::{MoverRef, PodConstraints};
 use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
@@ -230,7 +230,13 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     // After SIGTERM the replica is unready at once, and live until its end.
     let asked = stop.clone();
     let ready = move || shared.ready() && !asked.is_cancelled();
-    health::serve(common.health_address, caches.pulse.clone(), ready, registry, CancellationToken::new())?;
+    health::serve(
+        common.reports.health_address,
+        caches.pulse.clone(),
+        ready,
+        registry,
+        CancellationToken::new(),
+    )?;
 
     let watching = reflect_queue(&clients.watch, namespace, &caches.store);
     let trust = Trust { client: clients.call.clone(), configuration: webhook_configuration };

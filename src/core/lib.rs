@@ -32,12 +32,12 @@
 //! - [`operation`]: what becomes of a Backup whose objects are stored and whose data is still moved.
 //! - [`upload`]: which run continues a multipart upload, and which run may abort it.
 //!
-//! Data movers and shared buckets:
+//! Data movers:
 //!
 //! - [`mover`]: how many of Velero's data movers are prepared at the same time, and which ones.
 //! - [`affinity`]: the nodes on which the pod of a data mover can run.
-//! - [`garden`]: shared buckets: which bucket the backups of a cluster go to, and who may change
-//!   that.
+//!
+//! Shared buckets have a package of their own, `berth-garden-core`, on top of this one.
 //!
 //! The life of a backup before and after its run:
 //!
@@ -63,7 +63,6 @@ pub mod cron;
 pub mod deletion;
 pub mod download;
 pub mod duration;
-pub mod garden;
 pub mod glob;
 pub mod guard;
 pub mod hook;
@@ -81,6 +80,7 @@ pub mod revision;
 pub mod run;
 pub mod schedule;
 pub mod selection;
+pub mod stage;
 pub mod sync;
 pub mod upload;
 pub mod violation;

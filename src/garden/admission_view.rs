@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use berth_api::{extensions, garden};
-use berth_core::garden::check::Credentials;
-use berth_core::garden::{SecretRef, View};
 use berth_core::violation::tellable;
+use berth_garden_api::{self as garden, extensions};
+use berth_garden_core::check::Credentials;
+use berth_garden_core::{SecretRef, View};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::core::DeserializeGuard;

@@ -3,7 +3,7 @@
 //! alive. A cluster that uses another one's name syncs nothing ([`heartbeat`]).
 //!
 //! For each bucket and entry it freezes a view ([`freeze`]), has core plan one step
-//! ([`berth_core::garden::member`]), acts ([`act`]), and looks again. It remembers nothing, so the next
+//! ([`berth_garden_core::member`]), acts ([`act`]), and looks again. It remembers nothing, so the next
 //! leader begins with one list. While the hub cannot be reached, what it last said stands; but data is
 //! removed only while the hub confirms it.
 
@@ -20,9 +20,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::garden::member_objects::is_ours;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
+use berth_garden_api::member_objects::is_ours;
 use futures::{StreamExt, stream};
 use kube::{Resource, ResourceExt};
 use serde_json::json;

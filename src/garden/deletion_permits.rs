@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use berth_api::garden::member_objects::{hub_uid, is_ours};
-use berth_core::garden::deletion_permit::{Moment, is_stale, is_valid};
+use berth_garden_api::member_objects::{hub_uid, is_ours};
+use berth_garden_core::deletion_permit::{Moment, is_stale, is_valid};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;

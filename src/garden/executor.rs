@@ -22,8 +22,8 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
-use berth_core::garden::operation::{Next, OperationType, next};
+use berth_garden_api::extensions::{BackupBucket, BackupEntry};
+use berth_garden_core::operation::{Next, OperationType, next};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;

@@ -18,10 +18,10 @@ pub mod writer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use berth_api::garden::BackupEntry;
-use berth_core::garden::deletion_permit::Moment;
-use berth_core::garden::heartbeat::{Missing, Senders};
-use berth_core::garden::hub::{Plan, SeedState, Settings, View, plan};
+use berth_garden_api::BackupEntry;
+use berth_garden_core::deletion_permit::Moment;
+use berth_garden_core::heartbeat::{Missing, Senders};
+use berth_garden_core::hub::{Plan, SeedState, Settings, View, plan};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use tokio::time::{sleep, timeout};

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
-use berth_core::garden::migration::standing::{Found, Leads, Resume, standing};
-use berth_core::garden::migration::{
+use berth_garden_core::migration::standing::{Found, Leads, Resume, standing};
+use berth_garden_core::migration::{
     Attempt, Counts, Items, Listed, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
     record as note, relist, retirement,
 };
@@ -98,7 +98,7 @@ impl Migration {
         let mut items = found.as_ref().map(Record::items).unwrap_or_default();
         relist(&mut items, listing);
         let there = items.keys().filter(|key| there.contains_key(*key)).count();
-        Ok(Summary { phase: found.map(|record| record.head().phase()), counts: Counts::of(&items), there })
+        Ok(Summary { phase: found.map(|record| record.head().phase), counts: Counts::of(&items), there })
     }
 
     /// Continues to the cut-over, or with `retire` to an empty source. Calls `tell` at each phase.
@@ -136,7 +136,7 @@ impl Migration {
             None => (self.plan(&opener, (&from, &to), None, claim, tell).await?, Phase::Planned),
         };
         record.take_over(claim.run()).await?;
-        if phase != record.head().phase() {
+        if phase != record.head().phase {
             tell("the location is not there yet: what came since is copied first");
             record.enter(phase).await?;
         }
@@ -147,9 +147,9 @@ impl Migration {
         if places.source.overlaps(&places.destination) && record.is_in(places.source.store()).await? {
             return Err(MigrationError::OneBucket(self.from.clone()));
         }
-        let begun_at = record.head().phase();
+        let begun_at = record.head().phase;
         loop {
-            let phase = record.head().phase();
+            let phase = record.head().phase;
             match phase {
                 Phase::Planned => {}
                 Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
@@ -176,7 +176,7 @@ impl Migration {
             }
         }
         let counts = Counts::of(&record.items());
-        Ok(Summary { phase: Some(record.head().phase()), counts, there: 0 })
+        Ok(Summary { phase: Some(record.head().phase), counts, there: 0 })
     }
 
     async fn plan(
@@ -217,7 +217,7 @@ impl Migration {
             is_of_location: head.location == self.from,
             is_in_place: leads_to(&head.destination, &to.spec),
             leads,
-            phase: head.phase(),
+            phase: head.phase,
         };
         let bucket = |spec: &BackupStorageLocationSpec| spec.object_storage.bucket.clone();
         match standing(&found) {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use berth_api::garden::GARDEN_NAMESPACE;
 use berth_api::keys::SEED_ACCESS;
+use berth_garden_api::GARDEN_NAMESPACE;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,

@@ -1,8 +1,8 @@
 //! The state of a cluster before an installation, and reasons against one.
 
 use anyhow::{Context as _, bail};
-use berth_api::garden::GARDEN_NAMESPACE;
 use berth_api::keys::SEEDS_NAMESPACE;
+use berth_garden_api::GARDEN_NAMESPACE;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
@@ -136,7 +136,7 @@ impl Cluster {
             .await
             .context("the definition of Backups cannot be read")?;
         let mut foreign = Vec::new();
-        for name in berth_api::crd::member().into_iter().filter_map(|one| one.metadata.name) {
+        for name in berth_garden_api::crd::member().into_iter().filter_map(|one| one.metadata.name) {
             let found = definitions.get_opt(&name).await.with_context(|| format!("{name} cannot be read"))?;
             if Presence::of(found.as_ref().map(|found| found.labels())) == Presence::Foreign {
                 foreign.push(name);

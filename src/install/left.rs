@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use berth_api::garden::{self, GARDEN_NAMESPACE, member_objects};
-use berth_api::{extensions, keys};
-use berth_core::garden::store::SERVED;
+use berth_api::keys;
+use berth_garden_api::extensions;
+use berth_garden_api::{self as garden, GARDEN_NAMESPACE, member_objects};
+use berth_garden_core::store::SERVED;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Resource, ResourceExt};

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
+use berth_api::keys;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
@@ -12,9 +13,6 @@ use serde_json::json;
 use super::INSTALLER;
 use crate::settings::Executor;
 
-/// Annotation of Velero's Deployment with the controllers that berth switched off, comma separated,
-/// so that an uninstallation can switch them on again.
-const SWITCHED_OFF: &str = "berth.dev/disabled-controllers";
 const FLAG: &str = "--disable-controllers";
 /// Velero's controller that runs the backups.
 const BACKUP: &str = "backup";
@@ -42,7 +40,7 @@ pub struct Change {
 pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<Change> {
     let before = args(deployment)?;
     let ours: BTreeSet<String> =
-        deployment.annotations().get(SWITCHED_OFF).map_or_else(BTreeSet::new, |text| names(text));
+        deployment.annotations().get(keys::SWITCHED_OFF).map_or_else(BTreeSet::new, |text| names(text));
     let (rest, off) = take_flag(&before);
     let theirs: Vec<String> = off.iter().filter(|name| !ours.contains(*name)).cloned().collect();
     let switched_off: BTreeSet<String> = wanted
@@ -81,7 +79,8 @@ pub fn runs_nothing(deployment: &Deployment, executor: Executor) -> Option<(&'st
     if executor != Executor::Velero || !off.iter().any(|name| name == BACKUP) {
         return None;
     }
-    let ours = deployment.annotations().get(SWITCHED_OFF).is_some_and(|text| names(text).contains(BACKUP));
+    let ours =
+        deployment.annotations().get(keys::SWITCHED_OFF).is_some_and(|text| names(text).contains(BACKUP));
     let way_out = if ours {
         "berth install --executor=velero --adjust-velero".to_owned()
     } else {
@@ -107,7 +106,7 @@ impl Change {
         let mark: Vec<&str> = self.switched_off.iter().map(String::as_str).collect();
         let mark = if mark.is_empty() { json!(null) } else { json!(mark.join(",")) };
         let patch = json!({
-            "metadata": {"resourceVersion": deployment.resource_version(), "annotations": {SWITCHED_OFF: mark}},
+            "metadata": {"resourceVersion": deployment.resource_version(), "annotations": {keys::SWITCHED_OFF: mark}},
             "spec": {"template": {"spec": {"containers": [{"name": name, "args": self.after}]}}},
         });
         let params = PatchParams { field_manager: Some(INSTALLER.to_owned()), ..PatchParams::default() };
@@ -120,7 +119,7 @@ impl Change {
 
 /// Did berth switch off any controller?
 pub fn is_adjusted(deployment: &Deployment) -> bool {
-    deployment.annotations().contains_key(SWITCHED_OFF)
+    deployment.annotations().contains_key(keys::SWITCHED_OFF)
 }
 
 fn server(deployment: &Deployment) -> Option<&k8s_openapi::api::core::v1::Container> {
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     fn deployment(args: &[&str], mark: Option<&str>) -> Deployment {
-        let annotations = mark.map(|mark| json!({SWITCHED_OFF: mark}));
+        let annotations = mark.map(|mark| json!({keys::SWITCHED_OFF: mark}));
         serde_json::from_value(json!({
             "metadata": {"name": "velero", "annotations": annotations},
             "spec": {"selector": {}, "template": {"spec": {"containers": [

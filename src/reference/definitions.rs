@@ -1,7 +1,7 @@
 //! The definitions (CRDs): kinds and their fields, with the descriptions that the API server shows
 //! (`kubectl explain`).
 
-use berth_api::crd;
+use berth_garden_api::crd;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
@@ -14,7 +14,7 @@ pub fn page() -> String {
         the elements of a list, `*` for the values of a map.";
     let mut text = head("Definitions", intro);
     for (told, definitions) in [
-        ("Velero's kind, as berth reads and writes it.", crd::velero()),
+        ("Velero's kind, as berth reads and writes it.", berth_api::crd::velero()),
         ("Shared buckets: a kind of the hub, the cluster that decides.", crd::hub()),
         ("Shared buckets: a kind of a member cluster. The type is Gardener's.", crd::member()),
     ] {

@@ -15,9 +15,9 @@ mod xml;
 
 use std::fmt;
 
-use berth_api::garden::StoreConfig;
 use berth_api::keys::FILESYSTEM_PROVIDER;
-use berth_core::garden::fault::Fault;
+use berth_garden_api::StoreConfig;
+use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;

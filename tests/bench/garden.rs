@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use berth_api::garden::operation::OperationState;
-use berth_api::garden::{BackupBucket, BackupEntry};
+use berth_garden_api::operation::OperationState;
+use berth_garden_api::{BackupBucket, BackupEntry};
 use berth_test_support::courier::Couriers;
 use berth_test_support::{Berth, ControlPlane, Options, wait_until};
 use futures::{StreamExt as _, TryStreamExt as _, stream};

@@ -9,9 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth::storage::Roots;
 use berth::storage::bucket::{Bucket, Created, Hold, Marker, PAGE, Removed, Version};
-use berth_api::garden::StoreConfig;
 use berth_api::velero::BackupPhase;
-use berth_core::garden::fault::Fault;
+use berth_garden_api::StoreConfig;
+use berth_garden_core::fault::Fault;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use k8s_openapi::ByteString;
@@ -431,7 +431,7 @@ fn berth_opens_locations_in_every_cloud() {
         let bytes = |value: &Value| value.as_str().unwrap().as_bytes().to_vec();
         let data = data.as_object().unwrap().iter().map(|(key, value)| (key.clone(), bytes(value)));
         let data = data.collect();
-        let file = berth_api::garden::location::cloud_file(provider, &data).unwrap();
+        let file = berth_garden_api::location::cloud_file(provider, &data).unwrap();
         let config = match cloud {
             Cloud::Azure(azurite) => json!({
                 "storageAccount": azurite.account, "storageAccountURI": azurite.url(),

@@ -4,7 +4,7 @@
 pub mod site;
 
 use berth::storage::bucket::{Created, Version};
-use berth_core::garden::fault::Fault;
+use berth_garden_core::fault::Fault;
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use anyhow::Context as _;
-use berth_api::garden::{BackupBucket, BackupEntry};
+use berth_garden_api::{BackupBucket, BackupEntry};
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, anyhow};
-use berth_api::crd;
 use berth_api::keys::SEEDS_NAMESPACE;
+use berth_garden_api::crd;
 use serde_json::{Value, json};
 
 use crate::admission::program;
@@ -90,7 +90,7 @@ pub fn define_member(plane: &ControlPlane) -> anyhow::Result<()> {
 /// # Errors
 /// When the API server refuses them.
 pub fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
-    define(plane, &crd::velero(), &["velero"])
+    define(plane, &berth_api::crd::velero(), &["velero"])
 }
 
 /// Both, for tests that do not disturb them. Nobody decides in this hub and nobody executes in this member cluster: the tests
@@ -142,7 +142,7 @@ impl Played {
 /// When it does not come up.
 pub fn start_hub() -> anyhow::Result<ControlPlane> {
     let hub = ControlPlane::start()?;
-    define(&hub, &[crd::hub(), crd::velero()].concat(), &["garden", "garden-dev", "velero"])?;
+    define(&hub, &[crd::hub(), berth_api::crd::velero()].concat(), &["garden", "garden-dev", "velero"])?;
     let seeds = project().join("manifests/garden/seeds.yaml");
     hub.kubectl().run(&["apply", "--server-side", "-f", &seeds.display().to_string()])?;
     Ok(hub)

@@ -220,7 +220,7 @@ fn what_only_berth_lets_go_of_is_named(plane: &ControlPlane, admin: &Path) {
 }
 
 fn what_gardener_brought_stays(plane: &ControlPlane, admin: &Path) {
-    let mut theirs: Vec<Value> = berth_api::crd::member().iter().map(|crd| json!(crd)).collect();
+    let mut theirs: Vec<Value> = berth_garden_api::crd::member().iter().map(|crd| json!(crd)).collect();
     for definition in &mut theirs {
         definition["metadata"]["labels"] = json!({"gardener.cloud/deletion-protected": "true"});
     }

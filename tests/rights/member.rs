@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use berth::install::hub::HUB_SECRET;
 use berth::install::{Member, Settings, member, render};
-use berth_api::crd;
+use berth_garden_api::crd;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -133,7 +133,7 @@ struct Site {
 impl Site {
     fn start() -> anyhow::Result<Self> {
         let plane = ControlPlane::start()?;
-        let definitions = [crd::velero(), crd::hub(), crd::member()].concat();
+        let definitions = [berth_api::crd::velero(), crd::hub(), crd::member()].concat();
         let mut objects: Vec<Value> = definitions.iter().map(|crd| json!(crd)).collect();
         let named = |name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         objects.extend(["velero", "garden"].map(named));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use berth_api::garden::{BackupBucket, BackupEntry, Seed};
+use berth_garden_api::{BackupBucket, BackupEntry, Seed};
 use futures::{Stream, StreamExt};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};

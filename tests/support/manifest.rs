@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use berth::install::render::VELERO_ACCOUNT;
 use berth::install::{Settings, render};
 use berth::settings::Executor;
-use berth_api::garden::GARDEN_NAMESPACE;
+use berth_garden_api::GARDEN_NAMESPACE;
 use serde_json::{Value, json};
 
 /// Namespace for which the manifests are written.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::store::AWS;
+use berth_garden_core::store::AWS;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

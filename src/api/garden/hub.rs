@@ -1,20 +1,20 @@
 //! Reads the hub's objects into the values that it decides on, and writes its decisions as parts of
 //! statuses.
 
-use berth_core::garden::assignment::SeedHealth;
-use berth_core::garden::hub::{
+use berth_api::keys;
+use berth_garden_core::assignment::SeedHealth;
+use berth_garden_core::hub::{
     self, Bucket, BucketStatus, ConditionType, Conditions, Entry, EntryStatus, Operation, ProfileState,
     ProfileStatus,
 };
-use berth_core::garden::retention::Purpose;
-use berth_core::garden::{self, Place, Store};
+use berth_garden_core::retention::Purpose;
+use berth_garden_core::{self as garden, Place, Store};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::{BackupBucket, BackupEntry, CloudProfile, Condition, LastOperation, Seed};
-use crate::keys;
 
 /// Code of an error: the account has no more of these (source: Gardener's `pkg/apis/core/v1beta1`).
 const QUOTA_EXCEEDED: &str = "ERR_INFRA_QUOTA_EXCEEDED";
@@ -246,11 +246,11 @@ fn time(wire: Option<&Time>) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::hub::Condition as Found;
+    use berth_garden_core::hub::Condition as Found;
 
     use super::*;
-    use crate::garden::BackupBucketStatus;
-    use crate::garden::operation::{OperationState, OperationType};
+    use crate::BackupBucketStatus;
+    use crate::operation::{OperationState, OperationType};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

@@ -1,15 +1,15 @@
 //! The hub's buckets and entries, as far as they concern one seed.
 
-use berth_core::garden::entry_life::{Holder, HubState};
-use berth_core::garden::member::{BucketOfEntry, HubEntry, HubObject, MemberLocation};
+use berth_api::keys;
+use berth_api::velero::BackupStorageLocation;
+use berth_garden_core::entry_life::{Holder, HubState};
+use berth_garden_core::member::{BucketOfEntry, HubEntry, HubObject, MemberLocation};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::location::LOCATION_AVAILABLE;
 use super::member_objects::{hub_uid, is_ours, was_made};
 use super::operation::{OperationState, OperationType};
-use super::{BackupBucket, BackupEntry, LastOperation};
-use crate::keys;
-use crate::velero::BackupStorageLocation;
+use super::{BackupBucket, BackupEntry, LastOperation, value};
 
 fn holder(named: Option<&str>, seed: &str) -> Holder {
     match named.filter(|named| !named.is_empty()) {
@@ -87,26 +87,25 @@ pub fn bucket_of_entry(wire: &BackupBucket) -> BucketOfEntry {
     BucketOfEntry { is_made }
 }
 
-impl From<&BackupStorageLocation> for MemberLocation {
-    fn from(wire: &BackupStorageLocation) -> Self {
-        let annotations = wire.metadata.annotations.as_ref();
-        Self {
-            location: wire.into(),
-            is_ours: is_ours(&wire.metadata),
-            hub_uid: hub_uid(&wire.metadata).map(str::to_owned),
-            is_default: wire.spec.default == Some(true),
-            migrated_by: annotations.and_then(|all| all.get(keys::MIGRATED_BY)).cloned(),
-        }
+/// A BackupStorageLocation of the member, and what the agent wants to know of it.
+pub fn member_location(wire: &BackupStorageLocation) -> MemberLocation {
+    let annotations = wire.metadata.annotations.as_ref();
+    MemberLocation {
+        location: value::location(wire),
+        is_ours: is_ours(&wire.metadata),
+        hub_uid: hub_uid(&wire.metadata).map(str::to_owned),
+        is_default: wire.spec.default == Some(true),
+        migrated_by: annotations.and_then(|all| all.get(keys::MIGRATED_BY)).cloned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::entry_life::{Intent, intent};
+    use berth_garden_core::entry_life::{Intent, intent};
     use jiff::Timestamp;
 
     use super::*;
-    use crate::garden::{BackupEntrySpec, BackupEntryStatus};
+    use crate::{BackupEntrySpec, BackupEntryStatus};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

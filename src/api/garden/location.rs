@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::location::{Access, Candidate};
-use berth_core::garden::store::{AZURE, GCP};
+use berth_api::keys;
+use berth_api::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
+use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 use berth_core::violation::{Field, Violations};
+use berth_garden_core::location::{Access, Candidate};
+use berth_garden_core::store::{AZURE, GCP};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -13,9 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use super::member_objects::{self, MemberContext};
 use super::report::{CONFIGURATION_PROBLEM, UNAUTHORIZED};
 use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
-use crate::keys;
-use crate::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
-use crate::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";
@@ -289,7 +289,7 @@ pub fn without_location(why: &str, message: &str, now: Timestamp) -> Condition {
 /// Condition of an entry whose cluster still uses a default location of its own, if one of `all` is that.
 pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Option<Condition> {
     let candidates: Vec<_> = all.iter().map(|location| candidate(location)).collect();
-    let name = berth_core::garden::location::legacy(&candidates)?;
+    let name = berth_garden_core::location::legacy(&candidates)?;
     let found = all.iter().find(|location| location.metadata.name.as_deref() == Some(name))?;
     let message = format!(
         "backups that name no location go to BackupStorageLocation {name} of this cluster's own (bucket {}); \

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::entry_life::MemberState;
+use berth_api::keys;
+use berth_garden_core::entry_life::MemberState;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::operation::{OperationState, OperationType};
 use super::{BackupBucket, BackupEntry, SecretReference, StoreConfig};
-use crate::{extensions, keys};
+use crate::extensions;
 
 /// Value of [`keys::OPERATION`]: the executor gives the object up without touching data.
 pub const MIGRATE: &str = "migrate";
@@ -201,7 +202,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
-    use crate::garden::LastOperation;
+    use crate::LastOperation;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -1,7 +1,7 @@
 //! Parts of statuses: last operation, last error, conditions (source: Gardener's
 //! `pkg/apis/core/v1beta1`). Gardener's kinds and the hub's have the same.
 
-pub use berth_core::garden::operation::{OperationState, OperationType};
+pub use berth_garden_core::operation::{OperationState, OperationType};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;

@@ -1,6 +1,7 @@
 //! Reports of a member cluster: what the status of the hub's object should say.
 
-use berth_core::garden::member::Problem;
+use berth_api::keys;
+use berth_garden_core::member::Problem;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
@@ -9,7 +10,6 @@ use super::member_objects::annotation;
 use super::operation::{OperationState, OperationType};
 use super::{Condition, LastError, LastOperation, Removed};
 use crate::extensions::ExtensionStatus;
-use crate::keys;
 
 /// Gardener's codes (source: `pkg/apis/core/v1beta1`) that berth uses.
 pub const CONFIGURATION_PROBLEM: &str = "ERR_CONFIGURATION_PROBLEM";

@@ -1,9 +1,10 @@
 //! What the agent of a member cluster tells the hub, as a change of the status of the hub's object.
 
-use berth_core::garden::member::EntryReport;
-use berth_core::garden::member::handoff::Handoff;
-use berth_core::garden::member::location::{LocationReport, Reason};
-use berth_core::garden::member::object::ObjectReport;
+use berth_api::velero::BackupStorageLocation;
+use berth_garden_core::member::EntryReport;
+use berth_garden_core::member::handoff::Handoff;
+use berth_garden_core::member::location::{LocationReport, Reason};
+use berth_garden_core::member::object::ObjectReport;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -14,7 +15,6 @@ use super::member_objects::is_ours;
 use super::report::{self, Report, locked_until, says_the_same, with_condition, without_condition};
 use super::{BackupBucket, BackupEntry, Condition, LastError, LastOperation, Removed};
 use crate::extensions::{self, Extension};
-use crate::velero::BackupStorageLocation;
 
 /// How long an object may wait for an executor before the hub is told so: most are taken up and done
 /// at once.
@@ -198,10 +198,10 @@ fn reason_text(why: Reason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::member::Problem;
+    use berth_garden_core::member::Problem;
 
     use super::*;
-    use crate::garden::{BackupEntrySpec, BackupEntryStatus};
+    use crate::{BackupEntrySpec, BackupEntryStatus};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::garden::check::location::Location;
-use berth_core::garden::view::{Bucket, Entry, Extension};
-use berth_core::garden::{self, Place};
+use berth_api::keys;
+use berth_api::velero::BackupStorageLocation;
+use berth_api::velero::backup_storage_location::AccessMode;
+use berth_garden_core::check::location::Location;
+use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::{self as garden, Place};
 use kube::ResourceExt;
 
 use super::operation::OperationState;
@@ -14,9 +17,6 @@ use super::{
     StoreConfig,
 };
 use crate::extensions;
-use crate::keys;
-use crate::velero::BackupStorageLocation;
-use crate::velero::backup_storage_location::AccessMode;
 
 impl From<&SecretReference> for garden::SecretRef {
     fn from(wire: &SecretReference) -> Self {
@@ -166,17 +166,16 @@ fn extension(
     }
 }
 
-impl From<&BackupStorageLocation> for Location {
-    fn from(wire: &BackupStorageLocation) -> Self {
-        let config = |key: &str| wire.spec.config.as_ref()?.get(key).filter(|text| !text.is_empty()).cloned();
-        Self {
-            name: wire.name_any(),
-            provider: wire.spec.provider.clone(),
-            bucket: wire.spec.object_storage.bucket.trim_matches('/').to_owned(),
-            prefix: wire.spec.object_storage.prefix.clone().unwrap_or_default(),
-            region: config("region"),
-            is_read_only: wire.spec.access_mode == Some(AccessMode::ReadOnly),
-            entry: wire.labels().get(keys::BACKUP_ENTRY).cloned(),
-        }
+/// The directory of a store that a BackupStorageLocation of a member names.
+pub fn location(wire: &BackupStorageLocation) -> Location {
+    let config = |key: &str| wire.spec.config.as_ref()?.get(key).filter(|text| !text.is_empty()).cloned();
+    Location {
+        name: wire.name_any(),
+        provider: wire.spec.provider.clone(),
+        bucket: wire.spec.object_storage.bucket.trim_matches('/').to_owned(),
+        prefix: wire.spec.object_storage.prefix.clone().unwrap_or_default(),
+        region: config("region"),
+        is_read_only: wire.spec.access_mode == Some(AccessMode::ReadOnly),
+        entry: wire.labels().get(keys::BACKUP_ENTRY).cloned(),
     }
 }

@@ -5,7 +5,6 @@
 //! kind has a status subresource: phase, annotations and labels change in one write, and one
 //! admission review shows them all. No field is required here even if the definition requires it,
 //! and a `null` field is absent, because a malformed object must be counted rather than overlooked.
-//! counted rather than lost from sight.
 
 mod read;
 

@@ -208,14 +208,7 @@ impl Engine {
         let layout = &site.layout;
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let ledger = std::mem::take(&mut begun.ledger);
-        let known = Known {
-            log,
-            ledger: &ledger,
-            tally: &site.tally,
-            outcomes: &site.outcomes,
-            operations: &site.operations,
-            revision: None,
-        };
+        let known = Known::of_site(site, &ledger, log);
         let mut keeper = Keeper::going_on(layout, known, &site.claim, &begun);
         keeper.try_write().await.map_err(untaken)?;
         begun.forget_before().await;

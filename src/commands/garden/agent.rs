@@ -35,7 +35,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     };
     let mut registry = Registry::default();
     let dropped = crate::metrics::agent_events_dropped(&mut registry);
-    health::serve(args.health_address, health::Pulse::default(), || true, registry, stop.clone())?;
+    health::serve(args.reports.health_address, health::Pulse::default(), || true, registry, stop.clone())?;
     let client = clients.call.clone();
     let candidate = Arc::new(Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));
     while !stop.is_cancelled() {

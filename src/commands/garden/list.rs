@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use anyhow::Context as _;
-use berth_api::garden::location::{LEGACY_LOCATION, LOCATION_AVAILABLE};
-use berth_api::garden::{BackupBucket, BackupEntry, LastError, LastOperation};
+use berth_garden_api::location::{LEGACY_LOCATION, LOCATION_AVAILABLE};
+use berth_garden_api::{BackupBucket, BackupEntry, LastError, LastOperation};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
@@ -231,7 +231,7 @@ fn show<T: Serialize>(
 
 #[cfg(test)]
 mod tests {
-    use berth_api::garden::{BackupEntrySpec, BackupEntryStatus};
+    use berth_garden_api::{BackupEntrySpec, BackupEntryStatus};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;

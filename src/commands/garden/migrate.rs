@@ -1,6 +1,6 @@
 //! `berth garden migrate`.
 
-use berth_core::garden::migration::Phase;
+use berth_garden_core::migration::Phase;
 
 use crate::args::garden::MigrateArgs;
 use crate::client::Clients;

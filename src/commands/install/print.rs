@@ -18,7 +18,8 @@ pub(super) fn run(
     settings.bring_namespace = !beside;
     settings.bring_definitions = !beside;
     if args.member.beside_gardener {
-        settings.foreign = berth_api::crd::member().into_iter().filter_map(|one| one.metadata.name).collect();
+        settings.foreign =
+            berth_garden_api::crd::member().into_iter().filter_map(|one| one.metadata.name).collect();
     }
     if let Some(Member::Courier(hub)) = &mut settings.member {
         // Of what is not printed.

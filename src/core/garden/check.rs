@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use super::store::{SERVED, SecretRef, secret_keys};
 use super::view::View;
-use crate::violation::{Field, Violations};
+use berth_core::violation::{Field, Violations};
 
 /// What was found in one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! directory has one writer.
 
 use super::entry_life::Phase;
-use crate::location::DEFAULT_LOCATION;
+use berth_core::location::DEFAULT_LOCATION;
 
 /// What its cluster may do there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,7 +55,7 @@ pub struct Candidate<'a> {
 }
 
 /// Legacy mode: the cluster's own location for backups that name none, chosen as
-/// [`choose`](crate::location::choose) does it. `None`: these backups go into a shared bucket, or have
+/// [`choose`](berth_core::location::choose) does it. `None`: these backups go into a shared bucket, or have
 /// no location.
 pub fn legacy<'a>(all: &[Candidate<'a>]) -> Option<&'a str> {
     let any_marked = all.iter().any(|one| one.is_default);

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::store::{Place, SecretRef, Store, StoreConfig};
-use crate::violation::{Field, Violations};
+use berth_core::violation::{Field, Violations};
 
 /// An infrastructure, and where its clusters' backups go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A store: its place, credentials and settings.
 
-use crate::violation::{Field, Violations};
+use berth_core::violation::{Field, Violations};
 
 /// Providers that berth itself serves. Other providers need another controller in the member cluster.
 pub const SERVED: [&str; 4] = [AWS, AZURE, GCP, FILESYSTEM];

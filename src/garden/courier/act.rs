@@ -5,15 +5,15 @@ mod location;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use berth_api::extensions::Extension;
-use berth_api::garden::member_objects::{self, MIGRATE, hub_uid};
-use berth_api::garden::{BackupBucket, BackupEntry, hub_state, status};
 use berth_api::keys;
 use berth_api::velero::Backup;
-use berth_core::garden::entry_life::{HubState, Intent, intent};
-use berth_core::garden::member::handoff::Handoff;
-use berth_core::garden::member::object::ObjectReport;
-use berth_core::garden::member::{self, EntryReport, Facts, Next, ObjectStep, Problem, Step};
+use berth_garden_api::extensions::Extension;
+use berth_garden_api::member_objects::{self, MIGRATE, hub_uid};
+use berth_garden_api::{BackupBucket, BackupEntry, hub_state, status};
+use berth_garden_core::entry_life::{HubState, Intent, intent};
+use berth_garden_core::member::handoff::Handoff;
+use berth_garden_core::member::object::ObjectReport;
+use berth_garden_core::member::{self, EntryReport, Facts, Next, ObjectStep, Problem, Step};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
@@ -229,11 +229,11 @@ impl Courier {
         Ok(())
     }
 
-    fn buckets(&self) -> Target<'_, berth_api::extensions::BackupBucket> {
+    fn buckets(&self) -> Target<'_, berth_garden_api::extensions::BackupBucket> {
         Target { api: Api::all(self.clients.call.clone()), cache: &self.member.buckets }
     }
 
-    fn entries(&self) -> Target<'_, berth_api::extensions::BackupEntry> {
+    fn entries(&self) -> Target<'_, berth_garden_api::extensions::BackupEntry> {
         Target { api: Api::all(self.clients.call.clone()), cache: &self.member.entries }
     }
 

@@ -80,8 +80,8 @@ fn key(object: &impl ResourceExt) -> Key {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::garden::{BackupEntry, BackupEntrySpec};
     use berth_api::keys::GARDEN_FINALIZER;
+    use berth_garden_api::{BackupEntry, BackupEntrySpec};
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use berth_api::extensions::{self, Extension};
-use berth_api::garden::location::{self as wire, secret_name, takes_credentials};
-use berth_api::garden::member_objects::{self, MemberContext, hub_uid, is_ours, lacks, member_state};
-use berth_api::garden::{BackupBucket, BackupEntry, hub_state};
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_core::garden::entry_life::{MemberState, Phase};
-use berth_core::garden::member::{
+use berth_garden_api::extensions::{self, Extension};
+use berth_garden_api::location::{self as wire, secret_name, takes_credentials};
+use berth_garden_api::member_objects::{self, MemberContext, hub_uid, is_ours, lacks, member_state};
+use berth_garden_api::{BackupBucket, BackupEntry, hub_state};
+use berth_garden_core::entry_life::{MemberState, Phase};
+use berth_garden_core::member::{
     self, BucketView, CopyState, EntryView, Facts, Kind, LocationCredentials, MemberLocation, ObjectView,
     OwnLocation, Wanted,
 };
@@ -159,7 +159,7 @@ impl Courier {
         let secret = self.member.location_secrets.get(&secret_name(name));
         let mut frozen = FrozenEntry {
             ended: self.hub.tombstones_of(name),
-            views: locations.iter().map(|one| MemberLocation::from(&**one)).collect(),
+            views: locations.iter().map(|one| hub_state::member_location(one)).collect(),
             location_secret_of: secret.as_ref().map(|secret| hub_uid(secret.meta()).map(str::to_owned)),
             quiet: self.quiet.get(name),
             namespace: self.settings.namespace.clone(),

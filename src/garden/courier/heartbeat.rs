@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use berth_api::garden::report::with_condition;
-use berth_api::garden::{Condition, Seed};
 use berth_api::keys;
-use berth_core::garden::assignment::SILENT;
-use berth_core::garden::identity::{SeedIdentity, standing};
+use berth_garden_api::report::with_condition;
+use berth_garden_api::{Condition, Seed};
+use berth_garden_core::assignment::SILENT;
+use berth_garden_core::identity::{SeedIdentity, standing};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use berth_core::garden::member::Quiet;
+use berth_garden_core::member::Quiet;
 use parking_lot::Mutex;
 
 use crate::pace::passed;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_core::garden::member::Problem;
+use berth_garden_core::member::Problem;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::RwLock;

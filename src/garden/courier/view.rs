@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_api::garden::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
+use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_api::{extensions, keys};
-use berth_core::garden::location_keys;
-use berth_core::garden::member::Problem;
+use berth_garden_api::extensions;
+use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
+use berth_garden_core::location_keys;
+use berth_garden_core::member::Problem;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
@@ -120,7 +121,7 @@ impl Hub {
         let fault = |text: String| HubCredentials::Missing(Problem::of_configuration(text));
         let secret = self.secret_of(bucket, entry);
         let Some(SecretReference { name, namespace }) = &secret else {
-            if !berth_api::garden::location::takes_credentials(&bucket.spec.provider) {
+            if !berth_garden_api::location::takes_credentials(&bucket.spec.provider) {
                 return HubCredentials::Known(Arc::new(Credentials::new()));
             }
             let bucket = bucket.name_any();

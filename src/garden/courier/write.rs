@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use berth_api::garden::member_objects::{is_ours, lacks};
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
+use berth_garden_api::member_objects::{is_ours, lacks};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
-use berth_api::garden::Removed;
 use berth_api::keys;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::scope::Scope;
+use berth_garden_api::Removed;
+use berth_garden_api::extensions::{BackupBucket, BackupEntry};
+use berth_garden_core::fault::Fault;
+use berth_garden_core::scope::Scope;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};

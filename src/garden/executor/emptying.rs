@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::garden::Removed;
-use berth_core::garden::lock::look_again;
-use berth_core::garden::scope::Scope;
+use berth_garden_api::Removed;
+use berth_garden_core::lock::look_again;
+use berth_garden_core::scope::Scope;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use berth_api::extensions::{BackupBucket, BackupEntry};
 use berth_api::keys;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::name::tombstone;
-use berth_core::garden::owner::End;
-use berth_core::garden::scope::Scope;
+use berth_garden_api::extensions::{BackupBucket, BackupEntry};
+use berth_garden_core::fault::Fault;
+use berth_garden_core::name::tombstone;
+use berth_garden_core::owner::End;
+use berth_garden_core::scope::Scope;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -1,7 +1,7 @@
 //! Which results of an operation get an Event.
 
-use berth_api::garden::LastError;
-use berth_core::garden::operation::OperationType;
+use berth_garden_api::LastError;
+use berth_garden_core::operation::OperationType;
 
 use super::outcome::Record;
 use crate::events::What;
@@ -26,7 +26,7 @@ pub fn is_same(before: &LastError, error: &StoreError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use berth_core::garden::fault::Fault;
+    use berth_garden_core::fault::Fault;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! How an operation ends, and what is recorded of it, for both kinds.
 
-use berth_api::garden::{Removed, StoreConfig};
-use berth_core::garden::fault::Fault;
+use berth_garden_api::{Removed, StoreConfig};
+use berth_garden_core::fault::Fault;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,11 @@
-//! The mark of a directory's owner, in the store. `berth_core::garden::owner` decides on it.
+//! The mark of a directory's owner, in the store. `berth_garden_core::owner` decides on it.
 
-use berth_api::extensions::BackupEntry;
-use berth_api::garden::member_objects;
 use berth_api::keys;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
-use berth_core::garden::scope::{SOURCE, Scope};
+use berth_garden_api::extensions::BackupEntry;
+use berth_garden_api::member_objects;
+use berth_garden_core::fault::Fault;
+use berth_garden_core::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
+use berth_garden_core::scope::{SOURCE, Scope};
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use berth_api::garden::Removed;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::scope::Scope;
+use berth_garden_api::Removed;
+use berth_garden_core::fault::Fault;
+use berth_garden_core::scope::Scope;
 use futures::StreamExt as _;
 use futures::stream;
 use jiff::Timestamp;

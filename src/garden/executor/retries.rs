@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use berth_core::garden::operation::pause;
+use berth_garden_core::operation::pause;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 

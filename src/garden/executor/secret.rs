@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use berth_api::garden::SecretReference;
 use berth_api::keys;
+use berth_garden_api::SecretReference;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt as _};

@@ -2,12 +2,12 @@
 
 use std::fmt::Debug;
 
-use berth_api::extensions::Extension;
-use berth_api::garden::operation::{OperationState, OperationType};
-use berth_api::garden::{LastError, LastOperation, member_objects};
 use berth_api::keys;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::operation::{Request, done_at};
+use berth_garden_api::extensions::Extension;
+use berth_garden_api::operation::{OperationState, OperationType};
+use berth_garden_api::{LastError, LastOperation, member_objects};
+use berth_garden_core::fault::Fault;
+use berth_garden_core::operation::{Request, done_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

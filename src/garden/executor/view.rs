@@ -1,7 +1,7 @@
 //! Reads an object of either kind into the values that core decides on.
 
 use berth_api::keys;
-use berth_core::garden::operation::{Last, Request, View};
+use berth_garden_core::operation::{Last, Request, View};
 use jiff::Timestamp;
 
 use super::task::{Actuator, requested_at};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use berth_api::garden::{BackupBucket, BackupEntry, LocationKeys, StoreConfig};
 use berth_api::keys::{self, EXCLUDE_FROM_BACKUP, GARDEN_FINALIZER};
-use berth_core::garden::location_keys::{Made, is_due, secret_name};
-use berth_core::garden::scope::Scope;
+use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, StoreConfig};
+use berth_garden_core::location_keys::{Made, is_due, secret_name};
+use berth_garden_core::scope::Scope;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use berth_api::garden::hub::cluster;
-use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile, Seed};
 use berth_api::keys;
-use berth_core::garden::hub::{Bucket, Credentials, Entry, ProfileState, View};
+use berth_garden_api::hub::cluster;
+use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, Seed};
+use berth_garden_core::hub::{Bucket, Credentials, Entry, ProfileState, View};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::garden::{BackupBucket, BackupEntry, CloudProfile};
-use berth_core::garden::fence::{HandoverReason, WaitingFor};
-use berth_core::garden::hub::{Entry, Handed, Plan, View, Waiting};
-use berth_core::garden::name;
+use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile};
+use berth_garden_core::fence::{HandoverReason, WaitingFor};
+use berth_garden_core::hub::{Entry, Handed, Plan, View, Waiting};
+use berth_garden_core::name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use tracing::info;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::garden::{BackupBucket, BackupEntry};
 use berth_api::keys;
-use berth_core::garden::hub::{self, End, Left, Record};
-use berth_core::garden::name;
+use berth_garden_api::{BackupBucket, BackupEntry};
+use berth_garden_core::hub::{self, End, Left, Record};
+use berth_garden_core::name;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -126,7 +126,7 @@ fn data_of(end: End) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::garden::BackupEntrySpec;
+    use berth_garden_api::BackupEntrySpec;
 
     use super::*;
 

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_api::garden::hub::{bucket_change, entry_change, profile_change, seed_change};
-use berth_api::garden::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
 use berth_api::keys::{self, CREDENTIALS_FINALIZER, GARDEN_FINALIZER};
-use berth_core::garden::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, NewBucket, Plan, View};
+use berth_garden_api::hub::{bucket_change, entry_change, profile_change, seed_change};
+use berth_garden_api::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
+use berth_garden_core::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, NewBucket, Plan, View};
 use futures::StreamExt;
 use futures::stream;
 use jiff::Timestamp;

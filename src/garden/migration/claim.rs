@@ -1,12 +1,12 @@
 //! The mark by which only one of two runs that migrate from a location continues: an annotation of the
-//! location, written on the resourceVersion that was read. [`berth_core::garden::migration::claim`]
+//! location, written on the resourceVersion that was read. [`berth_garden_core::migration::claim`]
 //! decides how long it is valid.
 
 use std::time::Instant;
 
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_core::garden::migration::claim::{RENEW, Step, is_held, step};
+use berth_garden_core::migration::claim::{RENEW, Step, is_held, step};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::api::Api;
@@ -19,7 +19,7 @@ use crate::text::chain;
 use crate::write::{Answer, Pauses, Write, patch};
 
 /// How often the removal of the mark is tried if other writers are faster: for six seconds, because
-/// the mark is no longer valid after [`berth_core::garden::migration::claim::DEAD`].
+/// the mark is no longer valid after [`berth_garden_core::migration::claim::DEAD`].
 const RELEASES: usize = 6;
 
 #[derive(Debug, thiserror::Error)]

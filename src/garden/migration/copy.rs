@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_core::garden::migration::{Attempt, Item, Listed};
+use berth_garden_core::migration::{Attempt, Item, Listed};
 use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::path::Path;

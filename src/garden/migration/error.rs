@@ -1,6 +1,6 @@
 //! Why a migration stops.
 
-use berth_core::garden::migration::Obstacle;
+use berth_garden_core::migration::Obstacle;
 
 use super::claim::ClaimError;
 use super::record::RecordError;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::garden::member_objects::{hub_uid, is_ours};
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
+use berth_garden_api::member_objects::{hub_uid, is_ours};
 use kube::ResourceExt;
 use kube::api::Api;
 use serde_json::{Value, json};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::BackupStorageLocationSpec;
-use berth_core::garden::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
-use berth_core::garden::scope::NOTES;
+use berth_garden_core::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
+use berth_garden_core::scope::NOTES;
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
@@ -47,7 +47,8 @@ pub struct Head {
     pub source: BackupStorageLocationSpec,
     /// Of the entry.
     pub destination: BackupStorageLocationSpec,
-    pub phase: WirePhase,
+    #[serde(with = "WirePhase")]
+    pub phase: Phase,
     pub started_at: Timestamp,
     /// The run that wrote it last. It changes with every run, so that another run's conditional write
     /// fails.
@@ -71,52 +72,24 @@ impl Head {
             location: location.to_owned(),
             source,
             destination,
-            phase: WirePhase::Planned,
+            phase: Phase::Planned,
             started_at: now,
             run: run.to_owned(),
             shards: 0,
         }
     }
-
-    pub fn phase(&self) -> Phase {
-        self.phase.into()
-    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WirePhase {
+/// The names of the phases in a record.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Phase")]
+enum WirePhase {
     Planned,
     Copying,
     Quiescing,
     Delta,
     CutOver,
     Retired,
-}
-
-impl From<WirePhase> for Phase {
-    fn from(phase: WirePhase) -> Self {
-        match phase {
-            WirePhase::Planned => Self::Planned,
-            WirePhase::Copying => Self::Copying,
-            WirePhase::Quiescing => Self::Quiescing,
-            WirePhase::Delta => Self::Delta,
-            WirePhase::CutOver => Self::CutOver,
-            WirePhase::Retired => Self::Retired,
-        }
-    }
-}
-
-impl From<Phase> for WirePhase {
-    fn from(phase: Phase) -> Self {
-        match phase {
-            Phase::Planned => Self::Planned,
-            Phase::Copying => Self::Copying,
-            Phase::Quiescing => Self::Quiescing,
-            Phase::Delta => Self::Delta,
-            Phase::CutOver => Self::CutOver,
-            Phase::Retired => Self::Retired,
-        }
-    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -126,7 +99,8 @@ struct WireItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
     modified: Timestamp,
-    status: WireStatus,
+    #[serde(with = "WireStatus")]
+    status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksum: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -136,7 +110,8 @@ struct WireItem {
     error: Option<String>,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Status")]
 enum WireStatus {
     None,
     Copied,
@@ -149,11 +124,7 @@ impl From<&Item> for WireItem {
             size: item.listed.size,
             tag: item.listed.tag.clone(),
             modified: item.listed.modified,
-            status: match item.status {
-                Status::None => WireStatus::None,
-                Status::Copied => WireStatus::Copied,
-                Status::NotFound => WireStatus::NotFound,
-            },
+            status: item.status,
             checksum: item.checksum.clone(),
             begun: item.begun,
             attempts: item.attempts,
@@ -166,11 +137,7 @@ impl From<WireItem> for Item {
     fn from(item: WireItem) -> Self {
         Self {
             listed: Listed { size: item.size, tag: item.tag, modified: item.modified },
-            status: match item.status {
-                WireStatus::None => Status::None,
-                WireStatus::Copied => Status::Copied,
-                WireStatus::NotFound => Status::NotFound,
-            },
+            status: item.status,
             checksum: item.checksum,
             begun: item.begun,
             attempts: item.attempts,
@@ -264,7 +231,7 @@ impl Record {
     }
 
     pub async fn enter(&mut self, phase: Phase) -> Result<(), RecordError> {
-        self.head.value.phase = phase.into();
+        self.head.value.phase = phase;
         self.confirm().await
     }
 

@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use berth_api::garden::StoreConfig;
-use berth_core::garden::fault::Fault;
+use berth_garden_api::StoreConfig;
+use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, Method, header};

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
-use berth_api::garden::StoreConfig;
-use berth_core::garden::fault::Fault;
+use berth_garden_api::StoreConfig;
+use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use serde_json::Value;
 

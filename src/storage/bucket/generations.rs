@@ -1,6 +1,6 @@
 //! The documents of Google's JSON API that berth reads and writes (source: its reference, v1).
 
-use berth_core::garden::lock::{Lock, Mode};
+use berth_garden_core::lock::{Lock, Mode};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;

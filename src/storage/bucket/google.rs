@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use berth_api::garden::StoreConfig;
-use berth_api::garden::store::ObjectLockMode;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::lock::{Change, Lock, Mode, change};
+use berth_garden_api::StoreConfig;
+use berth_garden_api::store::ObjectLockMode;
+use berth_garden_core::fault::Fault;
+use berth_garden_core::lock::{Change, Lock, Mode, change};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, Method, header};

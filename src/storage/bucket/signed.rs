@@ -4,8 +4,8 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use berth_api::garden::StoreConfig;
-use berth_core::garden::fault::Fault;
+use berth_garden_api::StoreConfig;
+use berth_garden_core::fault::Fault;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 use k8s_openapi::api::core::v1::Secret;

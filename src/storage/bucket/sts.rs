@@ -1,9 +1,9 @@
 //! Amazon's Security Token Service and compatible ones (source: its API reference, 2011-06-15):
 //! keys with fewer rights than those that request them, and with an expiry.
 
-use berth_api::garden::StoreConfig;
-use berth_core::garden::fault::Fault;
-use berth_core::garden::scope::Scope;
+use berth_garden_api::StoreConfig;
+use berth_garden_core::fault::Fault;
+use berth_garden_core::scope::Scope;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use jiff::Timestamp;

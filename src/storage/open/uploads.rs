@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use berth_api::garden::StoreConfig;
 use berth_api::keys::FILESYSTEM_PROVIDER;
 use berth_api::velero::BackupStorageLocation;
+use berth_garden_api::StoreConfig;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use object_store::aws::AmazonS3Builder;

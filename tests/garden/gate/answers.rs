@@ -104,7 +104,8 @@ impl<'k> Minutes<'k> {
 fn judge(namespace: &str) -> Berth {
     let plane = ControlPlane::start().unwrap();
     plane.define().unwrap();
-    let member = berth_api::crd::member().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    let member =
+        berth_garden_api::crd::member().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
     plane.apply(member).unwrap();
     let mut berth =
         Berth::start(plane, Options { garden: true, ..Options::new(program(), namespace) }).unwrap();

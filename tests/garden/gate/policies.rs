@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys::{OWN_DIRECTORY, PLACED_IN, WRITER};
-use berth_api::{extensions, garden};
-use berth_core::garden::view::{Bucket, Entry, Extension};
-use berth_core::garden::{Profile, Seed, check};
 use berth_core::violation::Violations;
+use berth_garden_api::{self as garden, extensions};
+use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::{Profile, Seed, check};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -282,7 +282,8 @@ fn the_policies_and_the_checks_agree_case_by_case() {
     let plane = ControlPlane::start().unwrap();
     let _report = plane.report_on_panic();
     plane.define().unwrap();
-    let member = berth_api::crd::member().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    let member =
+        berth_garden_api::crd::member().iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
     plane.apply(member).unwrap();
     plane.install(manifest::objects_with_garden("velero", "https://127.0.0.1:1", false).unwrap()).unwrap();
     let kubectl = plane.kubectl();

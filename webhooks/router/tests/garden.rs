@@ -1,9 +1,9 @@
-//! Shared buckets. The rules are tested in `berth_core::garden::check`; here: which rule answers,
+//! Shared buckets. The rules are tested in `berth_garden_core::check`; here: which rule answers,
 //! waiting for other objects, and the roles of users.
 
-use berth_core::garden::check::Credentials;
-use berth_core::garden::view::{Bucket, Entry};
-use berth_core::garden::{Backup, Place, Profile, SecretRef, Seed, View};
+use berth_garden_core::check::Credentials;
+use berth_garden_core::view::{Bucket, Entry};
+use berth_garden_core::{Backup, Place, Profile, SecretRef, Seed, View};
 
 use super::*;
 use crate::listers::GardenListers;

@@ -102,7 +102,7 @@ fn what_people_set_besides_stays() {
     let (entry, bucket) = shared("aws", StoreConfig::default());
     let wanted = location(&entry, &bucket, Access::ReadWrite, false, None, FREIGHT).spec;
     let mut found = wanted.clone();
-    found.validation_frequency = Some(crate::GoDuration("1s".into()));
+    found.validation_frequency = Some(berth_api::GoDuration("1s".into()));
     found.default = Some(false);
     assert!(is_as(&found, &wanted));
     found.default = Some(true);
@@ -137,7 +137,7 @@ fn the_condition_follows_the_phase() {
         (condition.status, condition.reason, condition.codes)
     };
     assert_eq!(says(&found), ("Unknown".into(), reason::VALIDATING.into(), Vec::new()));
-    let mut status = crate::velero::backup_storage_location::BackupStorageLocationStatus {
+    let mut status = berth_api::velero::backup_storage_location::BackupStorageLocationStatus {
         phase: Some(BackupStorageLocationPhase::Available),
         ..Default::default()
     };

@@ -88,37 +88,29 @@ fn data_mover<K: DataMover>(object: &K, cancel: Option<bool>, status: Option<&Da
     }
 }
 
-impl DataMover for DataUpload {
-    const KIND: MoverKind = MoverKind::DataUpload;
+/// The two kinds that move snapshot data have the same fields by the same names.
+macro_rules! snapshot_mover {
+    ($kind:ident) => {
+        impl DataMover for $kind {
+            const KIND: MoverKind = MoverKind::$kind;
 
-    fn phase_text(&self) -> &str {
-        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
-    }
+            fn phase_text(&self) -> &str {
+                self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+            }
 
-    fn mover(&self) -> Mover {
-        data_mover(self, self.spec.cancel, self.status.as_ref())
-    }
+            fn mover(&self) -> Mover {
+                data_mover(self, self.spec.cancel, self.status.as_ref())
+            }
 
-    fn is_third_party(&self) -> bool {
-        is_of_others(self.spec.datamover.as_deref())
-    }
+            fn is_third_party(&self) -> bool {
+                is_of_others(self.spec.datamover.as_deref())
+            }
+        }
+    };
 }
 
-impl DataMover for DataDownload {
-    const KIND: MoverKind = MoverKind::DataDownload;
-
-    fn phase_text(&self) -> &str {
-        self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
-    }
-
-    fn mover(&self) -> Mover {
-        data_mover(self, self.spec.cancel, self.status.as_ref())
-    }
-
-    fn is_third_party(&self) -> bool {
-        is_of_others(self.spec.datamover.as_deref())
-    }
-}
+snapshot_mover!(DataUpload);
+snapshot_mover!(DataDownload);
 
 impl DataMover for PodVolumeBackup {
     const KIND: MoverKind = MoverKind::PodVolumeBackup;

@@ -3,11 +3,11 @@
 use super::{
     Credentials, FORGET_DATA, Findings, check_provider, check_reason, check_secret, deletion, entries, name,
 };
-use crate::garden::name::name_fault;
-use crate::garden::profile::secret_faults;
-use crate::garden::store::{check_config, check_lock};
-use crate::garden::view::{Bucket, View};
-use crate::violation::{Field, Violations};
+use crate::name::name_fault;
+use crate::profile::secret_faults;
+use crate::store::{check_config, check_lock};
+use crate::view::{Bucket, View};
+use berth_core::violation::{Field, Violations};
 
 /// Faults that do not depend on other objects. `old` is `None` on create.
 pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {

@@ -1,10 +1,10 @@
 //! BackupEntries of the hub.
 
 use super::{FORCE_DELETION, FORGET_DATA, Findings, check_reason, name};
-use crate::garden::profile::Seed;
-use crate::garden::store::Place;
-use crate::garden::view::{Bucket, Entry, SOURCE, View};
-use crate::violation::{Field, Violations};
+use crate::profile::Seed;
+use crate::store::Place;
+use crate::view::{Bucket, Entry, SOURCE, View};
+use berth_core::violation::{Field, Violations};
 
 const NAME_LENGTH: usize = 63;
 

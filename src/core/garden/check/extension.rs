@@ -1,10 +1,10 @@
 //! BackupBuckets and BackupEntries of a member cluster, of providers that berth serves.
 
 use super::deletion;
-use crate::garden::profile::secret_faults;
-use crate::garden::store::{SERVED, SecretRef};
-use crate::garden::view::Extension;
-use crate::violation::{Field, Violations};
+use crate::profile::secret_faults;
+use crate::store::{SERVED, SecretRef};
+use crate::view::Extension;
+use berth_core::violation::{Field, Violations};
 
 pub fn is_served(one: &Extension) -> bool {
     SERVED.contains(&one.place.provider.as_str())

@@ -1,9 +1,9 @@
 //! BackupStorageLocations that lead into a bucket which clusters share: one cluster's backups must not meet another's.
 
 use super::Findings;
-use crate::garden::store::SERVED;
-use crate::garden::view::{SOURCE, View, directory};
-use crate::violation::Field;
+use crate::store::SERVED;
+use crate::view::{SOURCE, View, directory};
+use berth_core::violation::Field;
 
 /// A BackupStorageLocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Credentials, Findings, check_provider, check_secret, count, deletion, some};
-use crate::garden::profile::Profile;
-use crate::garden::store::{LocationKeys, Place, SERVED, check_config, check_lock};
-use crate::garden::view::{Entry, View};
-use crate::violation::Field;
+use crate::profile::Profile;
+use crate::store::{LocationKeys, Place, SERVED, check_config, check_lock};
+use crate::view::{Entry, View};
+use berth_core::violation::Field;
 
 /// `old` is `None` on create.
 pub fn check(

@@ -1,9 +1,9 @@
 //! Seeds.
 
 use super::{Findings, entries};
-use crate::garden::profile::Seed;
-use crate::garden::view::View;
-use crate::violation::{Field, Violations};
+use crate::profile::Seed;
+use crate::view::View;
+use berth_core::violation::{Field, Violations};
 
 /// Faults that do not depend on other objects.
 pub fn faults(new: &Seed) -> Violations {

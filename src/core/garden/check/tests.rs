@@ -1,7 +1,7 @@
 use super::*;
-use crate::garden::profile::{Backup, Profile, Seed};
-use crate::garden::store::{AWS, GCP, LocationKeys, ObjectLock, ObjectLockMode, Place, StoreConfig};
-use crate::garden::view::{Bucket, Entry, Extension};
+use crate::profile::{Backup, Profile, Seed};
+use crate::store::{AWS, GCP, LocationKeys, ObjectLock, ObjectLockMode, Place, StoreConfig};
+use crate::view::{Bucket, Entry, Extension};
 
 fn text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())

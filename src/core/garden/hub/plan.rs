@@ -13,10 +13,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::reason::Waiting;
 use super::view::{Bucket, BucketStatus, Conditions, EntryStatus, Operation, ProfileStatus, Settings, View};
-use crate::garden::assignment::SeedHealth;
-use crate::garden::fence::{HandoverReason, WaitingFor};
-use crate::garden::operation::{OperationState, OperationType};
-use crate::garden::{Store, wanted};
+use crate::assignment::SeedHealth;
+use crate::fence::{HandoverReason, WaitingFor};
+use crate::operation::{OperationState, OperationType};
+use crate::{Store, wanted};
 
 /// What to do, as indices into the view: buckets first, then entries. Each write carries the
 /// resourceVersion that the view shows; a write that fails is left to the next plan.

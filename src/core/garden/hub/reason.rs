@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::garden::Place;
-use crate::violation::Violations;
+use crate::Place;
+use berth_core::violation::Violations;
 
 /// An entry keeps the bucket that it names.
 const ANOTHER: &str = "make another entry without spec.bucketName, and one is chosen";

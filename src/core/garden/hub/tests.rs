@@ -4,11 +4,11 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::garden::assignment::SeedHealth;
-use crate::garden::operation::{OperationState, OperationType};
-use crate::garden::quota::Quota;
-use crate::garden::retention::{Grace, GraceScope, Purpose};
-use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
+use crate::assignment::SeedHealth;
+use crate::operation::{OperationState, OperationType};
+use crate::quota::Quota;
+use crate::retention::{Grace, GraceScope, Purpose};
+use crate::{Backup, Place, Profile, SecretRef, Seed, Store};
 
 mod moves;
 

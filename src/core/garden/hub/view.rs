@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::Left;
-use crate::garden::assignment::SeedHealth;
-use crate::garden::operation::{OperationState, OperationType};
-use crate::garden::placement::BucketHealth;
-use crate::garden::quota::Quota;
-use crate::garden::retention::{Grace, Purpose};
-use crate::garden::{Profile, Store};
+use crate::assignment::SeedHealth;
+use crate::operation::{OperationState, OperationType};
+use crate::placement::BucketHealth;
+use crate::quota::Quota;
+use crate::retention::{Grace, Purpose};
+use crate::{Profile, Store};
 
 /// Settings of the whole hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub struct ProfileStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeedState {
     pub member: SeedHealth,
-    /// Its controllers' last report, by its own clock: see [`crate::garden::heartbeat`].
+    /// Its controllers' last report, by its own clock: see [`crate::heartbeat`].
     pub beat: Option<Timestamp>,
     pub conditions: Conditions,
 }

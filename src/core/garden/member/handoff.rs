@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::view::{EntryView, MemberLocation, Problem};
 use super::{Step, Stop};
-use crate::garden::entry_life::Phase;
+use crate::entry_life::Phase;
 
 /// A client that saw a location writable begins its backup there within this time, or not at all.
 pub const SETTLED: Duration = Duration::from_secs(10);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::view::{CopyState, Credentials, EntryView, HubEntry, LocationCredentials, MemberLocation};
 use super::{LocationStep, Step, Stop, object};
-use crate::garden::entry_life::Phase;
-use crate::garden::location::{Access, Wanted, wanted};
+use crate::entry_life::Phase;
+use crate::location::{Access, Wanted, wanted};
 
 /// What the hub should be told of the location.
 #[derive(Clone, Debug, PartialEq, Eq)]

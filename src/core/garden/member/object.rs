@@ -4,7 +4,7 @@
 
 use super::view::{CopyState, Credentials, Facts, HubObject, ObjectView, Problem, Wanted};
 use super::{ObjectStep, Step, Stop};
-use crate::garden::entry_life::{Intent, MemberState};
+use crate::entry_life::{Intent, MemberState};
 
 /// What the hub should be told of the member's object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::garden::check::location::Location;
-use crate::garden::entry_life::{Holder, MemberState};
+use crate::check::location::Location;
+use crate::entry_life::{Holder, MemberState};
 
 mod clusters;
 mod table;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Step;
-use crate::garden::check::location::Location;
-use crate::garden::entry_life::{HubState, MemberState, Phase, phase};
-use crate::garden::location::{self, Access, is_default};
+use crate::check::location::Location;
+use crate::entry_life::{HubState, MemberState, Phase, phase};
+use crate::location::{self, Access, is_default};
 
 /// Why something cannot be done, for the status of the hub's object.
 #[derive(Clone, Debug, PartialEq, Eq)]

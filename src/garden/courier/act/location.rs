@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::garden::location::secret_name;
-use berth_api::garden::member_objects::is_ours;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::garden::location::Access;
-use berth_core::garden::member::{Facts, LocationStep};
+use berth_garden_api::location::secret_name;
+use berth_garden_api::member_objects::is_ours;
+use berth_garden_core::location::Access;
+use berth_garden_core::member::{Facts, LocationStep};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Resource, ResourceExt};

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use berth_api::extensions::BackupEntrySpec;
-use berth_api::garden::StoreConfig;
+use berth_garden_api::StoreConfig;
+use berth_garden_api::extensions::BackupEntrySpec;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -121,7 +121,7 @@ async fn what_lay_there_before_is_taken_only_where_somebody_says_so() {
 #[tokio::test]
 async fn what_an_earlier_version_set_up_needs_no_word_and_goes_when_it_is_deleted() {
     let (root, bucket) = store();
-    let begun = Record { found: Some(berth_api::garden::Removed::default()), ..Record::default() };
+    let begun = Record { found: Some(berth_garden_api::Removed::default()), ..Record::default() };
     for (name, record) in [("a", made()), ("b", begun)] {
         fill(root.path(), name);
         let us = entry(name, Some("one"), "2");

@@ -1,8 +1,8 @@
 //! Patches that the writer sends.
 
-use berth_api::garden::{BackupBucket, CloudProfile};
 use berth_api::keys::{self, GARDEN_FINALIZER};
-use berth_core::garden::hub::BucketPlan;
+use berth_garden_api::{BackupBucket, CloudProfile};
+use berth_garden_core::hub::BucketPlan;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};

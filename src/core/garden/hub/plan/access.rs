@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Walk;
 use super::moves::holder;
-use crate::garden::hub::view::{Access, Bucket, Entry};
-use crate::garden::location_keys::secret_name;
-use crate::garden::store::LocationKeys;
+use crate::hub::view::{Access, Bucket, Entry};
+use crate::location_keys::secret_name;
+use crate::store::LocationKeys;
 
 impl<'v> Walk<'v> {
     /// By the plan and by the present state, so that a seed can read the Secret before it is assigned the
@@ -72,11 +72,9 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::garden::assignment::SeedHealth;
-    use crate::garden::hub::{
-        BucketStatus, EntryStatus, Plan, ProfileState, SeedState, Settings, View, plan,
-    };
-    use crate::garden::{Backup, Place, Profile, SecretRef, Seed, Store};
+    use crate::assignment::SeedHealth;
+    use crate::hub::{BucketStatus, EntryStatus, Plan, ProfileState, SeedState, Settings, View, plan};
+    use crate::{Backup, Place, Profile, SecretRef, Seed, Store};
 
     fn bucket(name: &str, namespace: &str, seed: Option<&str>) -> Bucket {
         let place = Place { provider: "aws".to_owned(), region: "r".to_owned() };

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 
 use super::owners::Findings;
 use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
-use crate::garden::Store;
-use crate::garden::assignment::{self, SeedHealth};
-use crate::garden::hub::view::{Bucket, BucketStatus, ConditionType, Conditions, Operation};
-use crate::garden::name::Stem;
-use crate::garden::operation::OperationType;
-use crate::garden::retention::{self, BucketFate};
+use crate::Store;
+use crate::assignment::{self, SeedHealth};
+use crate::hub::view::{Bucket, BucketStatus, ConditionType, Conditions, Operation};
+use crate::name::Stem;
+use crate::operation::OperationType;
+use crate::retention::{self, BucketFate};
 
 impl<'v> Walk<'v> {
     fn owner(&self, bucket: &Bucket) -> Option<usize> {

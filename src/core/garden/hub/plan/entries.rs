@@ -4,11 +4,11 @@ use jiff::Timestamp;
 
 use super::moves::{holder, was_made};
 use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
-use crate::garden::assignment::{self, SeedHealth};
-use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{Bucket, Entry, EntryStatus};
-use crate::garden::operation::OperationType;
-use crate::garden::retention::{self, Deletion, Fate};
+use crate::assignment::{self, SeedHealth};
+use crate::hub::reason::Waiting;
+use crate::hub::view::{Bucket, Entry, EntryStatus};
+use crate::operation::OperationType;
+use crate::retention::{self, Deletion, Fate};
 
 /// Ends an entry whose directory is another one's: no seed may touch that directory for it.
 fn give_up(e: usize, entry: &Entry) -> EntryPlan {

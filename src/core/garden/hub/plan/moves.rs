@@ -1,11 +1,11 @@
 //! Moves of entries from one cluster to another: which seed may write in the directory.
 
 use super::{Handed, Walk, kept, pending};
-use crate::garden::assignment::SeedHealth;
-use crate::garden::fence::{self, Answer, HandoverReason, Holder, Liveness, Request, Step, WaitingFor};
-use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{Entry, Operation};
-use crate::garden::operation::{OperationState, OperationType};
+use crate::assignment::SeedHealth;
+use crate::fence::{self, Answer, HandoverReason, Holder, Liveness, Request, Step, WaitingFor};
+use crate::hub::reason::Waiting;
+use crate::hub::view::{Entry, Operation};
+use crate::operation::{OperationState, OperationType};
 
 /// Result for an entry that has its place.
 pub(super) struct Turn {

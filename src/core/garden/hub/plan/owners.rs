@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::Walk;
-use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{Condition, ConditionType, Conditions, ProfileStatus};
-use crate::garden::placement::BucketHealth;
-use crate::garden::{SecretRef, Store};
+use crate::hub::reason::Waiting;
+use crate::hub::view::{Condition, ConditionType, Conditions, ProfileStatus};
+use crate::placement::BucketHealth;
+use crate::{SecretRef, Store};
 
 impl<'v> Walk<'v> {
     /// Conditions of profiles and seeds: do their backups have a bucket?

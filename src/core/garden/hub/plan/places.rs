@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::moves::holder;
 use super::{NewBucket, Walk};
-use crate::garden::Store;
-use crate::garden::hub::reason::Waiting;
-use crate::garden::hub::view::{Bucket, Entry};
-use crate::garden::name::Stem;
-use crate::garden::placement::{self, BucketHealth, Candidate};
-use crate::garden::quota::room;
+use crate::Store;
+use crate::hub::reason::Waiting;
+use crate::hub::view::{Bucket, Entry};
+use crate::name::Stem;
+use crate::placement::{self, BucketHealth, Candidate};
+use crate::quota::room;
 
 /// How many names a store may refuse before no more are tried.
 const MOST_REFUSED: usize = 3;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::garden::fence::{HandoverReason, WaitingFor};
+use crate::fence::{HandoverReason, WaitingFor};
 
 /// An entry that is made at `one`, and a second seed.
 fn settled() -> (World, usize) {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::garden::member::location::Reason;
-use crate::garden::member::object::{Action, next};
+use crate::member::location::Reason;
+use crate::member::object::{Action, next};
 
 const INTENTS: [Intent; 6] =
     [Intent::Unknown, Intent::Unassigned, Intent::Elsewhere, Intent::Keep, Intent::Remove, Intent::Removed];

@@ -1,10 +1,10 @@
 //! The hub's record of one entry, three clusters, and all that can happen to them.
 
-use crate::garden::entry_life::MemberState;
-use crate::garden::fence::{self, Answer, Liveness, Step as Fence};
-use crate::garden::member::object::Action;
-use crate::garden::member::tests::table::{after, executed};
-use crate::garden::member::tests::*;
+use crate::entry_life::MemberState;
+use crate::fence::{self, Answer, Liveness, Step as Fence};
+use crate::member::object::Action;
+use crate::member::tests::table::{after, executed};
+use crate::member::tests::*;
 
 /// What the hub has on record of an entry, with the version of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 //! `pkg/apis/extensions/v1alpha1`, 2026-08). These definitions have only the fields that both a
 //! gardenlet and berth need. If Gardener's own are installed, those stay.
 
+use berth_api::keys;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::garden::{Condition, LastError, LastOperation, SecretReference};
-use crate::keys;
+use crate::{Condition, LastError, LastOperation, SecretReference};
 
 /// A bucket in a store. It has the object's name there.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,7 +34,7 @@ pub struct BackupBucketSpec {
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// The provider's own settings: of berth's, a [`crate::garden::StoreConfig`].
+    /// The provider's own settings: of berth's, a [`crate::StoreConfig`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub provider_config: Option<Value>,

@@ -1,9 +1,11 @@
 //! Shared backup buckets. The hub's kinds are `garden.berth.dev/v1alpha1`, one per file; those of a member cluster
-//! are Gardener's own, in [`crate::extensions`]. Statuses of both have the same shapes ([`operation`]).
+//! are Gardener's own, in [`extensions`]. Statuses of both have the same shapes ([`operation`]).
 
 pub mod backup_bucket;
 pub mod backup_entry;
 pub mod cloud_profile;
+pub mod crd;
+pub mod extensions;
 pub mod hub;
 pub mod hub_state;
 pub mod location;
