@@ -75,6 +75,8 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
 	$(BERTH) reference --write docs/reference
+	@mkdir -p manifests/krew
+	$(BERTH) krew > manifests/krew/berth.yaml
 
 image: ## The container image, in target/image: static, from scratch, for ARCHES="amd64 arm64".
 	@image/build $(ARCHES)

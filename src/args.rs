@@ -36,7 +36,7 @@ use crate::client::Source;
 #[derive(Parser)]
 // Of a flag that is given twice the last one counts, so that a Deployment's flags can be overridden
 // by more flags after them.
-#[command(name = "berth", version, args_override_self = true)]
+#[command(name = "berth", version, args_override_self = true, disable_help_subcommand = true)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -44,9 +44,11 @@ pub struct Args {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Answer admission reviews: queue Backups as they are created. Run two or more.
+    /// Answer admission reviews: queue Backups as they are created. Run two or more. Example: berth
+    /// webhook --namespace velero
     Webhook(Box<WebhookArgs>),
-    /// Start queued Backups and run them. Run two: one leads.
+    /// Start queued Backups and run them. Run two: one leads. Example: berth controller --namespace
+    /// velero
     Controller(Box<ControllerArgs>),
     /// Show which Backups wait and why, and change their order.
     Queue(QueueArgs),
@@ -59,16 +61,26 @@ pub enum Command {
     /// Create, list, change and delete BackupStorageLocations.
     #[command(aliases = ["backup-locations", "bsl"])]
     BackupLocation(location::LocationArgs),
-    /// Print a script that completes commands and flags. Example: source <(berth completion bash)
+    /// Print a script that completes commands, flags and names. Example: source <(berth completion bash)
     Completion {
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// Install berth into a cluster, or bring an installation up to date.
+    /// Print the names that complete a command line, for the scripts of `berth completion`.
+    #[command(hide = true)]
+    CompleteNames {
+        /// The words before the one that is typed, without the program.
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
+    /// Install berth into a cluster, or bring an installation up to date. Example: berth install
+    /// --namespace velero
     Install(Box<InstallArgs>),
-    /// Remove berth from a cluster. Backups, locations and archives stay.
+    /// Remove berth from a cluster. Backups, locations and archives stay. Example: berth uninstall
+    /// --namespace velero
     Uninstall(UninstallArgs),
-    /// Check a cluster before an installation, and an installation afterwards.
+    /// Check a cluster before an installation, and an installation afterwards. Example: berth check
+    /// --namespace velero
     Check(CheckArgs),
     /// Check on which nodes data movers may run.
     NodeAgent(NodeAgentArgs),
@@ -76,7 +88,7 @@ pub enum Command {
     Certificates(CertificatesArgs),
     /// Manage backup buckets that many clusters share.
     Garden(garden::GardenArgs),
-    /// Print CustomResourceDefinitions, or write them to a folder.
+    /// Print CustomResourceDefinitions, or write them to a folder. Example: berth crd --of velero
     Crd {
         /// Which definitions.
         #[arg(long, value_enum, default_value = "velero")]
@@ -85,6 +97,20 @@ pub enum Command {
         #[arg(long)]
         write: Option<PathBuf>,
     },
+    /// Show the help of a command, or what several have in common. Example: berth help topics
+    Help {
+        /// A command, or a topic.
+        words: Vec<String>,
+    },
+    /// Write manual pages, one for each command. Example: berth man --write man1
+    Man {
+        /// Folder for the pages.
+        #[arg(long)]
+        write: PathBuf,
+    },
+    /// Print the manifest for krew, kubectl's plugin manager (`manifests/krew`).
+    #[command(hide = true)]
+    Krew,
     /// Write the reference (`docs/reference`) from this program.
     #[command(hide = true)]
     Reference {
@@ -117,7 +143,8 @@ pub struct FolderArgs {
 /// Flags of every command that a person runs against a cluster.
 #[derive(ClapArgs)]
 pub struct Target {
-    /// Namespace of the Backups.
+    /// Namespace of the Backups. Commands of a velero user also read it from Velero's
+    /// ~/.config/velero/config.json, which outranks the environment.
     #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
     pub namespace: String,
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
@@ -162,9 +189,11 @@ pub struct NodeAgentArgs {
 
 #[derive(Subcommand)]
 pub enum NodeAgentCommand {
-    /// Show on which nodes the data movers of each StorageClass may run, and why. Lists nodes and
-    /// StorageClasses, which takes an admin's rights. Exit code 0: every class has a node; 1: a
-    /// class has none, or the configuration cannot be read; 2: the check itself failed.
+    /// Show on which nodes the data movers of each StorageClass may run, and why. Example: berth
+    /// node-agent check
+    ///
+    /// Lists nodes and StorageClasses, which takes an admin's rights. Exit code 0: every class has a
+    /// node; 1: a class has none, or the configuration cannot be read; 2: the check itself failed.
     Check {
         /// ConfigMap of the same namespace to check. Default: the one that the node-agents'
         /// DaemonSet names.
@@ -185,7 +214,8 @@ pub struct CertificatesArgs {
 
 #[derive(Subcommand)]
 pub enum CertificatesCommand {
-    /// Issue a new certificate now. The webhooks answer all the time.
+    /// Issue a new certificate now. The webhooks answer all the time. Example: berth certificates
+    /// rotate --ca
     Rotate {
         /// Replace the certificate authority, too. The old one stays in caBundle until every
         /// certificate that it signed has expired.

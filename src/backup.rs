@@ -27,6 +27,8 @@
 //! Data of snapshots that is still moved when all objects are stored is followed by [`operations`],
 //! which also completes such a backup.
 //!
+//! A [`rehearsal`] tells what a backup would store: the same lists and decisions, without an archive.
+//!
 //! When a leader is gone, `recover` reads what its run left (`scene`), runs the hooks that are still due
 //! (`thaw`), and continues the backup; [`turns`] bounds how much of that happens at one time.
 
@@ -63,6 +65,7 @@ mod progress;
 mod publication;
 pub mod reading;
 mod recover;
+pub mod rehearsal;
 mod related;
 pub mod revision;
 pub mod run;

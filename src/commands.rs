@@ -7,6 +7,7 @@ mod controller;
 mod garden;
 mod install;
 mod location;
+mod names;
 mod node_agent;
 mod person;
 pub(crate) mod print;
@@ -31,6 +32,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let done = match args.command {
         Command::Crd { of, write } => crd(of, write),
         Command::Reference { write } => reference::write(&write),
+        Command::Man { write } => reference::man::write(&write),
+        Command::Krew => shown(&reference::krew::manifest()),
+        Command::Help { words } => match crate::cli::topics::help(&words) {
+            Ok(text) => return written(shown(&text).map(|()| ExitCode::SUCCESS)),
+            Err(error) => Err(anyhow::anyhow!(error)),
+        },
         Command::Webhook(args) => serve(&args.common.reports.clone(), webhook::run(*args)),
         Command::Backup(args) => return written(tokio::runtime::Runtime::new()?.block_on(backup::run(args))),
         Command::Schedule(args) => {
@@ -43,8 +50,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            crate::cli::completion::write(shell, &mut script);
+            crate::cli::completion::write(shell, &mut script)?;
             std::io::stdout().lock().write_all(&script).context("the script cannot be printed")
+        }
+        Command::CompleteNames { words } => {
+            let names: String = names::of(&words).into_iter().map(|name| name + "\n").collect();
+            // Nobody may read any more.
+            let _ = std::io::stdout().lock().write_all(names.as_bytes());
+            Ok(())
         }
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
@@ -70,6 +83,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         },
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+fn shown(text: &str) -> anyhow::Result<()> {
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
 
 /// Whoever reads the output may have had enough of it, as `head` has.

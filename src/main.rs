@@ -1,16 +1,12 @@
 use std::process::ExitCode;
 
-use clap::Parser;
-
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // The result is ignored, because it only reports that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match berth::commands::run(berth::args::Args::parse_from(
-        berth::cli::typed::arranged(std::env::args_os()),
-    )) {
+    match berth::commands::run(berth::cli::config::args(berth::cli::typed::arranged(std::env::args_os()))) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("berth: {}", berth::text::chain(error.as_ref()));

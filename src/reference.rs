@@ -4,6 +4,8 @@
 
 mod definitions;
 mod flags;
+pub mod krew;
+pub mod man;
 mod metrics;
 
 use std::path::Path;

@@ -1,5 +1,9 @@
 //! The commands of a velero user, beside stock Velero's.
 
+mod plan;
+mod shell;
+mod week;
+
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;

@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Target;
+use crate::cli::listed::{ListOutput, ListOutputs};
 use crate::cli::value::{
     GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
     quoted_list, selector, tristate, whole_number,
@@ -152,7 +153,9 @@ pub struct MadeArgs {
     #[arg(long, short, value_enum)]
     pub output: Option<MadeOutput>,
     /// Create nothing. `client`: check and print the object here. `server`: have the API server and
-    /// berth check it, and show its place in the queue and the warnings.
+    /// berth check it, and show its place in the queue and the warnings. `plan`, of Backups only:
+    /// also read what the backup would store, with your own rights, and show objects, volumes,
+    /// hooks, and what it would wait for.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "client")]
     pub dry_run: Option<DryRun>,
     /// Labels to show as columns of `--output table`, comma separated.
@@ -174,6 +177,7 @@ pub enum MadeOutput {
 pub enum DryRun {
     Client,
     Server,
+    Plan,
 }
 
 /// Which objects a command acts on: exactly one of names, --all and --selector.
@@ -212,7 +216,9 @@ pub struct GetArgs {
 
 #[derive(ClapArgs, Clone)]
 pub struct ListedArgs {
-    #[arg(long, short, value_enum, default_value = "table")]
+    /// How to print. jsonpath=TEMPLATE: as kubectl does, but for `..` and lists of indexes.
+    /// custom-columns=HEAD:PATH,…: a table of these paths.
+    #[arg(long, short, default_value = "table", value_parser = ListOutputs)]
     pub output: ListOutput,
     /// Labels to show as columns, comma separated.
     #[arg(long, short = 'L', value_delimiter = ',')]
@@ -220,17 +226,6 @@ pub struct ListedArgs {
     /// Show all labels in the last column.
     #[arg(long)]
     pub show_labels: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum ListOutput {
-    Table,
-    /// The table with more columns.
-    Wide,
-    Json,
-    Yaml,
-    /// Only names.
-    Name,
 }
 
 /// How artifacts are downloaded from the store.

@@ -18,18 +18,21 @@ pub struct GardenArgs {
 pub enum GardenCommand {
     /// Run the agent of a member cluster: it creates buckets and deletes data as Gardener's
     /// BackupBuckets and BackupEntries ask; with --hub-kubeconfig it also syncs the hub's objects
-    /// for this cluster. Run two: one leads.
+    /// for this cluster. Run two: one leads. Example: berth garden agent --namespace velero
     Agent(Box<AgentArgs>),
     /// List the hub's buckets: how full they are, which seed acts on them, and what is wrong.
+    /// Example: berth garden buckets -o json
     Buckets(HubTarget),
     /// List the hub's entries: their bucket, their cluster, what is wrong, and until when deleted
-    /// data is kept.
+    /// data is kept. Example: berth garden entries -o json
     Entries(HubTarget),
     /// Show what a hub would do with the objects in these files. No cluster is contacted.
+    /// Example: berth garden plan -f hub.yaml
     Plan(PlanArgs),
     /// Move a cluster's backups from its own bucket into its directory of a shared bucket. Progress
     /// is recorded in the shared bucket, so run it again after an interruption. Backups to the
-    /// location wait during the last listing.
+    /// location wait during the last listing. Example: berth garden migrate --from default
+    /// --to-entry shoot--web --dry-run
     Migrate(MigrateArgs),
 }
 

@@ -14,37 +14,42 @@ pub struct QueueArgs {
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
-    /// List running and waiting Backups in order, with exact positions.
+    /// List running and waiting Backups in order, with exact positions. Example: berth queue list
     List {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Show the list again at every change, until Ctrl-C.
+    /// Show the list again at every change, until Ctrl-C. Example: berth queue watch
     Watch {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Show everything that blocks one Backup, and what must end first.
+    /// Show everything that blocks one Backup, and what must end first. Example: berth queue explain
+    /// nightly
     Explain {
         name: String,
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
     /// List unfinished data movers in the order in which they get places: which have one, and what
-    /// the others wait for.
+    /// the others wait for. Example: berth queue movers
     Movers {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Hold Backups until they are released. Held Backups block no other one. With --location: also
+    /// Hold Backups until they are released. Example: berth queue hold nightly
+    ///
+    /// Held Backups block no other one. With --location: also
     /// every later Backup to it.
     Hold(Which),
-    /// Release held Backups, at their old positions.
+    /// Release held Backups, at their old positions. Example: berth queue release
+    /// nightly
     Release(Which),
     /// Cancel waiting or running Backups: their phase becomes Failed, and the store keeps nothing
-    /// of them.
+    /// of them. Example: berth queue cancel nightly
     Cancel(Which),
-    /// Move Backups to the front, in the order in which they are named.
+    /// Move Backups to the front, in the order in which they are named. Example: berth queue first
+    /// nightly
     First(Which),
 }
 

@@ -51,7 +51,7 @@ impl Engine {
             )
         };
         let (ask, namespaces, policies) =
-            tokio::join!(ask, self.namespaces(&backup, &lister), self.policies(&backup, &lister, log));
+            tokio::join!(ask, namespaces(&backup, &lister), self.policies(&backup, &lister, log));
         let (locations, server, served) = ask.map_err(|e| Failure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(|e| Failure::Cluster(e.into()))?;
         let policies = policies.map_err(|e| Failure::Cluster(e.into()))?;
@@ -124,41 +124,41 @@ impl Engine {
         }
         Ok(all.items)
     }
+}
 
-    /// The namespaces that the backup may take: the few that it names, or else all of the cluster.
-    async fn namespaces(&self, backup: &Backup, lister: &Lister) -> Result<Vec<Namespace>, ListError> {
-        let kind = ResourceType {
-            group: String::new(),
-            version: "v1".into(),
-            kind: "Namespace".into(),
-            resource: "namespaces".into(),
-            singular: "namespace".into(),
-            short_names: Vec::new(),
-            namespaced: false,
-        };
-        let mut namespaces: Vec<Namespace> = Vec::new();
-        let named = parse::backup_namespaces(&backup.spec).ok().filter(NamespaceSet::is_literal);
-        if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
-            let found = try_join_all(named.literals().map(|name| lister.get(&kind, None, name))).await?;
-            for namespace in found.into_iter().flatten() {
-                namespaces.take(namespace).await?;
-            }
-            return Ok(namespaces);
+/// The namespaces that the backup may take: the few that it names, or else all of the cluster.
+pub(super) async fn namespaces(backup: &Backup, lister: &Lister) -> Result<Vec<Namespace>, ListError> {
+    let kind = ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Namespace".into(),
+        resource: "namespaces".into(),
+        singular: "namespace".into(),
+        short_names: Vec::new(),
+        namespaced: false,
+    };
+    let mut namespaces: Vec<Namespace> = Vec::new();
+    let named = parse::backup_namespaces(&backup.spec).ok().filter(NamespaceSet::is_literal);
+    if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {
+        let found = try_join_all(named.literals().map(|name| lister.get(&kind, None, name))).await?;
+        for namespace in found.into_iter().flatten() {
+            namespaces.take(namespace).await?;
         }
-        let mut progress = Progress::default();
-        while !progress.is_done() {
-            lister.page(&kind, None, "", &mut progress, &mut namespaces).await?;
-        }
-        // A page that was requested twice brings a name twice.
-        namespaces.sort_by(|a, b| a.name.cmp(&b.name));
-        namespaces.dedup_by(|a, b| a.name == b.name);
-        Ok(namespaces)
+        return Ok(namespaces);
     }
+    let mut progress = Progress::default();
+    while !progress.is_done() {
+        lister.page(&kind, None, "", &mut progress, &mut namespaces).await?;
+    }
+    // A page that was requested twice brings a name twice.
+    namespaces.sort_by(|a, b| a.name.cmp(&b.name));
+    namespaces.dedup_by(|a, b| a.name == b.name);
+    Ok(namespaces)
 }
 
 /// Logs a group whose types are unknown: an error, because objects may be missing, or a warning if
 /// the backup takes only other types.
-fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
+pub(super) fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
     let Unknown { group, version, why } = unknown;
     // The types are unknown, so a made-up type tells whether the backup takes all types.
     let any = |namespaced| ResourceType {

@@ -5,6 +5,7 @@
 mod found;
 mod progress;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use kube::Client;
 use kube::api::{ListParams, VersionMatch};
 use kube::client::Body;
 use kube::core::Request;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -73,6 +75,8 @@ pub struct Lister {
     in_vain: Arc<AtomicUsize>,
     /// The revision as of which lists are read.
     revision: Option<Arc<Revision>>,
+    /// What the API server refused to let this lister read (403).
+    refused: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// The objects of one request.
@@ -87,7 +91,16 @@ impl Lister {
     /// The lister of a new run.
     pub fn new(client: Client, page_size: u32, retry: Duration, requests: Arc<Semaphore>) -> Self {
         let room = Arc::new(Semaphore::new(READ_AHEAD));
-        Self { client, page_size, retry, requests, room, in_vain: Arc::default(), revision: None }
+        Self {
+            client,
+            page_size,
+            retry,
+            requests,
+            room,
+            in_vain: Arc::default(),
+            revision: None,
+            refused: Arc::default(),
+        }
     }
 
     /// Reads lists as of this revision, if any, where the API server has it.
@@ -101,6 +114,11 @@ impl Lister {
     #[must_use]
     pub fn apart(&self, requests: usize) -> Self {
         Self { requests: Arc::new(Semaphore::new(requests)), ..self.clone() }
+    }
+
+    /// What was refused so far (403): qualified names of types, or what else was read.
+    pub fn refused(&self) -> BTreeSet<String> {
+        self.refused.lock().clone()
     }
 
     /// Notes that objects of a type are not as of the revision.
@@ -322,6 +340,9 @@ impl Lister {
     /// whole.
     async fn again(&self, patience: &mut Patience, what: &str, error: ListError) -> Result<(), ListError> {
         let Err(error) = patience.wait(what, error).await else { return Ok(()) };
+        if error.is_forbidden() {
+            self.refused.lock().insert(what.to_owned());
+        }
         if !patience.takes_last(&error) {
             return Err(error);
         }

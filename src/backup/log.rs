@@ -109,6 +109,12 @@ impl Told {
         }
     }
 
+    /// As a sentence, and whether it is an error.
+    pub fn sentence(&self) -> (bool, String) {
+        let at = self.namespace.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+        (self.level == Level::Error, format!("{at}{}", self.message))
+    }
+
     fn about(&self) -> About<'_> {
         match &self.namespace {
             Some(namespace) => About::Namespace(namespace),

@@ -302,6 +302,46 @@ mod tests {
         assert!(said.contains("no archive of a backup"), "{said}");
     }
 
+    /// An archive of one large object after the other, which is nowhere as a whole. Notes the
+    /// largest buffer that is filled at one time.
+    struct Endless {
+        entry: Vec<u8>,
+        at: usize,
+        left: u64,
+        largest: usize,
+    }
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.largest = self.largest.max(buffer.len());
+            let rest = &self.entry[self.at..];
+            let length = rest.len().min(buffer.len()).min(usize::try_from(self.left).unwrap());
+            buffer[..length].copy_from_slice(&rest[..length]);
+            self.at = (self.at + length) % self.entry.len();
+            self.left -= length as u64;
+            Ok(length)
+        }
+    }
+
+    #[test]
+    fn an_archive_of_any_size_passes_in_small_buffers() {
+        let large = "x".repeat(16 << 20);
+        let mut entry = archive(&[("resources/pods/namespaces/web/a.json", &large)]);
+        // Without the blocks of zeros that end an archive.
+        entry.truncate(BLOCK + large.len());
+        let left = 64 * entry.len() as u64;
+        let mut endless = Endless { entry, at: 0, left, largest: 0 };
+        let mut visited = 0;
+        let error = visit(&mut endless, |_, size, _| {
+            visited += 1;
+            assert_eq!(size, large.len() as u64);
+            Ok(Next::Go)
+        });
+        assert!(error.unwrap_err().to_string().contains("cut off after 64 entries"));
+        assert_eq!((visited, endless.left), (64, 0));
+        assert!(endless.largest <= 64 << 10, "{} bytes at one time", endless.largest);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused_and_never_panic(at in 0_usize..3000, byte: u8, length in 0_usize..3000) {

@@ -12,7 +12,7 @@ pub use schedule::{json as schedule_json, text as schedule};
 use std::collections::BTreeMap;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest, DeleteBackupRequestPhase};
+use berth_api::velero::{Backup, BackupPhase, BackupSpec, DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::run::Runs;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -136,26 +136,7 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
     metadata(&mut text, &backup.metadata);
     text.blank();
     phase_and_queue(&mut text, backup, described);
-    if let Some(policy) = &backup.spec.resource_policy {
-        text.blank();
-        text.line("Resource policies:");
-        text.row("\tType", &policy.kind);
-        text.row("\tName", &policy.name);
-    }
-    let files = backup.spec.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
-    if let Some(files) = files.filter(|files| *files > 0) {
-        text.blank();
-        text.line("Uploader config:");
-        text.row("\tParallel files upload", &files.to_string());
-    }
-    if let Some(faults) = status.validation_errors.as_ref().filter(|faults| !faults.is_empty()) {
-        text.blank();
-        let mut name = "Validation errors:";
-        for fault in faults {
-            text.coloured(&format!("{name}\t{}", red(&one_line(fault), described.colour)));
-            name = "";
-        }
-    }
+    asked_and_wrong(&mut text, &backup.spec, status.validation_errors.as_deref(), described.colour);
     text.blank();
     results(&mut text, backup, &described.results);
     text.blank();
@@ -178,6 +159,31 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
         deletions(&mut text, described.deletions);
     }
     align(&text.0)
+}
+
+/// What a spec asks for besides its selection, and what is wrong with it.
+fn asked_and_wrong(text: &mut Text, spec: &BackupSpec, faults: Option<&[String]>, colour: bool) {
+    if let Some(policy) = &spec.resource_policy {
+        text.blank();
+        text.line("Resource policies:");
+        text.row("\tType", &policy.kind);
+        text.row("\tName", &policy.name);
+    }
+    let files = spec.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
+    if let Some(files) = files.filter(|files| *files > 0) {
+        text.blank();
+        text.line("Uploader config:");
+        text.row("\tParallel files upload", &files.to_string());
+    }
+    let faults = faults.unwrap_or_default();
+    if !faults.is_empty() {
+        text.blank();
+    }
+    let mut name = "Validation errors:";
+    for fault in faults {
+        text.coloured(&format!("{name}\t{}", red(&one_line(fault), colour)));
+        name = "";
+    }
 }
 
 fn phase_and_queue(text: &mut Text, backup: &Backup, described: &Described<'_>) {

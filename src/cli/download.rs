@@ -16,6 +16,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::config;
 use crate::args::backup::TlsArgs;
 use crate::client::is_not_found;
 
@@ -77,10 +78,12 @@ impl Downloads<'_> {
     /// When the file of `--cacert` cannot be used.
     pub async fn fetcher(&self, backup: &Backup) -> anyhow::Result<Fetcher> {
         let mut authorities = Vec::new();
-        if let Some(path) = &self.tls.cacert {
-            let text =
-                std::fs::read(path).with_context(|| format!("--cacert {} cannot be read", path.display()))?;
-            authorities.push((format!("--cacert {}", path.display()), text));
+        let of_config = || config::read().cacert.map(|path| ("cacert of Velero's config.json:", path.into()));
+        let named = self.tls.cacert.clone().map(|path| ("--cacert", path)).or_else(of_config);
+        if let Some((by, path)) = named {
+            let called = format!("{by} {}", path.display());
+            let text = std::fs::read(&path).with_context(|| format!("{called} cannot be read"))?;
+            authorities.push((called, text));
         } else if let Some((location, text)) = self.authority(backup).await {
             authorities.push((format!("caCert of location {location}"), text));
         }

@@ -1,6 +1,8 @@
 //! Command lines beside what Velero's own command line makes of them. `tests/cli.rs` repeats the
 //! record (`src/cli/tests/velero.json`).
 
+mod examples;
+
 use std::ffi::OsString;
 
 use clap::Parser as _;

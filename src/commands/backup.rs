@@ -4,6 +4,7 @@ mod artifacts;
 mod create;
 mod delete;
 mod describe;
+mod plan;
 mod wait;
 
 pub use create::places;
@@ -39,7 +40,7 @@ fn success((): ()) -> ExitCode {
 
 async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
     let objects = person.chosen::<Backup>(&args.names, args.selector.as_ref()).await?;
-    print_list(&objects, "Backup", &args.output, |more| {
+    print_list(&objects, "Backup", args, |more| {
         let mut backups: Vec<Backup> = typed::<Backup>(&objects);
         table::sort_backups(&mut backups);
         table::backups(&backups, more, Timestamp::now())

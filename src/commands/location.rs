@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Preconditions};
 
 use super::person::{
-    Person, check_name, confirmed, faults, print_list, print_object, printed_instead, typed,
+    Person, check_name, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
 };
 use crate::args::backup::{DeleteArgs, DryRun};
 use crate::args::location::{
@@ -45,6 +45,7 @@ fn authority(path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
 
 async fn create(person: &Person, args: &CreateLocationArgs) -> anyhow::Result<()> {
     check_name("BackupStorageLocation", &args.name)?;
+    refuse_plan(&args.made, "locations")?;
     let authority = authority(args.cacert.as_deref())?;
     let value = match object::location(person.namespace(), args, authority.as_deref()) {
         Ok(value) => value,
@@ -93,7 +94,7 @@ async fn get(person: &Person, args: &GetLocationArgs) -> anyhow::Result<()> {
         let is_default = |one: &DynamicObject| one.data.pointer("/spec/default") == Some(&true.into());
         objects.retain(is_default);
     }
-    print_list(&objects, "BackupStorageLocation", &get.output, |more| {
+    print_list(&objects, "BackupStorageLocation", get, |more| {
         table::locations(&typed::<BackupStorageLocation>(&objects), more)
     })
 }

@@ -20,8 +20,10 @@ use serde_json::{Value, json};
 
 use super::print;
 use super::queue::Here;
-use crate::args::backup::{DryRun, ListOutput, ListedArgs, MadeArgs, MadeOutput, SelectArgs};
+use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
 use crate::args::{Output, Target};
+use crate::cli::config;
+use crate::cli::listed::ListOutput;
 use crate::cli::object::bad_name;
 use crate::cli::suggest::closest;
 use crate::cli::table::{More, Table};
@@ -265,16 +267,17 @@ fn warning_text(header: &str) -> Option<String> {
 pub fn print_list(
     objects: &[DynamicObject],
     kind: &str,
-    args: &ListedArgs,
+    get: &GetArgs,
     table: impl FnOnce(&More) -> Table,
 ) -> anyhow::Result<()> {
+    let args = &get.output;
     let mut out = std::io::stdout().lock();
     let more = More {
         wide: args.output == ListOutput::Wide,
         label_columns: args.label_columns.clone(),
         show_labels: args.show_labels,
     };
-    match args.output {
+    match &args.output {
         ListOutput::Table | ListOutput::Wide => {
             let Table { heads, rows } = table(&more);
             print::table(&mut out, &heads, &rows)?;
@@ -284,12 +287,28 @@ pub fn print_list(
                 writeln!(out, "{}", object.name_any())?;
             }
         }
+        ListOutput::JsonPath(template) => {
+            // As with kubectl, what a template is of does not depend on how many there are.
+            let value = match objects {
+                [one] if get.names.len() == 1 => serde_json::to_value(one)?,
+                all => list_of(kind, all),
+            };
+            write!(out, "{}", template.print(&value))?;
+        }
+        ListOutput::Columns(columns) => {
+            let heads: Vec<print::Head> =
+                columns.iter().map(|column| print::Head::Named(column.head.clone())).collect();
+            let mut rows = Vec::new();
+            for object in objects {
+                let value = serde_json::to_value(object)?;
+                rows.push(columns.iter().map(|column| column.cell(&value)).collect());
+            }
+            print::table(&mut out, &heads, &rows)?;
+        }
         ListOutput::Json | ListOutput::Yaml => {
             let value = match objects {
                 [one] => serde_json::to_value(one)?,
-                all => {
-                    json!({"apiVersion": "velero.io/v1", "kind": format!("{kind}List"), "metadata": {}, "items": all})
-                }
+                all => list_of(kind, all),
             };
             let output = if args.output == ListOutput::Yaml { Output::Yaml } else { Output::Json };
             print::value(&mut out, &value, output)?;
@@ -298,14 +317,27 @@ pub fn print_list(
     Ok(())
 }
 
+fn list_of(kind: &str, all: &[DynamicObject]) -> Value {
+    json!({"apiVersion": "velero.io/v1", "kind": format!("{kind}List"), "metadata": {}, "items": all})
+}
+
 /// How a command that creates something prints instead, if it does. A dry run of the server prints
 /// what the server made of it.
 pub fn printed_instead(made: &MadeArgs) -> Option<MadeOutput> {
     match made.dry_run {
         Some(DryRun::Client) => Some(made.output.unwrap_or(MadeOutput::Yaml)),
-        Some(DryRun::Server) => None,
+        Some(DryRun::Server | DryRun::Plan) => None,
         None => made.output,
     }
+}
+
+/// Only of a Backup it is known what it would store.
+pub fn refuse_plan(made: &MadeArgs, kind: &str) -> anyhow::Result<()> {
+    ensure!(
+        made.dry_run != Some(DryRun::Plan),
+        "--dry-run=plan is of Backups, not of {kind}: give --dry-run=server"
+    );
+    Ok(())
 }
 
 /// Prints an object that was not created.
@@ -364,6 +396,7 @@ pub fn confirmed(confirm: bool) -> anyhow::Result<bool> {
 /// Are colours wanted on stdout?
 pub fn colour() -> bool {
     std::io::stdout().is_terminal()
+        && config::read().colorized != Some(false)
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && std::env::var("TERM").is_ok_and(|terminal| terminal != "dumb")
 }

@@ -5,9 +5,9 @@ mod list;
 mod movers;
 mod situation;
 
-pub(super) use list::told;
+pub(super) use list::{told, write_explanation};
 use situation::Situation;
-pub(super) use situation::{configmap, lease, read};
+pub(super) use situation::{Explanation, configmap, lease, read, read_with};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

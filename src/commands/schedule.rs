@@ -10,7 +10,9 @@ use kube::api::{DeleteParams, Preconditions};
 use serde_json::json;
 
 use super::backup::places;
-use super::person::{Person, colour, confirmed, faults, print_list, print_object, printed_instead, typed};
+use super::person::{
+    Person, colour, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
+};
 use super::print;
 use crate::args::Output;
 use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
@@ -38,6 +40,7 @@ pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
 }
 
 async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()> {
+    refuse_plan(&args.made, "Schedules")?;
     let schedule = object::schedule(person.namespace(), args);
     faults(object::schedule_faults(args))?;
     let template = &schedule.spec.template;
@@ -61,7 +64,7 @@ async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()
 
 async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
     let objects = person.chosen::<Schedule>(&args.names, args.selector.as_ref()).await?;
-    print_list(&objects, "Schedule", &args.output, |more| {
+    print_list(&objects, "Schedule", args, |more| {
         table::schedules(&typed::<Schedule>(&objects), more, Timestamp::now())
     })
 }

@@ -48,7 +48,7 @@ fn describe(text: &mut String, parent: &str, inherited: &[&str], command: &Comma
 }
 
 /// As it is typed: `--output OUTPUT, -o`, or `NAMES…`.
-fn name(arg: &Arg) -> String {
+pub(super) fn name(arg: &Arg) -> String {
     let id = || arg.get_id().as_str().to_uppercase();
     let value = arg.get_value_names().and_then(|names| names.first()).map_or_else(id, ToString::to_string);
     let Some(long) = arg.get_long() else {
@@ -64,7 +64,7 @@ fn name(arg: &Arg) -> String {
     format!("--{long}{value}{short}")
 }
 
-fn default(arg: &Arg) -> String {
+pub(super) fn default(arg: &Arg) -> String {
     let defaults = arg.get_default_values();
     if !arg.get_action().takes_values() || defaults.is_empty() {
         // A list that is wanted unless something else is given is wanted all the same. What stands
@@ -77,7 +77,7 @@ fn default(arg: &Arg) -> String {
     code(&defaults.join(","))
 }
 
-fn meaning(arg: &Arg) -> String {
+pub(super) fn meaning(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut parts = vec![sentence(&help)];
     let values: Vec<String> = if arg.get_action().takes_values() {

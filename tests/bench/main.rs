@@ -3,6 +3,7 @@
 
 mod admission;
 mod burst;
+mod cli;
 mod client;
 mod engine;
 mod garden;
@@ -79,6 +80,7 @@ enum Part {
     Movers,
     Garden,
     GardenDeletion,
+    Cli,
 }
 
 fn main() -> ExitCode {
@@ -150,6 +152,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::GardenDeletion) {
         garden_deletion::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Cli) {
+        cli::measure(&runtime, &berth, alone, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))

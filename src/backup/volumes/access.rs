@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_api::GoDuration;
 use berth_api::keys::POD_VOLUME_TIMEOUT;
 use berth_api::velero::BackupSpec;
-use berth_core::selection::Fate;
+use berth_core::selection::{Fate, ResourceType};
 use berth_core::volume::Wish;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::mpsc;
@@ -60,9 +60,6 @@ impl Engine {
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
     ) -> (Volumes<'a>, mpsc::Receiver<Job>) {
-        let served = |related: Related| cluster.types.iter().any(|kind| related.is(kind));
-        let claims = cluster.types.iter().find(|kind| Related::Claim.is(kind));
-        let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != Fate::Excluded);
         let length = |duration: GoDuration| duration.get().ok().flatten().map(|length| length.min(LONGEST));
         let annotations = record.object().annotations().clone();
         let files_timeout = annotations.get(POD_VOLUME_TIMEOUT);
@@ -77,21 +74,39 @@ impl Engine {
             uid: record.uid().to_owned(),
             location: prepared.location.name_any(),
             run: run.to_owned(),
-            serves_snapshots: [Related::Snapshot, Related::SnapshotContent, Related::SnapshotClass]
-                .into_iter()
-                .all(served),
+            serves_snapshots: serves_snapshots(&cluster.types),
             snapshot_timeout: spec.csi_snapshot_timeout.clone().and_then(length).unwrap_or(SNAPSHOT_TIMEOUT),
             files_timeout: files_timeout.unwrap_or(self.volumes.files_timeout).min(LONGEST),
             parallel_files: parallel.filter(|files| *files > 0),
             annotations,
         };
-        let wish = Wish {
-            snapshots: spec.snapshot_volumes,
-            files: spec.default_volumes_to_fs_backup == Some(true),
-            moves: spec.snapshot_move_data == Some(true),
-        };
-        let policies = prepared.policies.volumes.clone();
-        let groups = (prepared.wanted.group_key.clone(), takes_claims);
-        Volumes::new(wish, policies, groups, log, outcomes, Some(access))
+        of_spec(spec, &cluster.types, prepared, log, outcomes, access)
     }
+}
+
+/// The data of the volumes that an effective spec takes.
+pub(in crate::backup) fn of_spec<'a>(
+    spec: &BackupSpec,
+    types: &[ResourceType],
+    prepared: &Prepared,
+    log: &'a BackupLog,
+    outcomes: &'a Outcomes,
+    access: Access,
+) -> (Volumes<'a>, mpsc::Receiver<Job>) {
+    let claims = types.iter().find(|kind| Related::Claim.is(kind));
+    let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != Fate::Excluded);
+    let wish = Wish {
+        snapshots: spec.snapshot_volumes,
+        files: spec.default_volumes_to_fs_backup == Some(true),
+        moves: spec.snapshot_move_data == Some(true),
+    };
+    let policies = prepared.policies.volumes.clone();
+    let groups = (prepared.wanted.group_key.clone(), takes_claims);
+    Volumes::new(wish, policies, groups, log, outcomes, Some(access))
+}
+
+/// Whether the cluster has the kinds of snapshots.
+pub(in crate::backup) fn serves_snapshots(types: &[ResourceType]) -> bool {
+    let served = |related: Related| types.iter().any(|kind| related.is(kind));
+    [Related::Snapshot, Related::SnapshotContent, Related::SnapshotClass].into_iter().all(served)
 }

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::align::align;
-use super::{Text, green, metadata, one_line, red};
+use super::{Text, asked_and_wrong, green, metadata, red};
 use crate::cli::table::{schedule_phase, time};
 
 /// The description; `next`: the times at which it is due next, as far as they are known.
@@ -21,27 +21,8 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
         _ => phase.to_owned(),
     };
     text.coloured(&format!("Phase:\t{shown}"));
-    if let Some(policy) = &schedule.spec.template.resource_policy {
-        text.blank();
-        text.line("Resource policies:");
-        text.row("\tType", &policy.kind);
-        text.row("\tName", &policy.name);
-    }
-    let files =
-        schedule.spec.template.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
-    if let Some(files) = files.filter(|files| *files > 0) {
-        text.blank();
-        text.line("Uploader config:");
-        text.row("\tParallel files upload", &files.to_string());
-    }
-    if let Some(faults) = status.validation_errors.as_ref().filter(|faults| !faults.is_empty()) {
-        text.blank();
-        let mut name = "Validation errors:";
-        for fault in faults {
-            text.coloured(&format!("{name}\t{}", red(&one_line(fault), colour)));
-            name = "";
-        }
-    }
+    let faults = status.validation_errors.as_deref();
+    asked_and_wrong(&mut text, &schedule.spec.template, faults, colour);
     text.blank();
     text.row("Paused", &(schedule.spec.paused == Some(true)).to_string());
     text.blank();

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::person::{Person, faults, print_object, printed_instead};
-use super::wait;
+use super::{plan, wait};
 use crate::args::backup::{CreateArgs, DryRun, MadeOutput};
 use crate::cli::kinds::VolumeSnapshotLocation;
 use crate::cli::{object, table};
@@ -21,6 +21,9 @@ pub async fn run(person: &Person, args: &CreateArgs) -> anyhow::Result<ExitCode>
             |more: &table::More| table::backups(std::slice::from_ref(&backup), more, Timestamp::now());
         print_object(&value, output, &args.made, table)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.made.dry_run == Some(DryRun::Plan) {
+        return plan::run(person, &backup, args.made.output).await.map(|()| ExitCode::SUCCESS);
     }
     let is_dry_run = args.made.dry_run == Some(DryRun::Server);
     if args.from_schedule.is_some() {

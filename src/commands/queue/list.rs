@@ -7,7 +7,7 @@ use berth_core::queue::Reason;
 use jiff::Timestamp;
 
 use super::Here;
-use super::situation::{Leader, Line, Situation, When, leader, read};
+use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
 use crate::args::Output;
 use crate::commands::print::{self, Head, age};
 use crate::queue::BackupCache;
@@ -125,6 +125,16 @@ pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Res
     if output != Output::Table {
         return print::value(&mut out, &explained, output);
     }
+    write_explanation(&mut out, &explained, situation.now)
+}
+
+/// The same as sentences.
+pub fn write_explanation(
+    out: &mut impl Write,
+    explained: &Explanation,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    let name = &explained.line.name;
     let line = &explained.line;
     match (line.position, &line.waits_for) {
         (Some(position), Some(waits_for)) => {
@@ -135,17 +145,17 @@ pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Res
         _ => writeln!(out, "{name} runs.")?,
     }
     if let Some(start) = line.expected_start {
-        writeln!(out, "  it is expected to start {}", told(start, situation.now))?;
+        writeln!(out, "  it is expected to start {}", told(start, now))?;
     }
     if let Some(end) = line.expected_end {
-        writeln!(out, "  it is expected to end {}", told(end, situation.now))?;
+        writeln!(out, "  it is expected to end {}", told(end, now))?;
     }
     for blocker in &explained.blockers {
         let state = if blocker.running { "runs" } else { "is ahead" };
         let namespaces = blocker.namespaces.join(", ");
         write!(out, "  {} {state}, and takes {namespaces} too: it must end first", blocker.name)?;
         if let Some(end) = blocker.expected_end {
-            write!(out, ", expected {}", told(end, situation.now))?;
+            write!(out, ", expected {}", told(end, now))?;
         }
         if let Some(waits_for) = blocker.waits_for.as_ref().filter(|_| !blocker.running) {
             write!(out, "; it waits for {waits_for}")?;

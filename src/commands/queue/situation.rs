@@ -9,7 +9,7 @@ use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::glob::Effort;
 use berth_core::location::{Location, choose};
-use berth_core::queue::{Band, Entry, Expectation, Phase, Plan, Reason, View, plan};
+use berth_core::queue::{Band, Entry, Expectation, Order, Phase, Plan, Reason, Run, View, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
@@ -17,8 +17,10 @@ use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use super::Here;
+use crate::cli::plan::Like;
 use crate::client::list;
 use crate::leader::LEASE;
+use crate::queue::seen::{entry, run};
 use crate::queue::{BackupCache, Settings};
 use crate::settings::Executor;
 use crate::watch::WatchEvent;
@@ -114,8 +116,13 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
 }
 
 pub async fn read(here: &Here) -> anyhow::Result<Situation> {
+    read_with(here, None).await.map(|(situation, _)| situation)
+}
+
+/// The state as if another Backup had just been created, and the last one like it.
+pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result<(Situation, Option<Like>)> {
     let leader = leader(&here.client, &here.namespace).await;
-    let backups =
+    let mut backups =
         list::<Backup>(&here.client, &here.namespace).await.context("failed to list the Backups")?;
     let locations = list::<BackupStorageLocation>(&here.client, &here.namespace);
     let locations = locations.await.context("failed to list the locations")?;
@@ -126,10 +133,27 @@ pub async fn read(here: &Here) -> anyhow::Result<Situation> {
             eprintln!("{kind} {name} is left out, because it cannot be read: {why}");
         }
     }
+    let order = &leader.settings.order;
+    let like = newcomer.and_then(|newcomer| last_like(newcomer, &backups.items, order));
+    backups.items.extend(newcomer.cloned());
     let store = BackupCache::new(leader.settings.clone());
     store.observe(WatchEvent::Replaced(backups.items));
     store.observe_location(WatchEvent::Replaced(locations.items));
-    Ok(Situation::new(&store, &leader, Timestamp::now()))
+    Ok((Situation::new(&store, &leader, Timestamp::now()), like))
+}
+
+/// Of the same Schedule, or else of the same namespaces, as the queue's own estimate goes by.
+fn last_like(newcomer: &Backup, backups: &[Backup], order: &Order) -> Option<Like> {
+    let wanted = entry(newcomer, order)?;
+    let is_like = |run: &Run| match &wanted.schedule {
+        Some(schedule) => run.schedule.as_ref() == Some(schedule),
+        None => run.schedule.is_none() && run.includes == wanted.includes,
+    };
+    let runs = backups.iter().filter_map(|backup| Some((backup, run(backup, order)?)));
+    let (backup, run) = runs.filter(|(_, run)| is_like(run)).max_by_key(|(_, run)| run.ended)?;
+    let progress = backup.status.as_ref().and_then(|status| status.progress.as_ref());
+    let items = progress.and_then(|progress| progress.items_backed_up);
+    Some(Like { name: backup.name_any(), seconds: run.took.as_secs(), items })
 }
 
 impl Situation {
