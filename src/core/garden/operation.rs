@@ -78,6 +78,21 @@ impl OperationState {
     }
 }
 
+/// `status.lastOperation`, without its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub kind: OperationType,
+    pub state: OperationState,
+    /// For people.
+    pub description: String,
+}
+
+impl Operation {
+    pub fn is(&self, kind: OperationType, state: OperationState) -> bool {
+        self.kind == kind && self.state == state
+    }
+}
+
 /// Value of the annotation `gardener.cloud/operation`. Others are not for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {

@@ -12,10 +12,13 @@ use std::collections::{BTreeSet, HashMap};
 use jiff::{SignedDuration, Timestamp};
 
 use super::reason::Waiting;
-use super::view::{Bucket, BucketStatus, Conditions, EntryStatus, Operation, ProfileStatus, Settings, View};
+use super::view::{ProfileStatus, Settings, View};
 use crate::assignment::SeedHealth;
+use crate::bucket::{Bucket, BucketStatus};
+use crate::condition::Conditions;
+use crate::entry::EntryStatus;
 use crate::fence::{HandoverReason, WaitingFor};
-use crate::operation::{OperationState, OperationType};
+use crate::operation::{Operation, OperationState, OperationType};
 use crate::{Store, wanted};
 
 /// What to do, as indices into the view: buckets first, then entries. Each write carries the

@@ -5,7 +5,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::assignment::SeedHealth;
-use crate::operation::{OperationState, OperationType};
+use crate::bucket::{Bucket, BucketStatus};
+use crate::condition::ConditionType;
+use crate::entry::{Entry, EntryStatus};
+use crate::operation::{Operation, OperationState, OperationType};
 use crate::quota::Quota;
 use crate::retention::{Grace, GraceScope, Purpose};
 use crate::{Backup, Place, Profile, SecretRef, Seed, Store};
@@ -402,14 +405,14 @@ fn a_forged_place_in_another_profiles_bucket_yields_nothing() {
         world.view.entries.remove(rightful);
         world.settle();
         world.delete(forged);
-        world.view.entries[forged].is_forced = true;
+        world.view.entries[forged].force_deletion = Some("it is meant".to_owned());
         world.settle();
         let entry = &world.view.entries[forged];
         assert_eq!((&entry.status.seed, entry.status.released_at), (&None, None));
         if is_claimed {
             assert!(world.why(forged).contains("is left alone"), "{}", world.why(forged));
         }
-        world.view.entries[forged].is_forgotten = true;
+        world.view.entries[forged].forget_data = Some("it is meant".to_owned());
         let end = world.plan().entries.iter().find_map(|one| one.end);
         // By this record nobody of another namespace gets the name in that bucket, should it not have been forged at all.
         assert_eq!(end, is_claimed.then_some(End::Forgotten));
@@ -437,7 +440,7 @@ fn a_name_whose_data_was_left_is_given_to_nobody_of_another_namespace() {
         // It is nobody's to remove, either.
         let mut deleted = world.clone();
         deleted.delete(other);
-        deleted.view.entries[other].is_forced = true;
+        deleted.view.entries[other].force_deletion = Some("it is meant".to_owned());
         deleted.settle();
         assert_eq!(deleted.view.entries[other].status.released_at, None);
 
@@ -783,7 +786,7 @@ fn force_and_purpose_decide_when_data_goes() {
     world.settle();
     world.delete(forced);
     world.delete(tested);
-    world.view.entries[forced].is_forced = true;
+    world.view.entries[forced].force_deletion = Some("it is meant".to_owned());
     let released = |world: &World| -> Vec<usize> {
         let plan = world.plan();
         let goes =
@@ -809,7 +812,7 @@ fn somebody_else_removes_what_a_lost_seed_left() {
     assert_eq!(world.view.buckets[0].status.seed.as_deref(), Some("two"));
     world.view.seeds.clear();
     assert!(world.plan().entries.is_empty(), "whoever had it may come back");
-    world.view.entries[entry].is_forgotten = true;
+    world.view.entries[entry].forget_data = Some("it is meant".to_owned());
     assert_eq!(world.plan().entries[0].end, Some(End::Forgotten));
 }
 
@@ -874,7 +877,7 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing() {
         let (names, used) = (world.names().join(" "), world.used());
         // The backup was taken while one of them was removed, and the limit was higher.
         world.delete(0);
-        world.view.entries[0].is_forced = true;
+        world.view.entries[0].force_deletion = Some("it is meant".to_owned());
         let plan = world.plan();
         world.act(&plan, || true);
         world.settings.quota = Quota::new([("aws".to_owned(), 1)]).unwrap();

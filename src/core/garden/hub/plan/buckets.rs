@@ -8,9 +8,10 @@ use super::owners::Findings;
 use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
 use crate::Store;
 use crate::assignment::{self, SeedHealth};
-use crate::hub::view::{Bucket, BucketStatus, ConditionType, Conditions, Operation};
+use crate::bucket::{Bucket, BucketStatus};
+use crate::condition::{ConditionType, Conditions};
 use crate::name::Stem;
-use crate::operation::OperationType;
+use crate::operation::{Operation, OperationType};
 use crate::retention::{self, BucketFate};
 
 impl<'v> Walk<'v> {

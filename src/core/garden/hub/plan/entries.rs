@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use super::moves::{holder, was_made};
 use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
 use crate::assignment::{self, SeedHealth};
+use crate::bucket::Bucket;
+use crate::entry::{Entry, EntryStatus};
 use crate::hub::reason::Waiting;
-use crate::hub::view::{Bucket, Entry, EntryStatus};
 use crate::operation::OperationType;
 use crate::retention::{self, Deletion, Fate};
 
@@ -105,8 +106,8 @@ impl<'v> Walk<'v> {
         let deletion = Deletion {
             at,
             grace: place.map(|place| self.settings.grace.period(&place.provider, entry.purpose)),
-            is_forced: entry.is_forced,
-            is_forgotten: entry.is_forgotten,
+            is_forced: entry.force_deletion.is_some(),
+            is_forgotten: entry.forget_data.is_some(),
             is_kept: own.is_some_and(|own| !own.is_silent(self.now)),
             is_released,
             is_removed: is_released && found.operation.as_ref().is_some_and(was_removed),
@@ -155,7 +156,7 @@ impl<'v> Walk<'v> {
             end: match fate {
                 // As far as the hub knows, the directory is its own, even without a place there.
                 Fate::Forget => Some(End::Forgotten),
-                Fate::Gone if entry.is_forgotten => Some(End::Forgotten),
+                Fate::Gone if entry.forget_data.is_some() => Some(End::Forgotten),
                 Fate::Gone => Some(End::Removed),
                 Fate::Stay { .. } | Fate::Lost | Fate::Go => None,
             },

@@ -2,10 +2,10 @@
 
 use super::{Handed, Walk, kept, pending};
 use crate::assignment::SeedHealth;
+use crate::entry::Entry;
 use crate::fence::{self, Answer, HandoverReason, Holder, Liveness, Request, Step, WaitingFor};
 use crate::hub::reason::Waiting;
-use crate::hub::view::{Entry, Operation};
-use crate::operation::{OperationState, OperationType};
+use crate::operation::{Operation, OperationState, OperationType};
 
 /// Result for an entry that has its place.
 pub(super) struct Turn {
