@@ -45,6 +45,7 @@ mod frozen;
 mod hold;
 mod hooks;
 mod inputs;
+mod insist;
 mod interruption;
 mod keeper;
 mod ledger;

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Builder;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioExecutor;
 use kube::api::{Api, ListParams};
 use kube::client::{Body, ConfigExt as _};
@@ -72,7 +73,39 @@ pub async fn persistent<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<Cli
     Ok(Client::try_from(config)?)
 }
 
+/// The address of the API server, for commands that say which cluster they are about to change.
+///
+/// # Errors
+/// When there is no usable configuration.
+pub async fn server<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<http::Uri> {
+    Ok(config(source.into()).await?.cluster_url)
+}
+
 async fn config(source: Source<'_>) -> anyhow::Result<Config> {
+    let mut config = read(source).await?;
+    // kube takes a proxy from the environment, and does not ask NO_PROXY about it.
+    let is_direct = |proxy: &http::Uri| {
+        is_of_environment(proxy) && Matcher::from_env().intercept(&config.cluster_url).is_none()
+    };
+    if config.proxy_url.as_ref().is_some_and(is_direct) {
+        config.proxy_url = None;
+    }
+    anyhow::ensure!(
+        config.proxy_url.is_none(),
+        "berth reaches the API server without a proxy, and HTTPS_PROXY or the kubeconfig's proxy-url names one: add {} to NO_PROXY, or remove proxy-url",
+        config.cluster_url.host().unwrap_or("its host")
+    );
+    Ok(config)
+}
+
+fn is_of_environment(proxy: &http::Uri) -> bool {
+    ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok())
+        .any(|value| value.parse::<http::Uri>().is_ok_and(|value| value == *proxy))
+}
+
+async fn read(source: Source<'_>) -> anyhow::Result<Config> {
     let options = KubeConfigOptions { context: source.context.map(str::to_owned), ..Default::default() };
     Ok(match (source.kubeconfig, source.context) {
         (Some(path), _) => {
@@ -90,10 +123,6 @@ async fn config(source: Source<'_>) -> anyhow::Result<Config> {
 fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
     // kube's own retries are off, because it would retry 429, 503 and 504 for minutes.
     config.default_retry = false;
-    if config.proxy_url.is_some() {
-        // kube's own constructor reports that proxies are not supported in this build.
-        return Ok(Client::try_from(config)?);
-    }
     // The same layers as kube's own client, except for the connector.
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(Some(CONNECT));

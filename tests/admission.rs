@@ -2,13 +2,34 @@
 //! dry run.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
 use crate::support::{Berth, ControlPlane, Options, backup, backup::backup_of};
 
+/// A second name of the program that these tests were built with, because a build beside them puts another
+/// one in its place.
 pub fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_berth"))
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_berth"));
+        let folder = built.with_file_name("under-test");
+        std::fs::create_dir_all(&folder).unwrap();
+        // What earlier runs left there is removed, unless its process still runs.
+        for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+            let runs = entry.file_name().to_str().is_some_and(|id| PathBuf::from("/proc").join(id).exists());
+            if !runs {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+        let own = folder.join(std::process::id().to_string());
+        std::fs::create_dir_all(&own).unwrap();
+        let program = own.join("berth");
+        let _ = std::fs::remove_file(&program);
+        std::fs::hard_link(&built, &program).unwrap();
+        program
+    });
+    PROGRAM.clone()
 }
 
 /// berth in a namespace of its own, where nothing ever starts: no controller leads.

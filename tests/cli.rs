@@ -339,7 +339,7 @@ fn a_right_that_lacks_is_named_with_its_role() {
     for (args, role) in [
         (&["backup", "get"][..], "berth-viewer"),
         (&["backup", "create", "x"], "berth-user"),
-        (&["schedule", "create", "x", "--schedule", "@daily"], "berth-user"),
+        (&["schedule", "create", "x", "--schedule", "@daily"], "berth-scheduler"),
     ] {
         let mut command = Command::new(program());
         command.args(args).args(["--namespace", ns, "--kubeconfig"]).arg(&kubeconfig);

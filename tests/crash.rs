@@ -215,13 +215,19 @@ async fn crash(berth: &mut Berth, seed: u64) -> anyhow::Result<()> {
     }
     let what = format!("all {created} backups to end");
     let ended = wait_until(&what, PATIENCE, async || {
+        anyhow::ensure!(!watching.is_finished(), "the watch has ended");
         let all: BTreeMap<String, Backup> =
             api.list(&ListParams::default()).await?.into_iter().map(|b| (b.name_any(), b)).collect();
         // Nobody releases what is held in the end.
         let held =
             |b: &Backup| b.phase() == BackupPhase::Queued && b.annotations().contains_key("berth.dev/hold");
         let over = |b: &Backup| b.phase().is_final() || held(b);
-        Ok(all.values().all(over).then_some(all))
+        // The watch has shown it all, too.
+        let witness = look();
+        let judged = |b: &Backup| {
+            witness.seen.get(&b.uid().unwrap_or_default()).is_some_and(|(phase, _)| *phase == b.phase())
+        };
+        Ok(all.values().all(|b| over(b) && judged(b)).then_some(all))
     })
     .await?;
     watching.abort();

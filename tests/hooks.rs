@@ -98,7 +98,7 @@ fn hooks_run_around_their_pods_and_what_goes_wrong_in_one_costs_what_was_said() 
     of_spec["metadata"]["labels"] = json!({"hooked": "by-spec"});
     let hung = at.shell(&at.waits("end"));
     let waiting = at.shell(&format!("{}; {}; echo oops >&2; exit 1", at.tells("c-pre"), at.waits("gate")));
-    let container = ("container", json!("side"));
+    let container = ("container", json!(kwok.side()));
     let pods = [
         kwok.pod(
             "shop",

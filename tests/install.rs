@@ -506,3 +506,23 @@ fn the_engine_reads_what_is_listed_and_what_comes_later_is_named(plane: &Control
     assert!(output.status.success(), "{}", said(&output));
     finish_namespaces(plane);
 }
+
+/// kube takes a proxy of the environment whatever NO_PROXY says.
+#[test]
+fn a_proxy_of_the_environment_is_used_for_nothing_and_the_way_out_is_told() {
+    let plane = ControlPlane::shared().unwrap();
+    let asked = |exempt: &str| {
+        let mut command = Command::new(program());
+        command.args(["check", "--kubeconfig"]).arg(plane.kubeconfig());
+        // Nobody listens there.
+        command.env("HTTPS_PROXY", "http://127.0.0.1:1").env("NO_PROXY", exempt).output().unwrap()
+    };
+    let refused = asked("example.com");
+    assert!(
+        !refused.status.success() && said(&refused).contains("add 127.0.0.1 to NO_PROXY"),
+        "{}",
+        said(&refused)
+    );
+    let direct = asked("example.com,127.0.0.1");
+    assert!(said(&direct).contains("Kubernetes v1"), "{}", said(&direct));
+}

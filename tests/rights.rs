@@ -373,9 +373,12 @@ fn table() -> String {
             "`berth schedule get`, `describe`; deletion attempts in `berth backup describe`"
         }
         ("berth-reader", 0) => "`berth backup logs`, `download`, `contents`, `diff`",
-        ("berth-user", 8) => "`berth schedule`",
-        ("berth-user", 9) => "`berth backup delete`",
-        ("berth-user", 10) => "`berth backup create --volume-snapshot-locations`",
+        ("berth-user", 8) => {
+            "`berth schedule get`, `describe`; `--from-schedule`, `--volume-snapshot-locations`; deletion attempts in `berth backup describe`"
+        }
+        ("berth-scheduler", 0) => "`berth schedule create`, `pause`, `unpause`, `delete`",
+        ("berth-deleter", 0) => "`berth backup delete`",
+        ("berth-deleter", 1) => "removing the Backup alone, by kubectl",
         ("berth-lifecycle", 0) if kind == "ClusterRole" => "having the snapshots of a deleted backup deleted",
         ("berth-lifecycle", 1) if kind == "ClusterRole" => "removing the objects of these snapshots",
         ("berth-lifecycle", 0) => "creating what is due or in the store; removing what is deleted or gone",
@@ -423,7 +426,7 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     let table = table();
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
-    let others = 32;
+    let others = 33;
     assert_eq!(needs().count() + member::RIGHTS.len() + others, rules, "each rule has its test");
 }
 
@@ -498,5 +501,27 @@ fn viewers_look_and_users_make_and_move() {
     let refused =
         kubectl.with_kubeconfig(without_backups).create(namespace, &[backup_of("no", &["default"])]).unwrap();
     assert!(!refused.status.success());
+    // Who makes backups removes none, and has none made by berth.
+    for (verb, resource, role) in [
+        ("create", "deletebackuprequests.velero.io", "berth-deleter"),
+        ("delete", "backups.velero.io", "berth-deleter"),
+        ("create", "schedules.velero.io", "berth-scheduler"),
+        ("patch", "schedules.velero.io", "berth-scheduler"),
+        ("delete", "schedules.velero.io", "berth-scheduler"),
+    ] {
+        let may = |user: &str| {
+            let who = format!("--as=system:serviceaccount:{namespace}:{user}");
+            let answer = kubectl.answer(&["auth", "can-i", verb, resource, "-n", namespace, &who], "");
+            answer.unwrap().stdout.trim() == "yes"
+        };
+        assert!(!may("berth-user-whole"), "berth-user may {verb} {resource}");
+        let one = format!("one-{role}");
+        let account = format!("--serviceaccount={namespace}:{one}");
+        let binding = format!("{one}-{verb}-{}", resource.split('.').next().unwrap());
+        kubectl
+            .run(&["create", "rolebinding", &binding, "-n", namespace, &format!("--role={role}"), &account])
+            .unwrap();
+        wait_for("the role to be bound", PATIENCE, || Ok(may(&one).then_some(()))).unwrap();
+    }
     assert!(!queue(&as_one_of("berth-user", Some(1)), &["hold", "--location", "default"]).status.success());
 }

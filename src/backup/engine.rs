@@ -21,7 +21,6 @@ use super::metrics::BackupMetrics;
 use super::status::{BackupWriter, WriteError};
 use super::turns::Turns;
 use super::upload::UploadError;
-use super::volumes::Defaults;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{ClaimError, OpenError, Opener};
 
@@ -33,6 +32,19 @@ pub(super) const OPENING: Duration = Duration::from_secs(30);
 pub(super) const LAST_PART: Duration = Duration::from_secs(20);
 /// Concurrent requests that read pods before their hooks.
 const LOOKS: usize = 16;
+
+/// How the data of volumes is taken where a Backup does not say it.
+#[derive(Clone)]
+pub struct VolumeDefaults {
+    /// For watches, which may be silent for long.
+    pub watches: Client,
+    /// `defaultVolumesToFsBackup`.
+    pub files: bool,
+    /// `snapshotMoveData`.
+    pub moves: bool,
+    /// How long a PodVolumeBackup may take.
+    pub files_timeout: Duration,
+}
 
 /// What every run needs.
 #[derive(Clone)]
@@ -52,7 +64,7 @@ pub struct Engine {
     /// Permits for requests of this process that read what is backed up, shared by all runs.
     pub requests: Arc<Semaphore>,
     pub default_ttl: Duration,
-    pub volumes: Defaults,
+    pub volumes: VolumeDefaults,
     pub after_interruption: AfterInterruption,
     /// Bytes of a part of an upload.
     pub part_size: usize,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, Glance, Stage, is_due};
+use berth_core::operation::{Counts, Glance, is_due};
 use berth_core::queue::{Entry, Phase, View, may_run};
+use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;

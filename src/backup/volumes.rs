@@ -41,7 +41,7 @@ use super::log::{About, BackupLog};
 use super::operations::{MoveData, Moved};
 use super::related::{Related, key};
 use crate::patch::digest;
-pub use access::{Access, Defaults};
+pub use access::Access;
 use files::{FilePod, Repository};
 use outcomes::{Fate, Outcome, Outcomes};
 pub use read::claims;

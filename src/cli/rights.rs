@@ -13,6 +13,9 @@ fn role(resource: &str, verb: &str) -> Option<&'static str> {
         "downloadrequests" => Some("berth-reader"),
         "backupstoragelocations" | "backuprepositories" if !reads => None,
         _ if reads => Some("berth-viewer"),
+        "deletebackuprequests" => Some("berth-deleter"),
+        "backups" if verb == "delete" => Some("berth-deleter"),
+        "schedules" => Some("berth-scheduler"),
         _ => Some("berth-user"),
     }
 }
@@ -70,7 +73,10 @@ mod tests {
                 "berth-reader",
                 "--serviceaccount ci:bot",
             ),
-            ("anna", "create", "deletebackuprequests", "berth-user", "--user anna"),
+            ("anna", "create", "deletebackuprequests", "berth-deleter", "--user anna"),
+            ("anna", "delete", "backups", "berth-deleter", "--user anna"),
+            ("anna", "patch", "schedules", "berth-scheduler", "--user anna"),
+            ("anna", "get", "schedules", "berth-viewer", "--user anna"),
         ] {
             let said = hint(&text(user, verb, resource), "velero").unwrap_or_default();
             assert!(said.contains(&format!("--role {role} {who}")), "{said}");

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::print;
+use super::print::{self, tell_server};
 use crate::args::{CheckArgs, Output};
 use crate::check::{self, Finding, Outcome};
 use crate::client::persistent;
@@ -21,6 +21,7 @@ pub async fn run(args: CheckArgs) -> ExitCode {
 }
 
 async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
+    tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let findings = check::all(&cluster).await?;

@@ -12,13 +12,12 @@ use tracing::{info, warn};
 
 use crate::args::ControllerArgs;
 use crate::backup::discovery::Discovery;
-use crate::backup::engine::Engine;
+use crate::backup::engine::{Engine, VolumeDefaults};
 use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
-use crate::backup::volumes::Defaults;
 use crate::certificates::trust::Trust;
 use crate::certificates::{Keeper, Watcher};
 use crate::client::Clients;
@@ -287,7 +286,7 @@ async fn execute(
         list_retry: args.list_retry_timeout,
         requests: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)),
         default_ttl: args.default_backup_ttl,
-        volumes: Defaults {
+        volumes: VolumeDefaults {
             watches: clients.watch.clone(),
             files: args.default_volumes_to_fs_backup,
             moves: args.default_snapshot_move_data,

@@ -6,7 +6,17 @@ use std::io::{self, Read, Write};
 use jiff::SignedDuration;
 use serde::Serialize;
 
-use crate::args::Output;
+use crate::args::{Output, Target};
+
+/// Says on standard error which cluster a command is about, because a terminal may be set to another
+/// one than its reader has in mind.
+///
+/// # Errors
+/// When there is no usable configuration.
+pub async fn tell_server(target: &Target) -> anyhow::Result<()> {
+    eprintln!("cluster {}, namespace {}", crate::client::server(target.source()).await?, target.namespace);
+    Ok(())
+}
 
 /// The head of a column.
 #[derive(Clone)]

@@ -80,6 +80,7 @@ pub mod revision;
 pub mod run;
 pub mod schedule;
 pub mod selection;
+pub mod stage;
 pub mod sync;
 pub mod upload;
 pub mod violation;

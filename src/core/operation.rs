@@ -6,12 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::run::AfterInterruption;
-
-/// The phases of a Backup after its objects are stored. It holds no slot and no namespaces then.
-pub const WAITING: &str = "WaitingForPluginOperations";
-pub const WAITING_PARTIALLY_FAILED: &str = "WaitingForPluginOperationsPartiallyFailed";
-pub const FINALIZING: &str = "Finalizing";
-pub const FINALIZING_PARTIALLY_FAILED: &str = "FinalizingPartiallyFailed";
+use crate::stage::{Stage, WAITING_PARTIALLY_FAILED};
 
 /// `spec.itemOperationTimeout` of a Backup that has none.
 pub const TIMEOUT: Duration = Duration::from_secs(4 * 3600);
@@ -22,34 +17,6 @@ pub const PAUSE: Duration = Duration::from_secs(5);
 pub const MISSING: Duration = Duration::from_secs(60);
 /// Longest time between two looks that fail, because a location may be away for long.
 pub const LONGEST: Duration = Duration::from_secs(300);
-
-/// Whether the Backup waits for operations or is being completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    Waiting,
-    Finalizing,
-}
-
-impl Stage {
-    /// `None`: the phase is none of these.
-    pub fn of(phase: &str) -> Option<Self> {
-        match phase {
-            WAITING | WAITING_PARTIALLY_FAILED => Some(Self::Waiting),
-            FINALIZING | FINALIZING_PARTIALLY_FAILED => Some(Self::Finalizing),
-            _ => None,
-        }
-    }
-
-    /// The phase of a Backup at this stage.
-    pub fn phase(self, is_partially_failed: bool) -> &'static str {
-        match (self, is_partially_failed) {
-            (Self::Waiting, false) => WAITING,
-            (Self::Waiting, true) => WAITING_PARTIALLY_FAILED,
-            (Self::Finalizing, false) => FINALIZING,
-            (Self::Finalizing, true) => FINALIZING_PARTIALLY_FAILED,
-        }
-    }
-}
 
 /// What an API object says of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,7 +50,10 @@ pub struct Candidate<'a> {
     pub is_kept: bool,
     /// Somebody has asked for its deletion, and that is not done.
     pub is_asked_for: bool,
+    /// The name of its schedule, by its label, which whoever creates Backups may write.
     pub schedule: Option<&'a str>,
+    /// The UID of the Schedule that it is of (`berth.dev/schedule-uid`), which berth alone writes.
+    pub proven: Option<&'a str>,
     /// Name of its location. Backups of a schedule of the same name in another location are another
     /// cluster's.
     pub at: &'a str,
@@ -88,30 +91,48 @@ fn has_expired(candidate: &Candidate<'_>, now: Timestamp) -> bool {
 
 /// Names of the backups that their schedules keep. Schedules hand their annotations on to their
 /// Backups, and the largest number among these counts, so that no Backup that lacks the annotation
-/// has others deleted. Completed ones count first, then PartiallyFailed ones, the newest of each
-/// first; one that ended in the future is the oldest, because nobody knows when it ended.
+/// has others deleted. Only backups that are provably of a Schedule take a place that others could
+/// have: one of a Schedule stays unless so many later ones of the same UID are good, and one that
+/// only has the label of a schedule unless so many provable ones with that label are.
 fn last_ones<'a>(all: &[Candidate<'a>], now: Timestamp) -> HashSet<&'a str> {
-    let mut schedules: BTreeMap<(&str, &str), Vec<&Candidate<'a>>> = BTreeMap::new();
+    let mut proven: BTreeMap<(&str, &str), Vec<&Candidate<'a>>> = BTreeMap::new();
+    let mut labelled: BTreeMap<(&str, &str), Vec<&Candidate<'a>>> = BTreeMap::new();
     for candidate in all {
+        if let Some(uid) = candidate.proven {
+            proven.entry((uid, candidate.at)).or_default().push(candidate);
+        }
         if let Some(schedule) = candidate.schedule {
-            schedules.entry((schedule, candidate.at)).or_default().push(candidate);
+            labelled.entry((schedule, candidate.at)).or_default().push(candidate);
         }
     }
     let mut kept = HashSet::new();
-    for mut of_schedule in schedules.into_values() {
-        of_schedule.sort_by_key(|candidate| {
-            std::cmp::Reverse((candidate.ended.filter(|ended| *ended <= now), candidate.name))
-        });
-        let most = of_schedule.iter().map(|candidate| candidate.keep_last).max().unwrap_or(0);
-        let of_phase = |phase: &'static str| {
-            of_schedule
-                .iter()
-                .filter(move |candidate| candidate.phase == phase)
-                .map(|candidate| candidate.name)
-        };
-        kept.extend(of_phase("Completed").chain(of_phase("PartiallyFailed")).take(most));
+    for (groups, is_proven) in [(proven, true), (labelled, false)] {
+        for mut group in groups.into_values() {
+            let most = group.iter().map(|candidate| candidate.keep_last).max().unwrap_or(0);
+            sort_by_worth(&mut group, now);
+            let mut taken = 0;
+            for candidate in group {
+                if taken >= most {
+                    break;
+                }
+                if candidate.proven.is_some() == is_proven {
+                    kept.insert(candidate.name);
+                }
+                taken += usize::from(candidate.proven.is_some());
+            }
+        }
     }
     kept
+}
+
+/// Completed ones come first, then PartiallyFailed ones, the newest of each first; one that ended in
+/// the future is the oldest, because nobody knows when it ended. Others are not good.
+fn sort_by_worth(group: &mut Vec<&Candidate<'_>>, now: Timestamp) {
+    group.retain(|candidate| matches!(candidate.phase, "Completed" | "PartiallyFailed"));
+    group.sort_by_key(|candidate| {
+        let ended = candidate.ended.filter(|ended| *ended <= now);
+        std::cmp::Reverse((candidate.phase == "Completed", ended, candidate.name))
+    });
 }
 
 /// What is to be done about each Backup, in the order in which they are given.
@@ -167,6 +188,7 @@ mod tests {
             is_kept: false,
             is_asked_for: false,
             schedule: None,
+            proven: None,
             at: "default",
             keep_last: 0,
             failure: None,
@@ -228,6 +250,7 @@ mod tests {
     fn a_schedule_keeps_its_last_good_backups_however_old_they_are() {
         let of = |name, phase, ended, keep_last| Candidate {
             schedule: Some("daily"),
+            proven: Some("uid"),
             ended: Some(at(ended)),
             keep_last,
             ..candidate(name, phase)
@@ -237,21 +260,53 @@ mod tests {
             of("b", "Completed", 2, 0),
             of("c", "PartiallyFailed", 3, 0),
             of("d", "Failed", 4, 2),
-            Candidate { schedule: Some("weekly"), ..of("e", "Completed", 5, 0) },
-            Candidate { schedule: None, ..of("f", "Completed", 6, 9) },
+            Candidate { schedule: Some("weekly"), proven: Some("another"), ..of("e", "Completed", 5, 0) },
+            Candidate { schedule: None, proven: None, ..of("f", "Completed", 6, 9) },
         ];
         let verdicts = judge(&all, at(101));
         let (delete, last) = (Verdict::Delete, Verdict::Last);
         assert_eq!(verdicts, [last, last, delete, delete, delete, delete]);
         let more = [all[0].clone(), all[2].clone(), of("d", "Failed", 4, 2)];
         assert_eq!(judge(&more, at(101)), [last, last, delete], "PartiallyFailed is better than nothing");
-        let forged = of("z", "Completed", 9, 0);
-        let newer = [of("a", "Completed", 1, 1), forged.clone()];
+        let later = of("z", "Completed", 9, 0);
+        let newer = [of("a", "Completed", 1, 1), later.clone()];
         assert_eq!(judge(&newer, at(101)), [delete, last], "one without the annotation lowers no number");
-        let future = Candidate { ended: Some(at(999)), ..forged.clone() };
+        let future = Candidate { ended: Some(at(999)), ..later.clone() };
         assert_eq!(judge(&[of("a", "Completed", 1, 1), future], at(101)), [last, delete]);
-        let elsewhere = Candidate { at: "another", ..forged };
+        let elsewhere = Candidate { at: "another", ..later };
         assert_eq!(judge(&[of("a", "Completed", 1, 1), elsewhere], at(101)), [last, delete]);
+    }
+
+    /// Whoever may create Backups may give them the label of a schedule, and whoever may patch them may
+    /// take it from others.
+    #[test]
+    fn a_backup_that_only_has_the_label_of_a_schedule_takes_no_place_from_its_backups() {
+        let of = |name, ended, proven| Candidate {
+            schedule: Some("daily"),
+            proven,
+            ended: Some(at(ended)),
+            keep_last: 1,
+            ..candidate(name, "Completed")
+        };
+        let (delete, last) = (Verdict::Delete, Verdict::Last);
+        let forged: Vec<_> = ["w", "x", "y"].map(|name| of(name, 50, None)).into();
+        let with =
+            |ones: &[Candidate<'static>]| judge(&[ones, &forged].concat(), at(101))[..ones.len()].to_vec();
+        let own = [of("a", 1, Some("uid")), of("b", 2, Some("uid"))];
+        assert_eq!(with(&own), [delete, last]);
+        let unlabelled = own.clone().map(|one| Candidate { schedule: None, ..one });
+        assert_eq!(with(&unlabelled), [delete, last], "labels may be patched");
+        // One of a Schedule of another UID is none of it, whatever its label.
+        assert_eq!(with(&[own[1].clone(), of("c", 3, Some("another"))]), [last, last]);
+        // From before there were marks.
+        let older = [of("a", 1, None), of("b", 2, None)];
+        assert_eq!(with(&older), [last, last], "nobody knows which of all these are the schedule's");
+        assert_eq!(
+            with(&[older[0].clone(), older[1].clone(), of("c", 3, Some("uid"))]),
+            [delete, delete, last]
+        );
+        let worse = Candidate { phase: "PartiallyFailed", ..of("c", 3, Some("uid")) };
+        assert_eq!(with(&[older[0].clone(), worse]), [last, last]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub use runs::{MOST_RUNS, MOST_RUNS_AT_ALL, Runs};
 use std::fmt;
 
 use crate::claim::{Claim, Folder, Verdict, judge};
-use crate::operation::Stage;
+use crate::stage::Stage;
 
 /// The setting for interrupted Backups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

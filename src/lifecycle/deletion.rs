@@ -42,7 +42,8 @@ const REMOVALS: usize = 8;
 const PERIOD: Duration = Duration::from_secs(60);
 /// Changes that come together are looked at together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long a request rests that waits for its store, or that could not be ended.
+/// How long a request rests that waits for its store or could not be ended, and one that fails at
+/// least.
 const REST: Duration = Duration::from_secs(60);
 
 /// The requests of the namespace, from a watch.
@@ -120,6 +121,8 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                             REST * 10
                         }
                         Ended::Not => REST,
+                        // At growing intervals.
+                        Ended::Failed => begun.get(&uid).map_or(REST, |begun| REST.max(begun.elapsed())),
                     };
                     resting.insert(uid, Instant::now() + rest);
                 }

@@ -183,6 +183,7 @@ fn candidate<'a>(backup: &'a Kept, locations: &[Known], asked_for: &HashSet<&str
         is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
         is_asked_for: asked_for.contains(name),
         schedule: label(keys::SCHEDULE),
+        proven: annotation(keys::SCHEDULE_UID).map(String::as_str),
         at: &backup.location,
         keep_last: annotation(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0),
         failure: label(keys::GC_FAILURE),

@@ -8,8 +8,9 @@ use berth_api::place::Source;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
-use berth_core::operation::{Counts, Stage};
+use berth_core::operation::Counts;
 use berth_core::queue::{CLOCKS_DIFFER, Entry, Order, Phase, Run, is_likely};
+use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 

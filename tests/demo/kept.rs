@@ -1,12 +1,10 @@
-//! What KEEP=1 leaves up, and how it ends.
+//! What KEEP=1 leaves up. `make demo-stop` gives these lines to the janitor, so that it needs no build.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use berth_test_support::{janitor, project};
-
-use crate::step::say;
+use berth_test_support::project;
 
 fn state() -> PathBuf {
     project().join(".demo/state")
@@ -34,18 +32,4 @@ pub fn save(lines: &str) -> anyhow::Result<()> {
     std::fs::create_dir_all(project().join(".demo")).with_context(failed)?;
     let mut file = std::fs::File::create_new(&state).with_context(failed)?;
     file.write_all(lines.as_bytes()).with_context(failed)
-}
-
-/// Ends what was kept, and says what that was.
-///
-/// # Errors
-/// When it cannot be ended: then it stays on record.
-pub fn stop() -> anyhow::Result<()> {
-    let state = state();
-    if !state.exists() {
-        say("nothing is kept: `make demo KEEP=1` keeps one")?;
-        return Ok(());
-    }
-    janitor::tidy(&state)?;
-    std::fs::remove_file(&state).with_context(|| format!("failed to remove {}", state.display()))
 }

@@ -34,20 +34,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Parser)]
 struct Args {
     /// The berth binary to show.
-    #[arg(long, required_unless_present = "stop")]
-    berth: Option<PathBuf>,
-    /// End what an earlier run with KEEP=1 left up.
     #[arg(long)]
-    stop: bool,
+    berth: PathBuf,
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let done = match args.berth {
-        Some(program) if !args.stop => show(program),
-        _ => kept::stop().map(|()| ExitCode::SUCCESS),
-    };
-    done.unwrap_or_else(|error| {
+    show(Args::parse().berth).unwrap_or_else(|error| {
         eprintln!("demo: {error:#}");
         ExitCode::FAILURE
     })

@@ -135,6 +135,37 @@ impl Server {
     }
 }
 
+/// Waits until the API server goes by the roles that have been written: what it refuses before is no fault
+/// of theirs. It learns of each kind in the order of writing, so the last of each kind tells.
+fn await_roles(plane: &ControlPlane, namespace: &str) -> anyhow::Result<()> {
+    let account = format!("system:serviceaccount:{namespace}:berth-controller");
+    let rights = [("Cluster", "watch-all-over"), ("", "watch-here")];
+    let objects = rights.iter().flat_map(|(scope, verb)| {
+        let name = format!("last-of-{namespace}");
+        let mut metadata = json!({"name": name});
+        if scope.is_empty() {
+            metadata["namespace"] = json!(namespace);
+        }
+        let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
+        [
+            json!({
+                "apiVersion": api, "kind": format!("{scope}Role"), "metadata": metadata,
+                "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": [verb]}],
+            }),
+            json!({
+                "apiVersion": api, "kind": format!("{scope}RoleBinding"), "metadata": metadata,
+                "roleRef": {"apiGroup": group, "kind": format!("{scope}Role"), "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": "berth-controller", "namespace": namespace}],
+            }),
+        ]
+    });
+    plane.apply(objects.collect())?;
+    for (_, verb) in rights {
+        plane.kubectl().await_right(&account, namespace, verb, "configmaps")?;
+    }
+    Ok(())
+}
+
 /// One berth, in one namespace of a control plane, with a default location that is a folder.
 pub struct Berth {
     options: Options,
@@ -172,6 +203,9 @@ impl Berth {
             webhook["timeoutSeconds"] = json!(30);
         }
         plane.install(objects)?;
+        if options.without_rule.is_some() {
+            await_roles(&plane, &options.namespace)?;
+        }
         let folder = plane.folder().join(&options.namespace);
         std::fs::create_dir_all(folder.join("archives").join(BUCKET))?;
         let controller = start_controller(&plane, &options, "controller", &folder)?;
@@ -324,7 +358,7 @@ impl Berth {
         logs
     }
 
-    /// Leaves all of it running, once `save` has kept what [`super::janitor::tidy`] needs in order to end it.
+    /// Leaves all of it running, once `save` has kept the lines that `tests/support/janitor` reads in order to end it.
     ///
     /// # Errors
     /// When `save` fails, or the control plane is not this berth's own.

@@ -254,7 +254,7 @@ impl ControlPlane {
         Ok(kubeconfig)
     }
 
-    /// Leaves it running, once `save` has kept what [`super::janitor::tidy`] needs in order to end it.
+    /// Leaves it running, once `save` has kept the lines that `tests/support/janitor` reads in order to end it.
     ///
     /// # Errors
     /// When `save` fails, or the control plane is about to end anyway.

@@ -52,7 +52,7 @@ impl Janitor {
         stdin.write_all(lines.as_bytes()).context("the janitor is gone")
     }
 
-    /// Leaves everything as it is, once `save` has kept what [`tidy`] needs in order to end it later.
+    /// Leaves everything as it is, once `save` has kept the lines that the script reads in order to end it later.
     ///
     /// # Errors
     /// When `save` fails, or the janitor is gone, and so everything else will be.
@@ -71,15 +71,4 @@ impl Drop for Janitor {
 
 fn script() -> PathBuf {
     project().join("tests/support/janitor")
-}
-
-/// Ends what was left in place by [`Janitor::detach`], and prints what that was.
-///
-/// # Errors
-/// When the file cannot be read or the script fails.
-pub fn tidy(lines: &Path) -> anyhow::Result<()> {
-    let stdin = std::fs::File::open(lines).with_context(|| format!("failed to read {}", lines.display()))?;
-    let status = Command::new("bash").arg(script()).stdin(stdin).status().context("failed to run bash")?;
-    anyhow::ensure!(status.success(), "the janitor failed ({status})");
-    Ok(())
 }

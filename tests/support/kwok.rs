@@ -1,6 +1,7 @@
 //! A kubelet that really runs commands: kwok, for one node whose pods it does nothing else for. What is run in a pod of that node
 //! runs on this machine, as us.
 
+use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::ensure;
@@ -13,6 +14,9 @@ use crate::wait::PATIENCE;
 pub struct Kwok {
     pub process: Process,
     node: String,
+    /// kwok asks nobody who he is, and runs commands as us in whatever pod the address names. It does so only
+    /// for containers of these names, which nobody else on this machine can guess.
+    containers: [String; 2],
 }
 
 impl Kwok {
@@ -42,9 +46,11 @@ impl Kwok {
                 "next": {},
             },
         });
+        let secret = secret()?;
+        let containers = ["main", "side"].map(|name| format!("{name}-{secret}"));
         let exec = json!({
             "apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "ClusterExec", "metadata": {"name": "everywhere"},
-            "spec": {"execs": [{"local": {"workDir": folder}}]},
+            "spec": {"execs": [{"containers": containers, "local": {"workDir": folder}}]},
         });
         let config = folder.join("kwok.yaml");
         std::fs::write(&config, format!("{stage}\n---\n{exec}\n"))?;
@@ -57,7 +63,7 @@ impl Kwok {
         command.arg(format!("--tls-private-key-file={}", pki.join("server.key").display()));
         command.env("HOME", &folder);
         let process = Process::start("kwok", command, &folder.join("kwok.log"))?;
-        let mut started = Self { process, node: node.to_owned() };
+        let mut started = Self { process, node: node.to_owned(), containers };
         wait_for("kwok to answer", PATIENCE, || {
             started.process.ensure_runs()?;
             Ok(http::get(address, "/healthz").is_ok_and(|(status, _)| status == 200).then_some(()))
@@ -65,14 +71,20 @@ impl Kwok {
         Ok(started)
     }
 
-    /// A pod of this node with two containers, `main` and `side`. It is as if it ran.
+    /// A pod of this node with two containers. It is as if it ran.
     pub fn pod(&self, namespace: &str, name: &str, annotations: &Value) -> Value {
-        let container = |name: &str| json!({"name": name, "image": "example.com/nothing"});
+        let containers =
+            self.containers.each_ref().map(|name| json!({"name": name, "image": "example.com/nothing"}));
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
-            "spec": {"nodeName": self.node, "containers": [container("main"), container("side")]},
+            "spec": {"nodeName": self.node, "containers": containers},
         })
+    }
+
+    /// The name of the second container of each pod.
+    pub fn side(&self) -> &str {
+        &self.containers[1]
     }
 }
 
@@ -80,4 +92,10 @@ impl Drop for Kwok {
     fn drop(&mut self) {
         log::report_if_panicking(&[self.process.log().to_owned()]);
     }
+}
+
+fn secret() -> anyhow::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

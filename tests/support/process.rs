@@ -156,5 +156,13 @@ impl Drop for Process {
         if !self.is_left {
             let _ = self.kill();
         }
+        // A task that panicked may have been begun anew, and all have ended well nevertheless.
+        let has_panicked = std::fs::read_to_string(&self.log).is_ok_and(|log| log.contains("' panicked at "));
+        assert!(
+            !has_panicked || std::thread::panicking(),
+            "{} panicked: see {}",
+            self.name,
+            self.log.display()
+        );
     }
 }

@@ -6,6 +6,7 @@ mod advisories;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, ensure};
@@ -180,6 +181,7 @@ fn run() -> anyhow::Result<BTreeSet<String>> {
             &std::fs::read_to_string("tests/run").context("failed to read tests/run")?,
         ));
     }
+    faults.extend(modules_left_out(Path::new("tests"))?);
     faults.extend(advisories(&rules.advisories.ignore));
     Ok(faults)
 }
@@ -208,6 +210,35 @@ fn not_run(metadata: &Metadata, run: &str) -> BTreeSet<String> {
     let words: BTreeSet<&str> = run.split(|c: char| c.is_whitespace() || c == ')').collect();
     let forgotten = tests.filter(|test| !words.contains(test.name.as_str()));
     forgotten.map(|test| format!("tests/run does not name the tests of {}", test.name)).collect()
+}
+
+/// Files of tests that no other file names as a module: nothing else says that their tests are gone.
+fn modules_left_out(tests: &Path) -> anyhow::Result<Vec<String>> {
+    let sources = |folder: &Path| -> anyhow::Result<Vec<PathBuf>> {
+        let entries =
+            std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
+        let paths = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs")).collect())
+    };
+    let mut faults = Vec::new();
+    for file in sources(tests)? {
+        let folder = file.with_extension("");
+        let mut pairs = vec![(tests.join("main.rs"), file.clone())];
+        if folder.is_dir() {
+            pairs.extend(sources(&folder)?.into_iter().map(|below| (file.clone(), below)));
+        }
+        for (parent, module) in pairs.into_iter().filter(|(parent, module)| parent != module) {
+            let name = module.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let text = std::fs::read_to_string(&parent)?;
+            if !text.lines().any(|line| line.trim_start_matches("pub ").trim() == format!("mod {name};")) {
+                faults.push(format!(
+                    "{} does not name the module {name}: its tests are not run",
+                    parent.display()
+                ));
+            }
+        }
+    }
+    Ok(faults)
 }
 
 fn metadata(target: &str) -> anyhow::Result<Metadata> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::claim::Claim;
-use berth_core::operation::{Counts, Fault, Stage, Standing, Step, Waiting, step};
+use berth_core::operation::{Counts, Fault, Standing, Step, Waiting, step};
+use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::api::Api;
 use tokio::time::timeout;

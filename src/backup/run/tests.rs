@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::backup::discovery::Discovery;
+use crate::backup::engine::VolumeDefaults;
 use crate::backup::exec::Exec;
 use crate::backup::exec::played::Played;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
-use crate::backup::volumes::Defaults;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Opener, Roots};
 
@@ -70,7 +70,12 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
         list_retry: Duration::ZERO,
         requests: Arc::new(Semaphore::new(4)),
         default_ttl: LONG,
-        volumes: Defaults { watches: api.client("velero"), files: false, moves: false, files_timeout: LONG },
+        volumes: VolumeDefaults {
+            watches: api.client("velero"),
+            files: false,
+            moves: false,
+            files_timeout: LONG,
+        },
         after_interruption: setting,
         part_size: PART,
         metrics: BackupMetrics::default(),

@@ -27,19 +27,6 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Nothing is waited for longer, whatever a Backup says.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How the data of volumes is taken where a Backup does not say it.
-#[derive(Clone)]
-pub struct Defaults {
-    /// For watches, which may be silent for long.
-    pub watches: Client,
-    /// `defaultVolumesToFsBackup`.
-    pub files: bool,
-    /// `snapshotMoveData`.
-    pub moves: bool,
-    /// How long a PodVolumeBackup may take.
-    pub files_timeout: Duration,
-}
-
 /// What is needed to take the data of volumes.
 pub struct Access {
     pub client: Client,

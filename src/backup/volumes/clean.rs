@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::outcomes::{Data, Outcomes};
@@ -20,17 +20,15 @@ use super::snapshots::{content_of, is_kept, policy};
 use super::watched::Files;
 use super::{Access, Volumes};
 use crate::backup::engine::{Engine, Failure};
+use crate::backup::insist::insist;
 use crate::backup::list::ListError;
 use crate::backup::log::{About, BackupLog};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::client::is_not_found;
-use crate::queue::refusals::is_lasting;
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, delete, patch};
+use crate::write::{Write, delete, patch};
 
-/// How long a write that must succeed is tried.
-const INSISTS: Duration = Duration::from_secs(60);
 const CALL: Duration = Duration::from_secs(10);
 /// Snapshots that are written at one time.
 const AT_ONCE: usize = 16;
@@ -38,29 +36,6 @@ const AT_ONCE: usize = 16;
 const ALL: Duration = Duration::from_secs(300);
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
-
-/// Repeats a call that may succeed later.
-///
-/// # Errors
-/// What lasted too long, or will be the same again.
-pub async fn insist<K, F>(attempt: impl Fn() -> F) -> Result<K, kube::Error>
-where
-    F: Future<Output = Answer<K>>,
-{
-    let (begun, mut pauses) = (Instant::now(), Pauses::default());
-    loop {
-        let answer = attempt().await;
-        let is_final = match &answer {
-            Answer::Written(_) | Answer::Gone(_) | Answer::Conflict(_) => true,
-            Answer::Refused(error) => is_lasting(error),
-            Answer::TimedOut => false,
-        };
-        if is_final || begun.elapsed() >= INSISTS {
-            return answer.written();
-        }
-        pauses.wait().await;
-    }
-}
 
 impl Volumes<'_> {
     /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the

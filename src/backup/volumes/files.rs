@@ -22,10 +22,10 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::clean::insist;
 use super::outcomes::volume_of;
 use super::watched::{Files, Shown, Watched};
 use super::{Access, Volumes};
+use crate::backup::insist::insist;
 use crate::backup::log::About;
 use crate::patch::digest;
 use crate::text::chain;

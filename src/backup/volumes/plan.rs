@@ -15,13 +15,13 @@ use kube::{Client, ResourceExt as _};
 use memchr::memmem;
 use serde_json::Value;
 
-use super::clean::insist;
 use super::files::{FileClaim, FilePod, FileVolume};
 use super::outcomes::{Fate, Outcome};
 use super::read::{FoundClaim, FoundPod, FoundVolume};
 use super::snapshots::Ask;
 use super::{Planned, Volumes, read};
 use crate::backup::archive::Item;
+use crate::backup::insist::insist;
 use crate::backup::ledger::PageId;
 use crate::backup::list::{ListError, ListedObject};
 use crate::backup::log::About;

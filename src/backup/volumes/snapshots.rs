@@ -18,12 +18,12 @@ use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::clean::insist;
 use super::outcomes::Taken;
 use super::read::VolumeTraits;
 use super::watched::{Content, Snapshot, Snapshots, Watched};
 use super::{Access, Volumes};
 use crate::backup::actions::snapshots::annotate;
+use crate::backup::insist::insist;
 use crate::patch::digest;
 use crate::text::chain;
 use crate::write::{Write, create, patch};

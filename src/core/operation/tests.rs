@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::stage::{FINALIZING, FINALIZING_PARTIALLY_FAILED, WAITING};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -19,7 +19,7 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::{Requests, others};
@@ -31,13 +31,13 @@ use crate::write::{Answer, Pauses, Write, delete, patch, patch_to_fit};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a deletion that fails keeps its place, because deletions of other Backups wait for one.
+const TURN: Duration = Duration::from_secs(30);
 pub(super) const CALL: Duration = Duration::from_secs(10);
 /// Time-out of one step. Removing many files takes a while.
 const STEP: Duration = Duration::from_secs(300);
 /// Steps of one deletion that follow each other without a pause.
 const STEPS: usize = 1000;
-/// Pause of a deletion that has taken too many steps.
-const LOOK: Duration = Duration::from_secs(5);
 /// Errors of a request, and characters of each.
 const ERRORS: usize = 20;
 const LENGTH: usize = 1000;
@@ -46,7 +46,10 @@ const LENGTH: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Yes,
+    /// It waits for something.
     Not,
+    /// It fails.
+    Failed,
 }
 
 /// What a step of a deletion leads to.
@@ -117,13 +120,12 @@ impl<'a> Carrying<'a> {
     }
 
     /// Carries the request out, until it has ended or has failed for too long. `since`: when this
-    /// process began with it. One that can only wait gives its place up meanwhile.
+    /// process began with it. One that can only wait, or that fails for longer than [`TURN`], gives
+    /// its place up meanwhile.
     pub(super) async fn run(mut self, since: Instant) -> Ended {
-        let begun = Instant::now();
         let mut pauses = Pauses::default();
         let mut steps = 0;
         loop {
-            let mut is_over = false;
             let stepped = timeout(STEP, self.step()).await;
             let why = match stepped.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
                 Ok(Progress::Next) if steps < STEPS => {
@@ -131,25 +133,22 @@ impl<'a> Carrying<'a> {
                     pauses = Pauses::default();
                     continue;
                 }
-                Ok(Progress::Next) => {
-                    sleep(LOOK).await;
-                    "it takes more steps than a deletion can have".to_owned()
-                }
+                Ok(Progress::Next) => "it takes more steps than a deletion can have".to_owned(),
                 Ok(Progress::Ended) => return Ended::Yes,
                 Ok(Progress::Later(_)) if since.elapsed() < PATIENCE => return Ended::Not,
-                Ok(Progress::Later(why)) => {
-                    is_over = true;
-                    why
-                }
+                Ok(Progress::Later(why)) => why,
                 Err(error) => {
                     let why = format!("{error:#}");
                     warn!(backup = self.backup_name(), error = %why, "a step of a deletion failed: trying again");
-                    pauses.wait().await;
+                    if since.elapsed() < TURN {
+                        pauses.wait().await;
+                        continue;
+                    }
                     why
                 }
             };
-            if !is_over && begun.elapsed() < PATIENCE {
-                continue;
+            if since.elapsed() < PATIENCE {
+                return Ended::Failed;
             }
             let ended = match self.read().await {
                 Ok(Some(request)) => {

@@ -182,14 +182,23 @@ async fn a_backup_that_starts_meanwhile_is_not_taken_out_of_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_does_not_get_on_ends_with_the_reason() {
+async fn a_deletion_that_fails_gives_its_place_up_and_ends_with_the_reason() {
     let root = tempfile::tempdir().unwrap();
     let api = Scripted::new()
         .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
         .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
-        .always(get(&path("backupstoragelocations", "l")).answers(location(&root.path().join("unmounted"))))
-        .next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
-    assert_eq!(carry(&api, root.path()).await, Ended::Yes);
+        .always(get(&path("backupstoragelocations", "l")).answers(location(&root.path().join("unmounted"))));
+    let since = Instant::now();
+    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Failed);
+    let turn = since.elapsed();
+    assert!(turn > Duration::from_secs(25) && turn < Duration::from_secs(40), "others wait: {turn:?}");
+    let again = Instant::now();
+    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Failed);
+    assert!(again.elapsed() < Duration::from_secs(1), "it has had its turn: {:?}", again.elapsed());
+    assert!(api.writes().is_empty());
+    advance(Duration::from_secs(600)).await;
+    api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
+    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Yes);
     let [write] = api.writes().try_into().unwrap();
     let said = write.body["status"]["errors"][0].as_str().unwrap();
     assert!(said.starts_with("given up after 10 minutes: "), "{said}");
