@@ -160,7 +160,7 @@ fn by(kubectl: &Kubectl, user: &str, object: &Value) -> String {
     said(&kubectl.answer(&dry, &object.to_string()).unwrap())
 }
 
-/// Lets somebody create entries of this Seed, and move them to it.
+/// Gives a user the right to create entries of this Seed, and to move entries to it.
 fn let_use(kubectl: &Kubectl, seed: &str, who: &str, name: &str) {
     let rule = json!({
         "apiGroups": ["garden.berth.dev"], "resources": ["seeds"], "resourceNames": [seed], "verbs": ["use"],
@@ -174,7 +174,7 @@ fn let_use(kubectl: &Kubectl, seed: &str, who: &str, name: &str) {
     kubectl.run(&["create", "clusterrolebinding", name, &role, who]).unwrap();
 }
 
-/// Its cluster gets a location for the entry, to which backups may go there.
+/// Its cluster gets a location for the entry, to which that cluster's backups may go.
 fn who_names_a_seed_may_use_it(kubectl: &Kubectl) {
     const VELERO: &str = "system:serviceaccount:velero:velero";
     let verbs = "--verb=get,create,update,patch";
@@ -383,7 +383,8 @@ fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
     assert_eq!(refused, 4, "with a bucket, without our finalizer, and not meant");
 }
 
-/// To let go of data is to delete it: whoever may write an object and not delete it may not say so.
+/// Forgetting data equals deleting it: a user who may write an object but not delete it may not set
+/// the annotation.
 fn only_who_may_delete_lets_go(plane: &ControlPlane) {
     let kubectl = plane.kubectl();
     kubectl.run(&["create", "serviceaccount", "writer", "-n", "garden-dev"]).unwrap();
