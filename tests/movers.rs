@@ -30,7 +30,7 @@ fn install(cluster: &Cluster) {
 
 /// Until all replicas of the webhook hold back what has no grant.
 fn wait_for_gate(kubectl: &Kubectl) {
-    // Refused by a replica that does; the test creates no such object otherwise.
+    // A replica that holds it back refuses it. It is a dry run, so no object is created.
     let forged = json!({
         "apiVersion": Kind::DataUpload.api_version(), "kind": Kind::DataUpload.name(),
         "metadata": {"name": "forged", "namespace": NAMESPACE},
