@@ -34,7 +34,8 @@ pub struct Entry {
     /// Why a person wants its data to stay in the store.
     pub forget_data: Option<String>,
     pub generation: Option<i64>,
-    /// The last generation that a seed has reported as done. `None`: its directory was never created.
+    /// The last generation that a seed has reported as done. `None`: its directory was never
+    /// created.
     pub observed_generation: Option<i64>,
     pub status: EntryStatus,
 }

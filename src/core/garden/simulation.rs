@@ -7,8 +7,8 @@ use super::bucket::Bucket;
 use super::hub::{Plan, Settings, View, Waiting, plan};
 use super::operation::{Operation, OperationState, OperationType};
 
-/// Each plan creates a bucket or places an entry, and the rest follows. More rounds than this mean that
-/// it does not end.
+/// Each plan creates a bucket or places an entry, and the rest follows. More rounds than this mean
+/// that it does not end.
 const ROUNDS_PER_OBJECT: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,7 +47,8 @@ impl View {
         self.profiles.get(&seed.profile)?.place(&seed.region)
     }
 
-    /// A bucket that clusters share, as the hub or this cluster itself has it: where it is, and its directories.
+    /// A bucket that clusters share, as the hub or this cluster itself has it: where it is, and its
+    /// directories.
     pub fn shared(&self, bucket: &str) -> Option<(&Place, BTreeSet<&str>)> {
         let of_hub = self.buckets.get(bucket).map(|bucket| &bucket.store.place);
         let here = || self.extension_buckets.get(bucket).map(|bucket| &bucket.place);
@@ -58,7 +59,8 @@ impl View {
     }
 }
 
-/// Directory of an entry in its bucket: its name, without the mark of an entry that is being moved away from.
+/// Directory of an entry in its bucket: its name, without the mark of an entry that is being moved
+/// away from.
 pub fn directory(entry: &str) -> &str {
     entry.strip_prefix(SOURCE).unwrap_or(entry)
 }

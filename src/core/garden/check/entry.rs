@@ -10,7 +10,8 @@ use berth_core::violation::{Field, Violations};
 
 const NAME_LENGTH: usize = 63;
 
-/// Faults that do not depend on other objects. `old` is `None` on create; `by_hub`: the hub's own controllers write.
+/// Faults that do not depend on other objects. `old` is `None` on create; `by_hub`: the hub's own
+/// controllers write.
 pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
@@ -89,8 +90,8 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
     found
 }
 
-/// May it be deleted? An entry that the hub has not taken up is gone at once, and its data stays in the
-/// directory.
+/// May it be deleted? An entry that the hub has not taken up is gone at once, and its data stays in
+/// the directory.
 pub fn check_delete(old: &Entry) -> Violations {
     let mut found = Violations::default();
     found.require(
@@ -102,8 +103,9 @@ pub fn check_delete(old: &Entry) -> Violations {
     found
 }
 
-/// Why its name seems to be another cluster's: it ends in digits of a UID, and not of its own, nor of that one's SHA-1. Both are
-/// in use (source: Gardener's proposal on backup infrastructure, and its names since). `sha1`: in hexadecimal digits.
+/// Why its name seems to be another cluster's: it ends in digits of a UID, and not of its own, nor
+/// of that one's SHA-1. Both are in use (source: Gardener's proposal on backup infrastructure, and
+/// its names since). `sha1`: in hexadecimal digits.
 pub fn has_another_uid(new: &Entry, sha1: impl FnOnce(&str) -> String) -> Option<String> {
     const DIGITS: usize = 5;
     let uid = new.shoot_uid.as_deref()?;

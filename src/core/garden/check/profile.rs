@@ -71,10 +71,10 @@ fn check_backup(
     }
 }
 
-/// Where keys cannot be limited to a directory, a person has to say that clusters trust each other. At
-/// provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`); for a provider
-/// that berth does not serve there is a warning. Profiles from before this check stay valid, and a
-/// restore may bring them back, so only admission depends on it.
+/// Where keys cannot be limited to a directory, a person has to say that clusters trust each other.
+/// At provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`); for a
+/// provider that berth does not serve there is a warning. Profiles from before this check stay
+/// valid, and a restore may bring them back, so only admission depends on it.
 fn check_location_keys(
     old: Option<&Profile>,
     config: &Field,

@@ -145,13 +145,15 @@ fn a_forged_place_in_another_profiles_bucket_yields_nothing() {
         }
         world.view.entries[forged].forget_data = Some("it is meant".to_owned());
         let end = world.plan().entries.iter().find_map(|one| one.end);
-        // By this record nobody of another namespace gets the name in that bucket, should it not have been forged at all.
+        // By this record nobody of another namespace gets the name in that bucket, should it not
+        // have been forged at all.
         assert_eq!(end, is_claimed.then_some(End::Forgotten));
         assert_eq!(listed(&world), [""; 0]);
     }
 }
 
-/// Below its name there may be backups of somebody else, which would be read and removed with its own.
+/// Below its name there may be backups of somebody else, which would be read and removed with its
+/// own.
 #[test]
 fn a_name_whose_data_was_left_is_given_to_nobody_of_another_namespace() {
     for (placed_in, is_claimed) in [(false, false), (true, false), (true, true)] {
@@ -175,7 +177,8 @@ fn a_name_whose_data_was_left_is_given_to_nobody_of_another_namespace() {
         deleted.settle();
         assert_eq!(deleted.view.entries[other].status.released_at, None);
 
-        // Who left it has it again, though he comes later; where another one says to have it by now, nobody has it.
+        // Who left it has it again, though he comes later; where another one says to have it by
+        // now, nobody has it.
         let mut again = world.clone();
         again.second += 9;
         let rightful = again.entry("left", None);
@@ -304,7 +307,8 @@ fn who_has_a_name_keeps_it_though_another_namespace_left_data_there() {
     assert_eq!((&world.view.entries[entry], world.used()), (&before, vec![1]));
 }
 
-/// What the hub itself gave keeps its place, whatever becomes of its Seed; and where statuses are lost, what fits.
+/// What the hub itself gave keeps its place, whatever becomes of its Seed; and where statuses are
+/// lost, what fits.
 #[test]
 fn a_finalizer_that_is_ours_still_counts_where_a_bucket_lost_its_status() {
     let mut world = World::new(None, &["one"]);
@@ -342,7 +346,8 @@ fn two_entries_of_one_name_never_share_a_directory() {
     assert!(world.why(second).contains("namespace garden-dev"), "{}", world.why(second));
 }
 
-/// A copy in another namespace: as Velero restores it there, or as a hub had both before names were looked at.
+/// A copy in another namespace: as Velero restores it there, or as a hub had both before names were
+/// looked at.
 fn copy(world: &mut World, of: usize, is_claimed: bool) -> usize {
     let original = world.view.entries[of].clone();
     world.made += 1;
@@ -395,7 +400,8 @@ fn who_holds_a_name_holds_it_until_it_is_gone() {
     let original = world.entry("same", None);
     world.settle();
     let copied = copy(&mut world, original, true);
-    // The bucket's own record counts for more than age, and a finalizer for more than what an entry says.
+    // The bucket's own record counts for more than age, and a finalizer for more than what an entry
+    // says.
     world.view.entries[copied].created_at = at(-9);
     world.settle();
     assert!(world.why(copied).contains("namespace garden-dev"), "{}", world.why(copied));
@@ -404,7 +410,8 @@ fn who_holds_a_name_holds_it_until_it_is_gone() {
     restored.view.entries[copied].is_claimed = false;
     restored.settle();
     assert!(restored.why(copied).contains("namespace garden-dev"), "{}", restored.why(copied));
-    // The original is deleted: its data is its own until it is gone; then there is place for the other one.
+    // The original is deleted: its data is its own until it is gone; then there is place for the
+    // other one.
     world.delete(original);
     world.settle();
     assert!(world.view.entries[original].status.earliest_deletion.is_some());
@@ -479,7 +486,8 @@ fn data_outlives_its_entry_for_its_grace_and_leaves_a_place() {
     assert_eq!(world.used(), [0]);
 }
 
-/// A hub that was restored has a status of a deletion that it knows nothing of; then its entry is deleted again.
+/// A hub that was restored has a status of a deletion that it knows nothing of; then its entry is
+/// deleted again.
 #[test]
 fn leave_for_an_earlier_deletion_is_no_leave() {
     let mut world = World::new(None, &["one"]);
@@ -579,7 +587,8 @@ fn a_bucket_stays_while_entries_are_in_it_and_goes_long_after_its_seed() {
     assert_eq!(world.names(), ["packet-eu-west-1-3ef42-2"], "no name is given twice");
 }
 
-/// A bucket that people delete goes when nobody is in it, and not before; then the next one is made.
+/// A bucket that people delete goes when nobody is in it, and not before; then the next one is
+/// made.
 #[test]
 fn a_deleted_bucket_waits_for_its_entries() {
     let mut world = World::new(None, &["one"]);

@@ -34,8 +34,8 @@ pub struct View {
     pub secrets: BTreeMap<String, Credentials>,
     /// By Seed, also for Seeds that are gone.
     pub access: BTreeMap<String, Access>,
-    /// Seeds that entries name, and that have been missing for so long that they were deleted. In a hub
-    /// that is being restored, and where a Seed is created again, they appear in a moment.
+    /// Seeds that entries name, and that have been missing for so long that they were deleted. In a
+    /// hub that is being restored, and where a Seed is created again, they appear in a moment.
     pub unregistered: BTreeSet<String>,
     /// UIDs that have a place somewhere, and that certainly no entry has.
     pub gone: BTreeSet<String>,
@@ -54,8 +54,8 @@ impl View {
         missing
     }
 
-    /// Data of another namespace that may be in the directory of this entry's name. An entry without a
-    /// bucket may get a place in any bucket.
+    /// Data of another namespace that may be in the directory of this entry's name. An entry
+    /// without a bucket may get a place in any bucket.
     pub fn left_by_another(&self, entry: &Entry) -> Option<&Left> {
         self.left.get(&entry.name)?.iter().find(|left| {
             let is_there = entry.bucket.as_ref().is_none_or(|bucket| *bucket == left.bucket);

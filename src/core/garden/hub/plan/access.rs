@@ -12,8 +12,8 @@ use crate::location_keys::secret_name;
 use crate::store::LocationKeys;
 
 impl<'v> Walk<'v> {
-    /// By the plan and by the present state, so that a seed can read the Secret before it is assigned the
-    /// bucket.
+    /// By the plan and by the present state, so that a seed can read the Secret before it is
+    /// assigned the bucket.
     pub(super) fn give_access(&mut self) {
         let mut wanted: BTreeMap<&str, BTreeSet<String>> =
             self.members().map(|member| (member.seed.name.as_str(), BTreeSet::new())).collect();

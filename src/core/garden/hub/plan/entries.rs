@@ -48,8 +48,8 @@ impl<'v> Walk<'v> {
             Some(Some(why @ Waiting::NameTaken { .. })) => {
                 Some(pending(OperationType::Create, why.to_string()))
             }
-            // Its place is not known any more, and the seed that acts on it continues. Without such a
-            // seed, the finalizer is not the hub's.
+            // Its place is not known any more, and the seed that acts on it continues. Without such
+            // a seed, the finalizer is not the hub's.
             Some(Some(_)) if entry.is_claimed && found.seed.is_some() => kept(found.operation.as_ref()),
             Some(Some(why)) => Some(pending(OperationType::Create, why.to_string())),
             _ => kept(found.operation.as_ref()),
@@ -92,7 +92,8 @@ impl<'v> Walk<'v> {
 
     fn look_at_deleted(&mut self, e: usize, entry: &Entry, at: Timestamp) -> EntryPlan {
         let found = &entry.status;
-        // The bucket in which it has its place; naming a bucket does not permit to remove data there.
+        // The bucket in which it has its place; naming a bucket does not permit to remove data
+        // there.
         let bucket = self.target.get(e).copied().flatten().and_then(|b| self.view.buckets.get(b));
         let place = bucket.map(|bucket| &bucket.store.place);
         let named = entry.bucket.as_deref().unwrap_or("(none)");
@@ -100,8 +101,8 @@ impl<'v> Walk<'v> {
         // The seed that may write there has to give it up.
         let holder = holder(entry).unwrap_or(&entry.seed).to_owned();
         let own = self.members().find(|member| member.seed.name == holder);
-        // A release from before it was deleted was for another deletion, of which a restored hub knows
-        // nothing.
+        // A release from before it was deleted was for another deletion, of which a restored hub
+        // knows nothing.
         let is_released = found.released_at.is_some_and(|released| released >= at);
         let deletion = Deletion {
             at,

@@ -92,8 +92,8 @@ impl<'v> Walk<'v> {
             None => Holder::Nobody,
             Some(holder) if holder == entry.seed => Holder::Wanted,
             Some(_) => Holder::Another {
-                // In a hub that lost its statuses the annotation shows it. A holder that was asked once
-                // is waited for.
+                // In a hub that lost its statuses the annotation shows it. A holder that was asked
+                // once is waited for.
                 was_made: was_made(entry) || migration(entry).is_some(),
             },
         };

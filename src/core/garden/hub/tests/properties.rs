@@ -28,8 +28,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens, and wherever a hub dies: no bucket is ever over its limit, nobody is moved, nothing goes that was
-    /// not deleted, or before its time; and in the end everybody has exactly one place.
+    /// Whatever happens, and wherever a hub dies: no bucket is ever over its limit, nobody is
+    /// moved, nothing goes that was not deleted, or before its time; and in the end everybody has
+    /// exactly one place.
     #[test]
     fn places_are_exact_whatever_happens(steps in prop::collection::vec(step(), 1..40), limit in 1u32..5) {
         let mut world = World::new(Some(limit), &["one"]);
@@ -88,8 +89,8 @@ proptest! {
 }
 
 proptest! {
-    /// However entries are copied and deleted, and wherever a hub dies: of several of one name one has a place, only that one's
-    /// data goes, and in the end every name has one.
+    /// However entries are copied and deleted, and wherever a hub dies: of several of one name one
+    /// has a place, only that one's data goes, and in the end every name has one.
     #[test]
     fn a_directory_has_one_entry_whatever_happens(
         steps in prop::collection::vec((step(), prop::option::of((0usize..9, any::<bool>()))), 1..40)

@@ -102,7 +102,8 @@ impl World {
         self.view.seeds.iter_mut().for_each(|cluster| cluster.member.seen = Some(now));
     }
 
-    /// Carries out those writes of a plan that `happens` lets through, in the order in which the hub makes them.
+    /// Carries out those writes of a plan that `happens` lets through, in the order in which the
+    /// hub makes them.
     pub(super) fn act(&mut self, plan: &Plan, mut happens: impl FnMut() -> bool) {
         for (seed, secrets) in &plan.access {
             match secrets.clone().filter(|_| happens()) {
