@@ -1,5 +1,5 @@
-//! Whoever creates a Backup, and however, gets it queued: position and reason in the answer, nothing stored by a
-//! dry run.
+//! Every way of creating a Backup gets it queued: the answer says position and reason, and a dry
+//! run stores nothing.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Berth, ControlPlane, Options, backup, backup::backup_of};
 
-/// A second name of the program that these tests were built with, because a build beside them puts another
-/// one in its place.
+/// A second name of the program that these tests were built with, because a build beside them puts
+/// another one in its place.
 pub fn program() -> PathBuf {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = PathBuf::from(env!("CARGO_BIN_EXE_berth"));

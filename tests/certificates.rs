@@ -1,5 +1,5 @@
-//! Self-managed certificates: whatever somebody does to the Secret or to caBundle is put right within seconds, and no
-//! admission is lost meanwhile.
+//! Self-managed certificates: every change that another writer makes to the Secret or to caBundle
+//! is mended within seconds, and no admission is lost meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,10 +16,12 @@ use crate::support::backup::backup;
 use crate::support::berth::SHORT_LEASE;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, wait_for};
 
-/// For how long a new authority is believed before it is used. An API server that is busy with other tests learns of a
-/// caBundle within seconds, not at once, and would not believe a leaf that came earlier.
+/// For how long a new authority is believed before it is used. An API server that is busy with
+/// other tests learns of a caBundle within seconds, not at once, and would not believe a leaf that
+/// came earlier.
 const LEAD_TIME: &str = "--ca-lead-time=10s";
-/// What "within seconds" is held to here, that time included: a busy machine takes ten times as long as an idle one.
+/// What "within seconds" is held to here, that time included: a busy machine takes ten times as
+/// long as an idle one.
 const SECONDS: Duration = Duration::from_secs(300);
 /// So many Backups at least are created while something is done.
 const LEAST: usize = 6;
@@ -135,7 +137,8 @@ fn create(kubectl: &Kubectl, namespace: &str, name: &str) {
     assert_eq!(answer["status"]["phase"], "Queued", "{answer}");
 }
 
-/// What somebody may do, by name. What is done to the authority takes a lead time to be put right: two berths share that.
+/// What another writer does, by name. A change of the authority takes a lead time to mend, which
+/// two berths share.
 const THESE: [&str; 6] =
     ["deleted", "emptied", "leaf edited", "key of somebody else", "authority deleted", "authority emptied"];
 const THOSE: [&str; 3] =
@@ -196,7 +199,8 @@ fn put_right(berth: &Berth, some: &[&str]) {
 /// A certificate that is not served.
 fn is_told_of(berth: &Berth) {
     let kubectl = berth.kubectl();
-    // What could not be served was told of, unless it was put right before the webhook had a look: so once more.
+    // The webhook reported what it could not serve, unless the Secret was mended before the webhook
+    // read it. So it is broken once more.
     wait_for("two certificates to be rejected", PATIENCE, || {
         let metrics = berth.webhook.metrics()?;
         let rejected =
@@ -231,7 +235,8 @@ fn is_told_of(berth: &Berth) {
     .unwrap();
 }
 
-/// While it is gone creates go through without a place, and get one when the controller is at it; that is all.
+/// While it is gone creates go through without a place, and get one when the controller is at it;
+/// that is all.
 #[test]
 fn a_bundle_that_is_overwritten_is_put_back() {
     let berth = start("bundle");
@@ -281,7 +286,8 @@ fn authorities_overlap_when_one_is_rotated() {
     });
 }
 
-/// Nothing is believed but what one authority signed: not the old leaf, nor what one could still make with an old key.
+/// Nothing is believed but what one authority signed: not the old leaf, nor what one could still
+/// make with an old key.
 fn ensure_revoked(berth: &Berth, old: &str) {
     let bundles = believed(berth).unwrap();
     assert!(!bundles.is_empty() && is_whole(berth).unwrap());
@@ -368,7 +374,8 @@ fn the_webhook_cannot_read_the_authoritys_key() {
     assert!(!authority.status.success() && authority.stderr.contains("forbidden"), "{}", authority.stderr);
 }
 
-/// A leaf that nobody renewed in time is renewed by whoever leads next; ten minutes of skew are no reason not to serve.
+/// The next leader renews a leaf that expired without a renewal; a clock that is ten minutes off
+/// does not stop the webhook from serving.
 #[test]
 fn a_certificate_near_its_end_is_renewed() {
     let mut berth = start("renewal");

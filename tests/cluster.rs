@@ -1,6 +1,8 @@
-//! berth as it is installed: its Deployments run as the manifests say, the API server reaches them through their Service.
+//! berth as it is installed: its Deployments run as the manifests say, the API server reaches them
+//! through their Service.
 //!
-//! What is done here is what `docs/install.md` tells people to do: the commands are taken from that page.
+//! What is done here is what `docs/install.md` tells people to do: the commands are taken from that
+//! page.
 
 mod beside_velero;
 mod cert_manager;
@@ -48,7 +50,8 @@ pub fn run(cluster: &Cluster, line: &str) -> String {
     let mut command = Command::new("bash");
     command.args(["-euc", line]).current_dir(project()).env("PATH", path);
     command.env("KUBECONFIG", cluster.plane().kubeconfig());
-    // A busy machine takes more than the two seconds now and then; an admission that is lost otherwise is lost at once.
+    // A busy machine takes more than the two seconds now and then; an admission that is lost
+    // otherwise is lost at once.
     command.env("BERTH_WEBHOOK_TIMEOUT", "30s");
     // A command that asks people something fails, in place of waiting for them.
     let output = command.stdin(Stdio::null()).output().unwrap();
@@ -63,8 +66,8 @@ fn commands(page: &str) -> Vec<String> {
     blocks.flat_map(str::lines).map(str::to_owned).collect()
 }
 
-/// Every object that the API server has, but for what comes and goes by itself. All kinds at once: it takes a tenth of a second
-/// for each, until its cache is up to date.
+/// Every object that the API server has, but for what comes and goes by itself. All kinds at once:
+/// it takes a tenth of a second for each, until its cache is up to date.
 ///
 /// # Errors
 /// When a kind goes while they are listed, too.
@@ -135,7 +138,8 @@ pub fn demo(cluster: &Cluster) {
     .unwrap();
 }
 
-/// Install, back up, rotate, upgrade, remove: nothing is lost on the way, and nothing is left but the Backups.
+/// Install, back up, rotate, upgrade, remove: nothing is lost on the way, and nothing is left but
+/// the Backups.
 #[test]
 fn the_page_about_installing_does_what_it_says() {
     let cluster = Cluster::start(images()).unwrap();
@@ -147,7 +151,8 @@ fn the_page_about_installing_does_what_it_says() {
     for command in commands {
         let is_removal = command == "berth uninstall";
         if command.starts_with("berth uninstall --dry-run") {
-            // Every create while certificates were rotated and replicas replaced got its place in the very answer.
+            // Every create while certificates were rotated and replicas replaced got its place in
+            // the very answer.
             let done = load.take().unwrap().finish();
             assert!(done.created > 50, "{done:?}");
             done.ensure_all_queued();

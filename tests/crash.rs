@@ -28,8 +28,9 @@ const SEEDS: [u64; 8] =
 /// Crashes of one of them.
 const ROUNDS: usize = 25;
 const SLOTS: u16 = 2;
-/// Replicas and restarted webhooks answer from caches that lag: among backups created within that time of one another
-/// any order is fair. On a busy machine so is the order of what the leader has seen late.
+/// Replicas and restarted webhooks answer from caches that lag: among backups created within that
+/// time of one another any order is fair. On a busy machine so is the order of what the leader has
+/// seen late.
 const SLACK: SignedDuration = SignedDuration::from_secs(10);
 const SETS: [&[&str]; 8] = [
     &["crash-a"],
@@ -47,7 +48,7 @@ const SETS: [&[&str]; 8] = [
 struct Witness {
     /// By UID: the phase, and what the queue sees while it waits or runs.
     seen: HashMap<String, (BackupPhase, Option<Entry>)>,
-    /// Since when it waits, and nobody holds it, by UID.
+    /// By UID: since when a Backup waits that is not held.
     able_since: HashMap<String, Instant>,
     starts: usize,
     faults: Vec<String>,
@@ -94,7 +95,7 @@ impl Witness {
         }
     }
 
-    /// Does somebody who meets `started` wait since long before it?
+    /// Has a Backup that shares a namespace with `started` waited since long before it?
     fn check_order(&mut self, started: &Entry) {
         let since = |e: &Entry| e.enqueued_at.unwrap_or(e.created_at);
         for waiting in self.seen.values().filter_map(|(_, e)| e.as_ref()) {
@@ -218,7 +219,7 @@ async fn crash(berth: &mut Berth, seed: u64) -> anyhow::Result<()> {
         anyhow::ensure!(!watching.is_finished(), "the watch has ended");
         let all: BTreeMap<String, Backup> =
             api.list(&ListParams::default()).await?.into_iter().map(|b| (b.name_any(), b)).collect();
-        // Nobody releases what is held in the end.
+        // What is held in the end is never released.
         let held =
             |b: &Backup| b.phase() == BackupPhase::Queued && b.annotations().contains_key("berth.dev/hold");
         let over = |b: &Backup| b.phase().is_final() || held(b);

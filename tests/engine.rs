@@ -379,7 +379,7 @@ fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
     let mut gadget = object("Gadget", "gone-types", "g", json!({}));
     gadget["apiVersion"] = json!("broken.example.com/v1");
     create(&berth, &[gadget]);
-    // Nobody listens there.
+    // No server listens there.
     let client = json!({"url": "https://127.0.0.1:1/convert"});
     let conversion = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": client}});
     let patch = json!({"spec": {"conversion": conversion}}).to_string();
@@ -393,7 +393,7 @@ fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
     };
     crate::support::wait_for("the type to be unreadable", patience, || {
         let list = ask("/apis/broken.example.com/v2/namespaces/gone-types/gadgets", "application/json");
-        // 429 while its cache begins anew, 500 at other times.
+        // 429 while its cache is being rebuilt, 500 at other times.
         Ok(matches!(list, Err(kube::Error::Api(_))).then_some(()))
     })
     .unwrap();

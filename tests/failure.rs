@@ -22,7 +22,8 @@ use crate::support::backup::backup_of;
 use crate::support::berth::SHORT_LEASE;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
-/// A namespace that takes seconds when it is asked for one object at a time: three milliseconds for each, on an idle machine.
+/// A namespace that takes seconds when it is asked for one object at a time: three milliseconds for
+/// each, on an idle machine.
 const FULL: &str = "full";
 const OBJECTS: usize = 1500;
 /// One that takes none.
@@ -220,7 +221,7 @@ fn rounds_of_kill_9_with_hooks_a_slow_store_and_resume() {
     rounds::pass("failure::rounds_of_kill_9_with_hooks_a_slow_store_and_resume", &seeds, 50);
 }
 
-/// What runs ends in peace, what waits is left to whoever leads next.
+/// Running backups end undisturbed; waiting ones are left to the next leader.
 #[test]
 fn a_controller_that_may_take_its_time_lets_its_backup_complete() {
     let mut berth = slow_with(ControlPlane::shared().unwrap(), "drained", &["--drain-timeout=1h"]);
@@ -235,7 +236,8 @@ fn a_controller_that_may_take_its_time_lets_its_backup_complete() {
     }
 }
 
-/// The webhooks of a cluster call one berth. Another one starts nothing, and says so, until they call it.
+/// The webhooks of a cluster call one berth. Another one starts nothing, and says so, until they
+/// call it.
 #[test]
 fn a_second_berth_starts_nothing_and_says_so() {
     let mut berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "second")).unwrap();
@@ -276,7 +278,8 @@ fn a_second_berth_starts_nothing_and_says_so() {
     assert_eq!(done["waits"].phase(), BackupPhase::Completed);
 }
 
-/// Each write met another version: such a Backup was neither begun nor ended, and kept its slot and its namespaces for as long.
+/// Each write met another version, so such a Backup neither began nor ended, and kept its slot and
+/// its namespaces.
 #[test]
 fn a_backup_that_is_patched_without_a_pause_begins_and_ends_and_the_next_one_runs() {
     let berth = start("patched", 1);
@@ -342,7 +345,7 @@ fn an_api_server_that_goes_away_makes_no_backup_with_holes() {
     let berth = slow(ControlPlane::start().unwrap(), "outage");
     let api_server = berth.plane().api_server().pid().unwrap();
     three(&berth, [FULL, BESIDE]);
-    // Silent for a moment: asked again, and nothing is missing.
+    // The API server is silent for a moment: the run asks again, and nothing is missing.
     kill(api_server, Signal::SIGSTOP).unwrap();
     std::thread::sleep(Duration::from_millis(700)); // The length of the outage, not a wait for a condition.
     kill(api_server, Signal::SIGCONT).unwrap();
@@ -350,7 +353,8 @@ fn an_api_server_that_goes_away_makes_no_backup_with_holes() {
     assert_eq!(done["running"].phase(), BackupPhase::Completed, "{:?}", done["running"].status);
     // With both namespaces.
     assert_eq!(crate::archive::items(&berth.archive("running")).len(), OBJECTS + 2);
-    // Silent for longer than a leader may be: the run is given up, and whoever leads then runs it again.
+    // The API server is silent for longer than a Lease lasts: the run is given up, and the next
+    // leader runs it again.
     wait_for("the second to run", PATIENCE, || {
         Ok(berth.controller.process.log_text()?.contains("running name=second").then_some(()))
     })
@@ -417,7 +421,7 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_
         berth.await_location(name).unwrap();
     }
     queue("no-folder");
-    // It is behind the other one, and in nobody's way.
+    // It is behind the other one, and blocks none.
     queue("in-the-way");
     let done = ended(&berth, &["in-the-way"]);
     assert_eq!(done["in-the-way"].phase(), BackupPhase::Failed);
@@ -430,7 +434,7 @@ fn a_location_that_cannot_be_written_fails_the_backup_and_one_that_is_away_lets_
         ["get", "backups.velero.io", "no-folder", "-n", berth.namespace(), "-o", "jsonpath={.status.phase}"];
     assert_eq!(berth.kubectl().run(&args).unwrap(), "Queued");
     std::fs::remove_file(folder.join("file")).unwrap();
-    // Nobody makes it: what is missing may be a mount.
+    // berth does not create the folder, because a missing folder may be a missing mount.
     let missing = wait_for("the folder to be missed", PATIENCE, || {
         let status = location_becomes(&berth, "no-folder", "Unavailable");
         let message = status["message"].as_str().unwrap_or_default().to_owned();
@@ -574,7 +578,8 @@ fn a_folder_that_another_one_has_claimed_is_left_alone_until_that_one_is_gone() 
     assert_eq!(files_of(&berth, "theirs").len(), 2);
     assert_eq!(done["gone"].phase(), BackupPhase::Completed, "{}", reason(&done["gone"]));
     assert!(crate::archive::side_text(&gone, "gone-logs.gz").contains("backup ends: Completed"));
-    // A Backup that has ended says until when it is kept, unless whoever removes it then would remove what is another one's.
+    // A Backup that has ended says until when it is kept, unless whoever removes it then would
+    // remove what is another one's.
     for (name, backup) in &done {
         let status = backup.status.as_ref().unwrap();
         assert_eq!(status.expiration.is_some(), name != "theirs", "{status:?}");

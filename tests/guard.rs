@@ -1,5 +1,5 @@
-//! The guard in the API server says the same as the rules in `berth_core::guard`, case by case, with berth away; grants are
-//! given by berth alone; and who may steer does so by rights.
+//! The guard in the API server says the same as the rules in `berth_core::guard`, case by case,
+//! with berth away; grants are given by berth alone; and who may steer does so by rights.
 
 mod generated;
 mod secrets;
@@ -22,7 +22,8 @@ use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
 use crate::support::{ControlPlane, Kubectl, manifest, wait_for, wait_until};
 
-/// Velero's definitions of data movers, and no berth: for tests whose namespaces, users and policies have names of their own.
+/// Velero's definitions of data movers, and no berth: for tests whose namespaces, users and
+/// policies have names of their own.
 fn with_movers() -> &'static ControlPlane {
     static PLANE: OnceLock<ControlPlane> = OnceLock::new();
     PLANE.get_or_init(|| {
@@ -94,7 +95,8 @@ fn people() -> Value {
     ])
 }
 
-/// Binds a ClusterRole of these rules, which let create and change Backups at least. Once the API server knows it.
+/// Binds a ClusterRole of these rules, which let create and change Backups at least. Once the API
+/// server knows it.
 fn may(kubectl: &Kubectl, user: &str, rules: &Value) {
     let name = format!("guard-{user}");
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -456,7 +458,8 @@ async fn an_explicit_null_is_placed_as_well() {
     assert_eq!(created.data["status"]["phase"], "Queued", "{created:?}");
 }
 
-/// Two come while berth is away; one of them says that it has a place, and an early one. A third says that it came tomorrow.
+/// Two come while berth is away; one of them says that it has a place, and an early one. A third
+/// says that it came tomorrow.
 #[tokio::test]
 async fn a_place_that_is_written_by_hand_gains_nothing_and_misleads_nobody() {
     let mut berth = start("by-hand", 1);
@@ -481,7 +484,8 @@ async fn a_place_that_is_written_by_hand_gains_nothing_and_misleads_nobody() {
         let object = make();
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         assert!(kubectl.create(&ns, &[object]).unwrap().status.success());
-        // What has no mark that counts arrived at the end of the second in which the API server created it.
+        // What has no mark that counts arrived at the end of the second in which the API server
+        // created it.
         let created = kubectl.backup(&ns, &name).unwrap().metadata.creation_timestamp.unwrap().0;
         let arrived = created + jiff::SignedDuration::from_secs(1);
         wait_until("the second to be over", PATIENCE, async || {
@@ -517,7 +521,8 @@ fn born(kind: MoverKind, name: &str, namespace: &str, phase: &str, grant: Option
     serde_json::from_value(object).unwrap()
 }
 
-/// No webhook answers, and yet nobody gives himself a place, or takes one from others. Everything else is free.
+/// No webhook answers, and still no user can give a Backup a place or take a place from another.
+/// Everything else is free.
 #[tokio::test]
 async fn grants_are_given_and_taken_by_the_controller_alone() {
     const NS: &str = "grants";
@@ -576,7 +581,7 @@ async fn grants_are_given_and_taken_by_the_controller_alone() {
                 ("over", grant(json!(null)), false),
                 ("over", free.clone(), true),
                 ("over", phase("Canceled"), true),
-                // With a grant that nobody gave to this one.
+                // With a grant that was not given to this one.
                 ("over", phase("New"), false),
                 ("over", phase("Accepted"), false),
             ] {

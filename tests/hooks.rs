@@ -174,7 +174,8 @@ fn hooks_run_around_their_pods_and_what_goes_wrong_in_one_costs_what_was_said() 
     }
 }
 
-/// The pods that the dead leader left between their hooks: one is as it was, another was made anew under its name.
+/// The pods that the dead leader left between their hooks: one is unchanged, another was created
+/// again under its name.
 #[test]
 fn what_a_killed_leader_left_frozen_is_thawed_by_the_next_one() {
     let (plane, kwok) = site();

@@ -1,4 +1,5 @@
-//! What somebody may create who may create Backups and nothing else: it costs him his backup, and nobody else anything.
+//! What a user may create who may create Backups and nothing else: it costs this user's backup, and
+//! no other.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,8 @@ fn lists_that_are_wrong_or_too_long_end_short_and_keep_no_slot() {
     let refused = backup("refused", json!({"includedNamespaces": too_long}));
     let huge =
         backup("huge", json!({"includedNamespaces": wrong(60_000), "excludedNamespaces": wrong(60_000)}));
-    // By the policy, which the API server takes up a moment after it was made; the webhook refuses it, too.
+    // By the policy, which the API server takes up a moment after it was made; the webhook refuses
+    // it, too.
     let is_refused = |backup: &Value| {
         let mut said = String::new();
         let wanted =
@@ -120,8 +122,8 @@ fn lists_that_are_wrong_or_too_long_end_short_and_keep_no_slot() {
     berth.controller.process.ensure_runs().unwrap();
 }
 
-/// All but the largest one that the API server stores: there is room for an annotation, and not for all that is written to a
-/// backup. One that leaves no byte can only be deleted.
+/// All but the largest one that the API server stores: there is room for an annotation, and not for
+/// all that is written to a backup. One that leaves no byte can only be deleted.
 fn largest(kubectl: &Kubectl, namespace: &str) -> Value {
     let of = |size: usize| {
         let spec = json!({"includedNamespaces": ["default"], "orderedResources": {"pods": "x".repeat(size)}});
@@ -147,7 +149,7 @@ fn a_backup_that_fills_all_that_the_store_takes_keeps_no_slot_and_can_be_held_ca
     let mut berth =
         Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "largest")).unwrap();
     let (kubectl, ns) = (berth.kubectl().clone(), berth.namespace().to_owned());
-    // The webhook would refuse it, and nobody moves it while it is looked for.
+    // The webhook would refuse it, and no mover is there that moves it.
     berth.webhook.process.kill().unwrap();
     berth.controller.process.signal(Signal::SIGSTOP).unwrap();
     let largest = largest(&kubectl, &ns);

@@ -1,5 +1,5 @@
-//! `berth install`, `uninstall` and `check` against an API server that runs no pods: what is written, what is refused, what
-//! is left. Whether it works once installed: `cluster.rs`.
+//! `berth install`, `uninstall` and `check` against an API server that runs no pods: what is
+//! written, what is refused, what is left. Whether it works once installed: `cluster.rs`.
 
 mod kept;
 mod member;
@@ -210,7 +210,7 @@ fn a_stranger_is_left_alone(plane: &ControlPlane, admin: &Path) {
     assert!(!output.status.success() && said(&output).contains("helm upgrade berth"), "{}", said(&output));
     let kubectl = plane.kubectl();
     kubectl.run(&["delete", "mutatingwebhookconfiguration", "berth"]).unwrap();
-    // Somebody's own role, which happens to have a name of berth's.
+    // A user's own role, which happens to have one of berth's names.
     const ROLE: &str = "berth-operator";
     kubectl.run(&["create", "clusterrole", ROLE, "--verb=get", "--resource=pods"]).unwrap();
     let read = || kubectl.run(&["get", "clusterrole", ROLE, "-o", "json"]).unwrap();
@@ -252,7 +252,7 @@ fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {
         let left: Vec<String> =
             names(plane, KINDS).into_iter().filter(|name| !name.starts_with("namespace/")).collect();
         assert_eq!(left, Vec::<String>::new(), "{missing}: {}", said(&output));
-        // Nobody ends a namespace here.
+        // No controller finishes the deletion of a namespace here.
         kubectl
             .run(&["get", "namespace", "velero", "-o", "jsonpath={.metadata.deletionTimestamp}"])
             .map(|at| assert!(!at.is_empty()))
@@ -263,7 +263,8 @@ fn what_is_half_gone_is_removed(plane: &ControlPlane, admin: &Path) {
     assert!(again.status.success(), "{}", said(&again));
 }
 
-/// What kube-controller-manager would do, for each namespace that is on its way out. Definitions go by themselves.
+/// What kube-controller-manager would do, for each namespace that is on its way out. Definitions go
+/// by themselves.
 fn finish_namespaces(plane: &ControlPlane) {
     await_gone(plane);
     for name in ["velero", "garden", "garden-seeds"] {
@@ -356,7 +357,7 @@ fn shared_buckets_and_somebody_elses_garden_stay(plane: &ControlPlane, admin: &P
     kubectl.run(&["delete", "seeds.garden.berth.dev", "one"]).unwrap();
     kubectl.run(&["delete", "secret", "operator", "-n", "garden"]).unwrap();
     assert!(uninstall().contains("namespace/garden removed"));
-    // Somebody else's: used, and neither marked as ours nor removed.
+    // Another owner's: used, and neither marked as berth's nor removed.
     kubectl.run(&["create", "namespace", "garden"]).unwrap();
     let output = berth(admin, &["install", "--timeout=1s"]);
     let text = said(&output);
@@ -514,7 +515,7 @@ fn a_proxy_of_the_environment_is_used_for_nothing_and_the_way_out_is_told() {
     let asked = |exempt: &str| {
         let mut command = Command::new(program());
         command.args(["check", "--kubeconfig"]).arg(plane.kubeconfig());
-        // Nobody listens there.
+        // No server listens there.
         command.env("HTTPS_PROXY", "http://127.0.0.1:1").env("NO_PROXY", exempt).output().unwrap()
     };
     let refused = asked("example.com");

@@ -1,4 +1,5 @@
-//! Every test that needs more than one package: on a real control plane, with berth as processes of its own.
+//! Every test that needs more than one package: on a real control plane, with berth as processes of
+//! its own.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test ends where something is not as it should be.
 

@@ -140,8 +140,9 @@ fn kustomize_and_the_binary_agree() {
     }
 }
 
-/// Of pods only those of data movers, and nothing else that berth itself, or kube-system, lives from: a berth that does not
-/// answer keeps nobody from coming up. What is in no one namespace is shared buckets, and only their deletion waits for it.
+/// Of all pods only those of data movers are reviewed, and nothing that berth itself or kube-system
+/// needs: a berth that does not answer keeps no pod from starting. Cluster-scoped are only shared
+/// buckets, and only their deletion waits for an answer.
 #[test]
 fn the_webhooks_are_asked_about_backups_of_one_namespace_and_shared_buckets_and_about_nothing_else() {
     let mut asked: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -315,7 +316,8 @@ fn helm(args: &[&str]) -> std::process::Output {
     std::process::Command::new(helm).arg("template").arg("berth").arg(chart).args(args).output().unwrap()
 }
 
-/// What Helm renders in namespace `elsewhere` with these values, but for what only its users choose.
+/// What Helm renders in namespace `elsewhere` with these values, but for what only its users
+/// choose.
 fn rendered_by_helm(values: &str) -> Vec<Value> {
     let output = helm(&["--namespace=elsewhere", "--set", values]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -419,7 +421,8 @@ fn the_chart_and_the_binary_know_velero_by_its_service_account() {
     }
 }
 
-/// Whoever may make service accounts gains nothing by one of Velero's name where there is no Velero.
+/// A user who may create service accounts gains nothing by one of Velero's name where there is no
+/// Velero.
 #[test]
 fn velero_is_trusted_where_it_is_installed_and_nowhere_else() {
     let printed = |flags: &[&str]| {

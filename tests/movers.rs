@@ -1,4 +1,4 @@
-//! Data movements of a stock Velero: what there is to put in order without berth, and how it is with berth.
+//! Data movements of a stock Velero: what goes wrong without berth, and how it is with berth.
 
 mod affinity;
 mod crowd;
@@ -30,7 +30,7 @@ fn install(cluster: &Cluster) {
 
 /// Until all replicas of the webhook hold back what has no grant.
 fn wait_for_gate(kubectl: &Kubectl) {
-    // Refused if it does, and created by nobody.
+    // A replica that holds it back refuses it. It is a dry run, so no object is created.
     let forged = json!({
         "apiVersion": Kind::DataUpload.api_version(), "kind": Kind::DataUpload.name(),
         "metadata": {"name": "forged", "namespace": NAMESPACE},
@@ -54,8 +54,9 @@ fn wait_for_gate(kubectl: &Kubectl) {
     .unwrap();
 }
 
-/// Those that any node-agent can carry are granted in the order of the line: none while as many wait before it as can be
-/// granted at once. `late`: by how much who grants may see later than we who is there.
+/// Those that any node-agent can carry are granted in the order of the line: none while as many
+/// wait before it as can be granted at once. `late`: by how much who grants may see later than we
+/// who is there.
 fn ensure_in_order(history: &History, limit: usize, late: Duration) {
     let steps = history.steps().unwrap();
     let is_free = |kind: Kind| matches!(kind, Kind::DataUpload | Kind::DataDownload);

@@ -1,4 +1,5 @@
-//! Deployments on the nodes that the tests play: the webhook is called through its Service, and pods come and go.
+//! Deployments on the nodes that the tests play: the webhook is called through its Service, and
+//! pods come and go.
 
 mod containers;
 
@@ -20,12 +21,13 @@ const IMAGE: &str = "berth:test";
 const WEBHOOK: &str = "app.kubernetes.io/name=berth-webhook";
 const CONTROLLER: &str = "app.kubernetes.io/name=berth-controller";
 
-/// All that an installation consists of, but the definitions; and a place for archives, without which nothing is queued.
+/// All that an installation consists of, but the definitions; and a place for archives, without
+/// which nothing is queued.
 fn objects() -> Vec<Value> {
     let settings =
         Settings { image: Some(IMAGE.to_owned()), bring_definitions: false, ..Settings::new(NAMESPACE) };
     let text = Value::from(render(&settings).unwrap()).to_string();
-    // Nobody here is that slow to notice that a replica goes.
+    // No component here is that slow to notice that a replica goes.
     let text = text.replace("--shutdown-delay=10s", "--shutdown-delay=1s");
     let mut objects: Vec<Value> = serde_json::from_str(&text).unwrap();
     objects.push(json!({
@@ -60,8 +62,9 @@ fn seconds_to(pod: &Pod, condition: &str) -> i64 {
     condition.last_transition_time.as_ref().unwrap().0.as_second() - created
 }
 
-/// Waits until a new Backup is queued. The caBundle and the endpoints reach the API server through watches, as the location
-/// reaches the webhook; that no Backup is lost meanwhile is what `cluster::rotation` is about.
+/// Waits until a new Backup is queued. The caBundle and the endpoints reach the API server through
+/// watches, as the location reaches the webhook; that no Backup is lost meanwhile is what
+/// `cluster::rotation` is about.
 fn is_queued(cluster: &Cluster, when: &str) {
     let args = ["create", "--namespace", NAMESPACE, "-o", "json", "-f", "-"];
     let mut count = 0;

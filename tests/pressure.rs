@@ -20,7 +20,8 @@ const MANY: usize = 2_000;
 const FEW: usize = 100;
 const AT_ONCE: usize = 24;
 
-/// As fast as the API server takes them: none fails, each is queued, and places end up unique and dense.
+/// As fast as the API server takes them: none fails, each is queued, and places end up unique and
+/// dense.
 #[test]
 fn thousands_of_creates_at_once_all_get_a_place() {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
@@ -28,8 +29,8 @@ fn thousands_of_creates_at_once_all_get_a_place() {
     runtime.block_on(press(&berth, number("BERTH_CREATES", MANY))).unwrap();
 }
 
-/// Two replicas, each of which learns of the other's answers only through its watch: the API server asks the one or
-/// the other by a label.
+/// Two replicas, each of which learns of the other's answers only through its watch: the API server
+/// asks the one or the other by a label.
 #[test]
 fn two_replicas_that_answer_at_once_leave_no_gap_and_no_place_twice() {
     let options = Options::new(program(), "two-replicas");
@@ -75,7 +76,8 @@ fn two_replicas_that_answer_at_once_leave_no_gap_and_no_place_twice() {
     assert!(answers.iter().all(|count| *count >= FEW / 2), "each answers its half: {answers:?}");
 }
 
-/// Nothing is to run: what counts is the line. Every second one is the second replica's, where there is one.
+/// Nothing runs, because only the queue matters. Every second create goes to the second replica, if
+/// there is one.
 fn held(name: &str, i: usize) -> Value {
     let mut backup = backup_of(name, &["default"]);
     backup["metadata"]["annotations"] = json!({"berth.dev/hold": "true"});

@@ -45,7 +45,7 @@ pub fn dequeued(log: &str) -> Vec<&str> {
 fn the_worked_example_runs_in_the_order_that_the_design_derives() {
     let mut berth = start("worked-example", 2);
     let ns = berth.namespace().to_owned();
-    // Created while nobody leads, so that all five wait when the first cycle decides.
+    // Created while there is no leader, so that all five wait when the first cycle decides.
     berth.controller.stop().unwrap();
     let namespaces: [&[&str]; 5] =
         [&["ns1", "ns2"], &["ns2", "ns3", "ns5"], &["ns4", "ns3"], &["ns5", "ns6"], &["ns8", "ns9"]];
@@ -98,8 +98,8 @@ fn places_become_unique_and_dense_whatever_was_written() {
     let ns = berth.namespace().to_owned();
     berth.controller.stop().unwrap();
     berth.webhook.process.kill().unwrap();
-    // Two replicas that answered at once, a gap, and one that nobody saw. The first is refused its start by the
-    // phase of a running one that nothing ends.
+    // Two replicas that answered at once, a gap, and a Backup that no replica saw. A running Backup
+    // that never ends keeps the first from starting.
     let mut objects = vec![backup_of("holder", &["*"])];
     objects[0]["status"] = json!({"phase": "ReadyToStart"});
     objects[0]["spec"]["storageLocation"] = json!("gone");
@@ -120,7 +120,8 @@ fn places_become_unique_and_dense_whatever_was_written() {
     .unwrap();
     assert!(berth.kubectl().create(&ns, &objects[1..]).unwrap().status.success());
     berth.controller.process.restart().unwrap();
-    // `holder` fails validation, which frees the queue at once; then the others run, each once, in order.
+    // `holder` fails validation, which frees the queue at once; then the others run, each once, in
+    // order.
     let done = ended(&berth, &["holder", "a", "b", "c", "unseen"]);
     assert_eq!(done["holder"].phase(), BackupPhase::FailedValidation);
     let errors = done["holder"].status.as_ref().unwrap().validation_errors.clone().unwrap_or_default();

@@ -122,7 +122,8 @@ fn what_one_address_takes_leaves_room_for_the_api_server() {
     drop(strangers);
 }
 
-/// The API server and the kubelet of one machine come by its address, and so does what else runs in its network.
+/// The API server and the kubelet of one machine come by its address, and so does what else runs in
+/// its network.
 #[test]
 fn reviews_and_probes_of_one_address_do_not_starve_each_other() {
     let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "neighbours")).unwrap();

@@ -1,4 +1,5 @@
-//! Least rights: with the roles that are shipped everything works, and without any one rule of them something breaks.
+//! Least rights: with the roles that are shipped everything works, and without any one rule of them
+//! something breaks.
 
 mod garden;
 mod member;
@@ -22,7 +23,8 @@ use crate::support::peers::define_movers;
 use crate::support::{Berth, ControlPlane, Options, manifest, project, wait_for};
 use needs::{Need, needs};
 
-/// Much longer than anything here takes with all rights; what the API server refused is looked for besides.
+/// Much longer than anything here takes with all rights; what the API server refused is looked for
+/// besides.
 const BROKEN: Duration = Duration::from_secs(6);
 const AT_ONCE: usize = 3;
 
@@ -32,17 +34,19 @@ pub enum Symptom {
     NotReady,
     /// A Backup is queued and never runs.
     NotRun,
-    /// Nobody finds out whether its location can be used.
+    /// No controller finds out whether its location can be used.
     LocationUnknown,
     /// The leader cannot stay one.
     LosesLead,
-    /// Nothing is told of it.
+    /// Nothing reports it.
     NoEvent,
-    /// Another queue is refused, and nobody is told.
+    /// Another queue is refused, and no Event says so.
     NoForeignQueueEvent,
-    /// It sees none of this kind, which only the log tells. With --executor=velero, and data movers.
+    /// It sees none of this kind, which only the log tells. With --executor=velero, and data
+    /// movers.
     Blind(&'static str),
-    /// Only the log tells, in these words, what it could not do. With --executor=velero, and data movers.
+    /// Only the log tells, in these words, what it could not do. With --executor=velero, and data
+    /// movers.
     OnlyLogged(&'static str),
     /// A hook fails, because it may not be run.
     NoHooks,
@@ -50,7 +54,8 @@ pub enum Symptom {
     NoData,
     /// Nothing is started: Velero cannot be asked. With --executor=velero.
     CannotAskVelero,
-    /// Only the log tells, in these words, what the hub of shared buckets could not do: see [`garden`].
+    /// Only the log tells, in these words, what the hub of shared buckets could not do: see
+    /// [`garden`].
     OfHub(&'static str),
 }
 
@@ -128,7 +133,8 @@ fn logged(logs: &[std::path::PathBuf]) -> String {
     logs.iter().map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect()
 }
 
-/// Lines in which the API server refuses something to berth's service account for that duty; for any, if that is empty.
+/// Lines in which the API server refuses something to berth's service account for that duty; for
+/// any, if that is empty.
 fn refusals<'l>(logs: &'l str, namespace: &str, duty: &str) -> Vec<&'l str> {
     let account = format!("system:serviceaccount:{namespace}:berth-{duty}");
     logs.lines().filter(|line| line.contains("is forbidden") && line.contains(&account)).collect()
@@ -193,7 +199,7 @@ fn foreign_queue(berth: &Berth) {
     assert!(answer.stderr.contains("Conflict") || answer.stderr.contains("changed"), "{}", answer.stderr);
 }
 
-/// Whoever judges shared buckets looks for the Secret.
+/// The review of shared buckets looks for the Secret.
 fn name_credentials(berth: &Berth) {
     let profile = json!({
         "apiVersion": "garden.berth.dev/v1alpha1",

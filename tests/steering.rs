@@ -348,7 +348,7 @@ fn the_queue_can_be_watched() {
 fn what_cannot_be_written_lets_others_pass_and_runs_once_it_can() {
     let berth = start("stuck", 1);
     let ns = berth.namespace().to_owned();
-    // Somebody's own policy keeps the controller from writing.
+    // An administrator's own policy keeps the controller from writing.
     let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
     "metadata": {"name": "frozen-stuck"},
     "spec": {

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use berth_core::violation::{Field, Violations, tellable};
 use berth_garden_api::{self as garden, extensions};
+use berth_garden_core::bucket::Bucket;
 use berth_garden_core::check::location::Location;
 use berth_garden_core::check::{self, Credentials, Findings};
+use berth_garden_core::entry::Entry;
 use berth_garden_core::store::SecretRef;
-use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::view::Extension;
 use berth_garden_core::{Profile, Seed, View};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -111,10 +113,12 @@ impl Subject {
         match self {
             Self::Profile(change) => change.matters(),
             Self::Seed(change) => change.matters(),
+            Self::Bucket(Change { old: Some(old), new: Some(new), spec_changed }) => {
+                *spec_changed || !old.is_judged_as(new)
+            }
             Self::Bucket(change) => change.matters(),
-            // `is_claimed` follows from finalizers, which count on a deletion only.
             Self::Entry(Change { old: Some(old), new: Some(new), spec_changed }) => {
-                *spec_changed || Entry { is_claimed: new.is_claimed, ..old.clone() } != *new
+                *spec_changed || !old.is_judged_as(new)
             }
             Self::Entry(change) => change.matters(),
             Self::Extension(Change { old, new, spec_changed }) => {
@@ -129,7 +133,7 @@ impl Subject {
     fn secret(&self) -> Option<&SecretRef> {
         match self {
             Self::Profile(change) => change.new.as_ref()?.backup.as_ref()?.secret.as_ref(),
-            Self::Bucket(change) => change.new.as_ref()?.secret.as_ref(),
+            Self::Bucket(change) => change.new.as_ref()?.secret(),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 //! what these objects need besides.
 
 mod along;
+mod fetch;
 mod follow;
 mod ordered;
 mod pending;

@@ -1,13 +1,16 @@
 //! `berth install`: applies all objects, in an order in which no admission request is ever lost.
 
+mod handover;
 mod print;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
+
+use handover::{Hands, difference, let_end, take_over};
 
 use crate::args::InstallArgs;
 use crate::client::persistent;
@@ -19,8 +22,8 @@ use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::VELERO_ACCOUNT;
 use crate::install::{
-    Cluster, Found, Installed, Member, Reference, Reviews, Running, Settings, Types, certificates, diff,
-    kept, left, member, remove, render, running, velero,
+    Cluster, Found, Installed, Member, Reference, Reviews, Running, Settings, Types, certificates, kept,
+    left, member, remove, render, running, velero,
 };
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
@@ -235,82 +238,6 @@ fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Re
     Ok(())
 }
 
-/// Where berth replaces Velero as the executor: waits until Velero runs no Backup, because
-/// otherwise both would write the same backups.
-async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> {
-    let wanted = velero::to_switch_off(Executor::Berth);
-    let Some(deployment) = cluster.velero().await? else { return Ok(()) };
-    let on = velero::still_on(&deployment, wanted);
-    let Some(change) = velero::change(&deployment, wanted).filter(|_| !on.is_empty()) else { return Ok(()) };
-    let name = deployment.name_any();
-    if !args.adjust_velero {
-        bail!(
-            "Velero (Deployment {name}) runs backups itself ({}), and two must not; nothing was changed. Either say --adjust-velero, or start it with {}={}, or let Velero run what berth queues: --executor=velero",
-            on.join(", "),
-            "--disable-controllers",
-            wanted.join(",")
-        );
-    }
-    println!("{}", difference(&name, &change));
-    // berth resumes its own Backups.
-    let left = running::ended(
-        cluster,
-        args.timeout,
-        |running| running.by_others,
-        |names| println!("waiting: Velero runs {names}"),
-    );
-    let left = left.await?;
-    ensure!(
-        left.is_empty(),
-        "Velero still runs {}; nothing was changed. Run this again when that has ended, or with a longer --timeout",
-        running::names(&left)
-    );
-    change.write(&cluster.client, &deployment).await.context("--adjust-velero")?;
-    println!("deployment/{name} changed; `berth uninstall` changes it back");
-    let written = cluster.velero().await?.context("Velero's Deployment is gone")?;
-    let object = serde_json::to_value(&written)?;
-    let velero = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object["metadata"]});
-    apply::rolled_out(cluster, &[velero], args.timeout, |line| println!("{line}")).await
-}
-
-/// Where Velero replaces berth as the executor (`was`): waits until berth runs no Backup, because
-/// Velero would not end berth's.
-async fn let_end(cluster: &Cluster, args: &InstallArgs, was: Executor) -> anyhow::Result<()> {
-    if was == Executor::Velero {
-        let left = Running::read(cluster).await?.by_berth;
-        if !left.is_empty() {
-            println!(
-                "berth began {}, and nobody runs that while Velero runs the backups: `berth install --executor=berth` goes on with it, `kubectl delete` ends it",
-                running::names(&left)
-            );
-        }
-        return Ok(());
-    }
-    let left = running::ended(
-        cluster,
-        args.timeout,
-        |running| running.by_berth,
-        |names| {
-            println!(
-                "waiting: berth runs {names} (`berth queue hold --all` lets nothing that waits start meanwhile)"
-            )
-        },
-    );
-    let left = left.await?;
-    ensure!(
-        left.is_empty(),
-        "berth still runs {} after {} s, and a Velero would not go on with that; nothing was changed. Run this again when it has ended, or with a longer --timeout, or end it: `berth queue cancel NAME`. So that no further one starts meanwhile: `berth queue hold --all`, and `berth queue hold --location NAME` for what is created later; `berth queue release` takes that back",
-        running::names(&left),
-        args.timeout.as_secs()
-    );
-    Ok(())
-}
-
-fn difference(name: &str, change: &velero::Change) -> String {
-    let lines = |args: &[String]| args.iter().map(|arg| format!("{arg}\n")).collect::<String>();
-    diff::texts(&format!("deployment/{name} arguments"), &lines(&change.before), &lines(&change.after))
-}
-
 async fn preview(
     cluster: &Cluster,
     objects: &[Value],
@@ -331,36 +258,6 @@ async fn preview(
         println!("{reference} removed (dry run)");
     }
     Ok(())
-}
-
-/// The handovers that this installation causes.
-struct Hands {
-    executor_to: Option<Executor>,
-    certificates_to: Option<Certificates>,
-    member: Option<Member>,
-    /// A berth was installed before.
-    from_member: bool,
-}
-
-impl Hands {
-    fn of(found: &Found, settings: Settings) -> Self {
-        let was = found.installed.as_ref();
-        Self {
-            executor_to: was
-                .is_some_and(|was| was.executor != settings.executor)
-                .then_some(settings.executor),
-            certificates_to: was
-                .is_some_and(|was| was.certificates != settings.certificates)
-                .then_some(settings.certificates),
-            from_member: was.is_some_and(|was| was.member.is_some()),
-            member: settings.member,
-        }
-    }
-
-    /// Objects of an earlier member installation that are not needed any more.
-    async fn written(&self, cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
-        if self.from_member { member::written(cluster, self.member.as_ref()).await } else { Ok(Vec::new()) }
-    }
 }
 
 async fn install(
@@ -517,6 +414,7 @@ async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> an
 mod tests {
     use clap::Parser as _;
     use k8s_openapi::api::apps::v1::Deployment;
+    use serde_json::json;
 
     use super::*;
     use crate::args::{Args, Command};

@@ -1,5 +1,5 @@
-//! Backups that write to a storage location. A read-only location keeps new ones from starting; those
-//! that have started still end.
+//! Backups that write to a storage location. A read-only location keeps new ones from starting;
+//! those that have started still end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

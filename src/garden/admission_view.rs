@@ -1,5 +1,5 @@
-//! The watch caches by which admission judges: hub and member together. A cluster without these kinds
-//! has no objects.
+//! The watch caches by which admission judges: hub and member together. A cluster without these
+//! kinds has no objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -3,9 +3,9 @@
 //! alive. A cluster that uses another one's name syncs nothing ([`heartbeat`]).
 //!
 //! For each bucket and entry it freezes a view ([`freeze`]), has core plan one step
-//! ([`berth_garden_core::member`]), acts ([`act`]), and looks again. It remembers nothing, so the next
-//! leader begins with one list. While the hub cannot be reached, what it last said stands; but data is
-//! removed only while the hub confirms it.
+//! ([`berth_garden_core::member`]), acts ([`act`]), and looks again. It remembers nothing, so the
+//! next leader begins with one list. While the hub cannot be reached, what it last said stands; but
+//! data is removed only while the hub confirms it.
 
 mod act;
 mod cache;
@@ -147,8 +147,8 @@ impl Courier {
         info!(seed = %self.settings.seed, "syncing");
     }
 
-    /// Makes all locations read-only that lead into entries' directories. Once this cluster is the seed,
-    /// it opens its own again.
+    /// Makes all locations read-only that lead into entries' directories. Once this cluster is the
+    /// seed, it opens its own again.
     async fn close(&self) {
         for location in self.member.locations.all() {
             let is_shared = is_ours(location.meta()) || location.labels().contains_key(keys::HUB_UID);

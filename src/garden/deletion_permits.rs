@@ -25,8 +25,8 @@ pub fn now() -> Moment {
     Moment { steady: passed(BEGIN.elapsed()), wall: Timestamp::now() }
 }
 
-/// By UID of the hub's object: when the hub was last asked and answered that this seed should remove
-/// its data. Permits do not outlive the process.
+/// By UID of the hub's object: when the hub was last asked and answered that this seed should
+/// remove its data. Permits do not outlive the process.
 #[derive(Default)]
 pub struct DeletionPermits(Mutex<HashMap<String, Moment>>);
 
@@ -55,8 +55,8 @@ impl DeletionPermits {
     }
 }
 
-/// May data of this object be removed? An object that was not made for a hub needs no permit. `permits`:
-/// `None` where no courier asks a hub.
+/// May data of this object be removed? An object that was not made for a hub needs no permit.
+/// `permits`: `None` where no courier asks a hub.
 pub fn may_remove(permits: Option<&DeletionPermits>, object: &ObjectMeta) -> bool {
     let is_granted = |uid| permits.is_some_and(|permits| permits.is_granted(uid));
     !is_ours(object) || hub_uid(object).is_some_and(is_granted)

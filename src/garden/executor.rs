@@ -54,7 +54,8 @@ const AT_ONCE: u16 = 8;
 /// Pause after a call to the API server failed.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Only one may run in a cluster. The next one continues what this one was doing when it was dropped.
+/// Only one may run in a cluster. The next one continues what this one was doing when it was
+/// dropped.
 pub struct Executor {
     pub call: Client,
     pub watch: Client,
@@ -124,8 +125,9 @@ struct Context<K: Actuator> {
     client: Client,
     known: Store<DeserializeGuard<K>>,
     retries: Arc<Retries>,
-    /// Locked while a Secret is released: of two objects that release it at the same time one must see
-    /// that it is the last, and an object that needs it again must put its finalizer on it after that.
+    /// Locked while a Secret is released: of two objects that release it at the same time one must
+    /// see that it is the last, and an object that needs it again must put its finalizer on it
+    /// after that.
     holders: Mutex<Holders>,
     permits: Option<Arc<DeletionPermits>>,
     events: Events,

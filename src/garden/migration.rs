@@ -1,5 +1,6 @@
-//! Moves backups from a cluster's own bucket into its directory of a shared bucket. Each step may be
-//! the last before a crash: what is done is on record ([`record`]), and every step is idempotent.
+//! Moves backups from a cluster's own bucket into its directory of a shared bucket. Each step may
+//! be the last before a crash: what is done is on record ([`record`]), and every step is
+//! idempotent.
 //!
 //! A location keeps its name, because Backups name it; one write changes what it leads to. Only one
 //! run may work at a time. [`claim`] ensures that, and so does the record where the store has
@@ -40,10 +41,11 @@ use record::{Head, Record};
 
 pub use error::MigrationError;
 
-/// Objects that are copied between two writes of the record. After a crash so many are compared again.
+/// Objects that are copied between two writes of the record. After a crash so many are compared
+/// again.
 const SAVE: usize = 64;
-/// Listings before the cut-over. Without a limit a program that keeps writing at the source would keep
-/// the migration from ending.
+/// Listings before the cut-over. Without a limit a program that keeps writing at the source would
+/// keep the migration from ending.
 const LISTINGS: usize = 5;
 /// Attempts at one object in one run.
 const ATTEMPTS: u32 = 3;
@@ -142,8 +144,8 @@ impl Migration {
         }
         let head = record.head().clone();
         let places = self.places(&opener, &head.source, &head.destination).await?;
-        // Objects copied from a directory into itself would be removed with it, and so would be what
-        // others have below it.
+        // Objects copied from a directory into itself would be removed with it, and so would be
+        // what others have below it.
         if places.source.overlaps(&places.destination) && record.is_in(places.source.store()).await? {
             return Err(MigrationError::OneBucket(self.from.clone()));
         }
@@ -249,9 +251,9 @@ impl Migration {
                 if batch.is_empty() {
                     break;
                 }
-                // Mark these objects as started before writing any of them; otherwise a crashed run's
-                // partial copies look like foreign objects. This batch uses the marks saved earlier,
-                // because others may still write to the destination.
+                // Mark these objects as started before writing any of them; otherwise a crashed
+                // run's partial copies look like foreign objects. This batch uses the marks saved
+                // earlier, because others may still write to the destination.
                 let begun: Vec<String> = stream::iter(&batch)
                     .filter(|(_, item)| std::future::ready(item.is_to_begin()))
                     .map(async |(key, _)| {
@@ -348,8 +350,8 @@ impl Migration {
             let mut items = record.items();
             let source = list(&places.source, "source").await?;
             expire(&mut items, &source).map_err(MigrationError::Emptied)?;
-            // Written before anything is removed, because another run may have finished the migration and
-            // emptied the source while this process was suspended.
+            // Written before anything is removed, because another run may have finished the
+            // migration and emptied the source while this process was suspended.
             record.confirm().await?;
             record.replace(items.clone()).await?;
             let there = list(&places.destination, "destination").await?;
@@ -414,7 +416,8 @@ impl Migration {
     }
 }
 
-/// Is this run still the only one? Checked with the API server first, and by the clock for each object.
+/// Is this run still the only one? Checked with the API server first, and by the clock for each
+/// object.
 async fn remove(
     directory: &Directory,
     which: &'static str,

@@ -345,8 +345,8 @@ impl Bucket {
         }
     }
 
-    /// Writes a small object on the condition that there is none of that key. Where a store knows no conditions, whoever has looked
-    /// before overwrites at most what came in that moment.
+    /// Writes a small object on the condition that there is none of that key. Where a store knows
+    /// no conditions, whoever has looked before overwrites at most what came in that moment.
     ///
     /// # Errors
     /// What the store says, each in other words where there is one: look again.

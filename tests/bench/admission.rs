@@ -44,8 +44,9 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Starts a backup that takes this, in the only slot, and does not end while something is measured: whoever listens
-/// where its store should be never answers. So the queue grows, and nothing else happens.
+/// Starts a backup of this namespace in the only slot. It does not end during the measurement,
+/// because the server in place of its store never answers. So the queue grows, and nothing else
+/// happens.
 ///
 /// # Errors
 /// When it does not start.
@@ -155,7 +156,8 @@ pub async fn create(
     Ok(Created { times: created.into_iter().map(|(took, _)| took).collect(), queued })
 }
 
-/// Asks the webhook itself now and then while `work` goes on: the API server's histogram is too coarse for this.
+/// Asks the webhook itself from time to time during `work`, because the API server's histogram is
+/// too coarse for this.
 fn beside<T>(berth: &Berth, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Vec<f64>)> {
     let connector = Connector::new(berth.webhook_address(), &authority(berth)?)?;
     let body = review(NAMESPACE, "asked-meanwhile", true)?;

@@ -1,4 +1,5 @@
-//! 266 backups of 266 empty namespaces, created at once, two slots: stock Velero's queue and engine, and berth's.
+//! 266 backups of 266 empty namespaces, created at once, two slots: stock Velero's queue and
+//! engine, and berth's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -102,7 +103,8 @@ async fn burst(client: &Client, namespace: &str, location: &str) -> anyhow::Resu
     Ok(Burst { seconds: (last - begun).as_secs_f64(), writes, busy: busy(&changes) })
 }
 
-/// Share of the slots that ReadyToStart and InProgress backups held, from the first start to the last one.
+/// Share of the slots that ReadyToStart and InProgress backups held, from the first start to the
+/// last one.
 fn busy(changes: &[Change]) -> f64 {
     let is_running = |phase| matches!(phase, BackupPhase::ReadyToStart | BackupPhase::InProgress);
     let starts = || changes.iter().filter(|c| c.phase == BackupPhase::ReadyToStart);

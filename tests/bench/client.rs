@@ -1,4 +1,5 @@
-//! A client that asks the webhook what the API server asks, and costs little itself: one core of two is all it has.
+//! A client that asks the webhook what the API server asks, and costs little itself: one core of
+//! two is all it has.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -54,7 +55,7 @@ impl Connector {
     }
 
     /// # Errors
-    /// When nobody answers there.
+    /// When no server answers there.
     pub fn connect(&self) -> anyhow::Result<Connection> {
         self.over(TcpStream::connect_timeout(&self.address, PATIENCE)?)
     }
@@ -118,7 +119,7 @@ pub fn request(address: SocketAddr, path: &str, body: &str) -> Vec<u8> {
     format!("{head}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// What the API server sends for a Backup that somebody applies: about 2.9 kB.
+/// What the API server sends for a Backup that a user applies: about 2.9 kB.
 ///
 /// # Errors
 /// Never in practice.

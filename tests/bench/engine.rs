@@ -1,4 +1,5 @@
-//! The engine: how fast and in how much memory, beside a bare list and stock Velero on the same objects.
+//! The engine: how fast and in how much memory, beside a bare list and stock Velero on the same
+//! objects.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -43,7 +44,7 @@ impl Done {
     }
 }
 
-/// A control plane with cargo, a bucket, and nobody who runs backups yet.
+/// A control plane with objects to back up, a bucket, and no program yet that runs backups.
 struct Site {
     berth: Berth,
     s3: S3,

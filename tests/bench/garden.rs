@@ -1,5 +1,5 @@
-//! Shared buckets: how fast many entries find their places, and what that costs the API server. Couriers are played, and
-//! stores take no time.
+//! Shared buckets: how fast many entries find their places, and what that costs the API server.
+//! Couriers are played, and stores take no time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

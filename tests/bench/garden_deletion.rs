@@ -141,7 +141,8 @@ async fn fill(s3: &S3, prefix: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Objects per second of the same calls by the same client, one after another, with nothing to find out.
+/// Objects per second of the same calls by the same client, one after another, with nothing to find
+/// out.
 async fn plain(s3: &S3, config: &StoreConfig) -> anyhow::Result<f64> {
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     let data = [

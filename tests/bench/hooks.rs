@@ -1,4 +1,5 @@
-//! Hooks: two hundred commands of a tenth of a second each, in pods of a kubelet that really runs them, with ten workers.
+//! Hooks: two hundred commands of a tenth of a second each, in pods of a kubelet that really runs
+//! them, with ten workers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Ordinary creates while strangers hold as many connections as they get, and say nothing on them, or hardly anything.
+//! Ordinary creates while strangers hold as many connections as they get, and say nothing on them,
+//! or hardly anything.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -55,7 +56,8 @@ pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// Does `work` once all strangers have a connection. What it made, and how many had one when it was done.
+/// Does `work` once all strangers have a connection. What it made, and how many had one when it was
+/// done.
 fn among_strangers<T>(
     runtime: &Handle,
     connector: &Connector,
@@ -148,7 +150,7 @@ impl Stranger {
     fn go_on(&mut self, runtime: &Handle, connector: &Connector) -> bool {
         let goes_on = match &mut self.connected {
             None => false,
-            // Nobody says anything on it: what can be read is its end.
+            // The server sends nothing on it, so the only thing that can be read is its end.
             Some(Connected::Silent(socket)) => {
                 socket.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
             }

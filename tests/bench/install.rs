@@ -1,4 +1,5 @@
-//! From a control plane without berth to the first Backup that has its place, and from a webhook's start to its first answer.
+//! From a control plane without berth to the first Backup that has its place, and from a webhook's
+//! start to its first answer.
 
 use std::collections::BTreeMap;
 use std::path::Path;

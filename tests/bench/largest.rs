@@ -1,5 +1,6 @@
-//! Reviews of the largest Backups that are admitted, while ten thousand wait. By the webhook itself, because what takes
-//! time is in all of it: the bytes on the wire, what is read of them, and what the mirror of a real queue finds.
+//! Reviews of the largest Backups that are admitted, while ten thousand wait. By the webhook
+//! itself, because what takes time is in all of it: the bytes on the wire, what is read of them,
+//! and what the mirror of a real queue finds.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,7 +28,8 @@ const SHOWN: Duration = Duration::from_secs(2);
 pub fn measure(runtime: &Runtime, berth: &Path, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("The largest Backups, beside {WAITING} that wait:");
     let mut berth = Berth::start(ControlPlane::start()?, Options::new(berth, NAMESPACE))?;
-    // Not in the way of what is asked: that is to be compared with those that wait.
+    // It takes other namespaces than the Backup that is asked about, because that one is compared
+    // with those that wait.
     let _silent = hold(&berth, "default")?;
     // It would keep the same cores busy, and the holder holds its slot all the same.
     berth.controller.process.kill()?;
@@ -76,7 +78,8 @@ fn namespaces(texts: Texts) -> Value {
     json!({"includedNamespaces": texts.included, "excludedNamespaces": texts.excluded})
 }
 
-/// As many requirements of so many values as are taken: each value, and each requirement, is read by itself.
+/// As many requirements of so many values as are taken: each value, and each requirement, is read
+/// by itself.
 fn selectors(values: usize) -> Value {
     let values: Vec<String> = (0..values).map(|i| format!("v{i}")).collect();
     let operator = if values.is_empty() { "Exists" } else { "In" };

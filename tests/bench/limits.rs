@@ -1,4 +1,5 @@
-//! The most that Backups may ask for, and whatever they ask: one comparison of two, and one cycle on a thousand.
+//! The most that Backups may ask for, and whatever they ask: one comparison of two, and one cycle
+//! on a thousand.
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ fn decide(what: &str, shape: Shape, report: &mut Report) -> anyhow::Result<()> {
     let part = format!("planner, {BACKUPS} at the limits");
     report.add(&part, &format!("{what}: one cycle, median"), median(&times), "ms", Aim::AtMost(50.0));
     report.add(&part, &format!("{what}: one cycle, longest"), quantile(&times, 1.0), "ms", Aim::None);
-    // Of these two the speed of the machine says nothing: what looks at each name once for each backup ahead of it takes more.
+    // The ratio of these two does not depend on the machine's speed: code that visits each name
+    // once for each backup ahead takes longer.
     let work = work(&view);
     let names = f64::from(BACKUPS) * limits::NAMES as f64;
     report.add(&part, &format!("{what}: looks at a name"), work.names as f64 / names, "", Aim::AtMost(3.0));

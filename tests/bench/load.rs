@@ -115,7 +115,8 @@ impl Cargo {
         }
     }
 
-    /// Lists its types over the whole cluster and throws the bytes away: less work than any backup can do.
+    /// Lists its types over the whole cluster and throws the bytes away: less work than any backup
+    /// can do.
     ///
     /// # Errors
     /// When the API server refuses.
@@ -195,7 +196,8 @@ async fn make_custom_objects(client: &Client) -> anyhow::Result<()> {
     stream::iter(0..TYPES * OF_EACH).map(create).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Nobody runs them. Each volume knows its claim, and each claim its volume, as the controller of volumes leaves them.
+/// No kubelet runs these pods. Each volume names its claim and each claim its volume, as the
+/// controller of volumes leaves them.
 async fn make_pods(client: &Client) -> anyhow::Result<()> {
     let post = async |path: String, object: Value| {
         let request = http::Request::post(path).header("content-type", "application/json");

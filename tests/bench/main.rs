@@ -1,5 +1,5 @@
-//! Speeds and memory, measured here and now, with stock Velero beside berth on the same machine in the same run.
-//! `make bench` runs it. Prints a table and writes `target/bench/results.json`.
+//! Speeds and memory, measured here and now, with stock Velero beside berth on the same machine in
+//! the same run. `make bench` runs it. Prints a table and writes `target/bench/results.json`.
 
 mod admission;
 mod burst;
@@ -55,7 +55,7 @@ struct Args {
     /// How many Backups the queue holds, one pair of runs per size.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     queues: Vec<usize>,
-    /// Leave stock Velero out: it takes most of the time.
+    /// Leave stock Velero out, because it takes most of the time.
     #[arg(long)]
     alone: bool,
 }

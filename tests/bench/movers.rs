@@ -1,4 +1,5 @@
-//! Data movers: what a look at one pod takes where there are many nodes and StorageClasses, and how fast places are given.
+//! Data movers: how long the review of one pod takes with many nodes and StorageClasses, and how
+//! fast places are given.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -171,7 +172,8 @@ fn granted(berth: &Berth) -> anyhow::Result<usize> {
     Ok(line.context("no berth_movers_granted_total")?.parse()?)
 }
 
-/// What the API server and etcd can do at most: as many plain patches of the same objects, as many at once. Per second.
+/// What the API server and etcd can do at most: as many plain patches of the same objects, as many
+/// at once. Per second.
 async fn annotate(client: &Client) -> anyhow::Result<f64> {
     let api = api(client, &upload("any"))?;
     let params = PatchParams::default();

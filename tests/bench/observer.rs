@@ -105,8 +105,8 @@ pub async fn create(client: &Client, namespace: &str, backups: Vec<Value>) -> an
     stream::iter(backups).map(create).buffer_unordered(CREATES_AT_ONCE).try_collect().await
 }
 
-/// Writes to objects of this resource that the API server has taken so far, all namespaces and groups together, by its own
-/// count.
+/// Writes to objects of this resource that the API server has taken so far, all namespaces and
+/// groups together, by its own count.
 ///
 /// # Errors
 /// When it does not tell.

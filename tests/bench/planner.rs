@@ -15,7 +15,8 @@ use crate::report::{Aim, Report, median};
 const WAITING: u32 = 10_000;
 const NAMESPACES: u32 = 1_000;
 const SCHEDULES: u32 = 50;
-/// Backups of everything, at the end: ahead of others they would hold all of the queue back, which is easy to plan.
+/// Backups of everything, at the end: ahead of others they would hold all of the queue back, which
+/// is easy to plan.
 const ALL: u32 = 5;
 pub const SLOTS: usize = 4;
 const RUNS: usize = 21;
@@ -25,7 +26,7 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     let times = time(|| plan(&view));
     let part = format!("planner, {WAITING} wait × {NAMESPACES} ns");
     report.add(&part, "one decision, median", median(&times), "ms", Aim::AtMost(10.0));
-    // What the machine can do when nobody else wants it.
+    // The speed of the machine when no other program uses it.
     let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
     report.add(&part, "one decision, fastest", fastest, "ms", Aim::None);
     let newcomer = entry(WAITING * 2, Phase::Queued, set(&["ns-7", "ns-not-taken"])?);
@@ -48,7 +49,8 @@ pub fn time<T>(mut work: impl FnMut() -> T) -> Vec<f64> {
     (0..RUNS).map(run).collect()
 }
 
-/// Literal lists of 1 to 10 names, one in twenty a pattern of some schedule, and behind them a few of everything.
+/// Literal lists of 1 to 10 names, one in twenty a pattern of some schedule, and behind them a few
+/// of everything.
 fn view(all: u32) -> anyhow::Result<View> {
     let mut state = 1_u64;
     // A linear congruence is random enough, and the same on every machine.

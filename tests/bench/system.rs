@@ -47,7 +47,8 @@ fn mib(id: u32, what: &'static str) -> anyhow::Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// A program that runs `program` on the first core only: what it starts with counts the cores it may use.
+/// A program that runs `program` on the first core only: what it starts with counts the cores it
+/// may use.
 ///
 /// # Errors
 /// When the script cannot be written.

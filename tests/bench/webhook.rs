@@ -64,14 +64,14 @@ fn told(report: &mut Report, what: &str, rate: f64, used: f64, is_aim: bool) {
     };
     add(report, what, rate, "reviews/s", Aim::None);
     let busy = used / SECONDS.as_secs_f64();
-    // Where its core was not busy, the client or somebody else on the machine was in the way.
+    // If the webhook's core was not busy, the client or another program was the bottleneck.
     add(report, &format!("{what}: core busy"), 100.0 * busy, "%", Aim::None);
     let aim = if is_aim { Aim::AtLeast(10_000.0) } else { Aim::None };
     add(report, &format!("{what}: of a whole core"), rate / busy, "reviews/s", aim);
 }
 
 /// # Errors
-/// When it is no such answer.
+/// When the answer is of another form.
 pub fn ensure_allowed(answer: &[u8]) -> anyhow::Result<()> {
     let answer: Value = serde_json::from_slice(answer)?;
     ensure!(answer["response"]["allowed"] == true, "the review was answered {answer}");

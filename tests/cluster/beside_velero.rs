@@ -62,7 +62,8 @@ fn args(cluster: &Cluster) -> Vec<String> {
     serde_json::from_value(found["spec"]["template"]["spec"]["containers"][0]["args"].clone()).unwrap()
 }
 
-/// Until there is one Velero: another one that is about to end might begin a backup, and would leave it as it is.
+/// Waits until there is one Velero, because another one that is about to end might begin a backup
+/// and abandon it.
 fn rolled_out(cluster: &Cluster) {
     let args = ["rollout", "status", "deployment/velero", "-n", NAMESPACE, "--timeout=600s"];
     cluster.kubectl().run(&args).unwrap();

@@ -52,7 +52,7 @@ fn healthy(cluster: &Cluster) {
     well.unwrap_or_else(|error| panic!("{error}: {}", crate::install::said(&check())));
 }
 
-/// Waits until both replicas serve what the Secret holds, while nobody renews it.
+/// Waits until both replicas serve what the Secret holds, while no controller renews it.
 fn all_serve_it(cluster: &Cluster) {
     let (label, name) = ("app.kubernetes.io/name=berth-webhook", "berth_certificate_not_after_seconds");
     wait_for("both replicas to serve the leaf", PATIENCE, || {
@@ -71,7 +71,8 @@ fn renewed(cluster: &Cluster, before: &str) -> String {
 #[test]
 fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     let cluster = Cluster::start(images()).unwrap();
-    // Who waits for cert-manager says so sooner, and replicas have seven seconds for a new leaf, not twenty.
+    // Who waits for cert-manager says so sooner, and replicas have seven seconds for a new leaf,
+    // not twenty.
     cluster.set_variable("BERTH_PACE", "3");
     let kubectl = cluster.kubectl();
     let [definitions] = binaries::get(["cert-manager-crds"]).unwrap();
@@ -100,7 +101,8 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     }
     kubectl.run(&["delete", "secret", "berth-webhook-certs", "-n", NAMESPACE]).unwrap();
     current = renewed(&cluster, &current);
-    // Another authority: cert-manager makes one when the old one's Secret is gone, and a leaf under it when asked.
+    // Another authority: cert-manager makes one when the old one's Secret is gone, and a leaf under
+    // it when asked.
     let authority = secret(&cluster, "berth-webhook-ca", "tls.crt").unwrap();
     kubectl.run(&["delete", "secret", "berth-webhook-ca", "-n", NAMESPACE]).unwrap();
     wait_for("another authority", PATIENCE, || {
@@ -125,8 +127,8 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     told.ensure_all_queued();
     assert!(told.created > 150);
 
-    // berth takes the certificates over, ends trust in what was signed before, which it could not do until then, and
-    // gives them back.
+    // berth takes the certificates over, ends trust in what was signed before, which it could not
+    // do until then, and gives them back.
     let refused =
         crate::install::berth(&cluster.plane().kubeconfig(), &["certificates", "rotate", "--ca", "--revoke"]);
     let text = crate::install::said(&refused);
@@ -159,7 +161,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     println!("from one to the other and back: {told:?}");
     told.ensure_all_queued();
 
-    // Nobody injects: berth does not, and says so.
+    // No controller injects the CA: berth does not, and says so.
     cert_manager.terminate(PATIENCE).unwrap();
     let clear =
         json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]).to_string();
@@ -183,7 +185,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     cert_manager.restart().unwrap();
     healthy(&cluster);
 
-    // A certificate that nobody believes is put off for as long as that takes.
+    // A new certificate waits until its CA is in the caBundles, however long that takes.
     cert_manager.terminate(PATIENCE).unwrap();
     all_serve_it(&cluster);
     let swapped = super::rotation::swapped(&cluster);

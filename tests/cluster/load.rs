@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 /// Of so many creates one may meet the close of a connection.
 const ONE_OF: usize = 2_000;
 
-/// Held Backups, created at a steady rate and deleted again: they are in nobody's way.
+/// Held Backups, created at a steady rate and deleted again. They block no other Backup.
 pub struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Done>,
@@ -45,10 +45,11 @@ pub struct Done {
 }
 
 impl Done {
-    /// A replica that stops asks for each connection in an answer, and closes after the delay what nobody has used since. An API
-    /// server keeps it for 90 s, whichever pods there are, and may choose it in that very moment: HTTP/1.1 has no way to tell
-    /// it. On a busy machine the moment is long, and a burst follows it. So one create may be lost to that, if the API server
-    /// says so; none to anything else.
+    /// A replica that stops asks for each connection in an answer, and closes after the delay what
+    /// nobody has used since. An API server keeps it for 90 s, whichever pods there are, and may
+    /// choose it in that very moment: HTTP/1.1 has no way to tell it. On a busy machine the moment
+    /// is long, and a burst follows it. So one create may be lost to that, if the API server says
+    /// so; none to anything else.
     pub fn ensure_all_queued(&self) {
         let borne = self.closes.min(1 + self.created / ONE_OF);
         assert!(

@@ -1,7 +1,7 @@
 //! Certificates, replicas and versions change under load, and no admission is lost.
 //!
-//! `make test` does it for a minute; `make test-large` as often as it takes to be sure, and with another build to upgrade
-//! to and from.
+//! `make test` does it for a minute; `make test-large` as often as it takes to be sure, and with
+//! another build to upgrade to and from.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,8 +104,8 @@ fn rotations_restarts_and_upgrades_cost_no_admission() {
     println!("rolling restart: {told:?}");
     told.ensure_all_queued();
 
-    // Down to the other build, by its own installer, and up again. Without one (BERTH_PREVIOUS) it is this one under
-    // another name.
+    // Down to the other build, by its own installer, and up again. Without one (BERTH_PREVIOUS) it
+    // is this one under another name.
     let installer = previous.as_ref().map_or_else(|| "berth".to_owned(), |path| path.display().to_string());
     for (installer, image) in [(installer.as_str(), PREVIOUS), ("berth", IMAGE)] {
         let load = Load::start(&cluster, per_second);

@@ -28,14 +28,15 @@ fn away(s3: &S3) -> Value {
     let mut location = s3.location("away", "away");
     location["metadata"]["namespace"] = json!(NAMESPACE);
     location["spec"]["objectStorage"]["bucket"] = json!("nowhere");
-    // Rarely, as Velero fails what it picks up after a look that failed.
+    // Checks of the location are rare, because Velero fails each Backup that it picks up after a
+    // failed check.
     location["spec"]["validationFrequency"] = json!("1m");
     location["status"] = json!({"phase": "Unavailable", "message": "no route"});
     location
 }
 
-/// Waits until that many have ended; gives all, as they were then: Velero may remove one for a while that its own look at the
-/// store has missed.
+/// Waits until that many have ended; gives all, as they were then: Velero may remove one for a
+/// while that its own look at the store has missed.
 fn wait_ended(kubectl: &Kubectl, berth: &Berth, velero: &Velero, count: usize) -> BTreeMap<String, Backup> {
     let mut ended = 0;
     loop {
@@ -61,7 +62,8 @@ fn not_completed(backups: &BTreeMap<String, Backup>) -> Vec<&Backup> {
     backups.values().filter(|backup| backup.phase() != BackupPhase::Completed).collect()
 }
 
-/// Until Velero has looked at its location it would fail what it picks up, should that look fail: berth waits for it.
+/// Until Velero has looked at its location it would fail what it picks up, should that look fail:
+/// berth waits for it.
 fn await_a_look(kubectl: &Kubectl) {
     let status =
         json!({"phase": "Unavailable", "message": "nobody has looked yet", "lastValidationTime": null});
@@ -87,7 +89,7 @@ fn berth_queues_and_a_stock_velero_runs() {
     let kubectl = berth.kubectl().clone();
 
     await_a_look(&kubectl);
-    // Nobody is there to run anything: everything keeps its place and says so.
+    // No program runs backups: each Backup keeps its place and says so.
     let namespaces: [&[&str]; 5] =
         [&["ns1", "ns2"], &["ns2", "ns3", "ns5"], &["ns4", "ns3"], &["ns5", "ns6"], &["ns8", "ns9"]];
     for name in (1..=9).map(|i| format!("ns{i}")) {
@@ -113,7 +115,8 @@ fn berth_queues_and_a_stock_velero_runs() {
     assert!(kubectl.backups(NAMESPACE).unwrap().values().all(|b| b.phase() == BackupPhase::Queued));
     assert!(berth.controller.metrics().unwrap().contains("berth_queue_executor_available 0"));
 
-    // Its own queue left on by mistake: its writes are refused, it is told, and the order is berth's all the same.
+    // Velero's own queue was left on by mistake: its writes are refused with a message, and the
+    // order is still berth's.
     let velero = Velero::start(berth.plane(), NAMESPACE, &s3, &[], &["--concurrent-backups=2"]).unwrap();
     let mut done = wait_ended(&kubectl, &berth, &velero, 5);
     assert_eq!(done.remove("held").unwrap().phase(), BackupPhase::Queued);
@@ -143,7 +146,8 @@ fn berth_queues_and_a_stock_velero_runs() {
     let answer = kubectl.create(NAMESPACE, &[patient]).unwrap();
     let reason = "waits for storage location away: it is unavailable (no route)";
     assert!(answer.stderr.contains(reason), "{}", answer.stderr);
-    // The controller learns of both locations through one watch: from here on it starts nothing before Velero has looked.
+    // The controller learns of both locations through one watch: from here on it starts nothing
+    // before Velero has looked.
     wait_for("the controller to know of the locations", PATIENCE, || {
         let counted = berth.controller.metrics()?;
         let waits = |why: &str| counted.contains(&format!("berth_queue_waiting{{reason=\"{why}\"}} 1\n"));
@@ -151,8 +155,8 @@ fn berth_queues_and_a_stock_velero_runs() {
     })
     .unwrap();
 
-    // As it should be, and a burst. On a busy machine a stock Velero takes seconds for each. One is held, so that it waits
-    // when it is described.
+    // As it should be, and a burst. On a busy machine a stock Velero takes seconds for each. One is
+    // held, so that it waits when it is described.
     let mut burst: Vec<Value> =
         (0..24).map(|i| backup_of(&format!("burst{i}"), &[&format!("ns{}", 1 + i % 9)])).collect();
     burst[23]["metadata"]["annotations"] = json!({"berth.dev/hold": "true"});
@@ -160,7 +164,8 @@ fn berth_queues_and_a_stock_velero_runs() {
     assert!(answer.status.success(), "{}", answer.stderr);
     let velero =
         Velero::start(berth.plane(), NAMESPACE, &s3, &["backup-queue"], &["--concurrent-backups=2"]).unwrap();
-    // Velero's command waits half a minute for what only a backup that has ended has: meanwhile the others end.
+    // Velero's command waits half a minute for what only a backup that has ended has: meanwhile the
+    // others end.
     let described = std::thread::scope(|scope| {
         let describing =
             scope.spawn(|| velero.run(&["backup", "describe", "burst23", "--colorized=false"]).unwrap());
@@ -171,8 +176,8 @@ fn berth_queues_and_a_stock_velero_runs() {
     kubectl.run(&["annotate", "backups.velero.io", "burst23", "-n", NAMESPACE, "berth.dev/hold-"]).unwrap();
     let mut done = wait_ended(&kubectl, &berth, &velero, 29);
     assert_eq!(done.remove("patient").unwrap().phase(), BackupPhase::Queued);
-    // Those of before were looked at before. A stock Velero whose cache is behind runs one that has ended once more, and fails it
-    // where it is ended itself meanwhile.
+    // Those of before were looked at before. A stock Velero whose cache is behind runs one that has
+    // ended once more, and fails it where it is ended itself meanwhile.
     done.retain(|name, _| name.starts_with("burst"));
     assert!(not_completed(&done).is_empty(), "{:#?}", not_completed(&done));
     let there = s3.location("away", "away")["spec"]["objectStorage"].clone();

@@ -1,4 +1,5 @@
-//! A cluster on which stock Velero was installed first keeps its definitions, and later Veleros add fields.
+//! A cluster on which stock Velero was installed first keeps its definitions, and later Veleros add
+//! fields.
 
 use std::sync::Arc;
 
@@ -11,11 +12,12 @@ use crate::support::backup::backup_of;
 use crate::support::peers::install_definitions;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
-/// Berths on definitions that are stock Velero's. One after the other: the second one changes a definition.
+/// Berths on definitions that are stock Velero's. One after the other: the second one changes a
+/// definition.
 #[test]
 fn berth_runs_on_stock_veleros_own_definitions_and_leaves_later_fields_as_they_are() {
     let plane = ControlPlane::start().unwrap();
-    // Whoever installs berth there brings none over them.
+    // An installation of berth writes none over them.
     plane.define().unwrap();
     install_definitions(&plane).unwrap();
     let args = ["get", "crd", "backups.velero.io", "-o", "json"];
@@ -94,7 +96,7 @@ fn fields_that_berth_does_not_know_outlive_its_writes(berth: &Berth) {
 fn on_a_definition_from_before_the_queue_nothing_is_queued_and_nothing_is_lost() {
     let plane = ControlPlane::start().unwrap();
     let mut options = Options::new(program(), "old-definition");
-    // Else the webhook looks at the definition twice a minute.
+    // Otherwise the webhook reads the definition twice a minute.
     options.env = vec![("BERTH_PACE".to_owned(), "10".to_owned())];
     let mut berth = Berth::start(plane, options).unwrap();
     let ns = berth.namespace().to_owned();

@@ -178,7 +178,8 @@ fn cargo() -> Vec<Value> {
     all
 }
 
-/// The objects of `cargo` as they stand on the plane, by kind, namespace and name, without what a server sets.
+/// The objects of `cargo` as they stand on the plane, by kind, namespace and name, without what a
+/// server sets.
 fn standing(plane: &ControlPlane) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     for wanted in cargo() {
@@ -210,7 +211,7 @@ fn fill(plane: &ControlPlane) {
     kubectl.await_definitions().unwrap();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": cargo()});
     kubectl.run_with(&["create", "-f", "-"], &list.to_string()).unwrap();
-    // Nobody binds claims here.
+    // No controller binds claims here.
     let bound = json!({"status": {"phase": "Bound"}}).to_string();
     let claim = ["persistentvolumeclaim", "hold", "--namespace", "north", "--subresource=status"];
     kubectl.run(&[&["patch"][..], &claim, &["--type=merge", "--patch", &bound]].concat()).unwrap();
@@ -250,7 +251,8 @@ fn a_stock_velero_restores_what_berth_stored() {
     let _report = other.report_on_panic();
     install_definitions(&other).unwrap();
     prepare(&other, NAMESPACE, &s3, PREFIX).unwrap();
-    // As a Velero before it has left it: then this one looks for backups as soon as it starts, and else a minute after.
+    // As a Velero before it has left it: then this one looks for backups as soon as it starts, and
+    // else a minute after.
     let available = json!({"status": {"phase": "Available"}}).to_string();
     let args =
         ["patch", "backupstoragelocation", "default", "-n", NAMESPACE, "--type=merge", "-p", &available];

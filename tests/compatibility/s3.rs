@@ -55,7 +55,8 @@ fn an_s3_location_is_kept_available_and_unavailable() {
     let message = becomes(&berth, "Unavailable");
     assert!(!message.is_empty());
 
-    // What is queued meanwhile waits, and no longer than that. The webhook learns of it through a watch.
+    // What is queued meanwhile waits, and no longer than that. The webhook learns of it through a
+    // watch.
     let waits = backup("waits", json!({"includedNamespaces": ["default"], "storageLocation": LOCATION}));
     let dry_run = ["create", "--dry-run=server", "-n", berth.namespace(), "-f", "-"];
     wait_for("the webhook to know", PATIENCE, || {
@@ -232,7 +233,8 @@ fn an_archive_of_several_parts_arrives_whole() {
     assert!(archive.len() > 20_000_000, "{}", archive.len());
     holds_all(&archive, &made);
 
-    // What a dead run has begun is never put in place of what a later one stores: whoever takes its folder over aborts it.
+    // An upload that a dead run began never replaces what a later run stores, because the run that
+    // takes the folder over aborts it.
     let cluster =
         kubectl.run(&["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"]).unwrap();
     let claim =

@@ -9,7 +9,7 @@ use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 
 const NAMESPACES: u32 = 9;
-/// backup1 takes these, and is to run long enough for the others to be seen waiting.
+/// backup1 takes these, and runs long enough to show the others waiting.
 const LARGE: [u32; 2] = [1, 2];
 const PARALLEL: usize = 16;
 

@@ -1,4 +1,5 @@
-//! What KEEP=1 leaves up. `make demo-stop` gives these lines to the janitor, so that it needs no build.
+//! What KEEP=1 leaves up. `make demo-stop` gives these lines to the janitor, so that it needs no
+//! build.
 
 use std::io::Write;
 use std::path::PathBuf;

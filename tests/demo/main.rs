@@ -1,5 +1,6 @@
-//! A newcomer's look at berth: a control plane from nothing, five Backups that ask for each other's namespaces, and the
-//! order in which they run. `make demo` runs it; KEEP=1 leaves everything up, `make demo-stop` ends that.
+//! A newcomer's look at berth: a control plane from nothing, five Backups that ask for each other's
+//! namespaces, and the order in which they run. `make demo` runs it; KEEP=1 leaves everything up,
+//! `make demo-stop` ends that.
 
 mod cluster;
 mod kept;
@@ -98,7 +99,7 @@ async fn run(program: PathBuf) -> anyhow::Result<()> {
     let mut berth = steps.step(what, blocking(move || Berth::start(plane, options))).await?;
 
     let (sender, mut changes) = mpsc::unbounded_channel();
-    // Nobody listens any more once the table is done.
+    // The receiver is gone once the table is complete.
     let observe = move |change: WatchEvent<Backup>| drop(sender.send((Instant::now(), change)));
     let backups = of_namespace(&client, NAMESPACE);
     let watch = reflect(backups, watcher::Config::default(), |backup: Backup| backup, observe);

@@ -10,8 +10,9 @@ pub enum Happening {
     Ended(String),
 }
 
-/// Each pair: the first before the second. backup2 shares ns2 with backup1; backup3 and backup4 share namespaces only
-/// with backup2, but would keep it waiting longer if they went first; backup5 is in nobody's way.
+/// Each pair: the first before the second. backup2 shares ns2 with backup1; backup3 and backup4
+/// share namespaces only with backup2, but would keep it waiting longer if they went first; backup5
+/// blocks none.
 fn rules() -> [(Happening, Happening); 5] {
     let started = |name: &str| Happening::Started(name.to_owned());
     let ended = |name: &str| Happening::Ended(name.to_owned());

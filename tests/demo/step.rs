@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// One line to stdout. Unlike `println!` no panic when nobody reads it.
+/// One line to stdout. Unlike `println!` it does not panic when the reader of stdout is gone.
 pub fn say(line: impl Display) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }

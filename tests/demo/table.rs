@@ -39,7 +39,7 @@ impl Table {
     }
 
     /// # Errors
-    /// When nobody reads stdout any more.
+    /// When the reader of stdout is gone.
     pub fn show(&mut self, rows: &[Row]) -> std::io::Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -50,7 +50,8 @@ impl Table {
         );
         let mut out = std::io::stdout().lock();
         if self.is_live {
-            // Up to the first line of the last drawing; no line may wrap, or the next count would be wrong.
+            // Up to the first line of the last drawing; no line may wrap, or the next count would
+            // be wrong.
             let mut text = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
             text.push_str("\x1b[?7l");
             for line in std::iter::once(header).chain(rows.iter().map(Row::line)) {

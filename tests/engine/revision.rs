@@ -35,7 +35,8 @@ fn kind(resource: &str) -> ResourceType {
     }
 }
 
-/// What came since, went since, or is of another type than the one whose write the revision is: page by page.
+/// What came since, went since, or is of another type than the one whose write the revision is:
+/// page by page.
 #[test]
 fn a_list_as_of_a_revision_holds_what_was_there_then() {
     let plane = ControlPlane::shared().unwrap();

@@ -1,5 +1,6 @@
-//! Leaders killed at moments that lots choose, round after round: while commands run in pods, while parts are on their way to a store
-//! that answers late, while a backup is being completed. Whoever leads next goes on from the checkpoint.
+//! Leaders are killed at random moments, round after round: while commands run in pods, while parts
+//! are on their way to a store that answers late, while a backup is being completed. The next
+//! leader continues from the checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,7 +37,7 @@ const LARGE: u64 = 12;
 const SMALL: usize = 300;
 /// Each with a command before it is stored and one after it.
 const PODS: [&str; 3] = ["db-0", "db-1", "db-2"];
-/// Of somebody who uses the same bucket, one of them where our backups are.
+/// Files of another user of the same bucket, one of them in the folder of our backups.
 const STRANGE: [(&str, &str); 3] = [
     ("shared/backups/of-a-stranger/of-a-stranger.tar.gz", "an archive of a stranger"),
     ("shared/backups/of-a-stranger/velero-backup.json", "{}"),
@@ -67,7 +68,8 @@ enum Moment {
 const MOMENTS: [Moment; 6] =
     [Moment::Kept, Moment::Hooked, Moment::Stored, Moment::Created, Moment::Begun, Moment::Shown];
 
-/// So many rounds for each seed, all seeds at once: they wait most of the time, for Leases. `test`: its name.
+/// So many rounds for each seed, all seeds at once: they wait most of the time, for Leases. `test`:
+/// its name.
 pub fn pass(test: &str, seeds: &[u64], rounds: usize) {
     let seeds = match number("BERTH_SEED", 0) {
         0 => seeds.to_vec(),
@@ -101,7 +103,7 @@ struct Scene {
     dice: Dice,
     /// Of each Backup.
     spec: Value,
-    /// What a backup holds that nobody disturbs.
+    /// What an undisturbed backup holds.
     whole: BTreeMap<String, u64>,
     stranger: Stranger,
 }
@@ -173,7 +175,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What is stored where nobody kills anybody.
+    /// What is stored if no leader is killed.
     fn leave_alone(&mut self) -> anyhow::Result<()> {
         create(&self.berth, &[backup("whole", self.spec.clone())]);
         let done = self.end_of("whole")?;
@@ -186,7 +188,7 @@ impl Scene {
         Ok(())
     }
 
-    /// One backup, and whoever runs it is killed.
+    /// One backup, whose leader is killed.
     fn round(&mut self, name: &str, moment: Moment, is_taken: bool) -> anyhow::Result<BackupPhase> {
         if is_taken {
             self.runtime.block_on(self.stranger.take(&self.s3, name))?;
@@ -342,7 +344,8 @@ fn difference<'a>(one: &'a BTreeMap<String, u64>, other: &'a BTreeMap<String, u6
     paths.filter(|path| one.get(*path) != other.get(*path)).take(10).collect()
 }
 
-/// Uploads in parts that are neither complete nor given up, where versitygw keeps them: a folder for each key, and one for each upload.
+/// Uploads in parts that are neither complete nor given up, where versitygw keeps them: a folder
+/// for each key, and one for each upload.
 fn uploads(s3: &S3) -> BTreeSet<PathBuf> {
     let inside = |folder: PathBuf| {
         let entries = std::fs::read_dir(folder).into_iter().flatten();
@@ -351,7 +354,7 @@ fn uploads(s3: &S3) -> BTreeSet<PathBuf> {
     inside(s3.file(".sgwtmp/multipart")).flat_map(inside).collect()
 }
 
-/// Somebody else who uses the bucket.
+/// Another user of the bucket.
 struct Stranger {
     /// What is where.
     files: Vec<(PathBuf, String)>,
@@ -399,7 +402,7 @@ impl Stranger {
         Ok(())
     }
 
-    /// With an upload that nobody has given up.
+    /// Completes the stranger's upload, which no run has aborted.
     async fn go(&mut self, s3: &S3) -> anyhow::Result<()> {
         self.upload.complete().await?;
         let found = s3.store()?.head(&Path::from(STRANGE_UPLOAD)).await?.size;

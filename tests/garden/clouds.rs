@@ -1,5 +1,5 @@
-//! Buckets at Azure and Google, by their emulators: berth's administration of them, the agent as a gardenlet drives it, and
-//! locations there.
+//! Buckets at Azure and Google, by their emulators: berth's administration of them, the agent as a
+//! gardenlet drives it, and locations there.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -99,7 +99,7 @@ impl Cloud {
         Bucket::open(self.provider(), name, "europe-west1", &config, &secret, &Roots::default()).unwrap()
     }
 
-    /// Seven bytes each, as somebody else's program writes them; with all that a key may hold.
+    /// Seven bytes each, as another program writes them, with every character that a key may hold.
     async fn fill(&self, bucket: &str, prefix: &str, count: usize) {
         let keys = (0..count).map(|i| format!("{prefix}etcd-main/part {}/äöü+&#{i}", i % 7));
         match self {
@@ -331,7 +331,8 @@ fn wrong_keys_of_an_account_are_told_and_not_quoted() {
             bucket.exists().await.map(drop).unwrap_err(),
             bucket.delete().await.map(drop).unwrap_err(),
         ] {
-            // Azurite's word for it; Azure itself says AuthenticationFailed, and keeps this one for its firewall.
+            // Azurite's word for it; Azure itself says AuthenticationFailed, and keeps this one for
+            // its firewall.
             assert_eq!(
                 (error.fault, error.word.as_str()),
                 (Fault::Unauthorized, "AuthorizationFailure"),

@@ -1,5 +1,5 @@
-//! Between hub and member, on two real control planes. The hub's decisions and the executor's doings are played here, so that
-//! every state can be had; `life.rs` has the real ones.
+//! Between hub and member, on two real control planes. The hub's decisions and the executor's
+//! doings are played here, so that every state can be had; `life.rs` has the real ones.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::admission::program;
 use crate::support::{Kubectl, wait_for};
 
 pub const HUB_NS: &str = "garden-dev";
-/// No store that berth knows: its executor leaves such objects alone.
+/// berth serves no such store, so its executor leaves such objects alone.
 const PROVIDER: &str = "played";
 
 pub fn played() -> (&'static Kubectl, &'static Kubectl) {
@@ -33,8 +33,8 @@ pub fn make_bucket(hub: &Kubectl, name: &str, seed: &str) {
     make_bucket_with(hub, name, seed, &json!({}));
 }
 
-/// The same with `more` in its configuration from its first moment: whoever is asked to look again would wait for an
-/// executor, which is played once.
+/// The same with `more` in its configuration from its first moment: whoever is asked to look again
+/// would wait for an executor, which is played once.
 fn make_bucket_with(hub: &Kubectl, name: &str, seed: &str, more: &Value) {
     let mut config = json!({"endpoint": "http://127.0.0.1:1", "forcePathStyle": true});
     for (key, value) in more.as_object().unwrap() {
@@ -89,7 +89,7 @@ fn executed(member: &Kubectl, kind: &str, name: &str, operation: &str, state: &s
             status[key] = value.clone();
         }
         merge(member, (kind, name, ""), &json!({"status": status}))?;
-        // Whoever carries may have written it meanwhile: what it asks for now is taken up, too.
+        // The agent may have written it meanwhile: what it asks for now is done, too.
         let is_still = get(member, kind, name, "")?.is_none_or(|now| generation(&now) == generation(&found));
         Ok(is_still.then_some(()))
     });
@@ -231,7 +231,7 @@ fn what_the_hub_gives_goes_down_and_comes_back_up() {
     };
     becomes(hub, (HUB_BUCKETS, name, ""), "Succeeded", seen).unwrap();
     becomes(hub, (HUB_ENTRIES, name, HUB_NS), "Succeeded", seen).unwrap();
-    // Whoever checks locations.
+    // What the controller that checks locations would write.
     let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
     merge(member, (LOCATIONS, name, "velero"), &checked).unwrap();
     let available = |object: &Value| condition(object, "LocationAvailable")["status"] == "True";
@@ -277,7 +277,7 @@ fn rotated_keys_arrive_everywhere() {
         decoded(secret, "cloud").contains("aws_access_key_id=id-2\n")
     })
     .unwrap();
-    // It is to be checked again, and those who execute are to look again.
+    // The location must be checked again, and the executors must reconcile again.
     let digest =
         |object: &Value| object["metadata"]["annotations"]["garden.berth.dev/credentials-digest"].clone();
     becomes(member, (LOCATIONS, name, "velero"), "to be checked again", |location| {
@@ -291,7 +291,7 @@ fn rotated_keys_arrive_everywhere() {
         .unwrap();
     }
 
-    // Gone from the hub: that is told, and the copies stay.
+    // Gone from the hub: this is reported, and the copies stay.
     hub.run(&["delete", "secret", name, "--namespace", "garden"]).unwrap();
     // Until the hub is asked again what it said last holds: those before go by that.
     let mut number = 0;
@@ -352,7 +352,7 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
     })
     .unwrap();
     assert_eq!(going["metadata"]["annotations"]["confirmation.gardener.cloud/deletion"], "true");
-    // By then nobody reads or writes there any more.
+    // By then no cluster reads or writes there any more.
     assert!(get(member, LOCATIONS, name, "velero").unwrap().is_none());
     assert!(get(member, "backups.velero.io", name, "velero").unwrap().is_none());
 
@@ -402,7 +402,7 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
 fn a_hub_that_lost_everything_finds_it_again() {
     let (hub, member) = played();
     let name = "courier-lost";
-    // An earlier entry of this name has ended; what ends is told apart by more than its name.
+    // An earlier entry of this name has ended; entries that end differ by more than their names.
     apply(hub, &record_of_end(name, "01234567-0000-0000-0000-000000000000")).unwrap();
     in_good_days(hub, member, name);
     let before = get(member, ENTRIES, name, "").unwrap().unwrap();
@@ -601,7 +601,8 @@ fn a_location_is_not_made_while_another_cluster_may_write_there() {
     assert_eq!(made["spec"]["accessMode"], "ReadWrite");
 }
 
-/// Its name says nothing: what was made for the earlier one goes, and the new one's cluster is another.
+/// The name alone proves nothing: what was made for the earlier entry is removed, and the new entry
+/// is of another cluster.
 #[test]
 fn what_was_made_for_an_earlier_entry_of_that_name_goes_with_it() {
     let (hub, member) = played();
@@ -633,7 +634,7 @@ fn an_entry_that_is_placed_elsewhere_does_not_lead_its_cluster_away_from_its_dat
     let (name, other) = ("courier-stray", "courier-stray-2");
     in_good_days(hub, member, name);
     let before = get(member, ENTRIES, name, "").unwrap().unwrap();
-    // A hub that was restored to before it was made; then somebody makes it again.
+    // A hub that was restored to a time before the entry existed; then the entry is created again.
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"metadata": {"finalizers": []}})).unwrap();
     hub.run(&["delete", HUB_ENTRIES, name, "--namespace", HUB_NS]).unwrap();
     make_bucket(hub, other, "ship");

@@ -1,5 +1,5 @@
-//! `berth garden agent`, driven by objects as a gardenlet writes them: on a real control plane, under its own role, with a real
-//! S3-protocol server and with folders.
+//! `berth garden agent`, driven by objects as a gardenlet writes them: on a real control plane,
+//! under its own role, with a real S3-protocol server and with folders.
 
 pub mod site;
 
@@ -52,7 +52,7 @@ fn a_bucket_and_an_entry_live_and_go_as_a_gardenlet_wants_it() {
     assert_eq!(site.count("life", "shoot--dev--a--123"), 2, "its name only begins alike");
     assert_eq!(site.count("life", "_berth"), 0, "what was noted of it goes, too");
 
-    // What nobody answers for is not lost with the bucket.
+    // Data that no entry owns is not lost with the bucket.
     site.delete(BUCKETS, "life");
     let full = site.becomes(BUCKETS, "life", "Error");
     let error = &full["status"]["lastError"];
@@ -106,7 +106,7 @@ fn directories_of_any_size_are_removed_whole() {
         site.make_entry(&name, "sizes");
         site.fill("sizes", &format!("{name}/"), count);
         assert_eq!(site.count("sizes", &name), count);
-        // Kept by somebody else until the record is read.
+        // Another controller's finalizer keeps it until the record is read.
         let patch = json!({"metadata": {"finalizers": [ENTRY_FINALIZER, "example.com/reader"]}}).to_string();
         site.kubectl().run(&["patch", ENTRIES, &name, "--type=merge", "-p", &patch]).unwrap();
         site.delete(ENTRIES, &name);
@@ -183,7 +183,8 @@ fn data_goes_only_when_its_removal_is_confirmed() {
 fn a_directory_that_is_somebody_elses_is_neither_given_away_nor_removed() {
     let site = Site::shared();
     site.make_bucket("owned");
-    // People had it before berth knew the bucket; and a hub's entry, which this cluster knows nothing of.
+    // People had it before berth knew the bucket; and a hub's entry, which this cluster knows
+    // nothing of.
     site.fill("owned", "theirs/", 2);
     site.fill("owned", "marked/", 2);
     let store = site.store("owned", &site.s3.keys);
@@ -206,7 +207,7 @@ fn a_directory_that_is_somebody_elses_is_neither_given_away_nor_removed() {
     }
     assert_eq!(site.count("owned", "_berth"), 1, "the mark of the one, and none of the other");
 
-    // Somebody says that it is its own.
+    // Its annotation says that the directory is its own.
     let mut entry = site.entry("theirs", "owned");
     entry["metadata"]["annotations"]["garden.berth.dev/own-directory"] = json!("theirs");
     site.apply(&entry);
@@ -309,7 +310,7 @@ fn missing_keys_never_mean_that_the_data_is_gone() {
     site.becomes(ENTRIES, "keyless", "Succeeded");
     site.fill("lost-keys", "keyless/", 3);
     assert_eq!(finalizers(&site.secret("mislaid")), [ENTRY_FINALIZER]);
-    // Somebody takes them away by force.
+    // An administrator removes them by force.
     let patch = json!({"metadata": {"finalizers": null}}).to_string();
     site.kubectl()
         .run(&["patch", "secret", "mislaid", "-n", "garden", "--type=merge", "-p", &patch])
@@ -436,7 +437,8 @@ fn versions_and_markers_go_and_what_is_locked_waits_with_a_date() {
         "both versions, no marker: {left:?}"
     );
 
-    // Its admin shortens it, to some seconds: then it goes by itself. The mark of its owner has a lock, too.
+    // Its admin shortens it, to some seconds: then it goes by itself. The mark of its owner has a
+    // lock, too.
     let noted = runtime().block_on(admin.page("_berth/vault/", None, 10)).unwrap().versions;
     assert_eq!(noted.len(), 1, "{noted:?}");
     let mut soon = until;
@@ -488,12 +490,14 @@ fn a_bucket_that_is_gone_is_gone() {
     });
     site.delete(ENTRIES, "orphan");
     site.is_gone(ENTRIES, "orphan");
-    // It may be that only its address is wrong: an empty one is made when somebody wants that, and that is said.
+    // Perhaps only its address is wrong: an empty bucket is created if a person asks for it, and
+    // the status says so.
     site.annotate(BUCKETS, "vanishing", "gardener.cloud/operation=reconcile");
     let refused = site.becomes(BUCKETS, "vanishing", "Error");
     let said = refused["status"]["lastError"]["description"].as_str().unwrap();
     assert!(said.contains("annotate garden.berth.dev/make-anew=vanishing"), "{said}");
-    // In one write: what is tried again in between makes it anew, too, and the next look says nothing of that.
+    // In one write, because a retry in between would also create the bucket, and the next
+    // reconciliation would not report it.
     let annotations = ["garden.berth.dev/make-anew=vanishing", "gardener.cloud/operation=reconcile"];
     site.kubectl()
         .run(&[&["annotate", "--overwrite", BUCKETS, "vanishing"][..], &annotations].concat())
@@ -569,7 +573,7 @@ fn a_killed_agents_removal_is_ended_by_another_and_counted_right() {
     let _report = site.plane.report_on_panic();
     let mut agents = ["one", "two"].map(|name| site.start_agent(name, &[SHORTEST_LEASE]).unwrap());
     site.make_bucket("crashing");
-    // One that is gone before anybody looks says nothing.
+    // An object that is gone before the watch shows it says nothing.
     let mut crashes = (0..5).map(|round| crash(&site, &mut agents, &format!("survivor-{round}")));
     assert!(crashes.any(|crashes| crashes > 0), "none was caught in the midst of it");
 }

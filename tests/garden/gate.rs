@@ -1,5 +1,6 @@
-//! What is refused of shared buckets, by the real API server: dry and real, each answer as it is written down; by the
-//! webhook while berth is there, and by the policies in the same words while it is away.
+//! What is refused of shared buckets, by the real API server: dry and real, each answer as it is
+//! written down; by the webhook while berth is there, and by the policies in the same words while
+//! it is away.
 
 mod answers;
 mod policies;

@@ -17,7 +17,7 @@ use crate::support::courier::Couriers;
 use crate::support::moto::Moto;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, manifest, wait_for};
 
-/// Nobody looks at how these stores are reached: they are told from one another by limits and graces.
+/// These stores are never opened: they differ in their limits and grace periods.
 const FLAGS: [&str; 4] = [
     "--bucket-quota=limited=8",
     "--bucket-quota=tight=1",
@@ -31,7 +31,7 @@ struct Garden {
     couriers: Couriers,
 }
 
-/// One hub for all tests that leave the leader alone.
+/// One hub for all tests that do not disturb the leader.
 fn garden() -> &'static Garden {
     static GARDEN: OnceLock<Garden> = OnceLock::new();
     GARDEN.get_or_init(|| Garden::start(&FLAGS).unwrap())
@@ -69,13 +69,14 @@ impl Garden {
         taken.unwrap_or_else(|error| panic!("{error}: {said}"));
     }
 
-    /// A profile of infrastructure `name`, with backups at `store` in `eu`, and the Secret for that.
+    /// A profile of infrastructure `name`, with backups at `store` in `eu`, and the Secret for
+    /// that.
     fn profile(&self, name: &str, store: &str) {
         self.create(&[secret(name), profile(name, store)]);
     }
 
-    /// A seed with a courier, which reaches this store and no other: whoever reports when a bucket is made may act on it, and
-    /// seeds of other tests do.
+    /// A seed with a courier, which reaches this store and no other, because any reporting seed may
+    /// act on a bucket, and seeds of other tests report.
     fn seed(&self, name: &str, of: &str, store: &str) {
         self.create(&[seed(name, of, store)]);
         self.couriers.serve(name);
@@ -110,7 +111,8 @@ impl Garden {
         }
     }
 
-    /// Waits until these entries have their places and their couriers know of it; gives their buckets.
+    /// Waits until these entries have their places and their couriers know of it; gives their
+    /// buckets.
     fn placed(&self, names: &[String]) -> BTreeMap<String, usize> {
         let names: BTreeSet<&String> = names.iter().collect();
         self.wait("the entries to be placed", || {
@@ -130,7 +132,8 @@ impl Garden {
         })
     }
 
-    /// Why an entry waits, once that has `part` in it: what it refers to may be seen a moment after it.
+    /// Why an entry waits, once that has `part` in it: what it refers to may be seen a moment after
+    /// it.
     fn waits_for(&self, name: &str, part: &str) -> String {
         self.wait(&format!("entry {name} to wait: {part}"), || {
             let status = self.entry(name)?.status.unwrap_or_default();
@@ -301,7 +304,7 @@ fn twenty_at_once_fill_the_fullest_bucket_and_never_pass_a_limit() {
     let late = garden.placed(&["race-late".to_owned()]);
     let third = placed.iter().find(|(_, count)| **count == 4).unwrap().0;
     assert_eq!(late.keys().next(), Some(third));
-    // Counted at the next look.
+    // Counted by the next plan.
     let counts = [("entries", 5), ("limit", 8)]
         .map(|(what, count)| format!("berth_garden_bucket_{what}{{bucket=\"{third}\"}} {count}"));
     garden.wait(&format!("{counts:?} in the metrics"), || {
@@ -434,7 +437,7 @@ fn an_entry_moves_when_its_writer_has_stopped_or_somebody_has_spoken() {
     is_held_by("move-b");
     garden.placed(&[name.to_owned()]);
 
-    // It is silent, and somebody knows why.
+    // It is silent, and a person has said why.
     garden.couriers.stop("move-b");
     to("move-a");
     let (operation, holder) = is_said("may be writing there still");
@@ -607,7 +610,7 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing_and_a_dead_seed_hin
     garden.wait("somebody else to remove it", || garden.is_gone("bec", &names[0]));
     assert_eq!(garden.tombstone(&known).unwrap()["data"]["who"], "back-b");
 
-    // Nobody refuses a bucket of other clusters.
+    // A bucket of other clusters is not refused.
     garden.profile("back-other", "unlimited");
     garden.seed("back-other", "back-other", "unlimited");
     let mut stray = entry("back-stray", "back-other");
@@ -646,7 +649,7 @@ fn a_seed_reads_the_credentials_of_its_buckets_and_no_others() {
     for verb in ["get", "list", "watch"] {
         assert!(!may("read-a", verb, ""), "{verb} of all");
     }
-    // Whoever makes it more gets it taken away.
+    // If another writer adds rules, the hub removes them.
     let role = "berth-garden-seed:read-a";
     let more = json!([{"op": "add", "path": "/rules/0/resourceNames/-", "value": "read-b"}]).to_string();
     garden.kubectl().run(&["patch", "role", role, "-n", "garden", "--type=json", "-p", &more]).unwrap();
@@ -664,7 +667,8 @@ fn a_seed_reads_the_credentials_of_its_buckets_and_no_others() {
     });
 }
 
-/// Moto makes keys as Amazon does, and holds to no policy: what they may do is not told by it.
+/// Moto issues keys as Amazon does, but enforces no policy, so the test cannot show what the keys
+/// may do.
 #[test]
 fn an_entry_has_keys_of_its_own_where_the_profile_wants_such() {
     let garden = garden();

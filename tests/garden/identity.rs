@@ -35,7 +35,7 @@ fn a_copy_of_a_cluster_carries_nothing_until_somebody_says_that_it_is_the_seed()
     for part in [own, "the-original", "garden.berth.dev/cluster"] {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
-    // Told again: it has had time to do more than that.
+    // Reported again: it has had time to do more than that.
     let at = |seed: &Value| conflict(seed).map(|one| one["lastUpdateTime"].clone());
     let again = becomes(hub, (SEEDS, "twin", ""), "told again", |seed| at(seed) != at(&told)).unwrap();
     assert_eq!(again["status"]["clusterUID"], "the-original");
@@ -48,7 +48,7 @@ fn a_copy_of_a_cluster_carries_nothing_until_somebody_says_that_it_is_the_seed()
     assert!(known.unwrap()["status"]["lastHeartbeatTime"].is_string());
     becomes(copy.kubectl(), (BUCKETS, "identity-1", ""), "made", |bucket| !bucket.is_null()).unwrap();
 
-    // Somebody says that it is yet another one, which writes there from now on.
+    // A person sets the annotation to a third cluster, which writes there from now on.
     let location = json!({
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
         "metadata": {"name": "identity-1", "namespace": "velero", "labels": {"garden.berth.dev/seed": "twin"}},

@@ -1,4 +1,4 @@
-//! Legacy mode: a cluster that goes on with a default location of its own, as the hub sees it.
+//! Legacy mode: a cluster that keeps a default location of its own, as the hub sees it.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! A whole life, with nothing played: hub controllers, agents, an S3-protocol server, and a berth that backs up.
+//! A whole life, with nothing played: hub controllers, agents, an S3-protocol server, and a berth
+//! that backs up.
 
 use std::time::Duration;
 
@@ -167,7 +168,7 @@ fn files(folder: &std::path::Path) -> usize {
 
 #[test]
 fn from_a_profile_to_a_backup_and_to_nothing_again() {
-    // Long enough for all that is to be seen of it, however long that takes.
+    // Long enough to see everything that the test wants to see.
     let grace = "--deletion-grace-period=aws=1h,aws/testing=1s";
     let hub = Hub::start("life", QUICK, &[grace, "--bucket-idle-delay=1s"]);
     let _report = hub.plane.report_on_panic();
@@ -189,7 +190,7 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     assert!(files(&folder.join("ship--1/velero/backups/first")) > 1);
     let others = files(&folder.join("ship--2"));
 
-    // Wrong keys: told with a code, and all is well again with the right ones.
+    // Wrong keys are reported with a code, and the right ones mend it.
     hub.keys(&hub.s3.keys.id, "wrong");
     for entry in ["ship--1", "ship--2"] {
         let told = hub.entry(entry, "unusable for its keys", |entry| {
@@ -237,7 +238,7 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
     );
     assert!(record["objects"].as_str().unwrap().parse::<u64>().unwrap() > 1, "{record:#}");
 
-    // Its seed leaves, and so does the last entry: nobody wants the bucket any more.
+    // Its seed and the last entry are deleted: the bucket is not needed any more.
     hub.is_for_testing("ship--2");
     hub.delete("ship--2");
     hub.entry("ship--2", "gone", Value::is_null);
@@ -305,7 +306,7 @@ fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_rem
     tug.ensure_runs().unwrap();
 }
 
-/// An old deletion in a member cluster says nothing of what is in that directory by now.
+/// An old deletion in a member cluster does not apply to what is in that directory by now.
 fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, agent: &mut Process) {
     hub.enter("late--1", "ship");
     hub.entry("late--1", "usable", is_usable);
@@ -323,7 +324,7 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, 
     let record = hub.tombstone("late--1");
     assert_eq!(record["who"], "tug", "{record:#}");
 
-    // Another cluster's by now.
+    // The directory is another cluster's by now.
     hub.enter("late--1", "tug");
     let again = hub.entry("late--1", "placed", has_succeeded);
     assert_eq!(again["spec"]["bucketName"], record["bucket"]);

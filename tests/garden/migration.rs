@@ -1,4 +1,5 @@
-//! From a bucket of a cluster's own into its directory of a shared one, with a real S3-protocol server.
+//! From a bucket of a cluster's own into its directory of a shared one, with a real S3-protocol
+//! server.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,13 +20,14 @@ use crate::support::process::in_own_session;
 use crate::support::{Berth, backup, wait_for};
 
 const ENTRY: &str = "ship--1";
-/// As fast as time passes for runs that wait until another one's mark is dead: seven seconds and a half, then.
+/// As fast as time passes for runs that wait until another one's mark is dead: seven seconds and a
+/// half, then.
 const QUICK: &str = "2";
 /// Requests to the store at the same time.
 const AT_ONCE: usize = 16;
 
-/// A berth with a location of its own bucket, `old`, and one of an entry in a shared bucket, as the courier makes it. Both in
-/// one S3 server.
+/// A berth with a location of its own bucket, `old`, and one of an entry in a shared bucket, as the
+/// courier makes it. Both in one S3 server.
 struct Site {
     berth: Berth,
     s3: S3,
@@ -43,7 +45,8 @@ impl Site {
         site
     }
 
-    /// The directory of the entry, in a folder of the same server that stands for the shared bucket.
+    /// The directory of the entry, in a folder of the same server that stands for the shared
+    /// bucket.
     fn share(&self) {
         std::fs::create_dir_all(self.s3.sibling("shared")).unwrap();
         let mut location = self.s3.location(ENTRY, &format!("{ENTRY}/velero"));
@@ -63,7 +66,8 @@ impl Site {
         self.berth.kubectl().run(&args).unwrap();
     }
 
-    /// The entry goes, with its directory; not what is noted of it. And another one comes, of the same name.
+    /// The entry goes, with its directory; not what is noted of it. And another one comes, of the
+    /// same name.
     fn replace_entry(&self) {
         let args = ["delete", "backupstoragelocations", ENTRY, "-n", self.berth.namespace()];
         self.berth.kubectl().run(&args).unwrap();
@@ -319,7 +323,7 @@ fn a_run_that_slept_while_another_ended_removes_nothing() {
             let copied = runtime.block_on(listing.try_collect::<Vec<_>>())?.len();
             Ok((is_over || copied >= goal).then_some(()))
         })?;
-        // Awake, it is in nobody's hands but its own.
+        // Once awake, the migration is its own again.
         let (ok, _, stderr) = site.migrate(&[]);
         if sleeper.try_wait()?.is_none() {
             signal(&sleeper, "-STOP");

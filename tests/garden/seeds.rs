@@ -150,7 +150,7 @@ fn a_seed_tells_of_what_it_was_given_and_of_nothing_else() {
             answer.stderr
         );
     }
-    // Whoever else may write statuses is not looked at.
+    // Other holders of the right to write statuses are not checked.
     merge(hub, bucket, &json!({"status": {"seed": "barge"}})).unwrap();
     assert_eq!(get(hub, HUB_BUCKETS, "told-1", "").unwrap().unwrap()["status"]["seed"], "barge");
 }

@@ -1,4 +1,5 @@
-//! What berth sets on buckets at S3, read back from the server by somebody else. The server is moto, which knows these calls.
+//! What berth sets on buckets at S3, read back from the server by another client. The server is
+//! moto, which knows these calls.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -113,7 +114,7 @@ fn make(moto: &Moto, region: &str, name: &str, more: &Value) -> String {
     description(&site.waits("to be healthy", BUCKETS, name, |bucket| bucket.is_some_and(is_healthy)).unwrap())
 }
 
-/// Has the agent look at it once more, and see to it that it did.
+/// Makes the agent reconcile it once more, and waits until it has.
 fn look_again(moto: &Moto, name: &str) -> String {
     let site = Site::shared();
     let looks = || {

@@ -18,8 +18,8 @@ pub const BUCKETS: &str = "backupbuckets.extensions.gardener.cloud";
 pub const ENTRIES: &str = "backupentries.extensions.gardener.cloud";
 pub const LOCATIONS: &str = "backupstoragelocations.velero.io";
 
-/// As fast as time passes for hubs and agents of tests that wait for silences, which are ten seconds then, and for what
-/// settles.
+/// As fast as time passes for hubs and agents of tests that wait for silences, which are ten
+/// seconds then, and for what settles.
 pub const QUICK: &str = "4";
 /// As it passes elsewhere: for those that are killed again and again, and must not seem to be gone.
 pub const USUAL: &str = "1";
@@ -52,8 +52,9 @@ pub fn user_of(seed: &str) -> (String, &'static str) {
     (format!("system:serviceaccount:{SEEDS_NAMESPACE}:{seed}"), "system:serviceaccounts:garden-seeds")
 }
 
-/// The agent of a member cluster. In the hub it may do what a seed may, and no more; it has the hub's pace. A short Lease is for
-/// those that are killed again and again: on a busy machine whoever has one loses it, and with it what it has seen.
+/// The agent of a member cluster. In the hub it may do what a seed may, and no more; it has the
+/// hub's pace. A short Lease is for those that are killed again and again: on a busy machine
+/// whoever has one loses it, and with it what it has seen.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -93,8 +94,8 @@ pub fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
     define(plane, &berth_api::crd::velero(), &["velero"])
 }
 
-/// Both, for tests that do not disturb them. Nobody decides in this hub and nobody executes in this member cluster: the tests
-/// do, with a provider that the agent does not serve.
+/// Both, for tests that do not disturb them. This hub has no leader and this member cluster no
+/// executor: the tests act as both, with a provider that the agent does not serve.
 pub struct Played {
     pub hub: ControlPlane,
     pub member: Member,
@@ -118,7 +119,7 @@ impl Played {
                 "spec": {"cloudProfileName": "packet", "region": "ewr1"},
             }),
         )?;
-        // What a hub gives to a seed, and nobody decides on here.
+        // What a hub gives to a seed. No leader decides here.
         let (user, _) = user_of("ship");
         hub.kubectl().run(&[
             "create",

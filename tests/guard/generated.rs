@@ -1,5 +1,5 @@
-//! Policies that ask for rights to an object by its name: it has one when they are asked, though whoever creates it leaves the
-//! name to the API server (`generateName`).
+//! Policies that ask for rights to an object by its name: the object has a name when they are
+//! evaluated, even if the API server generates it (`generateName`).
 
 use berth_core::mover::MoverKind;
 use serde_json::{Value, json};
@@ -26,7 +26,8 @@ fn backup(rest: &Value) -> Value {
     unnamed(object)
 }
 
-/// Whoever lacks the right is refused for that, and whoever has it is not refused for want of a name to ask for.
+/// A user without the right is refused for that reason, and a user with the right is not refused
+/// because the name is missing.
 #[test]
 fn who_leaves_the_name_to_the_api_server_is_judged_by_the_same_rights() {
     let plane = with_movers();
@@ -67,7 +68,7 @@ fn who_leaves_the_name_to_the_api_server_is_judged_by_the_same_rights() {
         let created = create("generated-editor", object);
         assert!(created.status.success(), "{object}: {}", created.stderr);
     }
-    // Where backups go is for whoever may create a location.
+    // Only a user who may create locations decides where backups go.
     let location = unnamed(json!({
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {},
         "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}},

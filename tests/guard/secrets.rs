@@ -1,4 +1,5 @@
-//! Secrets of namespaces that others use, too: the agent of a member may write them all, as far as its roles go.
+//! Secrets of namespaces that others use, too: the agent of a member may write them all, as far as
+//! its roles go.
 
 use berth_api::keys;
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use crate::support::{manifest, wait_for};
 
 const NS: &str = "carried-secrets";
 const SEED: &str = "garden.berth.dev/seed";
-/// Somebody else's finalizer.
+/// Another controller's finalizer.
 const KEPT: &str = "a.example/kept";
 
 fn secret(name: &str, labels: Value) -> String {

@@ -1,4 +1,5 @@
-//! Velero's service account where no Velero is: whoever may make service accounts could have it.
+//! Velero's service account where there is no Velero: any user who may create service accounts
+//! could have it.
 
 use serde_json::json;
 

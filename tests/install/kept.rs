@@ -1,4 +1,4 @@
-//! Flags that somebody added to a Deployment: kept, or named before anything is written.
+//! Flags that an administrator added to a Deployment are kept, or named before anything is written.
 
 use std::path::Path;
 

@@ -125,7 +125,7 @@ fn the_way_to_the_hub_is_kept_in_a_secret_and_told_nobody(plane: &ControlPlane, 
     assert_eq!((agent_args(plane), digest(plane)), (args.clone(), before.clone()));
     told.push(install(admin, &["--garden-member", "--image=mirror/berth:next"]));
     assert!(told[3].contains("deployment/berth-garden-agent in velero unchanged"), "{}", told[3]);
-    // Another way takes new pods, and is told as another one.
+    // Another way of installing takes new pods, and is reported as another one.
     let other = [hub.as_str(), "--seed=other"];
     told.push(run(admin, &[&["install", "--diff"], &other[..]].concat(), true));
     let line = |sign: char, mark: &str| {
@@ -176,7 +176,7 @@ fn what_only_berth_lets_go_of_is_named(plane: &ControlPlane, admin: &Path) {
         member("BackupBucket", "shared", "aws"),
         member("BackupEntry", "one", "aws"),
         member("BackupEntry", "two", "aws"),
-        // Somebody else's extension acts on it.
+        // Another extension acts on it.
         member("BackupEntry", "three", "openstack"),
         entry,
     ];

@@ -1,4 +1,5 @@
-//! Backups that run while it changes who runs them, or while berth is removed. No controller runs here: they stay as they are.
+//! Backups that run while it changes who runs them, or while berth is removed. No controller runs
+//! here: they stay as they are.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The member part of shared buckets: by kustomize, by Helm, by the binary, as objects and as a chart's files.
+//! The member part of shared buckets: by kustomize, by Helm, by the binary, as objects and as a
+//! chart's files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -89,7 +90,7 @@ fn install(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_berth")).arg("install").args(args).output().unwrap()
 }
 
-/// With a token that nobody else has.
+/// With a token that no other client has.
 fn write_kubeconfig(path: &Path, token: &str) {
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "hub",

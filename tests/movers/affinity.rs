@@ -1,5 +1,6 @@
-//! With berth: every alternative of `loadAffinity` counts. The examples are those of Velero's design "Generic Data Path Load
-//! Affinity Enhancement", with its very JSON; the scheduler is a real one.
+//! With berth: every alternative of `loadAffinity` counts. The examples are those of Velero's
+//! design "Generic Data Path Load Affinity Enhancement", with its very JSON; the scheduler is a
+//! real one.
 
 use std::path::PathBuf;
 
@@ -300,8 +301,8 @@ impl Stage {
         pod
     }
 
-    /// As a node-agent does. A webhook that could not read in time what the pod is for leaves it as it is, and says so: then it is
-    /// made once more.
+    /// As a node-agent does. A webhook that could not read in time what the pod is for leaves it as
+    /// it is, and says so: then it is made once more.
     fn create(&self, pod: &Value) -> Value {
         wait_for("a pod to be placed", PATIENCE, || {
             let answer =
@@ -347,7 +348,8 @@ impl Stage {
         wait_for(&format!("{pod} to be on {node}"), PATIENCE, is_there).unwrap();
     }
 
-    /// With each of these nodes alone open the pod lands there; with all others open but these it stays Pending.
+    /// With each of these nodes alone open the pod lands there; with all others open but these it
+    /// stays Pending.
     fn lands_on(&self, case: &Case, allowed: &[&str]) {
         self.open(allowed, false);
         for node in allowed.iter().copied() {
@@ -376,7 +378,8 @@ impl Stage {
             if is_pending.unwrap() {
                 return name;
             }
-            // The scheduler hears of nodes and of pods by two watches: it had not heard yet that this one is closed.
+            // The scheduler hears of nodes and of pods by two watches: it had not heard yet that
+            // this one is closed.
             self.delete(&name);
         }
         panic!("pods land on nodes that are closed: {closed:?}")
@@ -427,7 +430,7 @@ fn pods_of_data_movers_land_where_any_alternative_allows() {
     let mapped = Case { claim_class: WORKER, ..Case::backup(KIBISHII, of_type("Standard_B2ms")) };
     stage.lands_on(&mapped, &["b2"]);
 
-    // It waits for its consumer, so the node of that is the one.
+    // The volume waits for its consumer, so the consumer's node is chosen.
     stage.configure(RESTORE_PVC);
     let selected = Case { choice: None, selected_node: Some("central"), ..Case::restore(KIBISHII, b4()) };
     stage.lands_on(&selected, &["central"]);
@@ -439,14 +442,15 @@ fn pods_of_data_movers_land_where_any_alternative_allows() {
     }));
     stage.configure(&two.to_string());
     stage.lands_on(&Case::restore(KIBISHII, b4()), &["b4", "b2"]);
-    // It has nobody to wait for.
+    // It has no consumer to wait for.
     let replaced = storage_class(KIBISHII, "Immediate").to_string();
     let args = ["replace", "--force", "-f", "-"];
     stage.cluster.kubectl().run_with(&args, &replaced).unwrap();
     stage.configure(RESTORE_PVC);
     stage.lands_on(&Case::restore(KIBISHII, b4()), &["b4"]);
 
-    // Node-agents that run go on choosing as they did. What counts is what the configuration says now.
+    // Node-agents that run go on choosing as they did. What counts is what the configuration says
+    // now.
     two["loadAffinity"][0]["nodeSelector"]["matchLabels"][TYPE] = json!("Standard_B8ms");
     stage.write_config(&two.to_string()).unwrap();
     stage.wait_placed_by(&Case::restore(KIBISHII, b4()), "Standard_B8ms");

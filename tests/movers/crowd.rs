@@ -1,5 +1,6 @@
-//! Hundreds of all kinds at once, while who grants sees everything late and is killed, and node-agents are, too. The
-//! node-agents are played, all in this process: as many stock ones would need a machine each.
+//! Hundreds of all kinds at once, while who grants sees everything late and is killed, and
+//! node-agents are, too. The node-agents are played, all in this process: as many stock ones would
+//! need a machine each.
 
 use std::time::Duration;
 
@@ -23,8 +24,9 @@ const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 const CLIENTS: usize = 4;
 /// Calls at once of one client.
 const AT_ONCE: usize = 8;
-/// What a grant may have been decided on is older by that much: what the proxy adds, and some time to decide. A busy machine
-/// takes more: some times what it stood still for, because a decision is some calls.
+/// What a grant may have been decided on is older by that much: what the proxy adds, and some time
+/// to decide. A busy machine takes more: some times what it stood still for, because a decision is
+/// some calls.
 const SLACK: Duration = Duration::from_secs(2);
 const CALLS: u32 = 4;
 
@@ -126,7 +128,8 @@ impl Crowd {
             self.limit,
             history.work().unwrap()
         );
-        // Places are taken as they are seen to be free: how many at once depends on how fast node-agents are.
+        // Places are taken as they are seen to be free: how many at once depends on how fast
+        // node-agents are.
         assert!(1 < most && most <= self.limit, "{most}");
         ensure_in_order(&history, self.limit, self.late + SLACK + stall * CALLS);
     }
@@ -154,7 +157,7 @@ fn scenery(limit: usize) -> Vec<Value> {
         json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "node-agent", "namespace": NAMESPACE},
             "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
                 "spec": {"containers": [container]}}}}),
-        // All uploads are of this one: nobody takes it over here.
+        // All uploads are of this Backup, which no controller takes over here.
         json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "snapshot", "namespace": SOURCE},
             "spec": {"source": {"persistentVolumeClaimName": "data"}}}),

@@ -1,8 +1,10 @@
-//! Data movers whose node-agent is gone, of all kinds and in every phase in which they hold a place: with stock node-agents, of
-//! which one is killed and does not come back, and pods that are held on its node. Stock Velero leaves an Accepted one its
-//! place for half an hour, and a Prepared one until somebody cancels it, hours later.
+//! Data movers whose node-agent is gone, of all kinds and in every phase in which they hold a
+//! place: with stock node-agents, of which one is killed and does not come back, and pods that are
+//! held on its node. Stock Velero leaves an Accepted data mover its place for half an hour, and a
+//! Prepared one until a person cancels it hours later.
 //!
-//! The controller has less patience here than in a cluster: for how long it has some is told by `berth_core`'s own tests.
+//! The controller has less patience here than in a cluster; the tests of `berth_core` say how long
+//! it waits.
 
 use std::time::{Duration, Instant};
 
@@ -157,7 +159,8 @@ fn accepted_ones_begin_anew_or_fail(scene: &Scene<'_>) {
         .unwrap();
     }
     println!("a node died: all that could begin anew gave its place up after {:?}", killed.elapsed());
-    // Velero has moved its snapshot: no node-agent would find it, but for this one, had it come back.
+    // Velero has moved its snapshot: no node-agent would find it, but for this one, had it come
+    // back.
     scene.wait_phase(Kind::DataUpload, &upload, "Failed", PATIENCE);
     let steps = scene.burst.history.steps().unwrap();
     let of_upload = steps.iter().filter(|step| step.kind == Kind::DataUpload && step.name == upload);
@@ -242,7 +245,7 @@ fn a_prepared_upload_begins_without_its_agent(scene: &Scene<'_>) {
 /// Their snapshots are where they were.
 fn what_a_dead_agent_accepted_and_did_not_begin_with_begins_anew_elsewhere(scene: &Scene<'_>) {
     let [_, dead, other] = NODES;
-    // A pod that another agent makes there would be nobody's to carry: that is not what is tested.
+    // No agent would carry a pod that another agent creates there, which is not tested here.
     scene.burst.open(&[other]).unwrap();
     // Each node-agent waits with the first that it has accepted: of three both have one.
     let uploads = scene.burst.create_unready("unready", 3).unwrap();

@@ -38,7 +38,7 @@ fn calls(berth: &Berth) -> anyhow::Result<usize> {
     Ok(counts.sum())
 }
 
-/// Of a berth whose control plane nobody else uses: counters are of the whole API server.
+/// Of a berth that has its control plane to itself, because counters are of the whole API server.
 pub fn pods_that_are_no_data_movers_never_reach_the_webhook(berth: &Berth) {
     let create = |object: &Value| berth.kubectl().run_with(&["create", "-f", "-"], &object.to_string());
     // The API server learns of a webhook through a watch.
@@ -60,7 +60,7 @@ pub fn pods_that_are_no_data_movers_never_reach_the_webhook(berth: &Berth) {
     };
     let many: Vec<Value> = (0..ORDINARY).map(ordinary).collect();
     create(&json!({"apiVersion": "v1", "kind": "List", "items": many})).unwrap();
-    // In another namespace even a data mover's would be nobody's.
+    // In another namespace berth ignores even a data mover's pod.
     let mut elsewhere = mover_pod(Kind::DataUpload);
     elsewhere["metadata"]["namespace"] = json!("default");
     create(&elsewhere).unwrap();

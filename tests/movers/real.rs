@@ -1,4 +1,5 @@
-//! The whole way, without berth and with it: stock Velero, its node-agents and its data movers, a CSI driver, an S3 server.
+//! The whole way, without berth and with it: stock Velero, its node-agents and its data movers, a
+//! CSI driver, an S3 server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ const APP: &str = "app";
 /// Of an application without claims.
 const KEPT: &str = "kept";
 const BASH: &str = "bash:test";
-/// Of the server. It looks every three seconds, in place of ten, whether the data has been moved: each look starts a plugin.
+/// Of the server. It looks every three seconds, in place of ten, whether the data has been moved:
+/// each look starts a plugin.
 const FLAGS: [&str; 2] = ["--features=EnableCSI", "--item-operation-sync-frequency=3s"];
 
 /// Writes into a folder of its own on the first node, and stays.
@@ -150,7 +152,7 @@ fn stock_velero_moves_data_out_and_in() {
     let made = cluster.kubectl().create(NAMESPACE, &[backup("moved", spec)]).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
     let pod = mover(&cluster, "data");
-    // Of two alternatives for a class only the first is taken.
+    // Of two alternatives for a class only the first counts.
     assert_eq!(terms(&pod), [["kubernetes.io/os NotIn windows", "pool In one"]]);
     let container = pod.spec.as_ref().unwrap().containers.first().unwrap();
     assert_eq!(container.command.as_deref().unwrap(), ["/velero", "data-mover", "backup"]);
@@ -189,8 +191,8 @@ fn stock_velero_moves_data_out_and_in() {
     drop(velero);
 }
 
-/// Backs up an application of its own, whose claim is of [`IMMEDIATE`], moving its data. Until it is Completed; gives the pod
-/// that did it.
+/// Backs up an application of its own, whose claim is of [`IMMEDIATE`], moving its data. Until it
+/// is Completed; gives the pod that did it.
 fn moved(cluster: &Cluster, csi: &mut Csi, app: &str) -> Pod {
     let plane = cluster.plane();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": app}});
@@ -205,8 +207,8 @@ fn moved(cluster: &Cluster, csi: &mut Csi, app: &str) -> Pod {
     pod
 }
 
-/// Alternatives of which only the second leads anywhere: Velero alone would take the first, and wait there for half an hour.
-/// Two of them are the documented examples, as they stand.
+/// Alternatives of which only the second leads anywhere: Velero alone would take the first, and
+/// wait there for half an hour. Two of them are the documented examples, as they stand.
 #[test]
 fn with_berth_the_second_alternative_will_do() {
     const SIZE: &str = "beta.kubernetes.io/instance-type";

@@ -1,4 +1,5 @@
-//! What a stock node-agent does when something is not to be Accepted yet: what a gate in front of it can build on.
+//! What a stock node-agent does when something is not to be Accepted yet: what a gate in front of
+//! it can build on.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -130,8 +131,9 @@ fn a_conflict_is_taken_for_another_agent(gate: &Gate, kind: Kind) {
     assert_eq!(gate.refused(&held).len(), 2);
 }
 
-/// It is tried again ten times a second, by the only worker that there is for the kind: what was accepted before does not begin,
-/// and so never makes room for what waits. A gate must not answer so here.
+/// It is tried again ten times a second, by the only worker that there is for the kind: what was
+/// accepted before does not begin, and so never makes room for what waits. A gate must not answer
+/// so here.
 fn a_conflict_is_fought_over_and_holds_up_all_others(gate: &Gate, kind: Kind) {
     let (early, held) = (format!("early-{}", kind.plural()), format!("held-{}", kind.plural()));
     gate.hold(&held, CONFLICT);
@@ -148,7 +150,8 @@ fn a_conflict_is_fought_over_and_holds_up_all_others(gate: &Gate, kind: Kind) {
     gate.wait_phase(kind, &held, "Completed");
 }
 
-/// An error, after which it is tried again when twice the last time has passed, or when something is written.
+/// An error, after which it is tried again when twice the last time has passed, or when something
+/// is written.
 fn a_prohibition_is_asked_about_again_ever_less_often(gate: &Gate, kind: Kind) {
     let (held, other) = (format!("forbidden-{}", kind.plural()), format!("free-{}", kind.plural()));
     gate.hold(&held, FORBIDDEN);
@@ -163,7 +166,7 @@ fn a_prohibition_is_asked_about_again_ever_less_often(gate: &Gate, kind: Kind) {
     gate.let_go(kind, &held);
 }
 
-/// Neither asked about nor an error, until its place is told.
+/// Neither asked about nor an error until it has a place.
 fn what_is_not_for_this_node_is_left_alone(gate: &Gate, kind: Kind) {
     let (hidden, other) = (format!("hidden-{}", kind.plural()), format!("seen-{}", kind.plural()));
     let mut object = gate.burst.one(kind, &hidden, NODE).unwrap();

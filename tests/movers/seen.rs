@@ -1,5 +1,5 @@
-//! What people see: `berth queue movers` and `berth node-agent check`, beside stock node-agents. See [`super::soothing`] for the
-//! scene.
+//! What people see: `berth queue movers` and `berth node-agent check`, beside stock node-agents.
+//! See [`super::soothing`] for the scene.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,8 @@ fn line<'t>(table: &'t str, name: &str) -> Vec<&'t str> {
     found.unwrap_or_else(|| panic!("no {name} in\n{table}")).split_whitespace().collect()
 }
 
-/// Two of five have a place, and keep it until what this gives is ready. There are node-agents on the first two of three nodes.
+/// Two of five have a place, and keep it until what this gives is ready. There are node-agents on
+/// the first two of three nodes.
 pub fn people_see_who_has_a_place_and_where_movers_may_run(
     cluster: &Cluster,
     burst: &Burst<'_>,

@@ -1,4 +1,5 @@
-//! Nobody grants any more, or what says who does is gone: nobody waits for ever, and the limit holds as long as somebody does.
+//! No leader grants any more, or the ledger is gone: no data mover waits for ever, and the limit
+//! holds as long as a leader grants.
 
 use std::time::Duration;
 
@@ -56,8 +57,8 @@ fn only_pods_of_data_movers_are_asked_about_and_nobody_waits_for_one_who_does_no
     let plane = ControlPlane::start().unwrap();
     plane.define().unwrap();
     define_movers(&plane).unwrap();
-    // Whoever grants gives a sign every two seconds then. The webhook waits for one as long as in a cluster: nothing here is so
-    // slow that it would miss one.
+    // The granting leader then writes to the ledger every two seconds. The webhook waits for such a
+    // write as long as in a cluster, because nothing here is so slow that it would miss one.
     let options = Options {
         controller_args: vec!["--mover-grants-silent-after=6s".to_owned()],
         ..Options::new(program(), NAMESPACE)
@@ -92,7 +93,7 @@ fn nobody_waits_for_one_who_does_not_grant_any_more(berth: &mut Berth) {
     create(berth.kubectl(), "second");
     assert!(accept(berth.kubectl(), "second").unwrap_err().contains("waits for a place"));
 
-    // Who grants notices that its ledger is gone; nobody passes meanwhile.
+    // The leader notices that its ledger is gone; no data mover passes meanwhile.
     berth.kubectl().run(&["delete", "configmap", LEDGER, "-n", NAMESPACE]).unwrap();
     wait_for("the ledger to be written again", PATIENCE, || {
         assert!(accept(berth.kubectl(), "second").unwrap_err().contains("waits for a place"));
@@ -120,8 +121,9 @@ fn nobody_waits_for_one_who_does_not_grant_any_more(berth: &mut Berth) {
     assert_eq!(annotation(berth.kubectl(), "second", "granted").unwrap(), "");
     assert!(accept(berth.kubectl(), "second").unwrap_err().contains("waits for a place"));
 
-    // Nobody grants: who was refused is woken, and may pass. How long a webhook waits for a sign is told in
-    // `src/movers/ledger/tests.rs`; this one waits for less, when there is nobody any more who could be late.
+    // No leader grants: refused data movers are nudged, and may pass. `src/movers/ledger/tests.rs`
+    // says how long a webhook waits for a write of the ledger; this one waits for less, because no
+    // leader is left that could be late.
     berth.controller.process.kill().unwrap();
     assert!(accept(berth.kubectl(), "second").unwrap_err().contains("waits for a place"));
     berth.replace_webhook(&["--mover-grants-silent-after=2s"]).unwrap();

@@ -1,4 +1,5 @@
-//! With berth: never more than `prepareQueueLength` at a time, in the order in which they were created.
+//! With berth: never more than `prepareQueueLength` at a time, in the order in which they were
+//! created.
 
 use std::time::Duration;
 
@@ -36,8 +37,9 @@ fn leader(cluster: &Cluster) -> String {
     names.find(|name| holder.starts_with(name.as_str())).unwrap_or_else(|| panic!("{holder} is no pod"))
 }
 
-/// Stories of one scene, one after the other: all that they need takes longer than they do. A stock node-agent asks the API
-/// server five times a second, so that each movement takes more than a second, whatever the pace is.
+/// Stories of one scene, one after the other: all that they need takes longer than they do. A stock
+/// node-agent asks the API server five times a second, so that each movement takes more than a
+/// second, whatever the pace is.
 #[test]
 fn all_kinds_keep_to_the_limit_and_the_order_people_see_it_and_another_limit_counts_at_once() {
     let cluster = Cluster::start_with_nodes(images(), many(3)).unwrap();
@@ -57,8 +59,9 @@ fn all_kinds_keep_to_the_limit_and_the_order_people_see_it_and_another_limit_cou
     a_limit_that_is_changed_counts_at_once(&cluster, &burst);
 }
 
-/// All kinds share one limit, which holds at every resourceVersion, also when the one that counts is killed. `first`: DataUploads
-/// that have all places until their snapshots are ready, and two that wait; a PodVolumeBackup waits beside them.
+/// All kinds share one limit, which holds at every resourceVersion, also when the one that counts
+/// is killed. `first`: DataUploads that have all places until their snapshots are ready, and two
+/// that wait; a PodVolumeBackup waits beside them.
 fn all_kinds_keep_to_the_limit_and_the_order(cluster: &Cluster, burst: &Burst<'_>, first: &[String]) {
     burst.create(Kind::PodVolumeBackup, "backup", 3).unwrap();
     burst.create(Kind::DataUpload, "later", 4).unwrap();
@@ -126,7 +129,8 @@ struct Drained {
     took: Duration,
 }
 
-/// Thirty uploads that are there when ten node-agents start. Half a second until a pod runs, half a second of data.
+/// Thirty uploads that are there when ten node-agents start. Half a second until a pod runs, half a
+/// second of data.
 fn drain(with_berth: bool) -> Drained {
     let cluster = Cluster::start_with_nodes(images(), many(10)).unwrap();
     let pace = Pace { start: Duration::from_millis(500), run: Duration::from_millis(500) };

@@ -1,4 +1,4 @@
-//! Many at once, with played pods: how many a stock Velero prepares at a time when it is told how many.
+//! Many at once, with played pods: how many a stock Velero prepares at a time if it has a limit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What a manifest asks for is what a program gets. The programs are bash, with nothing but its own commands.
+//! What a manifest asks for is what a program gets. The programs are bash, with nothing but its own
+//! commands.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use crate::support::wait_for;
 
 const NAMESPACE: &str = "default";
 const IMAGE: &str = "bash:here";
-/// Does nothing until it is told to end.
+/// Does nothing until it gets the signal to end.
 const WAIT: &str = "coproc read; wait";
 /// Longer than anything here takes, in seconds.
 const GRACE: u64 = 300;

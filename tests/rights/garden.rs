@@ -1,5 +1,5 @@
-//! Rights of the hub of shared buckets. Its objects are the whole cluster's: another berth would do what one may not, so
-//! each has its turn alone.
+//! Rights of the hub of shared buckets. Its objects are the whole cluster's: another berth would do
+//! what one may not, so each has its turn alone.
 
 use std::sync::OnceLock;
 

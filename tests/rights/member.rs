@@ -1,5 +1,5 @@
-//! Rights of the agent in a member cluster. It leads alone, so each has its turn alone. The cluster is its own hub, in which
-//! nobody decides: that is played.
+//! Rights of the agent in a member cluster. One agent leads at a time, so the tests run one after
+//! another. The cluster is its own hub without a leader; the test plays the hub.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::support::process::in_own_session;
 use crate::support::{ControlPlane, Process, port, wait_for};
 
 const DUTY: &str = "garden-agent";
-/// No store that berth knows: nobody executes what is carried.
+/// berth serves no such store: no executor acts on the synced objects.
 const PLAYED: &str = "played";
 const HUB_ENTRIES: &str = "backupentries.garden.berth.dev";
 const HUB_BUCKETS: &str = "backupbuckets.garden.berth.dev";
@@ -116,8 +116,8 @@ pub fn needed_for(role: &Value, rule: usize) -> Option<&'static str> {
     RIGHTS.iter().find(|right| right.rule == rule && right.is_of(role)).map(|right| right.needed_for)
 }
 
-/// Several Roles go by each of the agent's names, and by that of the hub's seeds: the namespace of those that are not in berth's
-/// own.
+/// Several Roles go by each of the agent's names, and by that of the hub's seeds: the namespace of
+/// those that are not in berth's own.
 pub fn elsewhere(role: &Value) -> Option<&str> {
     let is_of_seeds = role["metadata"]["name"] == "berth-garden-seeds";
     let namespace = role["metadata"]["namespace"].as_str()?;
@@ -165,14 +165,14 @@ impl Site {
         command.arg("--filesystem-root").arg(self.plane.folder());
         command.arg("--hub-kubeconfig").arg(self.plane.kubeconfig());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
-        // An Event that nobody takes is nothing that people should be woken for.
+        // An Event that the API server refuses is no reason to alert people.
         command.env("BERTH_LOG", "info,berth::events=debug");
         let log = self.plane.folder().join(format!("{name}.log"));
         Ok((Process::start("berth garden agent", command, &log)?, log))
     }
 
-    /// Something to do for every rule: a bucket and an entry of this cluster, the second of which goes and leaves its data; and
-    /// the same of the hub.
+    /// Something to do for every rule: a bucket and an entry of this cluster, the second of which
+    /// goes and leaves its data; and the same of the hub.
     fn give_work(&self, name: &str) -> anyhow::Result<()> {
         let kubectl = self.plane.kubectl();
         let own = format!("{name}-own");

@@ -1,4 +1,5 @@
-//! Data movers of all kinds beside a Velero that nobody runs: whatever berth does with them, it does here.
+//! Data movers of all kinds beside a Velero that does not run: everything that berth does with
+//! them, it does here.
 
 use berth_core::mover::MoverKind;
 use serde_json::{Value, json};
@@ -8,7 +9,8 @@ use crate::support::{Berth, ControlPlane, wait_for};
 
 const CONFIG: &str = "node-agent-config";
 const AGENT: &str = "node-agent";
-/// Of the controller, in place of 25 s and two minutes: nobody here is only late.
+/// The controller's patience, in place of 25 s and two minutes, because no node-agent here is
+/// merely late.
 pub const PATIENCE_OF_CONTROLLER: [&str; 2] = ["--mover-orphaned-after=1s", "--mover-given-up-after=2s"];
 /// Long ago: before its configuration was written, and longer than anything takes.
 const LONG_AGO: &str = "2020-01-01T00:00:00Z";
@@ -99,8 +101,8 @@ pub fn mover(kind: MoverKind, name: &str, namespace: &str, lost: bool) -> Value 
     object
 }
 
-/// What is there before berth comes: an application with a volume, a node-agent and its configuration, and what another one
-/// left behind.
+/// What is there before berth comes: an application with a volume, a node-agent and its
+/// configuration, and what another one left behind.
 pub fn prepare(plane: &ControlPlane, namespace: &str) {
     let (apps, node) = (apps(namespace), node(namespace));
     let config = json!({
@@ -185,7 +187,7 @@ pub fn prepare(plane: &ControlPlane, namespace: &str) {
         &waits.to_string(),
     ];
     kubectl.run(&args).unwrap();
-    // Nobody here would take it off once the claim is not in use.
+    // No controller here would remove the finalizer once the claim is not in use.
     patch(&["pvc", "lost"], &json!({"metadata": {"finalizers": null}}));
 }
 
@@ -228,7 +230,8 @@ fn with_all_rules_data_movers_get_places_and_what_is_left_behind_begins_anew() {
         assert!(plane.kubectl().run(&args).unwrap().contains("rights"), "{name}");
     }
     let phase = |kind, name| field(plane, namespace, kind, name, "{.status.phase}");
-    // A node-agent that was away for some time is taken to be gone, and what cannot begin anew is given up.
+    // A node-agent that was away for some time counts as gone, and data movers that cannot begin
+    // again are given up.
     wait_for("what was lost to begin anew", PATIENCE, || {
         let anew = phase(MoverKind::DataDownload, "lost") == "New";
         Ok((anew && phase(MoverKind::DataUpload, "taken-over") == "Failed").then_some(()))

@@ -41,7 +41,7 @@ impl Hold {
         self.begin().await;
     }
 
-    /// For whoever answers.
+    /// For the side that answers.
     pub(crate) fn begin(&self) -> impl Future<Output = ()> + Send + use<> {
         self.asked.cancel();
         self.let_go.clone().cancelled_owned()

@@ -1,5 +1,5 @@
-//! An API server that lives in the test: it answers what the test has written down for it, in memory, and keeps what was
-//! written to it.
+//! An API server that lives in the test: it answers what the test has written down for it, in
+//! memory, and keeps what was written to it.
 //!
 //! ```ignore
 //! let api = Scripted::new()
@@ -11,9 +11,9 @@
 //! api.finish();
 //! ```
 //!
-//! A request that no line answers fails the test, and so does an answer that nobody asked for. Use it under a paused clock
-//! (`#[tokio::test(start_paused = true)]`): the clock moves on by itself when everything waits, so that time-outs and
-//! periods are exact and take no time.
+//! A request that no line answers fails the test, and so does an answer that no request asked for.
+//! Use it under a paused clock (`#[tokio::test(start_paused = true)]`): the clock moves on by
+//! itself when everything waits, so that time-outs and periods are exact and take no time.
 
 #![allow(clippy::panic, reason = "a test is to fail where its script is not kept")]
 
@@ -138,8 +138,9 @@ impl Scripted {
         self.test.script.state.lock().asked.clone()
     }
 
-    /// Resolves when every `next` and `once` has been asked for, and whoever asked has done with the answer what can be done
-    /// without waiting. That is known because a paused clock moves on only when everything waits.
+    /// Resolves when every `next` and `once` has been asked for, and the client has done with the
+    /// answer what can be done without waiting. That is known because a paused clock moves on only
+    /// when everything waits.
     ///
     /// # Panics
     /// After a minute of the test's clock.
@@ -167,7 +168,7 @@ impl Scripted {
     }
 }
 
-/// Of the test's clock: whoever waits for longer waits for ever.
+/// Of the test's clock: a wait that lasts longer never ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Drop for Test {
@@ -227,7 +228,8 @@ impl Service<Request<Body>> for Server {
         Poll::Ready(Ok(()))
     }
 
-    /// Which line answers is chosen here and not in the future, so that requests are counted in the order of their calls.
+    /// Which line answers is chosen here and not in the future, so that requests are counted in the
+    /// order of their calls.
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (head, body) = request.into_parts();
         // kube makes its requests of bytes that are there.

@@ -19,7 +19,8 @@ use crate::watch_stream::Watch;
 
 pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A request, as a script has it. A watch and a page that goes on are asked for by name: a plain `get` is neither.
+/// A request, as a script has it. A watch and a page that goes on are asked for by name: a plain
+/// `get` is neither.
 #[derive(Clone)]
 pub struct Ask {
     pub(crate) method: Method,
@@ -85,7 +86,7 @@ impl Ask {
         self.method == Method::GET
     }
 
-    /// The page of a list that goes on with this token.
+    /// The page of a list that continues at this token.
     #[must_use]
     pub fn page(self, token: &str) -> Self {
         Self { page: Some(token.to_owned()), ..self }
@@ -236,7 +237,8 @@ impl Line {
         Self { hold: Some(hold.clone()), ..self }
     }
 
-    /// For what nobody has written down. It is an answer and not a panic, because it is given in a task of the client's.
+    /// For a request without a line in the script. It is an answer and not a panic, because it is
+    /// given in a task of the client's.
     pub(crate) fn unscripted(ask: Ask, fault: &str) -> Self {
         ask.replies(Reply::json(501, refusal(501, fault)))
     }

@@ -96,7 +96,7 @@ impl Watch {
     }
 
     fn send(&self, sent: Sent) {
-        // Nobody listens where the code under test has let go of its watch.
+        // Sending fails if the code under test has dropped its watch.
         let _ = self.sender.send(sent);
     }
 

@@ -1,4 +1,5 @@
-//! berth as it runs in a cluster: webhook and controller as processes of their own, each under its own identity.
+//! berth as it runs in a cluster: webhook and controller as processes of their own, each under its
+//! own identity.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -18,10 +19,11 @@ const BUCKET: &str = "backups";
 /// For the controllers of a test that kills a leader, and so waits for its Lease.
 /// Renewed within two thirds of it: a busy machine must be able to.
 pub const SHORT_LEASE: &str = "--lease-duration=6s";
-/// For those of a test that kills leaders again and again, and minds nothing of one that loses its Lease.
+/// For those of a test that kills leaders again and again, and minds nothing of one that loses its
+/// Lease.
 pub const SHORTEST_LEASE: &str = "--lease-duration=2s";
 
-/// How berth is to be run.
+/// How to run berth.
 #[derive(Clone)]
 pub struct Options {
     /// The binary.
@@ -29,7 +31,7 @@ pub struct Options {
     pub namespace: String,
     pub concurrent_backups: u16,
     pub item_block_workers: u16,
-    /// Velero runs the backups; whoever asks for that has made the default location.
+    /// Velero runs the backups; the test that asks for this has created the default location.
     pub beside_velero: bool,
     /// It judges shared buckets. At most one of a control plane does.
     pub garden: bool,
@@ -118,7 +120,8 @@ impl Server {
         self.health
     }
 
-    /// Ends it as a cluster does: a controller frees its Lease, so that the next one need not wait for its end.
+    /// Ends it as a cluster does: a controller frees its Lease, so that the next one need not wait
+    /// for its end.
     ///
     /// # Errors
     /// When it does not end.
@@ -135,8 +138,9 @@ impl Server {
     }
 }
 
-/// Waits until the API server goes by the roles that have been written: what it refuses before is no fault
-/// of theirs. It learns of each kind in the order of writing, so the last of each kind tells.
+/// Waits until the API server goes by the roles that have been written: what it refuses before is
+/// no fault of theirs. It learns of each kind in the order of writing, so the last of each kind
+/// tells.
 fn await_roles(plane: &ControlPlane, namespace: &str) -> anyhow::Result<()> {
     let account = format!("system:serviceaccount:{namespace}:berth-controller");
     let rights = [("Cluster", "watch-all-over"), ("", "watch-here")];
@@ -198,8 +202,9 @@ impl Berth {
         for webhook in
             objects.iter_mut().filter_map(|object| object.get_mut("webhooks")?.as_array_mut()).flatten()
         {
-            // An API server on a busy machine may need more than the two seconds of the manifests for a call, and would admit
-            // the Backup without a place. A webhook that is down refuses the connection, however long the time-out is.
+            // An API server on a busy machine may need more than the two seconds of the manifests
+            // for a call, and would admit the Backup without a place. A webhook that is down
+            // refuses the connection, however long the time-out is.
             webhook["timeoutSeconds"] = json!(30);
         }
         plane.install(objects)?;
@@ -235,7 +240,8 @@ impl Berth {
         Ok(())
     }
 
-    /// Waits until both processes are ready and the API server can call the webhooks. After a restart, too.
+    /// Waits until both processes are ready and the API server can call the webhooks. After a
+    /// restart, too.
     ///
     /// # Errors
     /// When one of them ends, or it takes too long.
@@ -265,8 +271,8 @@ impl Berth {
             .with_context(|| format!("berth is not ready ({seen})"))
     }
 
-    /// Waits until the webhook knows that location, of which it learns through a watch: for a moment it waits with a review of
-    /// a Backup that goes there, and then refuses it.
+    /// Waits until the webhook knows that location, of which it learns through a watch: for a
+    /// moment it waits with a review of a Backup that goes there, and then refuses it.
     ///
     /// # Errors
     /// When it takes too long.
@@ -325,7 +331,8 @@ impl Berth {
         start_controller(&self.plane, &self.options, name, &self.folder)
     }
 
-    /// Kills the webhook, and starts one with these flags besides in its place: until it is ready nobody is asked.
+    /// Kills the webhook, and starts one with these additional flags in its place. Until the new
+    /// one is ready, no webhook is asked.
     ///
     /// # Errors
     /// When the new one cannot be started or does not become ready.
@@ -358,7 +365,8 @@ impl Berth {
         logs
     }
 
-    /// Leaves all of it running, once `save` has kept the lines that `tests/support/janitor` reads in order to end it.
+    /// Leaves all of it running, once `save` has kept the lines that `tests/support/janitor` reads
+    /// in order to end it.
     ///
     /// # Errors
     /// When `save` fails, or the control plane is not this berth's own.

@@ -18,7 +18,8 @@ static KNOWN: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 /// Process id of the running `get`, else 0.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// Where each of `names` is. Asks once per process; a first build takes minutes, its progress goes to stderr.
+/// Where each of `names` is. Asks once per process; a first build takes minutes, its progress goes
+/// to stderr.
 ///
 /// # Errors
 /// When one is neither found nor built.
@@ -56,7 +57,8 @@ pub fn get<const N: usize>(names: [&str; N]) -> anyhow::Result<[PathBuf; N]> {
     paths.try_into().map_err(|_| anyhow::anyhow!("as many paths as names"))
 }
 
-/// A file to lock, for what there is one of on this machine. In the cache folder: in one for all, somebody else may own it.
+/// A file to lock, for what exists once on this machine. It is in the cache folder, because in a
+/// folder for all users another user may own it.
 ///
 /// # Errors
 /// When it cannot be opened.

@@ -134,7 +134,8 @@ impl Gcs {
         let [program] = binaries::get(["fake-gcs-server"])?;
         let address = address(plane)?;
         let (host, port) = (address.ip().to_string(), address.port().to_string());
-        // Versions only in memory. It loads what is in a folder, and there is none: so the janitor knows it.
+        // Versions only in memory. It loads what is in a folder, and there is none: so the janitor
+        // knows it.
         let none = plane.folder().join(format!("gcs-{name}"));
         let mut command = in_own_session(&program);
         command.args(["-scheme", "http", "-host", &host, "-port", &port, "-backend", "memory"]);
@@ -153,7 +154,7 @@ impl Gcs {
         format!("http://{}", self.address)
     }
 
-    /// The data of a Secret as Gardener writes it. The key is for nobody.
+    /// The data of a Secret as Gardener writes it. No server accepts the key.
     pub fn secret(&self) -> Value {
         let file = json!({
             "type": "service_account", "project_id": "clusters", "client_email": "berth@clusters.example",

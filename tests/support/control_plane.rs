@@ -1,4 +1,5 @@
-//! A real control plane for one process: etcd and kube-apiserver on loopback, or all that runs pods.
+//! A real control plane for one process: etcd and kube-apiserver on loopback, or all that runs
+//! pods.
 
 mod keys;
 mod programs;
@@ -24,12 +25,12 @@ use programs::PATIENCE;
 /// How much of a control plane.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// etcd and kube-apiserver on loopback: objects are kept, nobody acts on them.
+    /// etcd and kube-apiserver on loopback: objects are kept, and no controller acts on them.
     Objects,
     /// The same of an API server that knows no ValidatingAdmissionPolicy.
     ObjectsWithoutPolicies,
-    /// Besides, kube-controller-manager, kube-scheduler, and a network of their own for pods, on which the API server
-    /// listens. Takes root.
+    /// Besides, kube-controller-manager, kube-scheduler, and a network of their own for pods, on
+    /// which the API server listens. Takes root.
     Pods,
 }
 
@@ -95,7 +96,8 @@ impl ControlPlane {
                 "of objects"
             }
             Some([controllers, scheduler]) => {
-                // Ten seconds after it was started, kube-controller-manager ends where the API server is not healthy yet.
+                // Ten seconds after it was started, kube-controller-manager ends where the API
+                // server is not healthy yet.
                 plane.wait_answers("/healthz")?;
                 let (folder, keys) = (&plane.folder, &keys);
                 plane.others = vec![
@@ -103,7 +105,8 @@ impl ControlPlane {
                     programs::start_scheduler(&scheduler, folder, &kubeconfig)?,
                 ];
                 plane.wait_answers("/readyz")?;
-                // No pod can be created before. What is made for one namespace will be made for all.
+                // No pod can be created before. What is made for one namespace will be made for
+                // all.
                 plane.wait_answers("/api/v1/namespaces/default/serviceaccounts/default")?;
                 plane.wait_answers("/api/v1/namespaces/default/configmaps/kube-root-ca.crt")?;
                 "with pods"
@@ -150,7 +153,7 @@ impl ControlPlane {
         &self.url
     }
 
-    /// The same, as pods are told it.
+    /// The same address, as pods get it.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -209,8 +212,8 @@ impl ControlPlane {
         ReportOnPanic { logs: self.logs() }
     }
 
-    /// Applies the project's CustomResourceDefinitions, once. For two seconds more the API server delays whoever creates
-    /// such an object.
+    /// Applies the project's CustomResourceDefinitions, once. For two seconds more the API server
+    /// delays every create of such an object.
     ///
     /// # Errors
     /// When the API server refuses them.
@@ -254,7 +257,8 @@ impl ControlPlane {
         Ok(kubeconfig)
     }
 
-    /// Leaves it running, once `save` has kept the lines that `tests/support/janitor` reads in order to end it.
+    /// Leaves it running, once `save` has kept the lines that `tests/support/janitor` reads in
+    /// order to end it.
     ///
     /// # Errors
     /// When `save` fails, or the control plane is about to end anyway.

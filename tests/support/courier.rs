@@ -1,4 +1,5 @@
-//! The couriers of seeds, played: they report, and say of what the hub tells them that it is done. No store is touched.
+//! The couriers of seeds, played: they report, and say of what the hub tells them that it is done.
+//! No store is touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,7 +25,7 @@ const REPORT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
 const AT_ONCE: usize = 16;
 
-/// What couriers saw and are to do.
+/// What couriers saw and must do.
 #[derive(Default)]
 struct Script {
     /// Each with how far its clock is ahead.
@@ -79,7 +80,8 @@ impl Couriers {
         self.script.lock().alive.insert(seed.to_owned(), ahead);
     }
 
-    /// Of this entry backups run: whoever writes there does not let it go yet; or it does.
+    /// Sets whether backups of this entry run. The cluster that writes there does not hand it over
+    /// while they do.
     pub fn keep_busy(&self, entry: &str, is_busy: bool) {
         let busy = &mut self.script.lock().busy;
         if is_busy {
@@ -204,7 +206,7 @@ async fn follow<K>(
 ) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
-        // An interrupted watch begins anew.
+        // An interrupted watch begins again.
         if let Ok(event) = event {
             observe(event);
         }
@@ -219,7 +221,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// A conflict is an answer, too: the next version is looked at anew.
+    /// A conflict is an answer, too: the next version is judged again.
     async fn write(&self, client: &Client) {
         let patch = json!({"metadata": {"resourceVersion": self.version}, "status": self.status});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));

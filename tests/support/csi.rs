@@ -1,7 +1,9 @@
-//! Volumes, snapshots and clones as a CSI driver makes them: a driver of the tests, and the real sidecars and controller beside it.
+//! Volumes, snapshots and clones as a CSI driver makes them: a driver of the tests, and the real
+//! sidecars and controller beside it.
 //!
-//! All are programs of this machine rather than pods: they talk to the API server and to one another, not to nodes. A
-//! volume is a folder of this machine, which pods of a [`Cluster`] that claim it have in their file system.
+//! All are programs of this machine rather than pods: they talk to the API server and to one
+//! another, not to nodes. A volume is a folder of this machine, which pods of a [`Cluster`] that
+//! claim it have in their file system.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +18,8 @@ use crate::wait::PATIENCE;
 pub const DRIVER: &str = "csi.berth.test";
 /// A StorageClass whose volumes are made at once, and reached from everywhere.
 pub const IMMEDIATE: &str = "immediate";
-/// A StorageClass whose volumes are made once a pod wants them, and reached from the zone of its node only.
+/// A StorageClass whose volumes are made once a pod wants them, and reached from the zone of its
+/// node only.
 pub const ZONAL: &str = "zonal";
 pub const SNAPSHOT_CLASS: &str = "snapshots";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -53,7 +56,8 @@ impl Csi {
             command.arg(format!("--kubeconfig={}", plane.kubeconfig().display()));
             // As many as there may be: at the usual limits thirty snapshots take a minute.
             command.args(["--kube-api-qps=200", "--kube-api-burst=400"]);
-            // Two of them that write the same object: the slower one would be at it again after a second.
+            // Two of them that write the same object: the slower one would be at it again after a
+            // second.
             command.arg("--retry-interval-start=100ms").args(args);
             Process::start(name, command, &folder.join(format!("{name}.log")))
         };

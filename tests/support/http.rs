@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Status and body of a GET.
 ///
 /// # Errors
-/// When nobody answers, or not in HTTP.
+/// When no server answers, or not in HTTP.
 pub fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

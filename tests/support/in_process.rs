@@ -1,5 +1,6 @@
-//! kubectl's commonest commands without a process, which takes some 100 ms of a core: tests ask for objects thousands of times while
-//! they wait, and write hundreds. What is not known here is kubectl's own.
+//! kubectl's commonest commands without a process, which takes some 100 ms of a core: tests ask for
+//! objects thousands of times while they wait, and write hundreds. What is not known here is
+//! kubectl's own.
 
 mod args;
 mod read;
@@ -39,17 +40,17 @@ static RUNTIME: LazyLock<Option<Runtime>> = LazyLock::new(|| {
         .build()
         .ok()
 });
-/// By the text of its kubeconfig: a file may be written anew with another identity.
+/// By the text of its kubeconfig, because a file may be overwritten with another identity.
 static CONNECTIONS: Mutex<BTreeMap<String, Arc<Connection>>> = Mutex::new(BTreeMap::new());
 
-/// What kubectl answers to `args`, if they are among those that are known here. `None`: ask kubectl, which also says why
-/// something cannot be read.
+/// What kubectl answers to `args`, if they are among those that are known here. `None`: ask
+/// kubectl, which also says why something cannot be read.
 pub fn answer(kubeconfig: &Path, args: &[&str], stdin: &str) -> Option<Answer> {
     let asked = Asked::parse(args, stdin)?;
     run(kubeconfig, asked.patience(), |connection| async move { connection.answer(&asked).await })
 }
 
-/// Names of all that the API server serves, as `PLURAL.GROUP`, asked anew.
+/// Names of all types that the API server serves, as `PLURAL.GROUP`, asked again.
 pub fn served(kubeconfig: &Path) -> Option<BTreeSet<String>> {
     run(kubeconfig, PATIENCE, |connection| async move {
         let kinds = connection.discovered().await?;
@@ -90,7 +91,7 @@ fn run<T: Send + 'static, F: Future<Output = Option<T>> + Send>(
 /// Types of bodies.
 const JSON: &str = "application/json";
 
-/// As kubectl makes it for whoever asks.
+/// As kubectl makes it for the user who asks.
 fn request(
     method: Method,
     path: &str,
@@ -128,7 +129,7 @@ impl Kind {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Somebody's definition has brought it.
+    /// An administrator's definition has brought it.
     fn is_custom(&self) -> bool {
         self.group().contains('.') && !self.group().ends_with(".k8s.io")
     }
@@ -216,8 +217,8 @@ impl Connection {
         }
     }
 
-    /// One request; again, as kubectl does, where the answer says when to come back. Fails with what kubectl prints when there
-    /// is none.
+    /// One request; again, as kubectl does, where the answer says when to come back. Fails with
+    /// what kubectl prints when there is none.
     async fn send(&self, request: &Request<Vec<u8>>) -> Result<Reply, String> {
         let failed = |error: &dyn std::fmt::Display| format!("Unable to connect to the server: {error}\n");
         let mut tried = 0;
@@ -263,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// The kind of that name. A definition may have come since the last look.
+    /// The kind of that name. A definition may have come since the last request.
     async fn kind(&self, name: &str) -> Option<Kind> {
         let name = name.to_lowercase();
         let known = || self.kinds.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
@@ -307,8 +308,8 @@ fn status(is_well: bool) -> ExitStatus {
     if is_well { ExitStatus::default() } else { ExitStatus::from_raw(1 << 8) }
 }
 
-/// Adds all kinds of a group of a discovery under each of their names. A kind is of the first version that has it, which is the
-/// preferred one, and the first group with a name has it.
+/// Adds all kinds of a group of a discovery under each of their names. A kind is of the first
+/// version that has it, which is the preferred one, and the first group with a name has it.
 fn names_of(group: &Value, found: &mut BTreeMap<String, Kind>) {
     let name = group["metadata"]["name"].as_str().unwrap_or_default();
     for version in group["versions"].as_array().into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! The process that tidies up after us, whatever becomes of us. See the script `janitor` beside this file.
+//! The process that tidies up after us, whatever becomes of us. See the script `janitor` beside
+//! this file.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,13 +15,15 @@ pub struct Janitor {
 }
 
 impl Janitor {
-    /// Makes a folder: it and all programs that name it go when this value is dropped, or when this process ends.
+    /// Makes a folder: it and all programs that name it go when this value is dropped, or when this
+    /// process ends.
     ///
     /// # Errors
     /// When the folder cannot be made, or bash or setsid is missing.
     pub fn start() -> anyhow::Result<Self> {
-        // In a session of its own: Ctrl-C in a terminal reaches all of ours. And it makes the folder, so that there is
-        // no moment at which the folder is there and nobody would remove it.
+        // It runs in a session of its own, because Ctrl-C in a terminal reaches all processes of
+        // ours. It also creates the folder, so that the folder never exists without a process that
+        // will remove it.
         let mut child = Command::new("setsid")
             .arg("bash")
             .arg(script())
@@ -52,7 +55,8 @@ impl Janitor {
         stdin.write_all(lines.as_bytes()).context("the janitor is gone")
     }
 
-    /// Leaves everything as it is, once `save` has kept the lines that the script reads in order to end it later.
+    /// Leaves everything as it is, once `save` has kept the lines that the script reads in order to
+    /// end it later.
     ///
     /// # Errors
     /// When `save` fails, or the janitor is gone, and so everything else will be.

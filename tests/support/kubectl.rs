@@ -126,8 +126,9 @@ impl Kubectl {
         self.answer(&["create", "--namespace", namespace, "-f", "-"], &list.to_string())
     }
 
-    /// Waits until the API server serves all that its definitions define, and says so to whoever looks for a kind: it does
-    /// neither before a definition is established, and may do both a moment later.
+    /// Waits until the API server serves all that its definitions define, and lists it in
+    /// discovery: it does neither before a definition is established, and may do both a moment
+    /// later.
     ///
     /// # Errors
     /// When the definitions cannot be read, or one is not served in time.
@@ -156,7 +157,8 @@ impl Kubectl {
         Ok(self.run(&args)?.trim().to_owned())
     }
 
-    /// Waits until the API server knows that this user may do that: it learns of roles through watches.
+    /// Waits until the API server knows that this user may do that: it learns of roles through
+    /// watches.
     ///
     /// # Errors
     /// When kubectl cannot be run, or it takes too long.
@@ -182,14 +184,14 @@ impl Kubectl {
     }
 
     /// # Errors
-    /// When there is no such Backup.
+    /// When there is no Backup of that name.
     pub fn backup(&self, namespace: &str, name: &str) -> anyhow::Result<Backup> {
         let text = self.run(&["get", "backups.velero.io", name, "--namespace", namespace, "-o", "json"])?;
         Ok(serde_json::from_str(&text)?)
     }
 
     /// # Errors
-    /// When there is no such Backup.
+    /// When there is no Backup of that name.
     pub fn phase(&self, namespace: &str, name: &str) -> anyhow::Result<BackupPhase> {
         Ok(self.backup(namespace, name)?.phase())
     }

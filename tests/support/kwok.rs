@@ -1,5 +1,5 @@
-//! A kubelet that really runs commands: kwok, for one node whose pods it does nothing else for. What is run in a pod of that node
-//! runs on this machine, as us.
+//! A kubelet that really runs commands: kwok, for one node. It does nothing else for the node's
+//! pods. What is run in a pod of that node runs on this machine, as us.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,8 +14,8 @@ use crate::wait::PATIENCE;
 pub struct Kwok {
     pub process: Process,
     node: String,
-    /// kwok asks nobody who he is, and runs commands as us in whatever pod the address names. It does so only
-    /// for containers of these names, which nobody else on this machine can guess.
+    /// kwok asks nobody who he is, and runs commands as us in whatever pod the address names. It
+    /// does so only for containers of these names, which nobody else on this machine can guess.
     containers: [String; 2],
 }
 

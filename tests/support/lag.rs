@@ -1,5 +1,5 @@
-//! A TCP proxy on loopback that hands on what a server says only after a while: its client sees everything late, watches as
-//! well as answers, in order and whole.
+//! A TCP proxy on loopback that hands on what a server says only after a while: its client sees
+//! everything late, watches as well as answers, in order and whole.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;

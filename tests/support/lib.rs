@@ -1,7 +1,9 @@
-//! The real thing for tests, demo and bench: etcd and kube-apiserver, berth on top of them, kubectl.
+//! The real thing for tests, demo and bench: etcd and kube-apiserver, berth on top of them,
+//! kubectl.
 //!
-//! Nothing here needs an async runtime that outlives a call, so that tests with runtimes of their own can share
-//! one control plane. Whatever is started is ended by `janitor`, however this process ends.
+//! Nothing here needs an async runtime that outlives a call, so that tests with runtimes of their
+//! own can share one control plane. Whatever is started is ended by `janitor`, however this process
+//! ends.
 
 pub mod backup;
 pub mod berth;
@@ -46,10 +48,10 @@ pub fn project() -> &'static Path {
     here.ancestors().nth(2).unwrap_or(here)
 }
 
-/// What that variable says, if it is set: the tests of `make test-large` are told larger numbers.
+/// The value of that variable, if it is set: `make test-large` sets larger numbers.
 ///
 /// # Panics
-/// When it is set to what is no such number: the test would be smaller than it was asked to be.
+/// When its value is no number, because the test would be smaller than intended.
 pub fn number<N: std::str::FromStr>(variable: &str, usual: N) -> N {
     let Ok(text) = std::env::var(variable) else { return usual };
     let number = text.parse().ok();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{target, times};
 
-/// Of one log that is printed, and of a line of it, in characters: what is printed has to leave the cause in sight.
+/// The most characters of a printed log, and of one line of it, so that the cause stays in sight.
 const LINES: usize = 8;
 const LONGEST_LINE: usize = 200;
 
@@ -16,7 +16,8 @@ pub fn tail(log: &Path, count: usize) -> String {
     lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
 }
 
-/// Prints the end of each log and copies all of it to `target/test-logs/NAME/`. For a test that fails.
+/// Prints the end of each log and copies all of it to `target/test-logs/NAME/`. For a test that
+/// fails.
 pub fn report(name: &str, logs: &[PathBuf]) {
     let folder = target().join("test-logs").join(name.replace("::", "."));
     let made = std::fs::create_dir_all(&folder);

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 /// Namespace for which the manifests are written.
 const WRITTEN_FOR: &str = "velero";
 
-/// Name of the webhook configurations, and what is appended to other cluster-scoped names, so that berths of several
-/// namespaces stand side by side.
+/// Name of the webhook configurations, and what is appended to other cluster-scoped names, so that
+/// berths of several namespaces stand side by side.
 pub fn suffixed(name: &str, namespace: &str) -> String {
     if namespace == WRITTEN_FOR { name.to_owned() } else { format!("{name}-{namespace}") }
 }
@@ -21,27 +21,28 @@ pub fn suffixed(name: &str, namespace: &str) -> String {
 /// The CustomResourceDefinitions.
 ///
 /// # Errors
-/// When they cannot be made.
+/// When they cannot be rendered.
 pub fn definitions() -> anyhow::Result<Vec<Value>> {
     let mut objects = render(&Settings::new(WRITTEN_FOR))?;
     objects.retain(|object| object["kind"] == "CustomResourceDefinition");
     Ok(objects)
 }
 
-/// What an installation consists of, but for the definitions and what needs a kubelet: for `namespace`, with webhooks that
-/// are called at `webhook_url`, for a berth that runs backups or one that lets Velero run them. Nothing in it judges shared
-/// buckets: most are in no namespace, and berths that stand side by side would all be asked about all of them.
+/// What an installation consists of, but for the definitions and what needs a kubelet: for
+/// `namespace`, with webhooks that are called at `webhook_url`, for a berth that runs backups or
+/// one that lets Velero run them. Nothing in it judges shared buckets: most are in no namespace,
+/// and berths that stand side by side would all be asked about all of them.
 ///
 /// # Errors
-/// When they cannot be made.
+/// When they cannot be rendered.
 pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyhow::Result<Vec<Value>> {
     Ok(without_garden(objects_with_garden(namespace, webhook_url, beside_velero)?))
 }
 
-/// [`objects`] for a namespace without Velero: its service account is nobody.
+/// [`objects`] for a namespace without Velero, whose service account is not trusted.
 ///
 /// # Errors
-/// When they cannot be made.
+/// When they cannot be rendered.
 pub fn objects_without_velero(namespace: &str, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
     Ok(without_garden(fitted(&Settings::new(namespace), webhook_url)?))
 }
@@ -69,7 +70,7 @@ fn without_garden(mut objects: Vec<Value>) -> Vec<Value> {
 /// [`objects`], and what judges shared buckets. For one berth of a control plane.
 ///
 /// # Errors
-/// When they cannot be made.
+/// When they cannot be rendered.
 pub fn objects_with_garden(
     namespace: &str,
     webhook_url: &str,
@@ -110,7 +111,7 @@ pub fn suffixed_role(kind: &str, name: &str, namespace: &str) -> String {
 /// Takes one rule out of a role.
 ///
 /// # Errors
-/// When there is no such rule.
+/// When the role has no rule like it.
 pub fn take_rule(objects: &mut [Value], kind: &str, role: &str, index: usize) -> anyhow::Result<()> {
     let found =
         objects.iter_mut().find(|object| object["kind"] == kind && object["metadata"]["name"] == role);

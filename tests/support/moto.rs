@@ -1,4 +1,5 @@
-//! moto: a server that knows the settings of S3's buckets, as far as it goes: see tests/control-plane/README.md.
+//! moto: a server that knows the settings of S3's buckets, as far as it goes: see
+//! tests/control-plane/README.md.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl Moto {
         json!({"accessKeyID": self.keys.id, "secretAccessKey": self.keys.secret})
     }
 
-    /// A signed request of somebody who is not berth. `path` begins with the bucket.
+    /// A signed request of a client other than berth. `path` begins with the bucket.
     ///
     /// # Errors
     /// When there is no answer.
@@ -123,7 +124,7 @@ impl Moto {
         Ok(())
     }
 
-    /// What it was asked so far about a bucket, whoever asked: as in `GET ?encryption=`.
+    /// The requests so far about a bucket, of all clients, as in `GET ?encryption=`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -139,7 +140,8 @@ impl Moto {
     }
 }
 
-/// Texts of a document, each with the names of the elements around it but the outermost one, in their order.
+/// Texts of a document, each with the names of the elements around it but the outermost one, in
+/// their order.
 ///
 /// # Errors
 /// When it is no XML.

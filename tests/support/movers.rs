@@ -1,7 +1,9 @@
-//! Many data movements at once, with stock Velero's node-agents and nothing else of it: no server, no CSI driver, no data.
+//! Many data movements at once, with stock Velero's node-agents and nothing else of it: no server,
+//! no CSI driver, no data.
 //!
-//! What a node-agent wants to find is there as objects made by hand, and the pods that it makes are played: see
-//! [`Player`](player::Player). What happens is told by a watch that misses nothing: see [`History`].
+//! The objects that a node-agent needs are created by hand, and the pods that it creates are
+//! played: see [`Player`](player::Player). A watch that misses nothing records what happens: see
+//! [`History`].
 
 mod agents;
 mod burst;

@@ -1,7 +1,7 @@
 //! A network for pods: a bridge with addresses of its own, and a namespace for each pod behind it.
 //!
-//! Nothing leads out of it: no route, no forwarding. The janitor takes it down; it knows what is ours by the name of the
-//! throw-away folder.
+//! Nothing leads out of it: no route, no forwarding. The janitor takes it down; it knows what is
+//! ours by the name of the throw-away folder.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -59,7 +59,7 @@ impl Network {
 
     fn make_bridge(&mut self) -> anyhow::Result<()> {
         let lock = lock_file("network")?;
-        // Until it is closed: nobody else takes what we find free.
+        // Until it is closed, no other process takes the network that we find free.
         lock.lock()?;
         let taken = taken()?;
         let start = std::process::id().to_le_bytes()[0];
@@ -69,7 +69,8 @@ impl Network {
             .with_context(|| format!("every network in {}.{}.0.0/16 is taken", PREFIX[0], PREFIX[1]))?;
         let bridge = self.bridge();
         let (mac, address) = (self.mac(BRIDGE), self.address());
-        // With a hardware address of its own it does not take over those of the pods that come and go.
+        // With a hardware address of its own it does not take over those of the pods that come and
+        // go.
         let lines = format!(
             "link add {bridge} address {mac} type bridge\n\
              address add {address}/24 dev {bridge}\n\
@@ -130,7 +131,7 @@ impl Network {
         self.ip(namespace, &["-n", namespace], &inside)
     }
 
-    /// Takes it down. Nobody may be in there any more.
+    /// Removes it. No process may run in it any more.
     ///
     /// # Errors
     /// When `ip` fails.
@@ -156,7 +157,8 @@ impl Network {
         Ok(host)
     }
 
-    /// The file of commands names the folder, so that the janitor knows a program that is left of us.
+    /// The file of commands names the folder, so that the janitor knows a program that is left of
+    /// us.
     fn ip(&self, name: &str, options: &[&str], lines: &str) -> anyhow::Result<()> {
         let direction = if options.contains(&"-n") { "inside" } else { "outside" };
         let file = self.folder.join("network").join(format!("{name}-{direction}"));

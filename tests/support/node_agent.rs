@@ -17,11 +17,11 @@ pub const NAME: &str = "node-agent";
 pub const CONFIG: &str = "node-agent-config";
 /// What one logs after it has read its configuration.
 const CONFIGURED: &str = "Controllers starting...";
-/// Label of the nodes that are to have one: see [`begin_where_wanted`].
+/// Label of the nodes that get one: see [`begin_where_wanted`].
 pub const WANTED: &str = "berth.test/node-agent";
 
-/// Starts one on every node, with this configuration (see `NodeAgentConfigs` of Velero), and waits until they are ready. The
-/// namespace and its service account `velero` must be there.
+/// Starts one on every node, with this configuration (see `NodeAgentConfigs` of Velero), and waits
+/// until they are ready. The namespace and its service account `velero` must be there.
 ///
 /// # Errors
 /// When the program is missing, the API server refuses something, or they do not become ready.
@@ -43,7 +43,8 @@ pub fn begin(cluster: &Cluster, namespace: &str, config: &Value, more: &[&str]) 
     cluster.plane().apply(objects)
 }
 
-/// [`begin`] on those nodes only that have the label [`WANTED`], as soon as they have it, and for as long.
+/// [`begin`] on those nodes only that have the label [`WANTED`], as soon as they have it, and for
+/// as long.
 ///
 /// # Errors
 /// As [`start`].
@@ -106,8 +107,9 @@ pub fn wait_ready(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     wait_count(cluster, namespace, cluster.nodes().len())
 }
 
-/// Until so many are ready, and no others are wanted. A pod of theirs is ready as soon as its process runs, which reads its
-/// configuration later: what is configured after this call, they do not read.
+/// Until so many are ready, and no others are wanted. A pod of theirs is ready as soon as its
+/// process runs, which reads its configuration later: what is configured after this call, they do
+/// not read.
 ///
 /// # Errors
 /// When they do not become ready.
@@ -180,7 +182,8 @@ fn config_map(namespace: &str, config: &Value) -> Value {
     })
 }
 
-/// As `velero install --use-node-agent` makes it. What it mounts and knows is handed on to every data-mover pod.
+/// As `velero install --use-node-agent` makes it. What it mounts and knows is handed on to every
+/// data-mover pod.
 fn daemon_set(cluster: &Cluster, namespace: &str, more: &[&str]) -> Value {
     let config = format!("--node-agent-configmap={CONFIG}");
     let args: Vec<&str> = ["node-agent", "server", &config].into_iter().chain(more.iter().copied()).collect();

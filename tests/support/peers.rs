@@ -21,8 +21,8 @@ use crate::wait::PATIENCE;
 
 /// Others may hold the one place for a stock Velero for as long as their restores take.
 const TURN: Duration = Duration::from_secs(3600);
-/// How often one is started before it is given up: it ends by itself when its caches or plugins take too long on a busy machine,
-/// and a cluster would start it again.
+/// How often one is started before it is given up: it ends by itself when its caches or plugins
+/// take too long on a busy machine, and a cluster would start it again.
 const STARTS: u32 = 3;
 const REGION: &str = "us-east-1";
 
@@ -58,7 +58,7 @@ impl Keys {
 pub struct S3 {
     pub process: Process,
     pub keys: Keys,
-    /// Of somebody else, who may have buckets of their own.
+    /// Credentials of another user, who may have buckets of their own.
     pub stranger: Keys,
     bucket: String,
     folder: PathBuf,
@@ -165,7 +165,8 @@ impl S3 {
     }
 }
 
-/// The namespace, the service account of Velero, the credentials, a location, and an empty Deployment `velero`, without which restores are not whole.
+/// The namespace, the service account of Velero, the credentials, a location, and an empty
+/// Deployment `velero`, without which restores are not whole.
 ///
 /// # Errors
 /// When the API server refuses something.
@@ -173,8 +174,8 @@ pub fn prepare(plane: &ControlPlane, namespace: &str, s3: &S3, prefix: &str) -> 
     let mut location = s3.location("default", prefix);
     location["metadata"]["namespace"] = json!(namespace);
     location["spec"]["default"] = json!(true);
-    // Each check of a stock Velero starts its plugin anew, and one that fails on a busy machine makes it fail every backup
-    // that it picks up before the next.
+    // Each check of a stock Velero starts its plugin again, and a check that fails on a busy
+    // machine makes Velero fail every backup that it picks up before the next one.
     location["spec"]["validationFrequency"] = json!("1m");
     let labels = json!({"deploy": "velero"});
     let deployment = json!({
@@ -250,7 +251,7 @@ pub fn velero(plane: &ControlPlane, namespace: &str, args: &[&str]) -> anyhow::R
     Ok(Answer { stdout: text(&output.stdout), stderr: text(&output.stderr), status: output.status })
 }
 
-/// A stock `velero server`. It always takes `*:8080`, so there is one at a time, whoever starts it.
+/// A stock `velero server`. It always takes `*:8080`, so only one runs at a time on this machine.
 pub struct Velero {
     pub process: Process,
     program: PathBuf,
@@ -298,7 +299,7 @@ impl Velero {
             command.args(["--disable-controllers", &disabled.join(",")]);
         }
         command.args(more).env("AWS_SHARED_CREDENTIALS_FILE", &credentials).env("HOME", &folder);
-        // It looks once a second, in place of every five, whether a snapshot is there.
+        // It checks once a second, in place of every five, whether a snapshot is there.
         command.env("CSI_SNAPSHOT_EARLY_FREQUENT_POLLING", "true");
         // It keeps credentials and archives there, under fixed names.
         command.env("TMPDIR", &scratch).env("VELERO_SCRATCH_DIR", &scratch);
@@ -308,7 +309,8 @@ impl Velero {
             let args = [&["patch"][..], &of_default, &["--type=merge", "-p", &patch]].concat();
             plane.kubectl().run(&args)
         };
-        // The look that is waited for has to do: it would fail whatever it picks up after a later one that failed.
+        // The look that is waited for has to do: it would fail whatever it picks up after a later
+        // one that failed.
         patch(json!({"spec": {"validationFrequency": "24h"}, "status": {"lastValidationTime": null}}))?;
         let process = Process::start("velero server", command, &folder.join("velero.log"))?;
         let mut started =
@@ -327,7 +329,7 @@ impl Velero {
             let status = &location["status"];
             let has_looked = !status["lastValidationTime"].is_null();
             if status["phase"] == "Unavailable" && has_looked {
-                // It looks soon at what it has never looked at.
+                // It soon checks a location that it has never checked.
                 patch(json!({"status": {"lastValidationTime": null}}))?;
             }
             Ok((status["phase"] == "Available" && has_looked).then_some(()))
@@ -371,13 +373,13 @@ impl Drop for Velero {
         self.end_group(Signal::SIGTERM);
         let _ = self.process.terminate(Duration::from_secs(10));
         self.end_group(Signal::SIGKILL);
-        // Whoever comes next takes its port.
+        // The next server takes its port.
         let _ = self.process.kill();
         let _ = self.turn.unlock();
     }
 }
 
-/// Between processes and between threads alike: every turn opens the file anew.
+/// It excludes processes and threads alike, because every turn opens the file again.
 fn take_turn() -> anyhow::Result<File> {
     let file = binaries::lock_file("stock-velero")?;
     wait_for("the turn of this stock Velero", TURN, || match file.try_lock() {

@@ -1,10 +1,12 @@
-//! Deployments that really run: a control plane with controllers and a scheduler, and this process in the place of the
-//! kubelet and the container engine of its nodes.
+//! Deployments that really run: a control plane with controllers and a scheduler, and this process
+//! in the place of the kubelet and the container engine of its nodes.
 //!
-//! A container is a program of this machine in a network namespace, a file system and an identity of its own, as its
-//! manifest asks for. Left out are images' own files (but for the program at `/berth`, or where the container's command has it, and the libraries of this machine),
-//! cgroups, seccomp, name resolution, Events, init containers, and everything that [`unsupported`](limits::unsupported)
-//! tells. Mounted Secrets, ConfigMaps and tokens are written once.
+//! A container is a program of this machine in a network namespace, a file system and an identity
+//! of its own, as its manifest asks for. Left out are images' own files (but for the program at
+//! `/berth`, or where the container's command has it, and the libraries of this machine), cgroups,
+//! seccomp, name resolution, Events, init containers, and everything that
+//! [`unsupported`](limits::unsupported) tells. Mounted Secrets, ConfigMaps and tokens are written
+//! once.
 
 mod container;
 mod environment;
@@ -46,7 +48,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// From nothing to two ready nodes. `images` are the programs that containers with those images run.
+    /// From nothing to two ready nodes. `images` are the programs that containers with those images
+    /// run.
     ///
     /// # Errors
     /// When a program is missing or does not come up, or we are not root.
@@ -79,8 +82,9 @@ impl Cluster {
         self.site.images.send_modify(|images| drop(images.insert(image.to_owned(), program.into())));
     }
 
-    /// From now on containers whose first argument is this one are started with these besides, which their manifests do not
-    /// show: periods that a test does not want to wait for. Those that run stay as they are.
+    /// From now on containers whose first argument is this one are started with these besides,
+    /// which their manifests do not show: periods that a test does not want to wait for. Those that
+    /// run stay as they are.
     pub fn add_args(&self, first: &str, more: &[&str]) {
         self.site.add_args(first, more);
     }
@@ -90,8 +94,8 @@ impl Cluster {
         self.site.set_variable(name, value);
     }
 
-    /// Pods that have this label, whatever its value, are played by the test from now on: nobody here runs them. Those that
-    /// run go on.
+    /// Pods with this label, whatever its value, are played by the test from now on and not run
+    /// here. Running ones continue.
     pub fn leave(&self, label: &str) {
         self.site.leave(label);
     }
@@ -117,7 +121,8 @@ impl Cluster {
         Ok(found.items)
     }
 
-    /// The sum of one of berth's metrics over its pods with this label, those that do not answer left out.
+    /// The sum of one of berth's metrics over its pods with this label, those that do not answer
+    /// left out.
     ///
     /// # Errors
     /// When they cannot be listed.
@@ -130,8 +135,8 @@ impl Cluster {
         Ok(self.pods(namespace, selector)?.iter().filter_map(of).sum())
     }
 
-    /// Those with this label that were ever bound to a node, as they were seen last: pods of data movements are gone before
-    /// anybody can ask for them.
+    /// Those with this label that were ever bound to a node, as they were seen last: pods of data
+    /// movements are gone before anybody can ask for them.
     pub fn pods_ever(&self, namespace: &str, label: &str) -> Vec<Pod> {
         let mut pods = self.site.ever();
         pods.retain(|pod| {

@@ -6,14 +6,14 @@ use std::sync::Mutex;
 
 use anyhow::Context as _;
 
-/// Below the range from which systems usually take ports for outgoing connections: one that is free now will
-/// most likely still be free when a program binds it.
+/// Below the range from which systems usually take ports for outgoing connections: one that is free
+/// now will most likely still be free when a program binds it.
 const FIRST: u32 = 20_000;
 const COUNT: u32 = 12_000;
 
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// A port that nobody listens on, given once in this process.
+/// A port on which no process listens, given once in this process.
 ///
 /// # Errors
 /// When all are taken.

@@ -12,7 +12,8 @@ use nix::unistd::Pid;
 use super::log;
 use super::wait::wait_for;
 
-/// Killed when dropped. Its command line must name the control plane's folder: so the janitor knows it.
+/// Killed when dropped. Its command line must name the control plane's folder: so the janitor knows
+/// it.
 pub struct Process {
     name: String,
     command: Command,
@@ -22,7 +23,8 @@ pub struct Process {
     started: Instant,
 }
 
-/// `program` in a session of its own: Ctrl-C in a terminal does not reach it. Its id is that of the program.
+/// `program` in a session of its own: Ctrl-C in a terminal does not reach it. Its id is that of the
+/// program.
 pub fn in_own_session(program: &Path) -> Command {
     let mut command = Command::new("setsid");
     command.arg(program);

@@ -80,7 +80,7 @@ impl Refusal {
                     return;
                 }
                 let (told, config, decide) = (Arc::clone(&told), Arc::clone(&config), Arc::clone(&decide));
-                // Whoever goes away is told nothing.
+                // A client that is gone gets no answer.
                 std::thread::spawn(move || drop(answer(stream, config, &told, &*decide)));
             }
         };

@@ -1,5 +1,5 @@
-//! Where the time of a run goes: a line of JSON for each test and each control plane, in the file that `BERTH_TIMES` names.
-//! The program `times` of `tests/tools` makes a table of them.
+//! Where the time of a run goes: a line of JSON for each test and each control plane, in the file
+//! that `BERTH_TIMES` names. The program `times` of `tests/tools` makes a table of them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,14 +15,15 @@ use super::wait::PATIENCE;
 /// The variable with the path of the file. Unset: nothing is recorded.
 pub const FILE: &str = "BERTH_TIMES";
 
-/// The variable with the time at which the run is to be over, in Unix seconds: CI would end it without a word.
+/// The variable with the time by which the run must be over, in Unix seconds, because CI would end
+/// it without a message.
 const END: &str = "BERTH_TESTS_END";
 
 /// Some waits fail with whole objects and logs. Their beginning says what was waited for.
 const LONGEST_FAILURE: usize = 1500;
 
-/// No test takes half of it on a busy machine. One that hangs outside of all waits would hold the run for ever, and nobody
-/// would learn its name.
+/// No test takes half of it on a busy machine. A test that hangs outside of all waits would hold
+/// the run for ever, and its name would stay unknown.
 const LONGEST_TEST: Duration = PATIENCE.saturating_mul(3);
 
 /// One line of the file.
@@ -46,7 +47,7 @@ impl Record {
         Self { kind: kind.to_owned(), what: what.to_owned(), seconds, failure: None, waits: BTreeMap::new() }
     }
 
-    /// Appends it to the file, if one is wanted. Nothing depends on it, so what goes wrong is not told.
+    /// Appends it to the file, if one is wanted. Nothing depends on it, so errors are not reported.
     pub fn save(&self) {
         let Some(path) = std::env::var_os(FILE) else { return };
         let Ok(line) = serde_json::to_string(self) else { return };
@@ -58,7 +59,8 @@ impl Record {
 }
 
 thread_local! {
-    /// libtest runs each test in a thread of its own, named after it, and the thread's end is the test's.
+    /// libtest runs each test in a thread of its own, named after it, and the thread's end is the
+    /// test's.
     static CLOCK: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 
@@ -79,8 +81,8 @@ fn running() -> MutexGuard<'static, BTreeMap<String, Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process when a test hangs, or at the end that [`END`] gives, and says what ran then. A thread cannot be ended
-/// alone. The janitor ends what was started.
+/// Ends the process when a test hangs, or at the end that [`END`] gives, and says what ran then. A
+/// thread cannot be ended alone. The janitor ends what was started.
 fn watch() {
     let end: Option<u64> = std::env::var(END).ok().and_then(|end| end.parse().ok());
     loop {

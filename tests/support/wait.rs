@@ -6,8 +6,8 @@ use anyhow::bail;
 
 use super::times::Wait;
 
-/// How long anything may take that does happen in the end: machines that run tests are shared, and slow when they are
-/// busy. Nothing is gained by less, because only what fails waits for so long.
+/// How long anything may take that does happen in the end: machines that run tests are shared, and
+/// slow when they are busy. Nothing is gained by less, because only what fails waits for so long.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The same of one answer of a store, of which several may be needed.
 pub const ANSWER: Duration = Duration::from_secs(120);
@@ -16,8 +16,9 @@ const PERIOD: Duration = Duration::from_millis(20);
 const LATER: u32 = 32;
 const LATEST: Duration = Duration::from_millis(250);
 
-/// How long to pause after a look that took that long, when `waited` has gone by: whoever looks is not to take more than a third
-/// of a core from what it waits for, and four tests that look fifty times a second keep an API server busy.
+/// How long to pause after a check that took that long, when `waited` has gone by: a waiting test
+/// must not take more than a third of a core from what it waits for, and four tests that check
+/// fifty times a second keep an API server busy.
 fn pause(look: Duration, waited: Duration) -> Duration {
     let rarer = (waited / LATER).min(LATEST);
     (look * 2).max(rarer).clamp(PERIOD, Duration::from_secs(2))

@@ -1,5 +1,5 @@
-//! What is known to be wrong with what is linked: RustSec's advisories. cargo-deny tells, or cargo-audit. It is asked of nobody
-//! to have one of them, or to be online.
+//! What is known to be wrong with linked crates: RustSec's advisories, by cargo-deny or
+//! cargo-audit. Developers need neither of them, nor a network.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-/// One step of either program. Longer than a fetch of the whole database takes, because a line that is dead says nothing.
+/// One step of either program. Longer than a fetch of the whole database takes, because a line that
+/// is dead says nothing.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often we look whether it has ended, and how long what it said may take after that.
+/// How often to check whether it has ended, and how long its output may take after that.
 const LOOK: Duration = Duration::from_millis(50);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Of what it says.
@@ -29,7 +30,8 @@ pub struct Ignored {
 }
 
 impl Ignored {
-    /// By its identifier alone, because a crate's name would let its next advisory pass, and with a reason.
+    /// By its identifier alone, because a crate's name would let its next advisory pass, and with a
+    /// reason.
     pub fn is_sound(&self) -> bool {
         let is_id = self.id.strip_prefix("RUSTSEC-").is_some_and(|rest| !rest.is_empty());
         is_id && !self.reason.trim().is_empty()
@@ -174,14 +176,14 @@ impl Report {
 /// # Errors
 /// Why it did not end.
 pub fn cargo(args: &[&str]) -> Result<Done, String> {
-    // Whoever is asked for a password waits for an answer.
+    // A program that asks for a password waits for an answer.
     within(LIMIT, Command::new(super::cargo()).args(args).env("GIT_TERMINAL_PROMPT", "0"))
 }
 
 fn within(limit: Duration, command: &mut Command) -> Result<Done, String> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("it does not run: {error}"))?;
-    // Both are read meanwhile, because a pipe that is full holds whoever writes to it.
+    // Both are read meanwhile, because a full pipe blocks its writer.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
     let began = Instant::now();
     let status = loop {
@@ -213,7 +215,7 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
             // What came before an error is what there is.
             let _ = pipe.take(MOST_BYTES).read_to_end(&mut said);
         }
-        // Nobody listens any more to what took too long.
+        // The receiver of a command that took too long is gone.
         let _ = tell.send(String::from_utf8_lossy(&said).into_owned());
     });
     told

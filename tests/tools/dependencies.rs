@@ -1,6 +1,6 @@
-//! Do the packages that are linked keep to `deny.toml`? `make lint` asks. The file is cargo-deny's, which does the same and
-//! more; it takes minutes to install, and this takes seconds to build. Advisories are left to it, or to
-//! cargo-audit, where one of them is installed.
+//! Do the packages that are linked keep to `deny.toml`? `make lint` asks. The file is cargo-deny's,
+//! which does the same and more; it takes minutes to install, and this takes seconds to build.
+//! Advisories are left to it, or to cargo-audit, where one of them is installed.
 
 mod advisories;
 
@@ -18,7 +18,8 @@ use advisories::{Answer, Ignored};
 /// crates.io, as `cargo metadata` names it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// What we read of `deny.toml`. A rule that is not read here would be kept by nobody, so it is an error.
+/// What we read of `deny.toml`. A rule that is not read here would never be enforced, so it is an
+/// error.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rules {
@@ -145,7 +146,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<BTreeSet<String>> {
-    // Settings of cargo that come with the source could put other sources in the place of crates.io.
+    // Settings of cargo that come with the source could put other sources in the place of
+    // crates.io.
     let settings = std::path::Path::new(".cargo");
     ensure!(!settings.exists(), ".cargo: this repository has no settings of cargo of its own");
     let text = std::fs::read_to_string("deny.toml").context("failed to read deny.toml of this folder")?;
@@ -186,7 +188,7 @@ fn run() -> anyhow::Result<BTreeSet<String>> {
     Ok(faults)
 }
 
-/// One line for each advisory, or a word on why nobody looked.
+/// One line for each advisory, or the reason why there was no check.
 fn advisories(ignored: &[Ignored]) -> Vec<String> {
     match advisories::look(ignored, &advisories::cargo) {
         Answer::Nothing(None) => {}
@@ -212,7 +214,8 @@ fn not_run(metadata: &Metadata, run: &str) -> BTreeSet<String> {
     forgotten.map(|test| format!("tests/run does not name the tests of {}", test.name)).collect()
 }
 
-/// Files of tests that no other file names as a module: nothing else says that their tests are gone.
+/// Files of tests that no other file names as a module: nothing else says that their tests are
+/// gone.
 fn modules_left_out(tests: &Path) -> anyhow::Result<Vec<String>> {
     let sources = |folder: &Path| -> anyhow::Result<Vec<PathBuf>> {
         let entries =

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let run = || {
         let path = std::env::args_os().nth(1).context("usage: times FILE")?;
         let text = std::fs::read_to_string(&path)?;
-        // A line that cannot be read costs nobody the rest.
+        // A line that cannot be read does not stop the others.
         let records = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         anyhow::Ok(table(records))
     };

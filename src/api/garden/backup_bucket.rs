@@ -33,7 +33,7 @@ pub struct BackupBucketSpec {
     /// Of the store: `aws` for S3 and its relatives, `azure`, `gcp`, `berth.dev/filesystem` for a folder.
     pub provider: String,
     pub region: String,
-    /// Credentials for the store. Required; see [`super::ProfileBackup::secret_ref`].
+    /// Credentials for the store. Required; see `spec.backup.secretRef` of a CloudProfile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -34,7 +34,7 @@ pub struct BackupBucketSpec {
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// The provider's own settings: of berth's, a [`crate::StoreConfig`].
+    /// The provider's own settings. For berth's providers a `StoreConfig`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub provider_config: Option<Value>,

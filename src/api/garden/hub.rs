@@ -1,12 +1,15 @@
-//! Reads the hub's objects into the values that it decides on, and writes its decisions as parts of
-//! statuses.
+//! Reads the hub's objects into the values on which the hub and admission decide, and writes the
+//! hub's decisions as parts of statuses.
+
+use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_garden_core::assignment::SeedHealth;
-use berth_garden_core::hub::{
-    self, Bucket, BucketStatus, ConditionType, Conditions, Entry, EntryStatus, Operation, ProfileState,
-    ProfileStatus,
-};
+use berth_garden_core::bucket::{Bucket, BucketStatus};
+use berth_garden_core::condition::{self, ConditionType, Conditions};
+use berth_garden_core::entry::{Entry, EntryStatus};
+use berth_garden_core::hub::{self, ProfileState, ProfileStatus};
+use berth_garden_core::operation::Operation;
 use berth_garden_core::retention::Purpose;
 use berth_garden_core::{self as garden, Place, Store};
 use jiff::Timestamp;
@@ -54,7 +57,8 @@ impl From<&BackupBucket> for Bucket {
         let status = wire.status.clone().unwrap_or_default();
         let error = status.last_error.as_ref();
         Self {
-            name: wire.name_any(),
+            // Not `generateName`, which is no name yet.
+            name: wire.metadata.name.clone().unwrap_or_default(),
             created_at: created_at(wire),
             is_deleted: wire.metadata.deletion_timestamp.is_some(),
             is_claimed: is_claimed(wire),
@@ -64,6 +68,9 @@ impl From<&BackupBucket> for Bucket {
                 secret: wire.spec.secret_ref.as_ref().map(Into::into).unwrap_or_default(),
                 config: wire.spec.provider_config.as_ref().map(Into::into).unwrap_or_default(),
             },
+            names_secret: wire.spec.secret_ref.is_some(),
+            is_made: status.observed_generation.is_some(),
+            forget_data: reason(wire.annotations(), keys::FORGET_DATA),
             error: error.map(|error| error.description.clone()),
             is_exhausted: error.is_some_and(|error| error.codes.iter().any(|code| code == QUOTA_EXCEEDED)),
             status: BucketStatus {
@@ -84,21 +91,24 @@ impl From<&BackupEntry> for Entry {
     fn from(wire: &BackupEntry) -> Self {
         let status = wire.status.clone().unwrap_or_default();
         let annotations = wire.annotations();
+        let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {
             namespace: wire.namespace().unwrap_or_default(),
-            name: wire.name_any(),
+            // Not `generateName`, which is no name yet.
+            name: wire.metadata.name.clone().unwrap_or_default(),
             uid: wire.uid().unwrap_or_default(),
             created_at: created_at(wire),
             deleted_at: time(wire.metadata.deletion_timestamp.as_ref()),
             is_claimed: is_claimed(wire),
             seed: wire.spec.seed_name.clone(),
-            bucket: wire.spec.bucket_name.clone().filter(|name| !name.is_empty()),
+            shoot_uid: said(&wire.spec.shoot_uid),
+            bucket: said(&wire.spec.bucket_name),
             placed_in: annotations.get(keys::PLACED_IN).cloned(),
             writer: annotations.get(keys::WRITER).cloned(),
             take_over: annotations.get(keys::TAKE_OVER).cloned(),
             purpose: annotations.get(keys::PURPOSE).and_then(|purpose| Purpose::parse(purpose)),
-            is_forced: keys::is_set(annotations, keys::FORCE_DELETION),
-            is_forgotten: keys::is_set(annotations, keys::FORGET_DATA),
+            force_deletion: reason(annotations, keys::FORCE_DELETION),
+            forget_data: reason(annotations, keys::FORGET_DATA),
             generation: wire.metadata.generation,
             observed_generation: status.observed_generation,
             status: EntryStatus {
@@ -109,6 +119,11 @@ impl From<&BackupEntry> for Entry {
             },
         }
     }
+}
+
+/// The value of an annotation, unless it is `false`.
+fn reason(annotations: &BTreeMap<String, String>, key: &str) -> Option<String> {
+    annotations.get(key).filter(|_| keys::is_set(annotations, key)).cloned()
 }
 
 impl From<&LastOperation> for Operation {
@@ -221,7 +236,7 @@ impl Change {
 
 fn conditions(wire: &[Condition]) -> Conditions {
     let ours = wire.iter().filter_map(|one| {
-        let condition = hub::Condition {
+        let condition = condition::Condition {
             holds: one.status == "True",
             since: one.last_transition_time.0,
             reason: one.reason.clone(),
@@ -246,7 +261,7 @@ fn time(wire: Option<&Time>) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use berth_garden_core::hub::Condition as Found;
+    use berth_garden_core::condition::Condition as Found;
 
     use super::*;
     use crate::BackupBucketStatus;

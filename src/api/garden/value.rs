@@ -1,21 +1,15 @@
-//! Reads objects into the values that admission checks. Nothing is checked here: a missing field is
-//! empty or `None`.
-
-use std::collections::BTreeMap;
+//! Reads objects into the values that admission checks; the hub's buckets and entries are read in
+//! [`super::hub`]. Nothing is checked here: a missing field is empty or `None`.
 
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_garden_core::check::location::Location;
-use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::view::Extension;
 use berth_garden_core::{self as garden, Place};
 use kube::ResourceExt;
 
-use super::operation::OperationState;
-use super::{
-    BackupBucket, BackupEntry, CloudProfile, LocationKeys, ObjectLock, ObjectLockMode, SecretReference, Seed,
-    StoreConfig,
-};
+use super::{CloudProfile, LocationKeys, ObjectLock, ObjectLockMode, SecretReference, Seed, StoreConfig};
 use crate::extensions;
 
 impl From<&SecretReference> for garden::SecretRef {
@@ -88,52 +82,6 @@ impl From<&Seed> for garden::Seed {
             reaches: wire.spec.reaches.clone(),
         }
     }
-}
-
-impl From<&BackupBucket> for Bucket {
-    fn from(wire: &BackupBucket) -> Self {
-        let status = wire.status.clone().unwrap_or_default();
-        Self {
-            // Not `generateName`, which is no name yet.
-            name: wire.metadata.name.clone().unwrap_or_default(),
-            place: Place { provider: wire.spec.provider.clone(), region: wire.spec.region.clone() },
-            secret: wire.spec.secret_ref.as_ref().map(Into::into),
-            config: wire.spec.provider_config.as_ref().map(Into::into).unwrap_or_default(),
-            owner: wire.annotations().get(keys::CLOUD_PROFILE).cloned(),
-            allocated: status.allocated.into_iter().collect(),
-            limit: status.limit,
-            is_made: status.observed_generation.is_some(),
-            is_terminating: wire.metadata.deletion_timestamp.is_some(),
-            has_failed: status.last_operation.is_some_and(|last| last.state == OperationState::Failed),
-            forget_data: reason(wire.annotations(), keys::FORGET_DATA),
-        }
-    }
-}
-
-impl From<&BackupEntry> for Entry {
-    fn from(wire: &BackupEntry) -> Self {
-        let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        Self {
-            namespace: wire.namespace().unwrap_or_default(),
-            // Not `generateName`, which is no name yet.
-            name: wire.metadata.name.clone().unwrap_or_default(),
-            uid: wire.uid().unwrap_or_default(),
-            seed: wire.spec.seed_name.clone(),
-            shoot_uid: said(&wire.spec.shoot_uid),
-            bucket: said(&wire.spec.bucket_name),
-            placed_in: wire.annotations().get(keys::PLACED_IN).cloned(),
-            is_terminating: wire.metadata.deletion_timestamp.is_some(),
-            is_claimed: wire.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER),
-            force_deletion: reason(wire.annotations(), keys::FORCE_DELETION),
-            forget_data: reason(wire.annotations(), keys::FORGET_DATA),
-            take_over: wire.annotations().get(keys::TAKE_OVER).cloned(),
-        }
-    }
-}
-
-/// The value of an annotation, unless it is `false`.
-fn reason(annotations: &BTreeMap<String, String>, key: &str) -> Option<String> {
-    annotations.get(key).filter(|_| keys::is_set(annotations, key)).cloned()
 }
 
 impl From<&extensions::BackupBucket> for Extension {

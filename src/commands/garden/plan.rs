@@ -7,7 +7,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use berth_garden_api::hub::cluster;
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, GARDEN_NAMESPACE, Seed};
+use berth_garden_core::bucket::Bucket;
 use berth_garden_core::check::{self, Findings};
+use berth_garden_core::entry::Entry;
 use berth_garden_core::hub::{ProfileState, Settings, View};
 use berth_garden_core::quota::Quota;
 use berth_garden_core::simulation::{Outlook, simulate};
@@ -214,8 +216,9 @@ impl Objects {
         View {
             profiles: profiles.collect(),
             seeds: seeds.collect(),
-            buckets: self.buckets.iter().map(Into::into).collect(),
-            entries: self.entries.iter().map(Into::into).collect(),
+            // Files may have `generateName` alone.
+            buckets: self.buckets.iter().map(|one| Bucket { name: one.name_any(), ..one.into() }).collect(),
+            entries: self.entries.iter().map(|one| Entry { name: one.name_any(), ..one.into() }).collect(),
             secrets: named.map(|secret| (secret.name.clone(), Default::default())).collect(),
             ..View::default()
         }

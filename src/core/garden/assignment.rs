@@ -1,5 +1,5 @@
-//! Assigns a seed to a bucket, and to an entry whose data is being removed, because the hub itself may
-//! have no way to the store. A bucket outlives the seed that created it.
+//! Assigns a seed to a bucket, and to an entry whose data is being removed, because the hub itself
+//! may have no way to the store. A bucket outlives the seed that created it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -21,8 +21,8 @@ pub struct SeedHealth {
 }
 
 impl SeedHealth {
-    /// A heartbeat from the future counts no longer than one from the past, because a wrong clock must not
-    /// keep a seed alive that is gone.
+    /// A heartbeat from the future counts no longer than one from the past, because a wrong clock
+    /// must not keep a seed alive that is gone.
     pub fn is_alive(&self, now: Timestamp) -> bool {
         self.seen.is_some_and(|seen| now.duration_since(seen).abs() <= SILENT)
     }
@@ -39,9 +39,9 @@ impl SeedHealth {
     }
 }
 
-/// The seed that acts on objects in `place`: the current one, while it is not known to be silent; else,
-/// of the seeds that can reach the place, 1. one in the place itself, 2. one at the same provider, 3. any,
-/// by name. `None`: no seed can.
+/// The seed that acts on objects in `place`: the current one, while it is not known to be silent;
+/// else, of the seeds that can reach the place, 1. one in the place itself, 2. one at the same
+/// provider, 3. any, by name. `None`: no seed can.
 pub fn assign<'m>(
     current: Option<&str>,
     place: &Place,

@@ -1,7 +1,9 @@
-//! What is refused at admission, kind by kind: each fault with its field and the way out, all of them at once.
+//! What is refused at admission, kind by kind: each fault with its field and the way out, all of
+//! them at once.
 //!
-//! What is wrong with an object by itself is refused by `manifests/garden/policies.yaml`, too, in the same words and
-//! also while berth is away; those functions are called `faults`. What depends on other objects only berth knows.
+//! What is wrong with an object by itself is refused by `manifests/garden/policies.yaml`, too, in
+//! the same words and also while berth is away; those functions are called `faults`. What depends
+//! on other objects only berth knows.
 
 pub mod bucket;
 pub mod entry;
@@ -21,7 +23,8 @@ use berth_core::violation::{Field, Violations};
 pub struct Findings {
     /// Whatever other objects come later.
     pub faults: Violations,
-    /// Faults that depend on other objects, or only count for a new object. They may disappear any moment.
+    /// Faults that depend on other objects, or only count for a new object. They may disappear any
+    /// moment.
     pub blamed: Violations,
     /// Warnings, which refuse nothing.
     pub warnings: Vec<String>,
@@ -62,8 +65,8 @@ pub enum Credentials {
     Unknown(String),
 }
 
-/// Checks a complete reference: is the Secret in the namespace where berth may read, is it there, and has
-/// it the needed keys?
+/// Checks a complete reference: is the Secret in the namespace where berth may read, is it there,
+/// and has it the needed keys?
 fn check_secret(
     parent: &Field,
     provider: &str,

@@ -1,5 +1,5 @@
-//! What a store's refusal means: whether to try again, and whether a person has to act. The codes are
-//! Gardener's (source: `pkg/apis/core/v1beta1`), which statuses and tools use.
+//! What a store's refusal means: whether to try again, and whether a person has to act. The codes
+//! are Gardener's (source: `pkg/apis/core/v1beta1`), which statuses and tools use.
 
 /// Why a store did not do what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,8 +26,9 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Of an answer that is no success: its HTTP status, and the code in it, empty where there is none. Only a store that
-    /// names the bucket as missing says that it is gone: a proxy's 404 does not.
+    /// Of an answer that is no success: its HTTP status, and the code in it, empty where there is
+    /// none. Only a store that names the bucket as missing says that it is gone: a proxy's 404 does
+    /// not.
     pub fn of(status: u16, code: &str) -> Self {
         match (status, code) {
             (_, "NoSuchBucket" | "ContainerNotFound") => Self::NoSuchBucket,

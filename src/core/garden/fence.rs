@@ -1,7 +1,7 @@
-//! Which cluster may write in an entry's directory while the entry moves from one to another: only one
-//! at any time, and the hub decides. The next one may write once the holder has answered that it writes
-//! no more. A holder that does not answer counts as writing until a person says otherwise, because it may
-//! have lost the connection to the hub and not that to the store.
+//! Which cluster may write in an entry's directory while the entry moves from one to another: only
+//! one at any time, and the hub decides. The next one may write once the holder has answered that
+//! it writes no more. A holder that does not answer counts as writing until a person says
+//! otherwise, because it may have lost the connection to the hub and not that to the store.
 
 /// The cluster that may write there now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,7 +9,8 @@ pub enum Holder {
     Nobody,
     /// The cluster that the entry should belong to.
     Wanted,
-    /// Another one. `was_made`: its directory was created, so the cluster may have a location there.
+    /// Another one. `was_made`: its directory was created, so the cluster may have a location
+    /// there.
     Another {
         was_made: bool,
     },
@@ -75,8 +76,8 @@ pub enum WaitingFor {
     Upgrade,
 }
 
-/// `is_expected`: the Seed of the wanted cluster is there. In a hub that is being restored, Seeds appear
-/// one after the other, and a missing one is not gone.
+/// `is_expected`: the Seed of the wanted cluster is there. In a hub that is being restored, Seeds
+/// appear one after the other, and a missing one is not gone.
 pub fn next(holder: Holder, answer: Answer, heard: Liveness, asked: Request, is_expected: bool) -> Step {
     match (holder, answer, heard, asked) {
         (Holder::Nobody, ..) => Step::HandOver(HandoverReason::Free),

@@ -1,5 +1,5 @@
-//! Heartbeats. A heartbeat carries its sender's time, and that clock may be wrong by minutes. So what
-//! counts is when a heartbeat was seen to change, by this process's own clock.
+//! Heartbeats. A heartbeat carries its sender's time, and that clock may be wrong by minutes. So
+//! what counts is when a heartbeat was seen to change, by this process's own clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub const SKEW: SignedDuration = SignedDuration::from_secs(5);
 pub struct Signs {
     /// When the last heartbeat was seen.
     pub seen: Option<Timestamp>,
-    /// Until then it is unknown whether the sender is silent, because this process has not listened for
-    /// long enough.
+    /// Until then it is unknown whether the sender is silent, because this process has not listened
+    /// for long enough.
     pub unknown_until: Option<Timestamp>,
     /// By how much its clock is ahead of this one, if that has changed; zero: it is right again.
     pub skew: Option<SignedDuration>,
@@ -84,8 +84,8 @@ impl Sender {
     }
 }
 
-/// Senders that entries name and that are missing, and since when. In a hub that is being restored, and
-/// where a Seed is created again, they appear in a moment.
+/// Senders that entries name and that are missing, and since when. In a hub that is being restored,
+/// and where a Seed is created again, they appear in a moment.
 #[derive(Clone, Debug, Default)]
 pub struct Missing(BTreeMap<String, Duration>);
 
@@ -94,8 +94,8 @@ impl Missing {
         self.0.is_empty()
     }
 
-    /// `names`: those that are missing now. Returns those that have been missing for so long that they were
-    /// deleted.
+    /// `names`: those that are missing now. Returns those that have been missing for so long that
+    /// they were deleted.
     pub fn look(&mut self, names: &BTreeSet<&str>, now: Moment) -> BTreeSet<String> {
         self.0.retain(|name, _| names.contains(name.as_str()));
         for name in names {

@@ -10,10 +10,7 @@ pub use plan::{BucketEnd, BucketPlan};
 pub use plan::{End, EntryPlan, Handed, NewBucket, Plan, plan};
 pub use reason::Waiting;
 pub use record::{Left, Record, left};
-pub use view::{
-    Access, Bucket, BucketStatus, Condition, ConditionType, Conditions, Credentials, Entry, EntryStatus,
-    Operation, ProfileState, ProfileStatus, SeedState, Settings, View,
-};
+pub use view::{Access, Credentials, ProfileState, ProfileStatus, SeedState, Settings, View};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! Which cluster a Seed is. A copy of a member cluster uses the same name, and would act on the same
-//! buckets and write into the same directories. So of two clusters only one is the Seed.
+//! Which cluster a Seed is. A copy of a member cluster uses the same name, and would act on the
+//! same buckets and write into the same directories. So of two clusters only one is the Seed.
 
 /// Is a cluster the Seed whose name it uses?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +55,8 @@ mod tests {
                 let is = |own| standing(own, said, known);
                 let both = [is("a"), is("b")].iter().filter(|one| **one == SeedIdentity::Known).count();
                 assert!(both <= 1, "{said:?} {known:?}");
-                // Before anybody is known, the first write decides: it goes with the version that was read.
+                // Before anybody is known, the first write decides: it goes with the version that
+                // was read.
                 if known.is_some() && said.is_none() {
                     assert_ne!(is("a"), SeedIdentity::First);
                 }

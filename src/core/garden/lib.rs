@@ -2,6 +2,7 @@
 //!
 //! - [`store`]: a store: its place, credentials and settings.
 //! - [`profile`]: where backups of a profile's clusters go, and which buckets that takes.
+//! - [`bucket`], [`entry`], [`condition`]: the hub's buckets and entries, for admission and for the hub's plan.
 //! - [`view`]: the objects of hub and member, reduced to what admission checks.
 //! - [`check`]: what is refused at admission, kind by kind.
 //! - [`scope`]: what may be removed from a bucket.
@@ -26,8 +27,11 @@
 //! - [`simulation`]: the state that the hub's plans lead to.
 
 pub mod assignment;
+pub mod bucket;
 pub mod check;
+pub mod condition;
 pub mod deletion_permit;
+pub mod entry;
 pub mod entry_life;
 pub mod fault;
 pub mod fence;

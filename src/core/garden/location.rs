@@ -1,5 +1,5 @@
-//! The storage location of an entry: when there is one, and whether its cluster may write there. Each
-//! directory has one writer.
+//! The storage location of an entry: when there is one, and whether its cluster may write there.
+//! Each directory has one writer.
 
 use super::entry_life::Phase;
 use berth_core::location::DEFAULT_LOCATION;
@@ -20,8 +20,8 @@ pub enum Wanted {
     Kept(Access),
 }
 
-/// `ready`: bucket and directory were created. `exists`: the location is there. It stays if the bucket
-/// has a passing fault.
+/// `ready`: bucket and directory were created. `exists`: the location is there. It stays if the
+/// bucket has a passing fault.
 pub fn wanted(phase: Phase, ready: bool, exists: bool) -> Wanted {
     match phase {
         Phase::Live if ready || exists => Wanted::Kept(Access::ReadWrite),
@@ -55,8 +55,8 @@ pub struct Candidate<'a> {
 }
 
 /// Legacy mode: the cluster's own location for backups that name none, chosen as
-/// [`choose`](berth_core::location::choose) does it. `None`: these backups go into a shared bucket, or have
-/// no location.
+/// [`choose`](berth_core::location::choose) does it. `None`: these backups go into a shared bucket,
+/// or have no location.
 pub fn legacy<'a>(all: &[Candidate<'a>]) -> Option<&'a str> {
     let any_marked = all.iter().any(|one| one.is_default);
     let is_default = |one: &Candidate<'_>| {

@@ -1,9 +1,10 @@
-//! Keys for the directory of one entry: the name of their Secret in the hub, and when they are renewed.
+//! Keys for the directory of one entry: the name of their Secret in the hub, and when they are
+//! renewed.
 
 use jiff::Timestamp;
 
-/// Contains a part of the UID, so that an entry that is created again does not get the keys of the one
-/// before.
+/// Contains a part of the UID, so that an entry that is created again does not get the keys of the
+/// one before.
 pub fn secret_name(entry: &str, uid: &str) -> String {
     format!("location-keys-{entry}-{}", uid.get(..5).unwrap_or(uid))
 }
@@ -18,8 +19,8 @@ pub struct Made {
 }
 
 impl Made {
-    /// At half of their life, so that a holder has the other half to get the next keys, and to finish what
-    /// it began with these.
+    /// At half of their life, so that a holder has the other half to get the next keys, and to
+    /// finish what it began with these.
     pub fn renewed_at(&self) -> Timestamp {
         let half = self.expire_at.duration_since(self.at) / 2;
         self.at.saturating_add(half).unwrap_or(self.at)

@@ -39,8 +39,8 @@ pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> Change {
 /// Longest pause before locked data is tried again, because locks can be lifted before their time.
 pub const LOOK: SignedDuration = SignedDuration::from_hours(1);
 
-/// Shortest such pause, because a store whose clock is behind still keeps data whose lock has ended by
-/// this process's clock.
+/// Shortest such pause, because a store whose clock is behind still keeps data whose lock has ended
+/// by this process's clock.
 const PAUSE: SignedDuration = SignedDuration::from_secs(5);
 
 /// When to try again to remove data that is locked until then, as far as is known.

@@ -1,6 +1,6 @@
-//! Decisions of a migration of a cluster's backups from its own bucket into its directory of a shared
-//! one. A record of each object makes it possible to interrupt the migration anywhere, and ensures that
-//! no foreign object at the destination is overwritten.
+//! Decisions of a migration of a cluster's backups from its own bucket into its directory of a
+//! shared one. A record of each object makes it possible to interrupt the migration anywhere, and
+//! ensures that no foreign object at the destination is overwritten.
 
 pub mod claim;
 pub mod standing;
@@ -18,8 +18,8 @@ pub enum Status {
     None,
     /// At the destination, with the same contents.
     Copied,
-    /// Listed earlier, and gone when its turn came. That is no fault, because backups expire while they
-    /// are moved.
+    /// Listed earlier, and gone when its turn came. That is no fault, because backups expire while
+    /// they are moved.
     NotFound,
 }
 
@@ -36,11 +36,11 @@ pub struct Listed {
 pub struct Item {
     pub listed: Listed,
     pub status: Status,
-    /// SHA-256 of what this migration last wrote to the destination and read there, hexadecimal. Until the
-    /// object is copied (again), only contents with this checksum may be replaced.
+    /// SHA-256 of what this migration last wrote to the destination and read there, hexadecimal.
+    /// Until the object is copied (again), only contents with this checksum may be replaced.
     pub checksum: Option<String>,
-    /// This migration began to write it where nothing was, and has not read back what arrived: that may be
-    /// replaced, too.
+    /// This migration began to write it where nothing was, and has not read back what arrived: that
+    /// may be replaced, too.
     pub begun: bool,
     pub attempts: u32,
     /// Why the last attempt to copy it failed.
@@ -62,8 +62,8 @@ impl Item {
         self.begun || self.checksum.as_deref() == Some(there)
     }
 
-    /// Does it have to be recorded as begun before it is copied? Not while it is unknown whose the object
-    /// at the destination is.
+    /// Does it have to be recorded as begun before it is copied? Not while it is unknown whose the
+    /// object at the destination is.
     pub fn is_to_begin(&self) -> bool {
         self.status == Status::None && !self.is_ours()
     }
@@ -125,7 +125,8 @@ impl Counts {
 }
 
 /// Takes in a listing of the source: objects that are new, came back or changed have to be copied.
-/// Objects that are missing are handled when their turn comes, because the destination may have them.
+/// Objects that are missing are handled when their turn comes, because the destination may have
+/// them.
 ///
 /// Returns how many have to be copied because of it.
 pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
@@ -201,10 +202,11 @@ pub enum Obstacle {
     Unlisted(String),
     /// The record says that it is at the destination; it is not, or not in that size.
     NotThere(String),
-    /// A backup that cannot be restored: one of its files is at the destination, and another one is gone
-    /// from the source.
+    /// A backup that cannot be restored: one of its files is at the destination, and another one is
+    /// gone from the source.
     Torn(String),
-    /// Of so many objects nothing is left at the source. A folder that is not mounted looks the same.
+    /// Of so many objects nothing is left at the source. A folder that is not mounted looks the
+    /// same.
     Emptied(usize),
 }
 
@@ -227,8 +229,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// May backups go to the destination? `source` and `destination`: both listed after the last copy, the destination by keys
-/// relative to its prefix, with sizes.
+/// May backups go to the destination? `source` and `destination`: both listed after the last copy,
+/// the destination by keys relative to its prefix, with sizes.
 ///
 /// # Errors
 /// Everything that stands in the way.
@@ -258,17 +260,17 @@ pub fn gate(
             found.push(Obstacle::Unlisted(key.clone()));
         }
     }
-    // One that is gone altogether from the source has expired; some of it may have been copied before that. Where the source
-    // still has files of it, somebody took others away.
+    // One that is gone altogether from the source has expired; some of it may have been copied
+    // before that. Where the source still has files of it, somebody took others away.
     let is_kept = |backup: &str| source.keys().any(|key| backup_of(key) == Some(backup));
     let torn = backups.iter().filter(|(backup, (copied, lost))| *copied && *lost && is_kept(backup));
     found.extend(torn.map(|(backup, _)| Obstacle::Torn((*backup).to_owned())));
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
-/// Marks objects that expired at the source while they were copied, because they would reappear at the
-/// destination. Marked objects are removed afterwards (see [`leftovers`]), however often that is
-/// interrupted.
+/// Marks objects that expired at the source while they were copied, because they would reappear at
+/// the destination. Marked objects are removed afterwards (see [`leftovers`]), however often that
+/// is interrupted.
 ///
 /// # Errors
 /// When the source is empty, because that is no reason to remove anything.
@@ -334,12 +336,14 @@ fn backup_of(key: &str) -> Option<&str> {
 /// Items of one record file. A single file would be rewritten completely for every few objects.
 pub const SHARD: usize = 1000;
 
-/// How many record files so many objects take. A power of two, so that it is found again from what is there.
+/// How many record files so many objects take. A power of two, so that it is found again from what
+/// is there.
 pub fn shards(objects: usize) -> usize {
     objects.div_ceil(SHARD).next_power_of_two()
 }
 
-/// In which of `shards` an object is: by its name (FNV-1a), so that a later listing does not move others.
+/// In which of `shards` an object is: by its name (FNV-1a), so that a later listing does not move
+/// others.
 pub fn shard_of(key: &str, shards: usize) -> usize {
     let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

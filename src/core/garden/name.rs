@@ -1,17 +1,19 @@
-//! Names of shared buckets: `<profile>-<region>-<first five of the profile's UID>`, and from the second one of a region on
-//! `-<ordinal>` after that. A name is known to the whole world for as long as the bucket is there, and maybe longer.
-//! And of the records of entries that are no more.
+//! Names of shared buckets: `<profile>-<region>-<first five of the profile's UID>`, and from the
+//! second one of a region on `-<ordinal>` after that. A name is known to the whole world for as
+//! long as the bucket is there, and maybe longer. And of the records of entries that are no more.
 
 use super::store::{AZURE, GCP, Place};
 
-/// What stores and the label of a Kubernetes object allow (source: S3's rules for buckets; RFC 1123).
+/// What stores and the label of a Kubernetes object allow (source: S3's rules for buckets; RFC
+/// 1123).
 pub const LONGEST: usize = 63;
 /// What the name of a Kubernetes object may have (source: RFC 1123's subdomains).
 const LONGEST_OF_AN_OBJECT: usize = 253;
 const UID: usize = 5;
 const HASH: usize = 6;
 
-/// What some stores do not take though it is a label (sources: Azure's rules for containers, Google's for buckets).
+/// What some stores do not take though it is a label (sources: Azure's rules for containers,
+/// Google's for buckets).
 pub fn name_fault(provider: &str, name: &str) -> Option<&'static str> {
     match provider {
         AZURE if name.contains("--") => Some("provider \"azure\" takes no name with two - in a row"),
@@ -38,8 +40,9 @@ impl<'a> Stem<'a> {
         Self { profile, provider: &place.provider, region: &place.region, uid }
     }
 
-    /// The name of the bucket with this number, from 1: a DNS label. What is too long, or holds what a label cannot, is
-    /// shortened and gets six digits of its hash; the region before the profile, the UID and the number never.
+    /// The name of the bucket with this number, from 1: a DNS label. What is too long, or holds
+    /// what a label cannot, is shortened and gets six digits of its hash; the region before the
+    /// profile, the UID and the number never.
     pub fn name(&self, ordinal: u32) -> String {
         let tail = match (plain(self.uid).get(..UID), ordinal) {
             (uid, 0 | 1) => format!("-{}", uid.unwrap_or_default()),
@@ -60,8 +63,8 @@ impl<'a> Stem<'a> {
     }
 }
 
-/// Of the record of an entry that is no more. The whole UID tells it from those of other entries of the name; an entry's name
-/// that is too long for that is cut.
+/// Of the record of an entry that is no more. The whole UID tells it from those of other entries of
+/// the name; an entry's name that is too long for that is cut.
 pub fn tombstone(entry: &str, uid: &str) -> String {
     let room = LONGEST_OF_AN_OBJECT.saturating_sub("tombstone--".len() + uid.len());
     let entry = entry.get(..room).unwrap_or(entry);
@@ -98,7 +101,8 @@ fn fitted(provider: &str, text: &str, room: usize) -> String {
     if label.is_empty() { hash.to_owned() } else { format!("{label}-{hash}") }
 }
 
-/// FNV-1a (source: RFC 9923): names only have to differ, and to be the same with every version of berth.
+/// FNV-1a (source: RFC 9923): names only have to differ, and to be the same with every version of
+/// berth.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,10 +1,11 @@
-//! What an object of Gardener's extensions API asks its controller to do, and when (source: Gardener's
-//! `pkg/api/core/v1beta1/helper` and `pkg/utils/kubernetes/health`, for what a gardenlet writes and waits for).
+//! What an object of Gardener's extensions API asks its controller to do, and when (source:
+//! Gardener's `pkg/api/core/v1beta1/helper` and `pkg/utils/kubernetes/health`, for what a gardenlet
+//! writes and waits for).
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Type of an operation on a bucket or an entry, on the wire too. In the order in which the executor
-/// looks for what to do.
+/// Type of an operation on a bucket or an entry, on the wire too. In the order in which the
+/// executor looks for what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationType {
     /// Let go, touching nothing: another cluster takes over.
@@ -78,6 +79,21 @@ impl OperationState {
     }
 }
 
+/// `status.lastOperation`, without its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub kind: OperationType,
+    pub state: OperationState,
+    /// For people.
+    pub description: String,
+}
+
+impl Operation {
+    pub fn is(&self, kind: OperationType, state: OperationState) -> bool {
+        self.kind == kind && self.state == state
+    }
+}
+
 /// Value of the annotation `gardener.cloud/operation`. Others are not for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -135,8 +151,8 @@ pub enum Next {
     Rest(Option<Timestamp>),
 }
 
-/// By how much the clock of a client may be ahead. A request from the future is done once, and not again
-/// and again until this clock has reached its time.
+/// By how much the clock of a client may be ahead. A request from the future is done once, and not
+/// again and again until this clock has reached its time.
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// What to do with it now.
@@ -194,8 +210,8 @@ fn is_newer(asked: Timestamp, done: Timestamp, now: Timestamp) -> bool {
     asked.as_second() > done.as_second() && asked <= now.saturating_add(SKEW).unwrap_or(Timestamp::MAX)
 }
 
-/// Time of an operation that ends now. Not before the time of the request, because a client that waits
-/// for it would wait on.
+/// Time of an operation that ends now. Not before the time of the request, because a client that
+/// waits for it would wait on.
 pub fn done_at(requested_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
     requested_at.filter(|at| is_newer(*at, now, now)).unwrap_or(now)
 }

@@ -1,5 +1,5 @@
-//! The owner of a directory of a bucket: a mark in the store, written once by the first one, and never
-//! replaced. By the mark two hubs, or two namespaces of one hub, see each other.
+//! The owner of a directory of a bucket: a mark in the store, written once by the first one, and
+//! never replaced. By the mark two hubs, or two namespaces of one hub, see each other.
 
 use std::fmt;
 
@@ -7,8 +7,9 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub entry: String,
-    /// In its hub. Absent: it was not made for a hub, and its name is the one cluster's that it is for, wherever that is moved to.
-    /// Empty: in a namespace of a hub that is not known here, so only its UID tells.
+    /// In its hub. Absent: it was not made for a hub, and its name is the one cluster's that it is
+    /// for, wherever that is moved to. Empty: in a namespace of a hub that is not known here, so
+    /// only its UID tells.
     pub namespace: Option<String>,
     /// Of the entry that wrote it: the hub's, where it was made for one.
     pub uid: String,
@@ -17,8 +18,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An entry that is made again in its namespace has another UID, and so has each one in a hub that was restored: the data is
-    /// theirs nevertheless.
+    /// An entry that is made again in its namespace has another UID, and so has each one in a hub
+    /// that was restored: the data is theirs nevertheless.
     pub fn is(&self, other: &Self) -> bool {
         let is_same_object = !self.uid.is_empty() && self.uid == other.uid;
         let is_same_namespace = self.namespace == other.namespace && self.namespace.as_deref() != Some("");
@@ -73,8 +74,8 @@ pub enum Refusal {
 }
 
 /// May `us` have it? `is_known`: it was this entry's before there were marks, or a person with that
-/// right says so. `mark`: key of the mark; `way_out`: the annotation by which a person says so. Both are
-/// for messages.
+/// right says so. `mark`: key of the mark; `way_out`: the annotation by which a person says so.
+/// Both are for messages.
 pub fn judge(directory: Directory<'_>, us: &Owner, is_known: bool, (mark, way_out): (&str, &str)) -> Verdict {
     match directory.mark {
         Some(owner) if owner.is(us) => Verdict::Ours,

@@ -43,9 +43,9 @@ impl Candidate<'_> {
     }
 }
 
-/// Index of the bucket of the next entry: one with room that is there, and 1. without a fault, 2. the
-/// fullest, 3. the oldest, 4. first by name, so that the answer is always the same. `None`: wait for the
-/// next bucket.
+/// Index of the bucket of the next entry: one with room that is there, and 1. without a fault, 2.
+/// the fullest, 3. the oldest, 4. first by name, so that the answer is always the same. `None`:
+/// wait for the next bucket.
 pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     let open = candidates.iter().enumerate().filter(|(_, one)| one.standing.exists() && one.has_room());
     let best =
@@ -53,8 +53,8 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     best.map(|(index, _)| index)
 }
 
-/// How many buckets to create for `waiting` entries, in addition to those that are being created. If
-/// there is none at all, one is created before the first entry comes.
+/// How many buckets to create for `waiting` entries, in addition to those that are being created.
+/// If there is none at all, one is created before the first entry comes.
 pub fn missing(candidates: &[Candidate], waiting: usize, limit: Option<u32>) -> usize {
     let coming = |one: &&Candidate| matches!(one.standing, BucketHealth::Making | BucketHealth::Stuck);
     let room = candidates
@@ -117,8 +117,8 @@ mod tests {
     }
 
     proptest! {
-        /// Entries come one by one, or many at once: no bucket is ever over its limit, and there are no more of them than the
-        /// limit takes.
+        /// Entries come one by one, or many at once: no bucket is ever over its limit, and there
+        /// are no more of them than the limit takes.
         #[test]
         fn no_limit_is_passed_and_no_bucket_is_made_without_need(
             batches in prop::collection::vec(1usize..30, 1..12), limit in 1u32..12

@@ -1,7 +1,7 @@
 //! Where backups of a profile's clusters go, and which buckets that takes.
 //!
-//! A bucket is wanted once a seed is there that backs up into it, even if the profile names one region
-//! for all: names of buckets are global, and none is taken without need.
+//! A bucket is wanted once a seed is there that backs up into it, even if the profile names one
+//! region for all: names of buckets are global, and none is taken without need.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,8 @@ pub struct Profile {
     pub backup: Option<Backup>,
     /// Another provider without a region is let in, and yields no bucket.
     pub allows_cross_provider: bool,
-    /// A person says that this endpoint or path is another address of the store that has its buckets.
+    /// A person says that this endpoint or path is another address of the store that has its
+    /// buckets.
     pub same_store: Option<String>,
 }
 
@@ -99,7 +100,8 @@ impl Profile {
         }
     }
 
-    /// What is wrong whatever else there is. `manifests/garden/policies.yaml` says the same, in the same words.
+    /// What is wrong whatever else there is. `manifests/garden/policies.yaml` says the same, in the
+    /// same words.
     pub fn faults(&self) -> Violations {
         let mut found = Violations::default();
         let spec = Field::root("spec");
@@ -152,7 +154,8 @@ fn said(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// Which buckets a profile takes, with these seeds registered. Those of other profiles are passed over.
+/// Which buckets a profile takes, with these seeds registered. Those of other profiles are passed
+/// over.
 ///
 /// # Errors
 /// What is wrong with the profile.

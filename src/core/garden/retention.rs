@@ -1,5 +1,5 @@
-//! When the data of deleted entries is removed. A deletion cannot be undone, so the data stays for a
-//! while: its grace.
+//! When the data of deleted entries is removed. A deletion cannot be undone, so the data stays for
+//! a while: its grace.
 
 use std::collections::BTreeMap;
 
@@ -62,8 +62,8 @@ impl Grace {
         Ok(Self(all))
     }
 
-    /// The most specific period. An entry without a purpose gets the longest period that any purpose has at
-    /// its provider, because it may be for anything.
+    /// The most specific period. An entry without a purpose gets the longest period that any
+    /// purpose has at its provider, because it may be for anything.
     pub fn period(&self, provider: &str, purpose: Option<Purpose>) -> SignedDuration {
         let here = |purpose| self.0.get(&GraceScope { provider: Some(provider.to_owned()), purpose });
         let general = here(None).or_else(|| self.0.get(&GraceScope::default())).copied().unwrap_or_default();
@@ -102,7 +102,8 @@ pub enum Fate {
     Lost,
     /// A seed removes the data.
     Go,
-    /// The data stays in the store, and there is no seed that has to give it up first: record the end.
+    /// The data stays in the store, and there is no seed that has to give it up first: record the
+    /// end.
     Forget,
     /// The data is gone: record the end.
     Gone,
@@ -153,8 +154,8 @@ pub enum BucketFate {
     Gone,
 }
 
-/// `delay`: how long an idle bucket stays. A seed that is away for minutes must not cost a name, because
-/// names are global and others could take it.
+/// `delay`: how long an idle bucket stays. A seed that is away for minutes must not cost a name,
+/// because names are global and others could take it.
 pub fn bucket_fate(of: &BucketUse, delay: SignedDuration, now: Timestamp) -> BucketFate {
     match *of {
         BucketUse { is_removed: true, is_deleted: true, .. } => BucketFate::Gone,

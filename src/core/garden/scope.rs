@@ -1,12 +1,13 @@
 //! What may be removed from a bucket. Every removal takes a [`Scope`], which only these functions
-//! create, because an empty or malformed prefix would remove the data of every cluster that shares the
-//! bucket.
+//! create, because an empty or malformed prefix would remove the data of every cluster that shares
+//! the bucket.
 
-/// Put before the name of an entry from which another cluster is restored; its data lies under the name without it
-/// (source: Gardener's control-plane migration).
+/// Put before the name of an entry from which another cluster is restored; its data lies under the
+/// name without it (source: Gardener's control-plane migration).
 pub const SOURCE: &str = "source-";
 
-/// Directory of a bucket for what berth itself notes of entries, each in a directory of its name. No entry has this name.
+/// Directory of a bucket for what berth itself notes of entries, each in a directory of its name.
+/// No entry has this name.
 pub const NOTES: &str = "_berth";
 
 /// Keys that begin so.
@@ -26,7 +27,8 @@ pub enum ScopeError {
 }
 
 impl Scope {
-    /// The directory of the BackupEntry `name`. `recorded`: the directory written into its status when it was made.
+    /// The directory of the BackupEntry `name`. `recorded`: the directory written into its status
+    /// when it was made.
     ///
     /// # Errors
     /// When that is not one whole directory, or another one than was recorded.

@@ -3,11 +3,12 @@
 
 use jiff::Timestamp;
 
-use super::hub::{Bucket, Operation, Plan, Settings, View, Waiting, plan};
-use super::operation::{OperationState, OperationType};
+use super::bucket::Bucket;
+use super::hub::{Plan, Settings, View, Waiting, plan};
+use super::operation::{Operation, OperationState, OperationType};
 
-/// Each plan creates a bucket or places an entry, and the rest follows. More rounds than this mean that
-/// it does not end.
+/// Each plan creates a bucket or places an entry, and the rest follows. More rounds than this mean
+/// that it does not end.
 const ROUNDS_PER_OBJECT: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +94,8 @@ fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timest
 #[cfg(test)]
 mod tests {
     use super::super::assignment::SeedHealth;
-    use super::super::hub::{Entry, ProfileState, SeedState};
+    use super::super::entry::Entry;
+    use super::super::hub::{ProfileState, SeedState};
     use super::super::quota::Quota;
     use super::super::{Backup, Profile, SecretRef, Seed};
     use super::*;

@@ -2,7 +2,8 @@
 
 use berth_core::violation::{Field, Violations};
 
-/// Providers that berth itself serves. Other providers need another controller in the member cluster.
+/// Providers that berth itself serves. Other providers need another controller in the member
+/// cluster.
 pub const SERVED: [&str; 4] = [AWS, AZURE, GCP, FILESYSTEM];
 pub const AWS: &str = "aws";
 pub const AZURE: &str = "azure";
@@ -30,8 +31,8 @@ pub struct SecretRef {
     pub namespace: String,
 }
 
-/// Keys that a Secret must have for it. For providers that berth does not serve: those of S3, which most
-/// of them speak.
+/// Keys that a Secret must have for it. For providers that berth does not serve: those of S3, which
+/// most of them speak.
 pub fn secret_keys(provider: &str) -> &'static [&'static str] {
     match provider {
         FILESYSTEM => &[],
@@ -54,7 +55,8 @@ pub struct StoreConfig {
     pub path: Option<String>,
     pub object_lock: Option<ObjectLock>,
     pub location_keys: Option<LocationKeys>,
-    /// What [`LocationKeys::Scoped`] takes besides: a role, whose rights they have in their directories.
+    /// What [`LocationKeys::Scoped`] takes besides: a role, whose rights they have in their
+    /// directories.
     pub role_arn: Option<String>,
     /// The service that creates them, if that is not Amazon's.
     pub sts_endpoint: Option<String>,

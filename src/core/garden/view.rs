@@ -2,65 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::bucket::Bucket;
+use super::entry::Entry;
 use super::profile::{Profile, Seed};
-use super::store::{Place, SecretRef, StoreConfig};
-
-/// A bucket of the hub.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bucket {
-    pub name: String,
-    pub place: Place,
-    pub secret: Option<SecretRef>,
-    pub config: StoreConfig,
-    /// The profile that it was created for. `None`: a person created it.
-    pub owner: Option<String>,
-    /// UIDs of the entries that have a place here.
-    pub allocated: BTreeSet<String>,
-    /// How many it takes. `None`: any number.
-    pub limit: Option<u32>,
-    /// It was once in the store.
-    pub is_made: bool,
-    pub is_terminating: bool,
-    /// It will never be created.
-    pub has_failed: bool,
-    /// Its content should stay in the store: the reason that was given.
-    pub forget_data: Option<String>,
-}
-
-impl Bucket {
-    /// Has it a place for this entry, or has the entry one already?
-    pub fn has_room_for(&self, entry: &Entry) -> bool {
-        let limit = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        self.allocated.contains(&entry.uid)
-            || entry.placed_in.as_ref() == Some(&self.name)
-            || self.allocated.len() < limit
-    }
-}
-
-/// A cluster's directory in a bucket of the hub.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
-    pub namespace: String,
-    pub name: String,
-    /// Empty before it is created.
-    pub uid: String,
-    /// The cluster's.
-    pub seed: String,
-    pub shoot_uid: Option<String>,
-    /// `None`: not placed yet.
-    pub bucket: Option<String>,
-    /// The bucket in which the hub once gave it its place, which outlives a restore.
-    pub placed_in: Option<String>,
-    pub is_terminating: bool,
-    /// The hub has taken it up, and will record its end.
-    pub is_claimed: bool,
-    /// Its data should be removed without grace: the reason that was given.
-    pub force_deletion: Option<String>,
-    /// Its data should stay in the store: the reason that was given.
-    pub forget_data: Option<String>,
-    /// Its next move does not wait for the cluster that may be writing there: the reason that was given.
-    pub take_over: Option<String>,
-}
+use super::store::{Place, SecretRef};
 
 /// A BackupBucket or BackupEntry of a member cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,9 +47,10 @@ impl View {
         self.profiles.get(&seed.profile)?.place(&seed.region)
     }
 
-    /// A bucket that clusters share, as the hub or this cluster itself has it: where it is, and its directories.
+    /// A bucket that clusters share, as the hub or this cluster itself has it: where it is, and its
+    /// directories.
     pub fn shared(&self, bucket: &str) -> Option<(&Place, BTreeSet<&str>)> {
-        let of_hub = self.buckets.get(bucket).map(|bucket| &bucket.place);
+        let of_hub = self.buckets.get(bucket).map(|bucket| &bucket.store.place);
         let here = || self.extension_buckets.get(bucket).map(|bucket| &bucket.place);
         let place = of_hub.or_else(here)?;
         let entries = self.entries_of(bucket).map(|entry| entry.name.as_str());
@@ -113,7 +59,8 @@ impl View {
     }
 }
 
-/// Directory of an entry in its bucket: its name, without the mark of an entry that is being moved away from.
+/// Directory of an entry in its bucket: its name, without the mark of an entry that is being moved
+/// away from.
 pub fn directory(entry: &str) -> &str {
     entry.strip_prefix(SOURCE).unwrap_or(entry)
 }

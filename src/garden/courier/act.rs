@@ -218,8 +218,8 @@ impl Courier {
             (ObjectStep::PassOn, Some(found), Some(wanted)) => {
                 let mut metadata = wanted.meta().clone();
                 member_objects::ask_to_reconcile(&mut metadata, Timestamp::now());
-                // The labels, too: the permit is for the hub's object that they name, which may have
-                // come back with another UID.
+                // The labels, too: the permit is for the hub's object that they name, which may
+                // have come back with another UID.
                 let marks = json!({"labels": metadata.labels, "annotations": metadata.annotations});
                 target.patch(found, marks, json!({})).await?;
             }

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use crate::cache::{Cache, Shared};
 use crate::watch::reflect_by;
 
-/// Name, then namespace (empty for cluster-scoped kinds), so that all objects of one name are together.
+/// Name, then namespace (empty for cluster-scoped kinds), so that all objects of one name are
+/// together.
 type Key = (String, String);
 
 pub struct ObjectCache<K> {

@@ -115,8 +115,8 @@ impl Heart<'_> {
         self.identity.send_if_modified(|identity| std::mem::replace(identity, now) != now);
     }
 
-    /// Each write carries the resourceVersion that was judged, so of two clusters that write at the same
-    /// time only one succeeds.
+    /// Each write carries the resourceVersion that was judged, so of two clusters that write at the
+    /// same time only one succeeds.
     async fn look(&self, own: &mut Option<String>, rival: &mut Rival) -> anyhow::Result<Look> {
         let uid = match own {
             Some(uid) => uid.clone(),
@@ -178,8 +178,8 @@ impl Heart<'_> {
 }
 
 impl Rival {
-    /// What a heartbeat writes. The condition that another cluster uses the same name is taken back when
-    /// that cluster has not renewed it for a while.
+    /// What a heartbeat writes. The condition that another cluster uses the same name is taken back
+    /// when that cluster has not renewed it for a while.
     fn beat(&mut self, uid: &str, conditions: &[Condition]) -> Value {
         let mut beat = json!({"lastHeartbeatTime": Time(Timestamp::now()), "clusterUID": uid});
         let told = conditions.iter().find(|one| one.kind == CLUSTER_CONFLICT && one.status == "True");

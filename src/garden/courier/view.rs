@@ -56,8 +56,8 @@ impl Hub {
         self.buckets.is_synced() && self.entries.is_synced() && self.tombstones.is_synced()
     }
 
-    /// Asks for the credentials of buckets that this seed acts on, and of entries that it holds or is to
-    /// hold.
+    /// Asks for the credentials of buckets that this seed acts on, and of entries that it holds or
+    /// is to hold.
     pub fn want_credentials(&self, seed: &str) {
         let acts = |by: Option<&String>| by.is_some_and(|by| by == seed);
         let mut wanted = Vec::new();
@@ -97,8 +97,8 @@ impl Hub {
         );
     }
 
-    /// The entry of that name. If several namespaces have one, the directory is that of the entry which
-    /// has a place, and a seed that acts on it.
+    /// The entry of that name. If several namespaces have one, the directory is that of the entry
+    /// which has a place, and a seed that acts on it.
     pub fn entry(&self, name: &str) -> Option<Arc<BackupEntry>> {
         let lacks = |entry: &Arc<BackupEntry>| {
             let is_claimed = entry.finalizers().iter().any(|one| one == keys::GARDEN_FINALIZER);

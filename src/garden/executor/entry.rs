@@ -103,8 +103,8 @@ async fn remove(
         End::Remove => {}
     }
     task.record.name_taken = None;
-    // Recorded, because a lock may keep an earlier version of the mark when nothing else is left that
-    // shows it.
+    // Recorded, because a lock may keep an earlier version of the mark when nothing else is left
+    // that shows it.
     task.record.made = Some(true);
     match empty(task, bucket, scope).await? {
         Outcome::Done { description } => {
@@ -121,8 +121,8 @@ async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket
 }
 
 /// Removes berth's notes, which are not counted, and the mark last: until then it shows whose the
-/// directory is. Of the mark only `versions`, because the next owner may have marked the directory by
-/// then. Returns what the store keeps.
+/// directory is. Of the mark only `versions`, because the next owner may have marked the directory
+/// by then. Returns what the store keeps.
 async fn clear(
     bucket: &Arc<Bucket>,
     scope: &Scope,
@@ -154,8 +154,8 @@ async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
     task.open(&spec.bucket_name, config.as_ref()).await
 }
 
-/// Leaves the data in the store, and records that in a ConfigMap, because nothing else shows it once
-/// the object is gone.
+/// Leaves the data in the store, and records that in a ConfigMap, because nothing else shows it
+/// once the object is gone.
 async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) -> Result<Outcome, Problem> {
     let (spec, name) = (&task.object.spec, task.object.name_any());
     let uid = task.object.uid().unwrap_or_default();

@@ -57,8 +57,8 @@ pub struct Claim {
     us: Owner,
     /// Key of the mark.
     mark: String,
-    /// It comes from another cluster, with its data; or it is the source of a copy, and names the data
-    /// of the original.
+    /// It comes from another cluster, with its data; or it is the source of a copy, and names the
+    /// data of the original.
     is_restored: bool,
     /// The directory was its own before there were marks, or a person says so.
     was_set_up: bool,
@@ -68,9 +68,9 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its data.
-    /// An object that was made for a hub stays that hub's, also where the hub is gone and the label of
-    /// the Seed was taken off.
+    /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its
+    /// data. An object that was made for a hub stays that hub's, also where the hub is gone and the
+    /// label of the Seed was taken off.
     pub fn of(object: &BackupEntry, record: &Record, scope: &Scope, is_restored: bool) -> Option<Self> {
         let (name, metadata) = (object.name_any(), &object.metadata);
         let entry = scope.prefix().trim_end_matches('/').to_owned();
@@ -116,8 +116,8 @@ impl Claim {
             Verdict::Mark if self.is_incomplete => Ok(None),
             Verdict::Mark => {
                 let written = bucket.create_object(&self.mark, &json!(Wire::from(self.us.clone()))).await;
-                // Another writer may have been faster, and may have been overwritten where the store has no
-                // conditional writes.
+                // Another writer may have been faster, and may have been overwritten where the
+                // store has no conditional writes.
                 match (self.judge(bucket, scope).await?, written) {
                     (Verdict::Ours, _) => Ok(None),
                     (Verdict::Refused(why @ Refusal::Anothers(..)), _) => Ok(Some(why)),
@@ -134,7 +134,8 @@ impl Claim {
     /// What becomes of the directory when its entry is deleted.
     ///
     /// # Errors
-    /// As [`Self::take`]; [`Fault::Unavailable`] while the hub has not said the namespace, if it decides.
+    /// As [`Self::take`]; [`Fault::Unavailable`] while the hub has not said the namespace, if it
+    /// decides.
     pub async fn end(&self, bucket: &Bucket, scope: &Scope) -> Result<End> {
         let mark = self.read(bucket).await?;
         let directory = self.directory(bucket, scope, mark.as_ref()).await?;

@@ -6,8 +6,8 @@ use berth_garden_core::operation::pause;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// By UID of objects whose last operation failed or waits: how often, and when it is tried again. The
-/// next process tries all of them at once.
+/// By UID of objects whose last operation failed or waits: how often, and when it is tried again.
+/// The next process tries all of them at once.
 #[derive(Default)]
 pub struct Retries(Mutex<HashMap<String, Retry>>);
 

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::outcome::Problem;
 use crate::write::{self, Answer, Write};
 
-/// Objects that need their Secret from now on, and objects that no longer need it, by UID, because the
-/// watch may not show either yet.
+/// Objects that need their Secret from now on, and objects that no longer need it, by UID, because
+/// the watch may not show either yet.
 #[derive(Default)]
 pub struct Holders {
     held: HashSet<String>,
@@ -40,8 +40,8 @@ impl Holders {
 }
 
 /// # Errors
-/// A fault of configuration if it is missing or may not be read. A missing Secret says nothing about
-/// the data that it is for.
+/// A fault of configuration if it is missing or may not be read. A missing Secret says nothing
+/// about the data that it is for.
 pub async fn get(client: &Client, reference: &SecretReference) -> Result<Secret, Problem> {
     let SecretReference { name, namespace } = reference;
     match api(client, reference).get_opt(name).await {
@@ -63,7 +63,8 @@ pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(
     if secret.finalizers().iter().any(|held| held == finalizer) {
         return Ok(());
     }
-    // No finalizer can be added to an object that is being deleted; it can be used while it is there.
+    // No finalizer can be added to an object that is being deleted; it can be used while it is
+    // there.
     if secret.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }

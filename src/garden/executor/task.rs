@@ -99,8 +99,8 @@ impl<'a, K: Actuator> Task<'a, K> {
         self.operation == OperationType::Restore
     }
 
-    /// Read from the status, because some earlier versions recorded nothing else. An object that is being
-    /// reconciled was set up before.
+    /// Read from the status, because some earlier versions recorded nothing else. An object that is
+    /// being reconciled was set up before.
     pub fn was_set_up(&self) -> bool {
         let last = self.object.common().and_then(|status| status.last_operation.as_ref());
         last.is_some_and(|last| match last.kind {
@@ -146,7 +146,8 @@ impl<'a, K: Actuator> Task<'a, K> {
         }
     }
 
-    /// Gives the object up to another cluster: removes only the executor's finalizers and annotations.
+    /// Gives the object up to another cluster: removes only the executor's finalizers and
+    /// annotations.
     pub(super) async fn let_go(mut self) -> Result<Option<Timestamp>, kube::Error> {
         self.tell(OperationState::Succeeded, 100, "let go; its data was not touched".to_owned(), None)
             .await?;
@@ -321,8 +322,8 @@ impl<'a, K: Actuator> Task<'a, K> {
         Ok(())
     }
 
-    /// A missing bucket counts as gone if this cluster has seen it before. A seed that was chosen later
-    /// may be asking another store than the one that has the bucket.
+    /// A missing bucket counts as gone if this cluster has seen it before. A seed that was chosen
+    /// later may be asking another store than the one that has the bucket.
     pub fn believe_it_gone(&self, bucket: &str, was_seen: bool) -> Result<(), StoreError> {
         if was_seen || self.record.made == Some(true) || !member_objects::is_ours(self.object.meta()) {
             return Ok(());
@@ -339,8 +340,8 @@ impl<'a, K: Actuator> Task<'a, K> {
         ))
     }
 
-    /// Puts the executor's finalizer on the Secret, because its keys are needed as long as the object is
-    /// there.
+    /// Puts the executor's finalizer on the Secret, because its keys are needed as long as the
+    /// object is there.
     async fn keep_secret(&self) -> Result<(), Problem> {
         let reference = self.object.secret_ref();
         self.context.holders.lock().await.hold(&self.object.uid().unwrap_or_default());
@@ -348,7 +349,8 @@ impl<'a, K: Actuator> Task<'a, K> {
         secret::hold(&self.context.client, &secret, K::FINALIZER).await
     }
 
-    /// Removes the executor's finalizer, from its Secret, too, if no other object of its kind needs that.
+    /// Removes the executor's finalizer, from its Secret, too, if no other object of its kind needs
+    /// that.
     async fn release(&mut self, annotations: &[&str]) -> Result<(), kube::Error> {
         let context = self.context;
         let reference = self.object.secret_ref().clone();

@@ -1,9 +1,9 @@
 //! Keys that are limited to one directory, for buckets whose locations should have such keys. They
 //! are created with the store's own keys, which only the Seed that acts on the bucket gets.
 //!
-//! The hub creates them, because it has the store's keys anyway and every Seed reads its Secrets there.
-//! A Seed that created keys for others would have to write their Secrets, and would let the keys
-//! expire while it is away.
+//! The hub creates them, because it has the store's keys anyway and every Seed reads its Secrets
+//! there. A Seed that created keys for others would have to write their Secrets, and would let the
+//! keys expire while it is away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile};
+use berth_garden_core::entry::Entry;
 use berth_garden_core::fence::{HandoverReason, WaitingFor};
-use berth_garden_core::hub::{Entry, Handed, Plan, View, Waiting};
+use berth_garden_core::hub::{Handed, Plan, View, Waiting};
 use berth_garden_core::name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;

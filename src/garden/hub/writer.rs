@@ -1,5 +1,5 @@
-//! Writes what was decided. Each write carries the resourceVersion that was decided on; a write that
-//! fails is left to the next plan.
+//! Writes what was decided. Each write carries the resourceVersion that was decided on; a write
+//! that fails is left to the next plan.
 
 mod patch;
 

@@ -1,6 +1,6 @@
-//! The mark by which only one of two runs that migrate from a location continues: an annotation of the
-//! location, written on the resourceVersion that was read. [`berth_garden_core::migration::claim`]
-//! decides how long it is valid.
+//! The mark by which only one of two runs that migrate from a location continues: an annotation of
+//! the location, written on the resourceVersion that was read.
+//! [`berth_garden_core::migration::claim`] decides how long it is valid.
 
 use std::time::Instant;
 
@@ -140,8 +140,8 @@ impl Claim {
         }
     }
 
-    /// Removes the mark, so that the next run need not wait. If that fails, the next run waits. Servers
-    /// that validate the location write to it, too.
+    /// Removes the mark, so that the next run need not wait. If that fails, the next run waits.
+    /// Servers that validate the location write to it, too.
     pub async fn release(self) {
         let mut pauses = Pauses::default();
         for attempt in 0..RELEASES {

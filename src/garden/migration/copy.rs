@@ -1,5 +1,5 @@
-//! Copies one object, and compares what is read at both ends. Overwrites only what an earlier copy of
-//! this migration wrote.
+//! Copies one object, and compares what is read at both ends. Overwrites only what an earlier copy
+//! of this migration wrote.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ async fn try_copy(
         if there == here {
             return Ok(Attempt::Same { checksum: here });
         }
-        // An earlier copy of this migration may be replaced if the source has changed since. Anything
-        // else is foreign.
+        // An earlier copy of this migration may be replaced if the source has changed since.
+        // Anything else is foreign.
         if !item.may_replace(&there) {
             return Ok(Attempt::Taken { source: here, destination: there });
         }

@@ -1,5 +1,5 @@
-//! The location whose backups are moved, and the entry's location: where they lead, and the one write
-//! that changes it.
+//! The location whose backups are moved, and the entry's location: where they lead, and the one
+//! write that changes it.
 
 use std::collections::BTreeMap;
 
@@ -116,8 +116,8 @@ impl Migration {
     }
 }
 
-/// UID of the hub's entry; without a hub, that of the location that stands for it. Another entry of the
-/// same name has another UID.
+/// UID of the hub's entry; without a hub, that of the location that stands for it. Another entry of
+/// the same name has another UID.
 pub(super) fn entry_uid(location: &BackupStorageLocation) -> String {
     let uid = hub_uid(&location.metadata).map(str::to_owned).or_else(|| location.uid());
     uid.unwrap_or_default()

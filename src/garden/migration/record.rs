@@ -1,7 +1,7 @@
-//! The record of a migration, in the shared bucket and outside of the cluster's directory: a head, and
-//! items in several files, so that each file can be written often. Where the store has conditional
-//! writes, every write replaces the version that was read, so of two migrations of one entry one
-//! stops.
+//! The record of a migration, in the shared bucket and outside of the cluster's directory: a head,
+//! and items in several files, so that each file can be written often. Where the store has
+//! conditional writes, every write replaces the version that was read, so of two migrations of one
+//! entry one stops.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ pub struct Head {
     #[serde(with = "WirePhase")]
     pub phase: Phase,
     pub started_at: Timestamp,
-    /// The run that wrote it last. It changes with every run, so that another run's conditional write
-    /// fails.
+    /// The run that wrote it last. It changes with every run, so that another run's conditional
+    /// write fails.
     #[serde(default)]
     pub run: String,
     pub shards: usize,
@@ -183,8 +183,8 @@ impl Record {
         Ok(Some(Self { store, folder, head, shards: all }))
     }
 
-    /// Writes the head last, because without it there is no migration. `earlier`: an outdated record that
-    /// is replaced.
+    /// Writes the head last, because without it there is no migration. `earlier`: an outdated
+    /// record that is replaced.
     pub async fn create(
         store: Arc<DynObjectStore>,
         entry: &str,

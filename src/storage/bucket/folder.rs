@@ -127,7 +127,8 @@ impl Folder {
         .await
     }
 
-    /// Written beside and then given its name, which fails where something has it: so it is whole or not there.
+    /// Written beside and then given its name, which fails where something has it: so it is whole
+    /// or not there.
     pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
         let (key, text) = (key.to_owned(), object.to_string());
         self.blocking(move |path| {
@@ -262,7 +263,8 @@ impl Walk<'_> {
     }
 }
 
-/// Gives a draft its name, where nothing has it. Some file systems know no second names; there it is looked, and then renamed.
+/// Gives a draft its name, where nothing has it. Some file systems know no second names; there it
+/// is looked, and then renamed.
 fn place(draft: &Path, name: &Path) -> io::Result<()> {
     match fs::hard_link(draft, name) {
         // Each says it its way: "not supported", "not permitted", "too many links".

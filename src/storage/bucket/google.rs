@@ -284,7 +284,8 @@ impl Google {
         }
     }
 
-    /// What it is comes first: where contents are asked for, that an object is not there is said in no words of Google's.
+    /// What it is comes first: where contents are asked for, that an object is not there is said in
+    /// no words of Google's.
     pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
         let live = Version { key: key.to_owned(), ..Version::default() };
         match self.of_version(Method::GET, &live).await {

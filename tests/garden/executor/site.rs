@@ -205,7 +205,7 @@ impl Site {
         wait_for(&format!("an Event of {kind} {name}: {reason}"), PATIENCE, told).unwrap()
     }
 
-    /// The store's bucket, as somebody else's program sees it.
+    /// The store's bucket, as another program sees it.
     pub fn store(&self, bucket: &str, keys: &Keys) -> AmazonS3 {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder =

@@ -36,8 +36,9 @@ impl<'k> Minutes<'k> {
         project().join("tests/garden").join(file)
     }
 
-    /// Asks without effect until the answer is the written one: the webhook judges by watches, which show what was
-    /// written before a moment later. An answer that stays another one is found by [`Minutes::ensure_as_written`].
+    /// Asks without effect until the answer is the written one: the webhook judges by watches,
+    /// which show what was written before a moment later. An answer that stays another one is found
+    /// by [`Minutes::ensure_as_written`].
     fn settle(&self, title: &str, ask: impl Fn() -> String) -> String {
         let begun = Instant::now();
         // After a first answer that is another one, nothing is waited for.
@@ -130,7 +131,8 @@ fn every_answer_is_as_it_is_written_down() {
     minutes.ensure_as_written();
     samples(&kubectl);
     every_way_is_the_same_way(&kubectl);
-    // While berth is away what is wrong by itself is refused, statuses are written, and nothing that is needed goes.
+    // While berth is away what is wrong by itself is refused, statuses are written, and nothing
+    // that is needed goes.
     berth.webhook.process.kill().unwrap();
     let mut minutes = Minutes::new(&kubectl, "answers-while-away.txt");
     minutes.apply(
@@ -399,7 +401,7 @@ fn deletions(minutes: &mut Minutes<'_>) {
         .unwrap();
     let confirmed = ["delete", "backupentries.extensions.gardener.cloud", "c"];
     minutes.delete("$ kubectl delete backupentries.extensions.gardener.cloud c   # confirmed", &confirmed);
-    // One by one, whatever way they are asked for: what nobody needs goes, the rest stays.
+    // One by one, whichever way is asked for: what is not needed is deleted, the rest stays.
     let raw = ["delete", "--raw", "/apis/garden.berth.dev/v1alpha1/backupbuckets"];
     let answer = kubectl.answer(&raw, "").unwrap();
     assert!(
@@ -470,12 +472,12 @@ fn every_way_is_the_same_way(kubectl: &Kubectl) {
     let args = ["patch", "cloudprofiles.garden.berth.dev", "other-region", "--type=merge", "-p", &patch];
     let answer = kubectl.answer(&args, "").unwrap();
     assert!(!answer.status.success() && answer.stderr.contains(faults), "{}", answer.stderr);
-    // Whoever leaves the name to the API server is not blamed for having none.
+    // A missing name is no fault if the API server generates it.
     let mut unnamed = bucket("", "eu-west-1");
     unnamed["metadata"] = json!({"generateName": "way-"});
     let args = ["create", "--dry-run=server", "-f", "-"];
     let answer = kubectl.answer(&args, &unnamed.to_string()).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
-    // What was let in may be labelled, whatever it is like by now.
+    // An admitted object may be labelled, whatever faults it has by now.
     kubectl.run(&["label", "cloudprofiles.garden.berth.dev", "main", "a=b"]).unwrap();
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use berth_api::keys::{OWN_DIRECTORY, PLACED_IN, WRITER};
 use berth_core::violation::Violations;
 use berth_garden_api::{self as garden, extensions};
-use berth_garden_core::view::{Bucket, Entry, Extension};
+use berth_garden_core::bucket::Bucket;
+use berth_garden_core::entry::Entry;
+use berth_garden_core::view::Extension;
 use berth_garden_core::{Profile, Seed, check};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -158,7 +160,7 @@ fn by(kubectl: &Kubectl, user: &str, object: &Value) -> String {
     said(&kubectl.answer(&dry, &object.to_string()).unwrap())
 }
 
-/// Lets somebody create entries of this Seed, and move them to it.
+/// Gives a user the right to create entries of this Seed, and to move entries to it.
 fn let_use(kubectl: &Kubectl, seed: &str, who: &str, name: &str) {
     let rule = json!({
         "apiGroups": ["garden.berth.dev"], "resources": ["seeds"], "resourceNames": [seed], "verbs": ["use"],
@@ -172,7 +174,7 @@ fn let_use(kubectl: &Kubectl, seed: &str, who: &str, name: &str) {
     kubectl.run(&["create", "clusterrolebinding", name, &role, who]).unwrap();
 }
 
-/// Its cluster gets a location for the entry, to which backups may go there.
+/// Its cluster gets a location for the entry, to which that cluster's backups may go.
 fn who_names_a_seed_may_use_it(kubectl: &Kubectl) {
     const VELERO: &str = "system:serviceaccount:velero:velero";
     let verbs = "--verb=get,create,update,patch";
@@ -381,7 +383,8 @@ fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
     assert_eq!(refused, 4, "with a bucket, without our finalizer, and not meant");
 }
 
-/// To let go of data is to delete it: whoever may write an object and not delete it may not say so.
+/// Forgetting data equals deleting it: a user who may write an object but not delete it may not set
+/// the annotation.
 fn only_who_may_delete_lets_go(plane: &ControlPlane) {
     let kubectl = plane.kubectl();
     kubectl.run(&["create", "serviceaccount", "writer", "-n", "garden-dev"]).unwrap();

@@ -12,8 +12,8 @@ use crate::process::in_own_session;
 pub use crate::wait::PATIENCE;
 use crate::{Process, port, wait_for};
 
-/// Those that Deployments, DaemonSets, Services, service accounts, namespaces and claims need, by the names that the flag
-/// has.
+/// Those that Deployments, DaemonSets, Services, service accounts, namespaces and claims need, by
+/// the names that the flag has.
 const CONTROLLERS: [&str; 12] = [
     "deployment-controller",
     "replicaset-controller",
@@ -29,15 +29,16 @@ const CONTROLLERS: [&str; 12] = [
     "disruption-controller",
 ];
 
-/// [`in_own_session`] for a Go program that may take more memory than usual: collecting garbage is a good part of what it does.
+/// [`in_own_session`] for a Go program that may take more memory than usual: collecting garbage is
+/// a good part of what it does.
 fn generous(program: &Path) -> Command {
     let mut command = in_own_session(program);
     command.env("GOGC", "400");
     command
 }
 
-/// Gives its URL, too. It talks to nobody without a certificate of our CA: other users of this machine reach its port, and
-/// what is in it runs as us.
+/// Gives its URL, too. It serves only clients with a certificate of our CA, because other users of
+/// this machine reach its port, and what is in it runs as us.
 ///
 /// # Errors
 /// When it does not come up.
@@ -97,7 +98,8 @@ pub fn start_api_server(
         ]);
         command.arg("--service-account-issuer=https://kubernetes.default.svc");
         match scope {
-            // Without kube-controller-manager nobody makes the accounts that it would put on pods.
+            // Without kube-controller-manager no controller creates the accounts that the plugin
+            // would put on pods.
             Scope::Objects => command.arg("--disable-admission-plugins=ServiceAccount"),
             Scope::ObjectsWithoutPolicies => {
                 let plugins = "ServiceAccount,ValidatingAdmissionPolicy";
@@ -107,7 +109,8 @@ pub fn start_api_server(
                 command.arg(format!("--disable-admission-plugins={plugins}"));
                 command.arg(format!("--runtime-config={}", off.join(",")))
             }
-            // No kube-proxy makes a Service's address lead anywhere: webhooks are called at the pods' own.
+            // No kube-proxy makes a Service's address lead anywhere: webhooks are called at the
+            // pods' own.
             Scope::Pods => command.arg("--enable-aggregator-routing=true"),
         };
         command.args([
@@ -180,7 +183,8 @@ pub fn start_scheduler(program: &Path, folder: &Path, kubeconfig: &Path) -> anyh
     Process::start("kube-scheduler", command, &folder.join("kube-scheduler.log"))
 }
 
-/// Starts a program and waits until it listens on the first of its ports; on others, if somebody took one meanwhile.
+/// Starts a program and waits until it listens on the first of its ports; on other ports, if
+/// another program took one meanwhile.
 fn on_free_ports<const N: usize>(
     address: IpAddr,
     start: impl Fn([u16; N]) -> anyhow::Result<Process>,

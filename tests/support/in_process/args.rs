@@ -11,7 +11,7 @@ pub use look::{MayI, Print, Step, Wanted};
 /// For what one command asks, and for each object that it writes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_OF_OBJECT: Duration = Duration::from_secs(1);
-/// For objects to be gone: somebody's finalizer may take its time.
+/// For objects to be gone, because a finalizer may take its time.
 const PATIENCE_OF_END: Duration = Duration::from_secs(900);
 
 /// One command.
@@ -78,17 +78,18 @@ fn objects_of(text: &str) -> Option<Vec<Value>> {
 #[derive(Debug, Default)]
 pub struct Common {
     namespace: Option<String>,
-    /// Who asks, if somebody else does.
+    /// The user to impersonate.
     pub user: Option<String>,
     pub groups: Vec<String>,
-    /// Nothing is to be written.
+    /// A dry run: nothing is written.
     pub is_dry: bool,
-    /// What came back is to be printed.
+    /// Print the answer.
     pub prints_json: bool,
 }
 
 impl Common {
-    /// Takes a flag with its value. `Some(false)`: it is none of these; `None`: it says what is not known here.
+    /// Takes a flag with its value. `Some(false)`: it is none of these; `None`: it says what is not
+    /// known here.
     fn takes(&mut self, flag: &str, rest: &mut Words<'_>) -> Option<bool> {
         match flag {
             "-n" | "--namespace" => {
@@ -272,7 +273,7 @@ pub struct Note {
     pub part: &'static str,
     pub kind: String,
     pub names: Vec<String>,
-    /// `None`: it is to go.
+    /// `None`: remove it.
     pub values: Vec<(String, Option<String>)>,
     pub overwrites: bool,
     pub common: Common,

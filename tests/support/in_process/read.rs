@@ -30,7 +30,8 @@ impl Connection {
         }
     }
 
-    /// All kinds at once: an API server that answers from its cache takes its time for each, until that is up to date.
+    /// All kinds at once: an API server that answers from its cache takes its time for each, until
+    /// that is up to date.
     async fn lists(&self, kinds: &[Kind], namespace: Option<&str>, wanted: &Wanted) -> Option<String> {
         let query = selectors(wanted)?;
         let accept = (wanted.print == Print::Names).then_some(METADATA);
@@ -74,7 +75,7 @@ impl Connection {
         Some(Answer { stdout, stderr: String::new(), status: status(is_allowed) })
     }
 
-    /// What stands there, as whoever asks may see it.
+    /// The present object, as the asking user may see it.
     pub(super) async fn look(
         &self,
         kind: &Kind,

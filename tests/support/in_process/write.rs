@@ -16,7 +16,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const MERGE: &str = "application/merge-patch+json";
 /// Objects that are sent at the same time where their order does not matter.
 const AT_ONCE: usize = 8;
-/// Between looks whether an object is gone.
+/// Between two checks whether an object is gone.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What kubectl has printed so far.
@@ -35,8 +35,8 @@ impl<'c> Said<'c> {
         Self { common, stdout: String::new(), stderr: String::new(), warned, is_well: true }
     }
 
-    /// `done`: what is to be printed of a success; `before`: what stands before the words of a refusal. Gives what came back of a
-    /// success.
+    /// `done`: what is to be printed of a success; `before`: what stands before the words of a
+    /// refusal. Gives what came back of a success.
     fn take(
         &mut self,
         reply: Result<Reply, String>,
@@ -98,7 +98,8 @@ fn is_free(kind: &Kind) -> bool {
 }
 
 impl Connection {
-    /// In their order, where that matters. `None`, before anything is sent, for kinds that are not known.
+    /// In their order, where that matters. `None`, before anything is sent, for kinds that are not
+    /// known.
     pub(super) async fn apply(&self, apply: &Apply) -> Option<Answer> {
         let force = if apply.is_forced { "&force=true" } else { "" };
         let query = format!("{}&fieldValidation=Strict{force}", apply.common.query(""));
@@ -113,7 +114,8 @@ impl Connection {
             requests.push((kind, request));
         }
         let mut said = Said::new(&apply.common);
-        // From here on kubectl is not asked any more: a request that failed must not be made good by a second one.
+        // From here on kubectl is not asked any more: a request that failed must not be made good
+        // by a second one.
         let together = requests.chunk_by(|(a, _), (b, _)| is_free(a) && is_free(b));
         let together: Vec<_> = together.flat_map(|some| some.chunks(AT_ONCE)).collect();
         for some in together {
@@ -126,7 +128,8 @@ impl Connection {
         Some(said.answer())
     }
 
-    /// One after the other, as they stand. `None`, before anything is sent, for kinds that are not known.
+    /// One after the other, as they stand. `None`, before anything is sent, for kinds that are not
+    /// known.
     pub(super) async fn create(&self, create: &Create) -> Option<Answer> {
         let query = format!("{}&fieldValidation=Strict", create.common.query("-create"));
         let mut requests: Vec<(Kind, Request<Vec<u8>>)> = Vec::new();
@@ -155,7 +158,7 @@ impl Connection {
             _ => return None,
         };
         let mut said = Said::new(&change.common);
-        // Whoever may not see it cannot change it by kubectl.
+        // A user who may not read an object cannot change it by kubectl.
         if change.common.user.is_some()
             && let Err(refused) = self.look(&kind, &change.name, &change.common).await?
         {
@@ -223,7 +226,7 @@ impl Connection {
         let mut said = Said::new(common);
         let mut going = Vec::new();
         for (kind, (_, name)) in kinds.iter().zip(&delete.targets) {
-            // Whoever may not see it cannot delete it by kubectl.
+            // A user who may not read an object cannot delete it by kubectl.
             if common.user.is_some()
                 && let Err(refused) = self.look(kind, name, common).await?
             {

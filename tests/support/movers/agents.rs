@@ -1,6 +1,7 @@
-//! Played node-agents, many in one process: they write what stock ones write, in the same order and with the same
-//! resourceVersions, and take a refusal as those do (source: Velero 1.18.3; `tests/movers/refused.rs` shows it of real
-//! ones). Left out are volumes, snapshots, and their own count of who holds a place: without berth each would accept all.
+//! Played node-agents, many in one process: they write what stock ones write, in the same order and
+//! with the same resourceVersions, and take a refusal as those do (source: Velero 1.18.3;
+//! `tests/movers/refused.rs` shows it of real ones). Left out are volumes, snapshots, and their own
+//! count of who holds a place: without berth each would accept all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,7 +29,8 @@ use crate::{ControlPlane, control_plane};
 const EXPOSING: &str = "velero.io/expose-on-going";
 /// A container that has died is not there again sooner; times in objects are whole seconds.
 const RESTART: Duration = Duration::from_millis(1_100);
-/// The first of the pauses after an error; each is twice the last one. Real ones begin sooner, and many of them ask a lot.
+/// The first of the pauses after an error; each is twice the last one. Real ones begin sooner, and
+/// many of them ask a lot.
 const BACKOFF: Duration = Duration::from_secs(1);
 /// Of one call that an API server is too busy for.
 const TRIES: usize = 30;
@@ -96,7 +98,8 @@ impl Agents {
         Ok(agents)
     }
 
-    /// As `kill -9`: it stops between two writes, whichever they are, and starts again with no memory.
+    /// As `kill -9`: it stops between two writes, whichever they are, and starts again with no
+    /// memory.
     ///
     /// # Errors
     /// When they do not work any more.
@@ -128,7 +131,7 @@ impl Drop for Agents {
     }
 }
 
-/// Until nobody can kill any more.
+/// Until the process can no longer be killed.
 async fn all(agents: Vec<Agent>, mut killed: orders::Receiver<usize>) -> anyhow::Result<()> {
     let mut lives: Vec<JoinSet<anyhow::Result<()>>> = agents.iter().map(Agent::live).collect();
     loop {
@@ -175,7 +178,7 @@ struct Agent {
     running: Arc<Mutex<BTreeSet<(Kind, String)>>>,
 }
 
-/// What is to become of one that was looked at.
+/// What to do with an object after a reconciliation.
 enum Next {
     /// Nothing, until it changes.
     Leave,
@@ -237,7 +240,7 @@ impl Agent {
         life
     }
 
-    /// Looks at each one that changed, at the last that is known of it, and again at those that failed.
+    /// Reconciles each object that changed, by its last known state, and again those that failed.
     async fn reconcile(self, kind: Kind) -> anyhow::Result<()> {
         let config = watcher::Config::default();
         let mut changes = pin!(watcher(self.api(kind), config).default_backoff().applied_objects());
@@ -319,7 +322,7 @@ impl Agent {
         }
         match self.replace(kind, &wanted).await? {
             Written::Yes => {}
-            // Somebody else was faster, or so it reads.
+            // Another agent was faster, or the answer says so.
             Written::Conflict => return Ok(Next::Leave),
             Written::Refused => return Ok(Next::Retry),
         }
@@ -474,7 +477,8 @@ fn note(
     known.insert(name, object);
 }
 
-/// As client-go does where an API server is too busy to answer. What was written all the same is a conflict the next time.
+/// As client-go does where an API server is too busy to answer. What was written all the same is a
+/// conflict the next time.
 pub async fn patiently<T, Answer>(ask: impl Fn() -> Answer) -> kube::Result<T>
 where
     Answer: Future<Output = kube::Result<T>>,

@@ -25,7 +25,7 @@ pub const SOURCE: &str = "source";
 pub const CLASS: &str = "played";
 /// A Backup and a Restore, both Completed.
 const OWNER: &str = "burst";
-/// Label of the applications' pods, which nobody runs.
+/// Label of the applications' pods, which no kubelet runs.
 const APPLICATION: &str = "berth.test/application";
 /// Calls at once.
 const AT_ONCE: usize = 16;
@@ -40,7 +40,8 @@ pub struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    /// Definitions, Velero's namespace and account, an application with a volume on each node, and a player.
+    /// Definitions, Velero's namespace and account, an application with a volume on each node, and
+    /// a player.
     ///
     /// # Errors
     /// When the API server refuses something.
@@ -59,7 +60,8 @@ impl<'a> Burst<'a> {
         Ok(burst)
     }
 
-    /// Until the source's claim is bound, and the applications have what they would have on real nodes.
+    /// Until the source's claim is bound, and the applications have what they would have on real
+    /// nodes.
     fn settle(&self) -> anyhow::Result<()> {
         let kubectl = self.cluster.kubectl();
         let phase = ["get", "pvc", "data", "--namespace", SOURCE, "-o", "jsonpath={.status.phase}"];
@@ -87,7 +89,8 @@ impl<'a> Burst<'a> {
         self.player.ensure_plays()
     }
 
-    /// From now on nothing of data movements begins to run on this node, and nothing ends, as where a kubelet is away.
+    /// From now on nothing of data movements begins to run on this node, and nothing ends, as where
+    /// a kubelet is away.
     pub fn hold(&self, node: &str) {
         self.player.hold(node);
     }
@@ -117,8 +120,9 @@ impl<'a> Burst<'a> {
         Ok(())
     }
 
-    /// Creates so many, named PREFIX-1 and so on, as nearly at once as can be. Those of pods' volumes are spread over the nodes
-    /// by turns. They belong to a Backup or Restore that has ended.
+    /// Creates so many, named PREFIX-1 and so on, as nearly at once as can be. Those of pods'
+    /// volumes are spread over the nodes by turns. They belong to a Backup or Restore that has
+    /// ended.
     ///
     /// # Errors
     /// When the API server refuses one.
@@ -126,8 +130,8 @@ impl<'a> Burst<'a> {
         self.create_with(kind, prefix, count, true)
     }
 
-    /// DataUploads whose snapshots are not ready before [`Burst::set_ready`]: whichever node-agent accepts one waits for that,
-    /// and accepts no other one meanwhile.
+    /// DataUploads whose snapshots are not ready before [`Burst::set_ready`]: whichever node-agent
+    /// accepts one waits for that, and accepts no other one meanwhile.
     ///
     /// # Errors
     /// As [`Burst::create`].
@@ -221,7 +225,8 @@ impl<'a> Burst<'a> {
         Api::namespaced_with(self.client.clone(), SOURCE, &kind)
     }
 
-    /// A snapshot, as a snapshot-controller would leave it. A node-agent moves it away, so each object has one.
+    /// A snapshot, as a snapshot-controller would leave it. A node-agent moves it away, so each
+    /// object has one.
     async fn make_snapshot(&self, name: String, is_ready: bool) -> anyhow::Result<()> {
         let contents: Api<DynamicObject> = Api::all_with(
             self.client.clone(),
@@ -309,8 +314,8 @@ impl<'a> Burst<'a> {
     }
 }
 
-/// Of a data movement. `node` and `pod`, an ObjectReference, are those of a pod's volume; `name` that of the snapshot or of
-/// the claim.
+/// Of a data movement. `node` and `pod`, an ObjectReference, are those of a pod's volume; `name`
+/// that of the snapshot or of the claim.
 pub fn spec(kind: Kind, name: &str, node: &str, pod: &Value) -> Value {
     let mut spec = match kind {
         Kind::DataUpload => json!({

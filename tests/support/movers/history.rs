@@ -62,7 +62,8 @@ type Key = (Kind, String);
 struct Seen {
     steps: Vec<Step>,
     now: BTreeMap<Key, Step>,
-    /// The longest time that one write took until its answer was here: the API server, or all of the machine, stood still.
+    /// The longest time that one write took until its answer was here: the API server, or all of
+    /// the machine, stood still.
     longest_stall: Duration,
     /// Why no more is seen.
     failed: Option<String>,
@@ -75,7 +76,8 @@ pub struct History {
 }
 
 impl History {
-    /// From now on, and what there is now: all four kinds of a namespace. Their definitions must be there.
+    /// From now on, and what there is now: all four kinds of a namespace. Their definitions must be
+    /// there.
     ///
     /// # Errors
     /// When they cannot be listed.
@@ -142,7 +144,8 @@ impl History {
         Ok(phases)
     }
 
-    /// Each that has not ended or did not end well, and its last step: for an error that says what was waited for.
+    /// Each that has not ended or did not end well, and its last step: for an error that says what
+    /// was waited for.
     pub fn told(&self) -> String {
         let seen = lock(&self.seen);
         let open = seen.now.iter().filter(|(_, step)| step.phase != "Completed");
@@ -225,7 +228,8 @@ impl History {
         Ok(first.zip(last).map(|(first, last)| last.saturating_duration_since(first)).unwrap_or_default())
     }
 
-    /// The longest time that the API server, or this process, stood still: anybody saw everything late by as much.
+    /// The longest time that the API server, or this process, stood still: anybody saw everything
+    /// late by as much.
     ///
     /// # Errors
     /// When the watch broke.
@@ -310,7 +314,7 @@ impl Follower {
         }
     }
 
-    /// For ever. A watch that the API server ends goes on where it was.
+    /// For ever. A watch that the API server ends continues where it was.
     async fn follow(&self, client: &Client, kind: Kind, mut version: String) -> anyhow::Result<()> {
         let api = kind.api(client, &self.namespace);
         loop {

@@ -1,5 +1,5 @@
-//! Plays the pods of data movements: they get their volumes, run on the node that the scheduler gave them, say what they do as
-//! real ones do, and end well. No program runs.
+//! Plays the pods of data movements: they get their volumes, run on the node that the scheduler
+//! gave them, say what they do as real ones do, and end well. No program runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,9 +25,9 @@ use super::{History, KINDS, Kind};
 use crate::control_plane;
 use crate::pods::Cluster;
 
-/// Of the volumes that are made here, as far as anybody looks.
+/// Driver of the volumes that are made here; no component asks for more than its name.
 pub const DRIVER: &str = "played.berth.test";
-/// How often a pod looks whether it may begin.
+/// How often a pod checks whether it may begin.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How long the played pods take.
@@ -200,7 +200,7 @@ fn wants_volume(claim: &PersistentVolumeClaim) -> bool {
     !has_volume && claim.owner_references().iter().any(|owner| is_ours(&owner.kind))
 }
 
-/// A volume that this claim, and nobody else, may have; kube-controller-manager puts them together.
+/// A volume for this claim alone; kube-controller-manager binds them.
 async fn bind(client: &Client, claim: &PersistentVolumeClaim) -> anyhow::Result<()> {
     let Some(spec) = &claim.spec else { return Ok(()) };
     let size = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get("storage"));

@@ -72,7 +72,7 @@ pub fn waiting(reason: &str, message: &str) -> Option<ContainerState> {
 }
 
 impl Container {
-    /// Until it is told to end, or its pod does not want it restarted.
+    /// Until it gets the order to end, or its pod does not want it restarted.
     pub async fn run(self, mut orders: watch::Receiver<Order>) {
         let mut images = self.host.site.images.subscribe();
         let mut pause = Duration::ZERO;
@@ -299,7 +299,7 @@ fn identity(file: &Path) -> std::io::Result<(u64, u64)> {
 }
 
 async fn told_to_end(orders: &mut watch::Receiver<Order>) {
-    // Nobody to tell us is an order, too.
+    // A dropped sender is an order to end, too.
     let _ = orders.wait_for(|order| *order != Order::Run).await;
 }
 

@@ -1,9 +1,10 @@
-//! Who a container's program is and what it may do, from the security contexts of pod and container.
+//! Who a container's program is and what it may do, from the security contexts of pod and
+//! container.
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-/// What container engines leave to root unless told otherwise.
+/// What container engines leave to root by default.
 const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -32,7 +33,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Images name no user here: who asks for none is root.
+    /// Images name no user here, so a container that names none runs as root.
     pub fn of(pod: &PodSpec, container: &Container) -> Self {
         let whole = pod.security_context.clone().unwrap_or_default();
         let own = container.security_context.clone().unwrap_or_default();

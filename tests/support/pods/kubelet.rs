@@ -1,4 +1,5 @@
-//! The thread that watches pods, and gives each that is bound to one of the nodes a task, but for those that the test plays.
+//! The thread that watches pods, and gives each that is bound to one of the nodes a task, but for
+//! those that the test plays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use crate::control_plane;
 
 /// Before the watch is tried again.
 const RETRY: Duration = Duration::from_millis(100);
-/// With pods that are to end at once.
+/// How long pods may take that must end at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ends all pods when dropped.
@@ -49,7 +50,7 @@ impl Kubelet {
                 .and_then(|runtime| runtime.block_on(run(Arc::clone(&site), &kubeconfig, stopped, &ready)));
             if let Err(error) = ended {
                 site.note_general(&format!("{error:#}"));
-                // Nobody listens if it fails later.
+                // The receiver is gone if it fails later.
                 let _ = ready.send(Err(error));
             }
         };
@@ -129,7 +130,8 @@ impl Desk {
         }
         site.remember(&pod);
         if site.is_left(&pod) {
-            // On a real node it would have one, and stock Velero's node-agent does not start where it misses one.
+            // On a real node it would have one, and stock Velero's node-agent does not start where
+            // it misses one.
             if let Err(error) = std::fs::create_dir_all(site.folder_of(&pod)) {
                 site.note(&pod, &format!("its folder cannot be made: {error}"));
             }

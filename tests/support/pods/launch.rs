@@ -1,4 +1,5 @@
-//! The command line that becomes a container's program. See the script `container` beside this folder.
+//! The command line that becomes a container's program. See the script `container` beside this
+//! folder.
 
 use std::collections::BTreeMap;
 use std::fs::{OpenOptions, Permissions};

@@ -1,4 +1,4 @@
-//! What a pod may ask for that nobody here can give.
+//! What a pod may ask for and these nodes cannot give.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
 

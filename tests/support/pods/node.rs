@@ -33,7 +33,8 @@ impl Node {
     }
 }
 
-/// What a cluster has unless a test asks for others: `node-a` and `node-b`, each in a zone of its own.
+/// What a cluster has unless a test asks for others: `node-a` and `node-b`, each in a zone of its
+/// own.
 pub fn two() -> Vec<Node> {
     vec![Node::new("node-a", "zone-a"), Node::new("node-b", "zone-b")]
 }
@@ -70,7 +71,8 @@ pub async fn register(client: &Client, played: &[Node], address: &str) -> anyhow
             },
         });
         nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        // Admission taints every new node as not ready; what lifts that elsewhere does not run here.
+        // Admission taints every new node as not ready; what lifts that elsewhere does not run
+        // here.
         let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
         nodes.patch(name, &PatchParams::default(), &untainted).await?;
     }

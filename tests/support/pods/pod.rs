@@ -46,7 +46,7 @@ struct Worker {
     deadline: Option<(i64, Instant)>,
 }
 
-/// Runs it, tells how it does, and ends it when it is to be deleted.
+/// Runs the pod, reports its status, and ends it when it is being deleted.
 pub async fn run(host: Arc<Host>, pod: Arc<Pod>, seen: watch::Receiver<Seen>) {
     let spec = pod.spec.clone().unwrap_or_default();
     let folder = host.site.folder_of(&pod);
@@ -89,7 +89,7 @@ impl Worker {
         self.is_gone || self.pod.metadata.deletion_timestamp.is_some()
     }
 
-    /// `None` when it is to leave before it began.
+    /// `None` when the pod must end before it began.
     async fn prepare(&mut self) -> Option<BTreeMap<String, Volume>> {
         let mut said = String::new();
         while !self.is_leaving() {
@@ -134,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// Until it is to leave and its containers have ended.
+    /// Until the pod must end and its containers have ended.
     async fn live(&mut self, volumes: BTreeMap<String, Volume>) {
         let Some(place) = self.place.clone() else { return };
         let volumes = Arc::new(volumes);
@@ -191,7 +191,7 @@ impl Worker {
         Order::End { by }
     }
 
-    /// `false` if it could not be told, and should be tried again.
+    /// `false` if the status could not be written, and should be tried again.
     async fn publish(&mut self) -> bool {
         if self.is_gone {
             return true;

@@ -1,7 +1,8 @@
-//! Startup, readiness and liveness, as kubelet asks for them.
+//! Startup, readiness and liveness probes, as kubelet makes them.
 //!
-//! But for one thing: what has not been well yet is asked much more often than its period, so that nobody waits for the
-//! rest of a period in vain. Failures count as if it were not.
+//! With one difference: a container that has not been healthy yet is probed much more often than
+//! its period, so that no test waits for the rest of a period in vain. Failures count as if it were
+//! not.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -22,7 +22,7 @@ pub type Running = BTreeMap<Key, BTreeMap<usize, (String, Pid)>>;
 
 pub struct Site {
     folder: PathBuf,
-    /// As pods are told it.
+    /// As pods get it.
     pub api_server: SocketAddr,
     pub network: Arc<Network>,
     pub nodes: Vec<Node>,
@@ -31,7 +31,7 @@ pub struct Site {
     running: Mutex<Running>,
     /// Every pod that was ever bound to a node, as it was seen last.
     ever: Mutex<BTreeMap<Key, Pod>>,
-    /// Labels of pods that somebody else plays.
+    /// Labels of pods that the test plays.
     left: Mutex<BTreeSet<String>>,
     /// Of containers, by the first argument that their manifests have.
     more_args: Mutex<BTreeMap<String, Vec<String>>>,
@@ -118,7 +118,7 @@ impl Site {
         self.folder.join(format!("{namespace}_{pod}_{container}.log"))
     }
 
-    /// No other log here has such a name.
+    /// No other log here has a name of this form.
     pub fn container_logs(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(&self.folder).into_iter().flatten();
         let mut logs: Vec<_> = files.filter_map(|file| Some(file.ok()?.path())).collect();
@@ -134,7 +134,7 @@ impl Site {
         self.folder.join("kubelet.log")
     }
 
-    /// For whoever wonders why a pod does not run.
+    /// For the reader who wonders why a pod does not run.
     pub fn note(&self, pod: &Pod, text: &str) {
         let (namespace, name) = key(pod);
         self.note_general(&format!("{namespace}/{name}: {text}"));

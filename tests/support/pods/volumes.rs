@@ -22,7 +22,7 @@ use super::site::{self, Host};
 
 /// Attribute of a volume that is a folder of this machine: which.
 const FOLDER: &str = "berth.test/folder";
-/// Of files that nobody gave another.
+/// The mode of files that name no other.
 const MODE: i32 = 0o644;
 
 /// A volume on this machine.
@@ -50,7 +50,8 @@ struct Maker<'a> {
 /// All of them.
 ///
 /// # Errors
-/// When something that is not optional is not there, or a volume is of a kind that cannot be had here.
+/// When something that is not optional is not there, or a volume is of a kind that cannot be had
+/// here.
 pub async fn make(host: &Host, pod: &Pod, address: Ipv4Addr) -> anyhow::Result<BTreeMap<String, Volume>> {
     let (namespace, _) = site::key(pod);
     let maker = Maker { host, pod, namespace, spec: pod.spec.clone().unwrap_or_default(), address };
@@ -70,7 +71,7 @@ impl Maker<'_> {
         if let Some(wanted) = &volume.persistent_volume_claim {
             return self.claimed(wanted).await;
         }
-        // As kubelet names them: whoever backs up pods' volumes looks for them by these names.
+        // As kubelet names them, because node-agents look for pods' volumes by these names.
         let folder =
             self.host.site.folder_of(self.pod).join("volumes").join(plugin(volume)).join(&volume.name);
         if folder.exists() {
@@ -90,7 +91,8 @@ impl Maker<'_> {
         Ok(Volume { source: folder, is_read_only })
     }
 
-    /// Where the driver of the tests keeps it: its volumes are folders of this machine, and say where.
+    /// Where the driver of the tests keeps it: its volumes are folders of this machine, and say
+    /// where.
     async fn claimed(&self, wanted: &PersistentVolumeClaimVolumeSource) -> anyhow::Result<Volume> {
         let name = &wanted.claim_name;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.host.client.clone(), &self.namespace);

@@ -1,9 +1,10 @@
 //! Shared buckets. The rules are tested in `berth_garden_core::check`; here: which rule answers,
 //! waiting for other objects, and the roles of users.
 
+use berth_garden_core::bucket::Bucket;
 use berth_garden_core::check::Credentials;
-use berth_garden_core::view::{Bucket, Entry};
-use berth_garden_core::{Backup, Place, Profile, SecretRef, Seed, View};
+use berth_garden_core::entry::Entry;
+use berth_garden_core::{Backup, Place, Profile, SecretRef, Seed, Store, View};
 
 use super::*;
 use crate::listers::GardenListers;
@@ -45,8 +46,12 @@ fn view() -> View {
         Seed { name: "s".to_owned(), profile: "main".to_owned(), region: "eu".to_owned(), reaches: None };
     view.seeds.insert("s".to_owned(), seed);
     let place = Place { provider: "aws".to_owned(), region: "eu".to_owned() };
-    let bucket =
-        Bucket { name: "bucket".to_owned(), place, owner: Some("main".to_owned()), ..Bucket::default() };
+    let bucket = Bucket {
+        name: "bucket".to_owned(),
+        store: Store { place, ..Store::default() },
+        profile: Some("main".to_owned()),
+        ..Bucket::default()
+    };
     view.buckets.insert("bucket".to_owned(), bucket);
     let entry = Entry {
         namespace: "dev".to_owned(),

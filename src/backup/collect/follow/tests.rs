@@ -11,10 +11,12 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
+use crate::backup::collect::fetch::FEW_NAMES;
 use crate::backup::collect::{Counters, Namespace};
 use crate::backup::hold::Holder;
 use crate::backup::hooks::Tally;
 use crate::backup::ledger::{Balance, Extent, Extents, Ledger};
+use crate::backup::list::Lister;
 use crate::backup::log::{BackupLog, Counts, gzip_json};
 use crate::backup::volumes::Volumes;
 use crate::backup::volumes::outcomes::Outcomes;

@@ -3,10 +3,11 @@
 use super::{
     Credentials, FORGET_DATA, Findings, check_provider, check_reason, check_secret, deletion, entries, name,
 };
+use crate::bucket::Bucket;
 use crate::name::name_fault;
 use crate::profile::secret_faults;
 use crate::store::{check_config, check_lock};
-use crate::view::{Bucket, View};
+use crate::view::View;
 use berth_core::violation::{Field, Violations};
 
 /// Faults that do not depend on other objects. `old` is `None` on create.
@@ -21,21 +22,26 @@ pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
             &name(),
             "must be 3 to 63 of a-z, 0-9 and -, neither beginning nor ending with -: the bucket in the store has this name",
         );
-        if let Some(fault) = name_fault(&new.place.provider, &new.name) {
+        if let Some(fault) = name_fault(&new.store.place.provider, &new.name) {
             found.push(name(), fault);
         }
     }
     for (field, old, new, what) in [
-        ("provider", old.map(|old| &old.place.provider), &new.place.provider, "who holds the bucket"),
-        ("region", old.map(|old| &old.place.region), &new.place.region, "where the bucket is"),
+        (
+            "provider",
+            old.map(|old| &old.store.place.provider),
+            &new.store.place.provider,
+            "who holds the bucket",
+        ),
+        ("region", old.map(|old| &old.store.place.region), &new.store.place.region, "where the bucket is"),
     ] {
         found.require(!new.is_empty(), &spec.child(field), format!("required: {what}"));
         let is_same = new.is_empty() || old.is_none_or(|old| old == new);
         found.require(is_same, &spec.child(field), "cannot change: a bucket does not move: make another one");
     }
-    found.append(secret_faults(&spec, new.secret.as_ref()));
+    found.append(secret_faults(&spec, new.secret()));
     let is_same =
-        old.and_then(|old| old.owner.as_ref()).is_none_or(|owner| new.owner.as_ref() == Some(owner));
+        old.and_then(|old| old.profile.as_ref()).is_none_or(|owner| new.profile.as_ref() == Some(owner));
     found.require(
         is_same,
         &owner_field(),
@@ -57,13 +63,14 @@ fn is_bucket_name(name: &str) -> bool {
 pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credentials>, view: &View) -> Findings {
     let mut found = Findings { faults: faults(old, new), ..Findings::default() };
     let spec = Field::root("spec");
-    let provider = &new.place.provider;
-    check_secret(&spec, provider, new.secret.as_ref(), credentials, view, &mut found);
+    let provider = &new.store.place.provider;
+    check_secret(&spec, provider, new.secret(), credentials, view, &mut found);
     let config = spec.child("providerConfig");
-    found.faults.append(check_config(&config, provider, &new.config));
+    found.faults.append(check_config(&config, provider, &new.store.config));
     if let Some(old) = old {
-        found.faults.append(check_lock(&config, old.config.object_lock, new.config.object_lock));
-        let store = |bucket: &Bucket| (bucket.config.endpoint.clone(), bucket.config.path.clone());
+        found.faults.append(check_lock(&config, old.store.config.object_lock, new.store.config.object_lock));
+        let store =
+            |bucket: &Bucket| (bucket.store.config.endpoint.clone(), bucket.store.config.path.clone());
         let inside: Vec<&str> = view.entries_of(&new.name).map(|entry| entry.name.as_str()).collect();
         if store(old) != store(new) && !inside.is_empty() {
             let who = entries(inside);
@@ -80,10 +87,10 @@ pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credential
 /// Is there such a profile, and do its backups go to where this bucket is?
 fn check_owner(old: Option<&Bucket>, new: &Bucket, view: &View, found: &mut Findings) {
     // Naming another one is refused elsewhere: it cannot change.
-    let Some(owner) = new.owner.as_ref().filter(|_| old.is_none_or(|old| old.owner.is_none())) else {
+    let Some(owner) = new.profile.as_ref().filter(|_| old.is_none_or(|old| old.profile.is_none())) else {
         return;
     };
-    let provider = &new.place.provider;
+    let provider = &new.store.place.provider;
     let why = match view.profiles.get(owner).map(|profile| profile.backup_provider()) {
         None => format!("CloudProfile \"{owner}\" does not exist: create it first"),
         Some(None) => format!("CloudProfile \"{owner}\" has no spec.backup: name another one"),

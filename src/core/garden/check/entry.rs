@@ -1,14 +1,17 @@
 //! BackupEntries of the hub.
 
 use super::{FORCE_DELETION, FORGET_DATA, Findings, check_reason, name};
+use crate::bucket::Bucket;
+use crate::entry::Entry;
 use crate::profile::Seed;
 use crate::store::Place;
-use crate::view::{Bucket, Entry, SOURCE, View};
+use crate::view::{SOURCE, View};
 use berth_core::violation::{Field, Violations};
 
 const NAME_LENGTH: usize = 63;
 
-/// Faults that do not depend on other objects. `old` is `None` on create; `by_hub`: the hub's own controllers write.
+/// Faults that do not depend on other objects. `old` is `None` on create; `by_hub`: the hub's own
+/// controllers write.
 pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
@@ -61,7 +64,7 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
     warn_of_locked_data(old, new, view, &mut found);
     warn_of_two_writers(old, new, &mut found);
     let is_new = old.is_none_or(|old| (&old.seed, &old.bucket) != (&new.seed, &new.bucket));
-    if !is_new || new.seed.is_empty() || new.is_terminating {
+    if !is_new || new.seed.is_empty() || new.is_deleted() {
         return found;
     }
     let Some(seed) = view.seeds.get(&new.seed) else {
@@ -87,12 +90,12 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
     found
 }
 
-/// May it be deleted? An entry that the hub has not taken up is gone at once, and its data stays in the
-/// directory.
+/// May it be deleted? An entry that the hub has not taken up is gone at once, and its data stays in
+/// the directory.
 pub fn check_delete(old: &Entry) -> Violations {
     let mut found = Violations::default();
     found.require(
-        old.bucket.is_none() || old.is_claimed || old.is_terminating || old.forget_data.is_some(),
+        old.bucket.is_none() || old.is_claimed || old.is_deleted() || old.forget_data.is_some(),
         &Field::root("metadata").child("finalizers"),
         "its data would be left in the bucket without a record: wait until the hub has taken it up, and garden.berth.dev/backup is \
          one of them; or, if the data is to stay there, give the reason in the annotation garden.berth.dev/forget-data",
@@ -100,8 +103,9 @@ pub fn check_delete(old: &Entry) -> Violations {
     found
 }
 
-/// Why its name seems to be another cluster's: it ends in digits of a UID, and not of its own, nor of that one's SHA-1. Both are
-/// in use (source: Gardener's proposal on backup infrastructure, and its names since). `sha1`: in hexadecimal digits.
+/// Why its name seems to be another cluster's: it ends in digits of a UID, and not of its own, nor
+/// of that one's SHA-1. Both are in use (source: Gardener's proposal on backup infrastructure, and
+/// its names since). `sha1`: in hexadecimal digits.
 pub fn has_another_uid(new: &Entry, sha1: impl FnOnce(&str) -> String) -> Option<String> {
     const DIGITS: usize = 5;
     let uid = new.shoot_uid.as_deref()?;
@@ -135,12 +139,12 @@ fn check_bucket(
         );
         return;
     };
-    if bucket.place != *place {
+    if bucket.store.place != *place {
         found.blame(
             field.clone(),
-            format!("BackupBucket \"{wanted}\" is at {}, and backups of Seed \"{}\" go to {place}: migrate to another entry", bucket.place, seed.name),
+            format!("BackupBucket \"{wanted}\" is at {}, and backups of Seed \"{}\" go to {place}: migrate to another entry", bucket.store.place, seed.name),
         );
-    } else if let Some(owner) = bucket.owner.as_ref().filter(|owner| **owner != seed.profile) {
+    } else if let Some(owner) = bucket.profile.as_ref().filter(|owner| **owner != seed.profile) {
         found.blame(
             field.clone(),
             format!("BackupBucket \"{wanted}\" is for clusters of CloudProfile \"{owner}\", and Seed \"{}\" is of \"{}\"", seed.name, seed.profile),
@@ -152,9 +156,9 @@ fn check_bucket(
 }
 
 fn check_vacancy(new: &Entry, bucket: &Bucket, field: &Field, found: &mut Findings) {
-    let why = if bucket.is_terminating {
+    let why = if bucket.is_deleted {
         "is being deleted"
-    } else if bucket.has_failed {
+    } else if bucket.has_failed() {
         "has failed"
     } else if !bucket.has_room_for(new) {
         "is full"
@@ -188,7 +192,7 @@ fn warn_of_locked_data(old: Option<&Entry>, new: &Entry, view: &View, found: &mu
         return;
     }
     let bucket = new.bucket.as_ref().and_then(|bucket| view.buckets.get(bucket));
-    if let Some(lock) = bucket.and_then(|bucket| bucket.config.object_lock) {
+    if let Some(lock) = bucket.and_then(|bucket| bucket.store.config.object_lock) {
         found.warn(format!(
             "objects of this bucket are locked for {} days: no force shortens that",
             lock.retention_days

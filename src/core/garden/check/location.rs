@@ -1,4 +1,5 @@
-//! BackupStorageLocations that lead into a bucket which clusters share: one cluster's backups must not meet another's.
+//! BackupStorageLocations that lead into a bucket which clusters share: one cluster's backups must
+//! not meet another's.
 
 use super::Findings;
 use crate::store::SERVED;

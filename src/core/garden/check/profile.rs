@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Credentials, Findings, check_provider, check_secret, count, deletion, some};
+use crate::entry::Entry;
 use crate::profile::Profile;
 use crate::store::{LocationKeys, Place, SERVED, check_config, check_lock};
-use crate::view::{Entry, View};
+use crate::view::View;
 use berth_core::violation::Field;
 
 /// `old` is `None` on create.
@@ -70,10 +71,10 @@ fn check_backup(
     }
 }
 
-/// Where keys cannot be limited to a directory, a person has to say that clusters trust each other. At
-/// provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`); for a provider
-/// that berth does not serve there is a warning. Profiles from before this check stay valid, and a
-/// restore may bring them back, so only admission depends on it.
+/// Where keys cannot be limited to a directory, a person has to say that clusters trust each other.
+/// At provider `aws` an absent setting is `scoped` (see `CloudProfileSpec::store_config`); for a
+/// provider that berth does not serve there is a warning. Profiles from before this check stay
+/// valid, and a restore may bring them back, so only admission depends on it.
 fn check_location_keys(
     old: Option<&Profile>,
     config: &Field,
@@ -138,8 +139,8 @@ fn check_addresses(old: &Profile, new: &Profile, view: &View, found: &mut Findin
     let buckets: Vec<&str> = view
         .buckets
         .values()
-        .filter(|bucket| bucket.is_made && bucket.owner.as_ref() == Some(&new.name))
-        .filter(|bucket| new.backup_provider() == Some(bucket.place.provider.as_str()))
+        .filter(|bucket| bucket.is_made && bucket.profile.as_ref() == Some(&new.name))
+        .filter(|bucket| new.backup_provider() == Some(bucket.store.place.provider.as_str()))
         .map(|bucket| bucket.name.as_str())
         .collect();
     if buckets.is_empty() {
@@ -180,7 +181,7 @@ pub fn check_delete(profile: &str, view: &View) -> Findings {
     let mut found = Findings::default();
     let is_of = |entry: &&Entry| {
         let bucket = entry.bucket.as_ref().and_then(|bucket| view.buckets.get(bucket));
-        let owned = bucket.is_some_and(|bucket| bucket.owner.as_deref() == Some(profile));
+        let owned = bucket.is_some_and(|bucket| bucket.profile.as_deref() == Some(profile));
         entry.bucket.is_some()
             && (owned || view.seeds.get(&entry.seed).is_some_and(|seed| seed.profile == profile))
     };

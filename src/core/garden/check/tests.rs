@@ -1,7 +1,10 @@
 use super::*;
+use crate::bucket::{Bucket, BucketStatus};
+use crate::entry::Entry;
+use crate::operation::{Operation, OperationState, OperationType};
 use crate::profile::{Backup, Profile, Seed};
-use crate::store::{AWS, GCP, LocationKeys, ObjectLock, ObjectLockMode, Place, StoreConfig};
-use crate::view::{Bucket, Entry, Extension};
+use crate::store::{AWS, GCP, LocationKeys, ObjectLock, ObjectLockMode, Place, Store, StoreConfig};
+use crate::view::Extension;
 
 fn text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
@@ -39,9 +42,9 @@ fn seed(name: &str, profile: &str, region: &str) -> Seed {
 fn bucket(name: &str, region: &str) -> Bucket {
     Bucket {
         name: name.to_owned(),
-        place: place("aws", region),
-        secret: secret(),
-        owner: text("main"),
+        store: Store { place: place("aws", region), secret: secret().unwrap(), ..Store::default() },
+        names_secret: true,
+        profile: text("main"),
         ..Bucket::default()
     }
 }
@@ -73,13 +76,21 @@ fn view() -> View {
     ] {
         view.seeds.insert(one.name.clone(), one);
     }
-    let full = Bucket { limit: Some(1), allocated: ["x".to_owned()].into(), ..bucket("main-eu-2", "eu") };
+    let full = Bucket {
+        status: BucketStatus { limit: Some(1), allocated: vec!["x".to_owned()], ..BucketStatus::default() },
+        ..bucket("main-eu-2", "eu")
+    };
+    let failed =
+        Operation { kind: OperationType::Create, state: OperationState::Failed, description: String::new() };
     for one in [
         bucket("main-eu", "eu"),
         full,
-        Bucket { is_terminating: true, ..bucket("going", "eu") },
-        Bucket { has_failed: true, ..bucket("failed", "eu") },
-        Bucket { owner: None, ..bucket("made-by-hand", "eu") },
+        Bucket { is_deleted: true, ..bucket("going", "eu") },
+        Bucket {
+            status: BucketStatus { operation: Some(failed), ..BucketStatus::default() },
+            ..bucket("failed", "eu")
+        },
+        Bucket { profile: None, ..bucket("made-by-hand", "eu") },
     ] {
         view.buckets.insert(one.name.clone(), one);
     }
@@ -223,7 +234,11 @@ fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
     };
     let found = profile::check(Some(&profile_with(9)), &profile_with(8), None, &view());
     assert_eq!(said(&found), "spec.backup.providerConfig.objectLock.retentionDays | 0");
-    let with = |days| Bucket { config: locked(days), ..bucket("main-eu", "eu") };
+    let with = |days| {
+        let mut bucket = bucket("main-eu", "eu");
+        bucket.store.config = locked(days);
+        bucket
+    };
     let found = bucket::check(Some(&with(9)), &with(8), None, &view());
     assert_eq!(said(&found), "spec.providerConfig.objectLock.retentionDays | 0");
     assert_eq!(said(&bucket::check(Some(&with(8)), &with(9), None, &view())), "| 0");
@@ -327,25 +342,25 @@ fn a_bucket_stays_what_it_is() {
         ("gcp", "a--b", "| 1"),
         ("gcp", "goog-a", "metadata.name | 1"),
     ] {
-        let new = Bucket { place: place(provider, "eu"), owner: None, ..bucket(name, "eu") };
+        let mut new = Bucket { profile: None, ..bucket(name, "eu") };
+        new.store.place = place(provider, "eu");
         assert_eq!(judge(None, &new), expected, "{provider} {name}");
     }
     assert_eq!(judge(None, &bucket("", "eu")), "| 0", "the API server has not named it yet");
     let empty = Bucket { name: "x".to_owned(), ..Bucket::default() };
     assert_eq!(judge(None, &empty), "metadata.name spec.provider spec.region spec.secretRef | 0");
-    let moved = Bucket { place: place("packet", "us"), owner: text("other"), ..good.clone() };
+    let mut moved = Bucket { profile: text("other"), ..good.clone() };
+    moved.store.place = place("packet", "us");
     assert_eq!(
         judge(Some(&good), &moved),
         "spec.provider spec.region metadata.annotations[garden.berth.dev/cloud-profile] | 1"
     );
-    assert_eq!(judge(Some(&Bucket { owner: None, ..good.clone() }), &good), "| 0", "it gets an owner");
+    assert_eq!(judge(Some(&Bucket { profile: None, ..good.clone() }), &good), "| 0", "it gets an owner");
     let elsewhere = StoreConfig { endpoint: text("http://127.0.0.1:1"), ..StoreConfig::default() };
     let old = bucket("main-eu", "eu");
-    assert_eq!(
-        judge(Some(&old), &Bucket { config: elsewhere, ..old.clone() }),
-        "| 1",
-        "looked for elsewhere"
-    );
+    let mut moved = old.clone();
+    moved.store.config = elsewhere;
+    assert_eq!(judge(Some(&old), &moved), "| 1", "looked for elsewhere");
     assert_eq!(said(&bucket::check_delete("main-eu", &view())), "metadata.deletionTimestamp | 0");
     assert_eq!(said(&bucket::check_delete("main-eu-2", &view())), "| 0");
     let found = bucket::check_delete("main-eu", &view());
@@ -457,7 +472,7 @@ fn an_entry_that_the_hub_does_not_know_is_not_deleted_with_its_bucket_named() {
     for (what, other) in [
         ("without a bucket there is no data", entry("a", "eu-1", "")),
         ("its end will be on record", Entry { is_claimed: true, ..old.clone() }),
-        ("the hub has let it go", Entry { is_terminating: true, ..old.clone() }),
+        ("the hub has let it go", Entry { deleted_at: Some(jiff::Timestamp::UNIX_EPOCH), ..old.clone() }),
         ("it is meant", Entry { forget_data: text("the store is being given up"), ..old.clone() }),
     ] {
         assert!(entry::check_delete(&other).is_empty(), "{what}");
@@ -505,7 +520,7 @@ fn filled_buckets_are_not_looked_for_elsewhere() {
 fn force_says_why_and_does_not_shorten_a_lock() {
     let mut locked = view();
     let lock = ObjectLock { mode: ObjectLockMode::Governance, retention_days: 30 };
-    locked.buckets.get_mut("main-eu").unwrap().config.object_lock = Some(lock);
+    locked.buckets.get_mut("main-eu").unwrap().store.config.object_lock = Some(lock);
     let old = entry("a", "eu-1", "main-eu");
     let judge = |reason: &str, view: &View| {
         let new = Entry { force_deletion: Some(reason.to_owned()), ..old.clone() };
@@ -520,10 +535,10 @@ fn force_says_why_and_does_not_shorten_a_lock() {
 
 #[test]
 fn a_bucket_is_made_for_a_profile_that_backs_up_there() {
-    let of = |owner: &str, provider: &str| Bucket {
-        owner: text(owner),
-        place: place(provider, "eu"),
-        ..bucket("new-eu", "eu")
+    let of = |owner: &str, provider: &str| {
+        let mut bucket = Bucket { profile: text(owner), ..bucket("new-eu", "eu") };
+        bucket.store.place = place(provider, "eu");
+        bucket
     };
     let judge = |old: Option<&Bucket>, new: &Bucket| said(&bucket::check(old, new, None, &view()));
     let refused = "metadata.annotations[garden.berth.dev/cloud-profile] | 0";

@@ -12,10 +12,13 @@ use std::collections::{BTreeSet, HashMap};
 use jiff::{SignedDuration, Timestamp};
 
 use super::reason::Waiting;
-use super::view::{Bucket, BucketStatus, Conditions, EntryStatus, Operation, ProfileStatus, Settings, View};
+use super::view::{ProfileStatus, Settings, View};
 use crate::assignment::SeedHealth;
+use crate::bucket::{Bucket, BucketStatus};
+use crate::condition::Conditions;
+use crate::entry::EntryStatus;
 use crate::fence::{HandoverReason, WaitingFor};
-use crate::operation::{OperationState, OperationType};
+use crate::operation::{Operation, OperationState, OperationType};
 use crate::{Store, wanted};
 
 /// What to do, as indices into the view: buckets first, then entries. Each write carries the
@@ -35,8 +38,8 @@ pub struct Plan {
     pub waiting: Vec<(usize, Waiting)>,
     /// Entries that should move to another cluster, and what they wait for.
     pub moving: Vec<(usize, WaitingFor)>,
-    /// UIDs that have a place, and that no entry of this view has. Those that the API server does not have
-    /// either belong into [`View::gone`].
+    /// UIDs that have a place, and that no entry of this view has. Those that the API server does
+    /// not have either belong into [`View::gone`].
     pub unknown: BTreeSet<String>,
     /// When the next plan is due, whatever happens before.
     pub next: Option<Timestamp>,
@@ -230,8 +233,8 @@ fn released(description: &str) -> Operation {
     }
 }
 
-/// The operation of an object that is not deleted. After a restore of the hub its status may be of a
-/// deletion that the hub has lost, and must not outlive it.
+/// The operation of an object that is not deleted. After a restore of the hub its status may be of
+/// a deletion that the hub has lost, and must not outlive it.
 fn kept(found: Option<&Operation>) -> Option<Operation> {
     found.filter(|found| found.kind != OperationType::Delete).cloned()
 }

@@ -4,285 +4,19 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::assignment::SeedHealth;
-use crate::operation::{OperationState, OperationType};
+use crate::bucket::{Bucket, BucketStatus};
+use crate::condition::ConditionType;
+use crate::entry::{Entry, EntryStatus};
+use crate::operation::{Operation, OperationState, OperationType};
 use crate::quota::Quota;
 use crate::retention::{Grace, GraceScope, Purpose};
-use crate::{Backup, Place, Profile, SecretRef, Seed, Store};
+use crate::{Place, SecretRef, Store};
 
 mod moves;
+mod properties;
+mod world;
 
-const HOUR: i64 = 3600;
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_700_000_000 + second).unwrap()
-}
-
-fn secret() -> SecretRef {
-    SecretRef { name: "store".to_owned(), namespace: "garden".to_owned() }
-}
-
-/// A hub, and what becomes of it when plans are carried out, wholly or in part.
-#[derive(Clone)]
-struct World {
-    view: View,
-    settings: Settings,
-    second: i64,
-    made: u32,
-}
-
-impl World {
-    /// A packet profile whose backups go to `aws` `eu-west-1`, with these seeds.
-    fn new(limit: Option<u32>, seeds: &[&str]) -> Self {
-        let profile = Profile {
-            name: "packet".to_owned(),
-            provider: "packet".to_owned(),
-            regions: vec!["ewr1".to_owned()],
-            backup: Some(Backup {
-                provider: Some("aws".to_owned()),
-                region: Some("eu-west-1".to_owned()),
-                secret: Some(secret()),
-                ..Backup::default()
-            }),
-            ..Profile::default()
-        };
-        let quota = Quota::new(limit.map(|limit| ("aws".to_owned(), limit))).unwrap();
-        let view = View {
-            profiles: vec![ProfileState {
-                profile,
-                uid: "3ef4219a-0000".to_owned(),
-                ..ProfileState::default()
-            }],
-            secrets: BTreeMap::from([("store".to_owned(), Credentials::default())]),
-            ..View::default()
-        };
-        let hour = SignedDuration::from_secs(HOUR);
-        let grace = Grace::new([(GraceScope::default(), hour)]).unwrap();
-        let settings = Settings { quota, grace, idle_delay: hour, namespace: "garden".to_owned() };
-        let mut world = Self { view, settings, second: 0, made: 0 };
-        seeds.iter().for_each(|name| world.register(name));
-        world
-    }
-
-    fn register(&mut self, name: &str) {
-        let seed = Seed {
-            name: name.to_owned(),
-            profile: "packet".to_owned(),
-            region: "ewr1".to_owned(),
-            reaches: None,
-        };
-        let seen = Some(at(self.second));
-        let member = SeedHealth { seed, provider: "packet".to_owned(), seen, ..SeedHealth::default() };
-        self.view.seeds.push(SeedState { member, ..SeedState::default() });
-    }
-
-    fn entry(&mut self, name: &str, bucket: Option<&str>) -> usize {
-        self.made += 1;
-        self.view.entries.push(Entry {
-            namespace: "garden-dev".to_owned(),
-            name: name.to_owned(),
-            uid: format!("uid-{name}-{}", self.made),
-            created_at: at(self.second),
-            seed: "one".to_owned(),
-            bucket: bucket.map(str::to_owned),
-            generation: Some(1),
-            ..Entry::default()
-        });
-        self.view.entries.len() - 1
-    }
-
-    fn plan(&self) -> Plan {
-        plan(&self.view, &self.settings, at(self.second))
-    }
-
-    fn pass(&mut self, seconds: i64) {
-        self.second += seconds;
-        let now = at(self.second);
-        self.view.seeds.iter_mut().for_each(|cluster| cluster.member.seen = Some(now));
-    }
-
-    /// Carries out those writes of a plan that `happens` lets through, in the order in which the hub makes them.
-    fn act(&mut self, plan: &Plan, mut happens: impl FnMut() -> bool) {
-        for (seed, secrets) in &plan.access {
-            match secrets.clone().filter(|_| happens()) {
-                Some(secrets) => {
-                    drop(self.view.access.insert(seed.clone(), Access { secrets, is_bound: true }))
-                }
-                None if secrets.is_none() => drop(self.view.access.remove(seed)),
-                None => {}
-            }
-        }
-        for new in &plan.create {
-            if happens() {
-                self.view.buckets.push(Bucket {
-                    name: new.name.clone(),
-                    created_at: at(self.second),
-                    is_claimed: true,
-                    profile: Some(self.view.profiles[new.profile].profile.name.clone()),
-                    store: new.store.clone(),
-                    ..Bucket::default()
-                });
-            }
-        }
-        let mut failed = BTreeSet::new();
-        let mut ended = Vec::new();
-        for one in &plan.buckets {
-            let bucket = &mut self.view.buckets[one.bucket];
-            if one.claim && happens() {
-                bucket.is_claimed = true;
-            }
-            if let Some(store) = one.store.clone().filter(|_| happens()) {
-                bucket.store = store;
-            }
-            match &one.status {
-                Some(status) if happens() => bucket.status = status.clone(),
-                Some(_) => drop(failed.insert(one.bucket)),
-                None => {}
-            }
-            match one.end.filter(|_| happens()) {
-                Some(BucketEnd::Retire) => bucket.is_deleted = true,
-                Some(BucketEnd::LetGo) => ended.push(bucket.name.clone()),
-                None => {}
-            }
-        }
-        let mut removed = Vec::new();
-        for one in &plan.entries {
-            let entry = &mut self.view.entries[one.entry];
-            let claim = one.claim.filter(|bucket| !failed.contains(bucket));
-            if one.claim.is_some() && claim.is_none() {
-                continue;
-            }
-            if let Some(bucket) = claim {
-                if !happens() {
-                    continue;
-                }
-                let name = self.view.buckets[bucket].name.clone();
-                (entry.bucket, entry.placed_in, entry.is_claimed) = (Some(name.clone()), Some(name), true);
-            }
-            match one.status.clone() {
-                Some(status) if happens() => entry.status = status,
-                Some(_) => continue,
-                None => {}
-            }
-            if let Some(writer) = one.writer.clone().filter(|_| happens()) {
-                entry.take_over = entry.take_over.take().filter(|_| entry.seed != writer);
-                entry.writer = Some(writer);
-            }
-            if one.end.is_some() && happens() {
-                removed.push(entry.uid.clone());
-            }
-        }
-        for (profile, status) in &plan.profiles {
-            if happens() {
-                self.view.profiles[*profile].status = status.clone();
-            }
-        }
-        for (seed, conditions) in &plan.seeds {
-            self.view.seeds[*seed].conditions = conditions.clone();
-        }
-        for (name, is_guarded) in &plan.secrets {
-            self.view.secrets.get_mut(name).unwrap().is_guarded = *is_guarded;
-        }
-        self.view.entries.retain(|entry| !removed.contains(&entry.uid));
-        self.view.buckets.retain(|bucket| !ended.contains(&bucket.name));
-        let here: BTreeSet<&String> = self.view.entries.iter().map(|entry| &entry.uid).collect();
-        self.view.gone = plan.unknown.iter().filter(|uid| !here.contains(uid)).cloned().collect();
-    }
-
-    /// What a seed's controllers do: buckets are made, and what was released is removed.
-    fn execute(&mut self) {
-        let done =
-            |kind| Some(Operation { kind, state: OperationState::Succeeded, description: String::new() });
-        for bucket in &mut self.view.buckets {
-            let Some(_) = &bucket.status.seed else { continue };
-            match (bucket.is_deleted, bucket.status.released_at) {
-                (true, Some(_)) => bucket.status.operation = done(OperationType::Delete),
-                (false, _) if !bucket.standing().exists() => {
-                    bucket.status.operation = done(OperationType::Create)
-                }
-                _ => {}
-            }
-        }
-        for entry in &mut self.view.entries {
-            match (entry.deleted_at, entry.status.released_at) {
-                (Some(_), Some(_)) => entry.status.operation = done(OperationType::Delete),
-                (None, _) if entry.status.seed.is_some() => {
-                    let moves = entry.status.seed.as_ref() != Some(&entry.seed);
-                    let kind = if moves { OperationType::Migrate } else { OperationType::Create };
-                    entry.status.operation = done(kind);
-                    entry.observed_generation = entry.generation;
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Until nothing is left to be done.
-    fn settle(&mut self) {
-        for _ in 0..50 {
-            let plan = self.plan();
-            if plan.is_done() {
-                return;
-            }
-            self.act(&plan, || true);
-            self.execute();
-        }
-        panic!("it never comes to rest: {:?}", self.plan());
-    }
-
-    fn names(&self) -> Vec<&str> {
-        self.view.buckets.iter().map(|bucket| bucket.name.as_str()).collect()
-    }
-
-    fn used(&self) -> Vec<usize> {
-        self.view.buckets.iter().map(|bucket| bucket.status.allocated.len()).collect()
-    }
-
-    fn delete(&mut self, entry: usize) {
-        self.view.entries[entry].deleted_at = Some(at(self.second));
-    }
-
-    /// Data of an entry of that namespace, by its record.
-    fn was_left(&mut self, name: &str, namespace: &str, bucket: &str) {
-        let (namespace, bucket) = (namespace.to_owned(), bucket.to_owned());
-        let left = Left { namespace, bucket, record: format!("tombstone-{name}-12345") };
-        self.view.left.entry(name.to_owned()).or_default().push(left);
-    }
-
-    fn why(&self, entry: usize) -> String {
-        let operation = self.view.entries[entry].status.operation.as_ref();
-        operation
-            .filter(|found| found.state == OperationState::Pending)
-            .map(|found| found.description.clone())
-            .unwrap_or_default()
-    }
-}
-
-impl Plan {
-    fn is_done(&self) -> bool {
-        let Self {
-            create,
-            buckets,
-            entries,
-            profiles,
-            seeds,
-            secrets,
-            access,
-            waiting: _,
-            moving: _,
-            unknown,
-            next: _,
-        } = self;
-        create.is_empty()
-            && buckets.is_empty()
-            && entries.is_empty()
-            && profiles.is_empty()
-            && seeds.is_empty()
-            && secrets.is_empty()
-            && access.is_empty()
-            && unknown.is_empty()
-    }
-}
+use world::{HOUR, World, at, secret};
 
 #[test]
 fn a_bucket_comes_with_the_first_seed_and_entries_find_it() {
@@ -402,22 +136,24 @@ fn a_forged_place_in_another_profiles_bucket_yields_nothing() {
         world.view.entries.remove(rightful);
         world.settle();
         world.delete(forged);
-        world.view.entries[forged].is_forced = true;
+        world.view.entries[forged].force_deletion = Some("it is meant".to_owned());
         world.settle();
         let entry = &world.view.entries[forged];
         assert_eq!((&entry.status.seed, entry.status.released_at), (&None, None));
         if is_claimed {
             assert!(world.why(forged).contains("is left alone"), "{}", world.why(forged));
         }
-        world.view.entries[forged].is_forgotten = true;
+        world.view.entries[forged].forget_data = Some("it is meant".to_owned());
         let end = world.plan().entries.iter().find_map(|one| one.end);
-        // By this record nobody of another namespace gets the name in that bucket, should it not have been forged at all.
+        // By this record nobody of another namespace gets the name in that bucket, should it not
+        // have been forged at all.
         assert_eq!(end, is_claimed.then_some(End::Forgotten));
         assert_eq!(listed(&world), [""; 0]);
     }
 }
 
-/// Below its name there may be backups of somebody else, which would be read and removed with its own.
+/// Below its name there may be backups of somebody else, which would be read and removed with its
+/// own.
 #[test]
 fn a_name_whose_data_was_left_is_given_to_nobody_of_another_namespace() {
     for (placed_in, is_claimed) in [(false, false), (true, false), (true, true)] {
@@ -437,11 +173,12 @@ fn a_name_whose_data_was_left_is_given_to_nobody_of_another_namespace() {
         // It is nobody's to remove, either.
         let mut deleted = world.clone();
         deleted.delete(other);
-        deleted.view.entries[other].is_forced = true;
+        deleted.view.entries[other].force_deletion = Some("it is meant".to_owned());
         deleted.settle();
         assert_eq!(deleted.view.entries[other].status.released_at, None);
 
-        // Who left it has it again, though he comes later; where another one says to have it by now, nobody has it.
+        // Who left it has it again, though he comes later; where another one says to have it by
+        // now, nobody has it.
         let mut again = world.clone();
         again.second += 9;
         let rightful = again.entry("left", None);
@@ -570,7 +307,8 @@ fn who_has_a_name_keeps_it_though_another_namespace_left_data_there() {
     assert_eq!((&world.view.entries[entry], world.used()), (&before, vec![1]));
 }
 
-/// What the hub itself gave keeps its place, whatever becomes of its Seed; and where statuses are lost, what fits.
+/// What the hub itself gave keeps its place, whatever becomes of its Seed; and where statuses are
+/// lost, what fits.
 #[test]
 fn a_finalizer_that_is_ours_still_counts_where_a_bucket_lost_its_status() {
     let mut world = World::new(None, &["one"]);
@@ -608,7 +346,8 @@ fn two_entries_of_one_name_never_share_a_directory() {
     assert!(world.why(second).contains("namespace garden-dev"), "{}", world.why(second));
 }
 
-/// A copy in another namespace: as Velero restores it there, or as a hub had both before names were looked at.
+/// A copy in another namespace: as Velero restores it there, or as a hub had both before names were
+/// looked at.
 fn copy(world: &mut World, of: usize, is_claimed: bool) -> usize {
     let original = world.view.entries[of].clone();
     world.made += 1;
@@ -661,7 +400,8 @@ fn who_holds_a_name_holds_it_until_it_is_gone() {
     let original = world.entry("same", None);
     world.settle();
     let copied = copy(&mut world, original, true);
-    // The bucket's own record counts for more than age, and a finalizer for more than what an entry says.
+    // The bucket's own record counts for more than age, and a finalizer for more than what an entry
+    // says.
     world.view.entries[copied].created_at = at(-9);
     world.settle();
     assert!(world.why(copied).contains("namespace garden-dev"), "{}", world.why(copied));
@@ -670,7 +410,8 @@ fn who_holds_a_name_holds_it_until_it_is_gone() {
     restored.view.entries[copied].is_claimed = false;
     restored.settle();
     assert!(restored.why(copied).contains("namespace garden-dev"), "{}", restored.why(copied));
-    // The original is deleted: its data is its own until it is gone; then there is place for the other one.
+    // The original is deleted: its data is its own until it is gone; then there is place for the
+    // other one.
     world.delete(original);
     world.settle();
     assert!(world.view.entries[original].status.earliest_deletion.is_some());
@@ -745,7 +486,8 @@ fn data_outlives_its_entry_for_its_grace_and_leaves_a_place() {
     assert_eq!(world.used(), [0]);
 }
 
-/// A hub that was restored has a status of a deletion that it knows nothing of; then its entry is deleted again.
+/// A hub that was restored has a status of a deletion that it knows nothing of; then its entry is
+/// deleted again.
 #[test]
 fn leave_for_an_earlier_deletion_is_no_leave() {
     let mut world = World::new(None, &["one"]);
@@ -783,7 +525,7 @@ fn force_and_purpose_decide_when_data_goes() {
     world.settle();
     world.delete(forced);
     world.delete(tested);
-    world.view.entries[forced].is_forced = true;
+    world.view.entries[forced].force_deletion = Some("it is meant".to_owned());
     let released = |world: &World| -> Vec<usize> {
         let plan = world.plan();
         let goes =
@@ -809,7 +551,7 @@ fn somebody_else_removes_what_a_lost_seed_left() {
     assert_eq!(world.view.buckets[0].status.seed.as_deref(), Some("two"));
     world.view.seeds.clear();
     assert!(world.plan().entries.is_empty(), "whoever had it may come back");
-    world.view.entries[entry].is_forgotten = true;
+    world.view.entries[entry].forget_data = Some("it is meant".to_owned());
     assert_eq!(world.plan().entries[0].end, Some(End::Forgotten));
 }
 
@@ -845,7 +587,8 @@ fn a_bucket_stays_while_entries_are_in_it_and_goes_long_after_its_seed() {
     assert_eq!(world.names(), ["packet-eu-west-1-3ef42-2"], "no name is given twice");
 }
 
-/// A bucket that people delete goes when nobody is in it, and not before; then the next one is made.
+/// A bucket that people delete goes when nobody is in it, and not before; then the next one is
+/// made.
 #[test]
 fn a_deleted_bucket_waits_for_its_entries() {
     let mut world = World::new(None, &["one"]);
@@ -874,7 +617,7 @@ fn a_hub_that_comes_back_from_its_own_backup_touches_nothing() {
         let (names, used) = (world.names().join(" "), world.used());
         // The backup was taken while one of them was removed, and the limit was higher.
         world.delete(0);
-        world.view.entries[0].is_forced = true;
+        world.view.entries[0].force_deletion = Some("it is meant".to_owned());
         let plan = world.plan();
         world.act(&plan, || true);
         world.settings.quota = Quota::new([("aws".to_owned(), 1)]).unwrap();
@@ -956,139 +699,4 @@ fn what_people_made_is_theirs() {
     world.pass(9 * HOUR);
     world.settle();
     assert_eq!(world.names(), ["theirs", "packet-eu-west-1-3ef42"]);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Create(usize),
-    Delete(usize),
-    /// A plan of which each write happens or not.
-    Act(Vec<bool>),
-    Execute,
-    Pass(i64),
-    Leave,
-    Return,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        (1usize..6).prop_map(Step::Create),
-        (0usize..20).prop_map(Step::Delete),
-        prop::collection::vec(any::<bool>(), 1..12).prop_map(Step::Act),
-        Just(Step::Act(vec![true])),
-        Just(Step::Execute),
-        (1i64..HOUR).prop_map(Step::Pass),
-        Just(Step::Leave),
-        Just(Step::Return),
-    ]
-}
-
-proptest! {
-    /// Whatever happens, and wherever a hub dies: no bucket is ever over its limit, nobody is moved, nothing goes that was
-    /// not deleted, or before its time; and in the end everybody has exactly one place.
-    #[test]
-    fn places_are_exact_whatever_happens(steps in prop::collection::vec(step(), 1..40), limit in 1u32..5) {
-        let mut world = World::new(Some(limit), &["one"]);
-        let mut homes: BTreeMap<String, String> = BTreeMap::new();
-        for step in steps {
-            match step {
-                Step::Create(count) => for _ in 0..count {
-                    let name = format!("e{}", world.made);
-                    world.entry(&name, None);
-                },
-                Step::Delete(index) => if let Some(entry) = world.view.entries.get_mut(index) {
-                    entry.deleted_at.get_or_insert(at(world.second));
-                    if !entry.is_claimed {
-                        world.view.entries.remove(index);
-                    }
-                },
-                Step::Act(happens) => {
-                    let mut dice = happens.into_iter().cycle();
-                    let plan = world.plan();
-                    world.act(&plan, || dice.next().unwrap_or(true));
-                }
-                Step::Execute => world.execute(),
-                Step::Pass(seconds) => world.pass(seconds),
-                Step::Leave => world.view.seeds.clear(),
-                Step::Return if world.view.seeds.is_empty() => world.register("one"),
-                Step::Return => {}
-            }
-            for used in world.used() {
-                prop_assert!(used <= limit as usize, "{:?}", world.used());
-            }
-            for entry in &world.view.entries {
-                if let Some(bucket) = &entry.bucket {
-                    prop_assert_eq!(homes.entry(entry.uid.clone()).or_insert_with(|| bucket.clone()), bucket);
-                    let holds = |one: &&Bucket| one.name == *bucket && one.status.allocated.contains(&entry.uid);
-                    prop_assert_eq!(world.view.buckets.iter().filter(holds).count(), 1, "{:?}", entry);
-                }
-                if let Some(released) = entry.status.released_at {
-                    let deleted = entry.deleted_at.expect("nothing goes that was not deleted");
-                    prop_assert!(released > deleted + SignedDuration::from_secs(HOUR));
-                }
-            }
-        }
-        world.view.seeds.clear();
-        world.register("one");
-        world.settle();
-        let live = world.view.entries.iter().filter(|entry| entry.deleted_at.is_none());
-        for entry in live {
-            prop_assert!(entry.bucket.is_some() && entry.is_claimed, "{entry:?}");
-        }
-        let names: BTreeSet<&str> = world.names().into_iter().collect();
-        prop_assert_eq!(names.len(), world.view.buckets.len());
-        let held: usize = world.used().iter().sum();
-        let here = world.view.entries.iter().filter(|entry| entry.is_claimed).count();
-        prop_assert_eq!(held, here);
-    }
-}
-
-proptest! {
-    /// However entries are copied and deleted, and wherever a hub dies: of several of one name one has a place, only that one's
-    /// data goes, and in the end every name has one.
-    #[test]
-    fn a_directory_has_one_entry_whatever_happens(
-        steps in prop::collection::vec((step(), prop::option::of((0usize..9, any::<bool>()))), 1..40)
-    ) {
-        let mut world = World::new(None, &["one"]);
-        for (step, copied) in steps {
-            if let Some((of, is_claimed)) = copied.filter(|(of, _)| *of < world.view.entries.len()) {
-                copy(&mut world, of, is_claimed);
-            }
-            match step {
-                Step::Create(number) => drop(world.entry(&format!("e{number}"), None)),
-                Step::Delete(index) => if let Some(entry) = world.view.entries.get_mut(index) {
-                    entry.deleted_at.get_or_insert(at(world.second));
-                    if !entry.is_claimed {
-                        world.view.entries.remove(index);
-                    }
-                },
-                Step::Act(happens) => {
-                    let mut dice = happens.into_iter().cycle();
-                    let plan = world.plan();
-                    world.act(&plan, || dice.next().unwrap_or(true));
-                }
-                Step::Execute => world.execute(),
-                Step::Pass(seconds) => world.pass(seconds),
-                Step::Leave | Step::Return => {}
-            }
-            let listed: BTreeSet<&String> =
-                world.view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
-            let placed: Vec<&Entry> =
-                world.view.entries.iter().filter(|entry| listed.contains(&entry.uid)).collect();
-            let names: BTreeSet<&String> = placed.iter().map(|entry| &entry.name).collect();
-            prop_assert_eq!(names.len(), placed.len(), "{:?}", placed);
-            for entry in world.view.entries.iter().filter(|entry| entry.status.released_at.is_some()) {
-                prop_assert!(listed.contains(&entry.uid), "{:?}", entry);
-            }
-        }
-        world.execute();
-        world.settle();
-        for entry in world.view.entries.iter().filter(|entry| entry.deleted_at.is_none()) {
-            let others = world.view.entries.iter().filter(|other| other.name == entry.name && other.uid != entry.uid);
-            let is_placed = world.view.buckets.iter().any(|bucket| bucket.status.allocated.contains(&entry.uid));
-            prop_assert!(is_placed || others.count() > 0, "{entry:?}");
-            prop_assert_eq!(is_placed, entry.status.seed.is_some());
-        }
-    }
 }

@@ -53,13 +53,14 @@ pub fn next(intent: Intent, state: MemberState) -> Action {
         (Elsewhere, GivenUp) => Action::Delete,
         (Elsewhere, Done { .. }) => Action::Release,
         (Keep, Absent | Live { let_go: false }) => Action::Apply,
-        // The hub was restored from before the removal, or somebody deleted the object here: what is
-        // left is saved.
+        // The hub was restored from before the removal, or somebody deleted the object here: what
+        // is left is saved.
         (Keep, Going { let_go: false }) => Action::LetGo,
         (Keep, Live { let_go: true } | Going { let_go: true }) => Action::Nothing,
         (Keep, GivenUp) => Action::Delete,
         (Keep, Done { .. }) => Action::Release,
-        // Only the executor removes data: where another seed made it, the object is made here first.
+        // Only the executor removes data: where another seed made it, the object is made here
+        // first.
         (Remove, Absent) => Action::Apply,
         (Remove, Live { let_go: false }) => Action::Delete,
         (Remove, Live { let_go: true } | Going { .. }) => Action::Nothing,
@@ -226,13 +227,15 @@ impl Situation<'_> {
             }
             Action::LetGo => first(LetGo)?,
             Action::Release => {
-                // Its Secret first, because the object that refers to it is the one reason to keep it.
+                // Its Secret first, because the object that refers to it is the one reason to keep
+                // it.
                 if found.copy != CopyState::Absent {
                     first(DeleteCopy)?;
                 }
                 first(Release)?;
             }
-            // Its spec is frozen, but annotations that people set meanwhile, and new keys, must reach it.
+            // Its spec is frozen, but annotations that people set meanwhile, and new keys, must
+            // reach it.
             Action::Nothing
                 if self.intent == Intent::Remove && matches!(state, MemberState::Going { .. }) =>
             {

@@ -281,8 +281,8 @@ proptest! {
         }
     }
 
-    /// Data goes when the hub itself has said so a moment ago, when nothing writes there any more, and
-    /// after the last step that could still fail.
+    /// Data goes when the hub itself has said so a moment ago, when nothing writes there any more,
+    /// and after the last step that could still fail.
     #[test]
     fn data_is_removed_only_by_the_hubs_word(mut scene in scenes()) {
         let before = scene.clone();
@@ -303,7 +303,8 @@ proptest! {
         }
     }
 
-    /// A foreign object, or a foreign location that nobody led into the directory, is never touched.
+    /// A foreign object, or a foreign location that nobody led into the directory, is never
+    /// touched.
     #[test]
     fn nothing_foreign_is_touched(mut scene in scenes()) {
         let before = scene.clone();

@@ -1,6 +1,7 @@
-//! Of two who migrate from one location, one: for stores that cannot make a write depend on what was read. Whoever is at it
-//! says so on the location, and says so again all the time. Nobody's clock is compared with another's: a mark is dead when it
-//! has not changed for [`DEAD`] before the eyes of whoever wants to take over.
+//! Of two who migrate from one location, one: for stores that cannot make a write depend on what
+//! was read. Whoever is at it says so on the location, and says so again all the time. Nobody's
+//! clock is compared with another's: a mark is dead when it has not changed for [`DEAD`] before the
+//! eyes of whoever wants to take over.
 
 use jiff::SignedDuration;
 

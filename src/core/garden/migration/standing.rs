@@ -1,5 +1,5 @@
-//! What a record that is found in a bucket is to whoever asks for a migration. It outlives a good deal: nothing is removed on
-//! the word of one that is of something else by now.
+//! What a record that is found in a bucket is to whoever asks for a migration. It outlives a good
+//! deal: nothing is removed on the word of one that is of something else by now.
 
 use super::Phase;
 

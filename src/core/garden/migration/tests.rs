@@ -162,8 +162,8 @@ fn phases_follow_one_another() {
 }
 
 proptest! {
-    /// Whatever happens at the source and however copies end: once all attempts end well, the gate opens, and what is there
-    /// is what the last listing had.
+    /// Whatever happens at the source and however copies end: once all attempts end well, the gate
+    /// opens, and what is there is what the last listing had.
     #[test]
     fn it_ends_well(rounds in prop::collection::vec(prop::collection::btree_map("[a-e]", 0_u64..4, 0..5), 1..5), fails in any::<u64>()) {
         let mut items = Items::new();

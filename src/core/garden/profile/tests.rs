@@ -158,8 +158,8 @@ fn any_profile() -> impl Strategy<Value = Profile> {
 }
 
 proptest! {
-    /// As many buckets as there are regions with seeds, at most; none without a seed, none elsewhere; and it is all the
-    /// same in which order seeds came.
+    /// As many buckets as there are regions with seeds, at most; none without a seed, none
+    /// elsewhere; and it is all the same in which order seeds came.
     #[test]
     fn wanted_is_lazy_minimal_and_a_function_of_the_set(
         profile in any_profile(),

@@ -126,7 +126,8 @@ async fn what_an_earlier_version_set_up_needs_no_word_and_goes_when_it_is_delete
         fill(root.path(), name);
         let us = entry(name, Some("one"), "2");
         assert_eq!(ends(&bucket, &us, &record).await, End::Remove, "{name}");
-        // Its hub is gone, and somebody took the label of the Seed off; an earlier version did not say the namespace.
+        // Its hub is gone, and somebody took the label of the Seed off; an earlier version did not
+        // say the namespace.
         let mut orphan = us.clone();
         orphan.metadata.labels.as_mut().unwrap().remove(keys::CARRIED_FOR);
         orphan.metadata.annotations = None;

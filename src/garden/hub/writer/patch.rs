@@ -19,8 +19,8 @@ pub(super) fn without(found: &impl ResourceExt, finalizer: &str) -> Vec<String> 
     found.finalizers().iter().filter(|one| *one != finalizer).cloned().collect()
 }
 
-/// No deletion of a profile waits for its buckets, because the deletion of a bucket in use is refused
-/// anyway.
+/// No deletion of a profile waits for its buckets, because the deletion of a bucket in use is
+/// refused anyway.
 pub(super) fn owned_by(profile: &CloudProfile) -> OwnerReference {
     OwnerReference {
         api_version: CloudProfile::api_version(&()).into_owned(),

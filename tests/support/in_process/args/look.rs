@@ -1,4 +1,4 @@
-//! What looks, and writes nothing: `kubectl get`, `kubectl auth can-i`.
+//! Commands that read and write nothing: `kubectl get`, `kubectl auth can-i`.
 
 use super::{Common, Words};
 
@@ -98,7 +98,7 @@ impl Wanted {
         }
         let resources = resources?;
         (name.is_none() || !resources.contains(',')).then_some(())?;
-        // What somebody else may not read kubectl has words for.
+        // kubectl has its own words for what another user may not read.
         (common.user.is_none() && common.groups.is_empty()).then_some(())?;
         Some(Self { resources, name, common, everywhere, labels, fields, may_be_absent, print: print? })
     }

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Walk;
 use super::moves::holder;
-use crate::hub::view::{Access, Bucket, Entry};
+use crate::bucket::Bucket;
+use crate::entry::Entry;
+use crate::hub::view::Access;
 use crate::location_keys::secret_name;
 use crate::store::LocationKeys;
 
 impl<'v> Walk<'v> {
-    /// By the plan and by the present state, so that a seed can read the Secret before it is assigned the
-    /// bucket.
+    /// By the plan and by the present state, so that a seed can read the Secret before it is
+    /// assigned the bucket.
     pub(super) fn give_access(&mut self) {
         let mut wanted: BTreeMap<&str, BTreeSet<String>> =
             self.members().map(|member| (member.seed.name.as_str(), BTreeSet::new())).collect();
@@ -73,7 +75,9 @@ mod tests {
 
     use super::*;
     use crate::assignment::SeedHealth;
-    use crate::hub::{BucketStatus, EntryStatus, Plan, ProfileState, SeedState, Settings, View, plan};
+    use crate::bucket::BucketStatus;
+    use crate::entry::EntryStatus;
+    use crate::hub::{Plan, ProfileState, SeedState, Settings, View, plan};
     use crate::{Backup, Place, Profile, SecretRef, Seed, Store};
 
     fn bucket(name: &str, namespace: &str, seed: Option<&str>) -> Bucket {

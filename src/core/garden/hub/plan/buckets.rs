@@ -8,9 +8,10 @@ use super::owners::Findings;
 use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
 use crate::Store;
 use crate::assignment::{self, SeedHealth};
-use crate::hub::view::{Bucket, BucketStatus, ConditionType, Conditions, Operation};
+use crate::bucket::{Bucket, BucketStatus};
+use crate::condition::{ConditionType, Conditions};
 use crate::name::Stem;
-use crate::operation::OperationType;
+use crate::operation::{Operation, OperationType};
 use crate::retention::{self, BucketFate};
 
 impl<'v> Walk<'v> {
@@ -95,7 +96,8 @@ impl<'v> Walk<'v> {
         stores.iter().any(|store| store.place == bucket.store.place)
     }
 
-    /// Copies credentials and settings of the profile to its buckets, so that rotated keys reach them.
+    /// Copies credentials and settings of the profile to its buckets, so that rotated keys reach
+    /// them.
     fn store_of(&self, bucket: &Bucket, owner: Option<usize>) -> Option<Store> {
         let profile = &self.view.profiles.get(owner?)?.profile;
         let backup = profile.backup.as_ref().filter(|_| profile.faults().is_empty())?;
@@ -104,8 +106,8 @@ impl<'v> Walk<'v> {
             let mut config = backup.config.clone();
             let was = &bucket.store.config;
             let is_kept = |(of, to): (&(_, &str), &(_, &str))| of.1 == to.1 || profile.is_same_store(to.1);
-            // Created while no webhook could refuse it: data of a bucket in use is not looked for in
-            // another store.
+            // Created while no webhook could refuse it: data of a bucket in use is not looked for
+            // in another store.
             let is_same = was.addresses().iter().zip(&config.addresses()).all(is_kept);
             if !is_same && bucket.standing().exists() {
                 (config.endpoint, config.path) = (was.endpoint.clone(), was.path.clone());

@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use super::moves::{holder, was_made};
 use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
 use crate::assignment::{self, SeedHealth};
+use crate::bucket::Bucket;
+use crate::entry::{Entry, EntryStatus};
 use crate::hub::reason::Waiting;
-use crate::hub::view::{Bucket, Entry, EntryStatus};
 use crate::operation::OperationType;
 use crate::retention::{self, Deletion, Fate};
 
@@ -47,8 +48,8 @@ impl<'v> Walk<'v> {
             Some(Some(why @ Waiting::NameTaken { .. })) => {
                 Some(pending(OperationType::Create, why.to_string()))
             }
-            // Its place is not known any more, and the seed that acts on it continues. Without such a
-            // seed, the finalizer is not the hub's.
+            // Its place is not known any more, and the seed that acts on it continues. Without such
+            // a seed, the finalizer is not the hub's.
             Some(Some(_)) if entry.is_claimed && found.seed.is_some() => kept(found.operation.as_ref()),
             Some(Some(why)) => Some(pending(OperationType::Create, why.to_string())),
             _ => kept(found.operation.as_ref()),
@@ -91,7 +92,8 @@ impl<'v> Walk<'v> {
 
     fn look_at_deleted(&mut self, e: usize, entry: &Entry, at: Timestamp) -> EntryPlan {
         let found = &entry.status;
-        // The bucket in which it has its place; naming a bucket does not permit to remove data there.
+        // The bucket in which it has its place; naming a bucket does not permit to remove data
+        // there.
         let bucket = self.target.get(e).copied().flatten().and_then(|b| self.view.buckets.get(b));
         let place = bucket.map(|bucket| &bucket.store.place);
         let named = entry.bucket.as_deref().unwrap_or("(none)");
@@ -99,14 +101,14 @@ impl<'v> Walk<'v> {
         // The seed that may write there has to give it up.
         let holder = holder(entry).unwrap_or(&entry.seed).to_owned();
         let own = self.members().find(|member| member.seed.name == holder);
-        // A release from before it was deleted was for another deletion, of which a restored hub knows
-        // nothing.
+        // A release from before it was deleted was for another deletion, of which a restored hub
+        // knows nothing.
         let is_released = found.released_at.is_some_and(|released| released >= at);
         let deletion = Deletion {
             at,
             grace: place.map(|place| self.settings.grace.period(&place.provider, entry.purpose)),
-            is_forced: entry.is_forced,
-            is_forgotten: entry.is_forgotten,
+            is_forced: entry.force_deletion.is_some(),
+            is_forgotten: entry.forget_data.is_some(),
             is_kept: own.is_some_and(|own| !own.is_silent(self.now)),
             is_released,
             is_removed: is_released && found.operation.as_ref().is_some_and(was_removed),
@@ -155,7 +157,7 @@ impl<'v> Walk<'v> {
             end: match fate {
                 // As far as the hub knows, the directory is its own, even without a place there.
                 Fate::Forget => Some(End::Forgotten),
-                Fate::Gone if entry.is_forgotten => Some(End::Forgotten),
+                Fate::Gone if entry.forget_data.is_some() => Some(End::Forgotten),
                 Fate::Gone => Some(End::Removed),
                 Fate::Stay { .. } | Fate::Lost | Fate::Go => None,
             },

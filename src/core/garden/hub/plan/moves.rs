@@ -2,10 +2,10 @@
 
 use super::{Handed, Walk, kept, pending};
 use crate::assignment::SeedHealth;
+use crate::entry::Entry;
 use crate::fence::{self, Answer, HandoverReason, Holder, Liveness, Request, Step, WaitingFor};
 use crate::hub::reason::Waiting;
-use crate::hub::view::{Entry, Operation};
-use crate::operation::{OperationState, OperationType};
+use crate::operation::{Operation, OperationState, OperationType};
 
 /// Result for an entry that has its place.
 pub(super) struct Turn {
@@ -92,8 +92,8 @@ impl<'v> Walk<'v> {
             None => Holder::Nobody,
             Some(holder) if holder == entry.seed => Holder::Wanted,
             Some(_) => Holder::Another {
-                // In a hub that lost its statuses the annotation shows it. A holder that was asked once
-                // is waited for.
+                // In a hub that lost its statuses the annotation shows it. A holder that was asked
+                // once is waited for.
                 was_made: was_made(entry) || migration(entry).is_some(),
             },
         };

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::Walk;
+use crate::condition::{Condition, ConditionType, Conditions};
 use crate::hub::reason::Waiting;
-use crate::hub::view::{Condition, ConditionType, Conditions, ProfileStatus};
+use crate::hub::view::ProfileStatus;
 use crate::placement::BucketHealth;
 use crate::{SecretRef, Store};
 

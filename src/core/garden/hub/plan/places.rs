@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use super::moves::holder;
 use super::{NewBucket, Walk};
 use crate::Store;
+use crate::bucket::Bucket;
+use crate::entry::Entry;
 use crate::hub::reason::Waiting;
-use crate::hub::view::{Bucket, Entry};
 use crate::name::Stem;
 use crate::placement::{self, BucketHealth, Candidate};
 use crate::quota::room;
@@ -15,9 +16,9 @@ use crate::quota::room;
 const MOST_REFUSED: usize = 3;
 
 impl<'v> Walk<'v> {
-    /// An entry that has a place keeps it: by its bucket's status, by its own annotation, or both. Of
-    /// several entries of the same name only the one that has the name keeps a place, because they would
-    /// share one directory.
+    /// An entry that has a place keeps it: by its bucket's status, by its own annotation, or both.
+    /// Of several entries of the same name only the one that has the name keeps a place, because
+    /// they would share one directory.
     pub(super) fn keep_places(&mut self) {
         let by_uid: HashMap<&str, usize> =
             self.view.entries.iter().enumerate().map(|(i, entry)| (entry.uid.as_str(), i)).collect();
@@ -35,8 +36,8 @@ impl<'v> Walk<'v> {
                 let Some(known) = self.view.entries.get(entry) else { continue };
                 let is_here = match &known.bucket {
                     Some(name) => *name == bucket.name,
-                    // The leader that gave it this place died before it wrote the entry. A bucket that is
-                    // being deleted takes no entries.
+                    // The leader that gave it this place died before it wrote the entry. A bucket
+                    // that is being deleted takes no entries.
                     None => known.deleted_at.is_none() && !bucket.is_deleted,
                 };
                 if let Some(place) = listed.get_mut(entry).filter(|place| is_here && place.is_none()) {
@@ -61,10 +62,11 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Does it name a bucket in which no entry of its Seed was ever given a place? A place gives the Seed
-    /// the bucket's keys, and an annotation and a finalizer prove nothing, because anyone can write them.
-    /// If the Seed that may write there fits the bucket, the data is there, whatever Seed the entry names
-    /// by now. A missing Seed may appear with the rest of a hub that is being restored.
+    /// Does it name a bucket in which no entry of its Seed was ever given a place? A place gives
+    /// the Seed the bucket's keys, and an annotation and a finalizer prove nothing, because anyone
+    /// can write them. If the Seed that may write there fits the bucket, the data is there,
+    /// whatever Seed the entry names by now. A missing Seed may appear with the rest of a hub that
+    /// is being restored.
     fn is_doubted(&self, entry: &Entry) -> bool {
         let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
         let Some(bucket) = bucket.and_then(|b| self.view.buckets.get(*b)) else { return false };
@@ -76,9 +78,9 @@ impl<'v> Walk<'v> {
     }
 
     /// An entry that a bucket lists was given its place by this hub, and so was one with the hub's
-    /// finalizer; an annotation may come from a copy. What is in doubt does not count. An entry whose
-    /// namespace left data there comes before others, but not before one that claims to have a place:
-    /// that one's data may be there by now, so both wait for a person.
+    /// finalizer; an annotation may come from a copy. What is in doubt does not count. An entry
+    /// whose namespace left data there comes before others, but not before one that claims to have
+    /// a place: that one's data may be there by now, so both wait for a person.
     fn find_holders(&mut self, listed: &[Option<usize>], doubted: &[bool]) {
         let view = self.view;
         let precedence = |e: usize, entry: &'v Entry| {
@@ -123,8 +125,8 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Entries without a place, oldest first. One whose name another entry has, or has left data under,
-    /// waits.
+    /// Entries without a place, oldest first. One whose name another entry has, or has left data
+    /// under, waits.
     fn homeless(&mut self) -> Vec<usize> {
         let mut homeless = Vec::new();
         for (e, entry) in self.view.entries.iter().enumerate() {
@@ -151,8 +153,8 @@ impl<'v> Walk<'v> {
         homeless
     }
 
-    /// Entries that name a bucket and have no place there yet. Admission has checked them, but it cannot
-    /// know of two that came at the same time.
+    /// Entries that name a bucket and have no place there yet. Admission has checked them, but it
+    /// cannot know of two that came at the same time.
     pub(super) fn take_named(&mut self) {
         for e in self.homeless() {
             let Some(name) = self.view.entries.get(e).and_then(|entry| entry.bucket.clone()) else {
@@ -178,8 +180,8 @@ impl<'v> Walk<'v> {
         }
     }
 
-    /// Why an entry of a Seed cannot go into the bucket that it names. An entry that admission would have
-    /// refused, but was created without it, waits.
+    /// Why an entry of a Seed cannot go into the bucket that it names. An entry that admission
+    /// would have refused, but was created without it, waits.
     pub(super) fn misfit(&self, seed: &str, bucket: &Bucket) -> Option<Waiting> {
         let named = || seed.to_owned();
         let (profile, store) = match self.homes.get(seed) {

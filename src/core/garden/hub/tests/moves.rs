@@ -152,8 +152,8 @@ fn who_is_silent_is_waited_for_until_somebody_speaks() {
     assert!(world.why(entry).contains("is to write no more first"), "{}", world.why(entry));
 }
 
-/// It was refused its directory, say; and was to go where it could not, so that its cluster was asked. That this one lets go of
-/// nothing must not pass for having made it.
+/// It was refused its directory, say; and was to go where it could not, so that its cluster was
+/// asked. That this one lets go of nothing must not pass for having made it.
 #[test]
 fn what_was_never_made_goes_on_and_is_not_taken_for_made() {
     let (mut world, entry) = settled();
@@ -314,7 +314,8 @@ fn an_entry_does_not_move_to_a_seed_of_another_store() {
         decide(&mut world);
         assert_eq!(holder(&world, entry), Some("one"), "{seed}");
         assert!(allowed(&world, seed).is_empty(), "{seed}");
-        // Whoever has it writes no more, and says so: it waits all the same, and nobody writes in turns.
+        // Whoever has it writes no more, and says so: it waits all the same, and nobody writes in
+        // turns.
         let operation = Operation {
             kind: OperationType::Migrate,
             state: OperationState::Succeeded,

@@ -7,8 +7,8 @@ mod world;
 use super::*;
 use world::{Event, World};
 
-/// A pass may end between the opening of a location and whatever comes after: quiet that began before
-/// must not count for the next move.
+/// A pass may end between the opening of a location and whatever comes after: quiet that began
+/// before must not count for the next move.
 #[test]
 fn quiet_from_before_a_location_was_opened_does_not_count() {
     use Event::{Credentials, Decide, Execute, Finish, Look, Name, Pass, Start};
@@ -70,8 +70,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
     /// However late each of them hears of the hub, and wherever a process dies: two clusters never
-    /// write, unless a person has said that one of them does not; and the one that is wanted does in
-    /// the end.
+    /// write, unless a person has said that one of them does not; and the one that is wanted does
+    /// in the end.
     #[test]
     fn one_cluster_writes_at_any_time(events in events(Allowed { forces: true, ..Allowed::default() })) {
         let mut world = World::new();
@@ -107,8 +107,8 @@ proptest! {
         prop_assert_eq!(world.writers(), [world.record.wanted], "{:?}", world);
     }
 
-    /// Data is removed by the seed that the hub names, after the hub has released it, and by no other;
-    /// and in the end it is gone, and the hub knows.
+    /// Data is removed by the seed that the hub names, after the hub has released it, and by no
+    /// other; and in the end it is gone, and the hub knows.
     #[test]
     fn data_goes_after_its_release_and_by_the_seed_that_the_hub_names(
         events in events(Allowed { deletes: true, ..Allowed::default() })
