@@ -21,6 +21,7 @@ use crate::client::list;
 use crate::leader::LEASE;
 use crate::queue::{BackupCache, Settings};
 use crate::settings::Executor;
+use crate::text::printable;
 use crate::watch::WatchEvent;
 
 /// A longer queue is listed without expected times.
@@ -123,7 +124,7 @@ pub async fn read(here: &Here) -> anyhow::Result<Situation> {
         [("Backup", &backups.unreadable), ("BackupStorageLocation", &locations.unreadable)]
     {
         for (name, why) in unreadable {
-            eprintln!("{kind} {name} is left out, because it cannot be read: {why}");
+            eprintln!("{kind} {name} is left out, because it cannot be read: {}", printable(why));
         }
     }
     let store = BackupCache::new(leader.settings.clone());
