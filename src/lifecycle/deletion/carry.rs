@@ -19,7 +19,7 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::{Requests, others};
