@@ -1,6 +1,28 @@
 //! Errors, and lists of names, as one line of text for logs, Events, statuses and output.
 
-/// An error with its causes in one line, for logs and failure reasons.
+use std::borrow::Cow;
+
+/// Text of others for a terminal: of a control character its escape is told, so that no text moves
+/// the cursor, changes colours, or hides what stands beside it.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, &[])
+}
+
+/// The same, but for those that are `kept`.
+pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
+    let is_escaped = |c: char| c.is_control() && !kept.contains(&c);
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut told = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_escaped(c) { told.extend(c.escape_default()) } else { told.push(c) }
+    }
+    Cow::Owned(told)
+}
+
+/// An error with its causes in one line, for logs, failure reasons and terminals: what a server says
+/// is escaped, and keeps its lines and tabs.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = words(error);
     let mut cause = error.source();
@@ -11,7 +33,10 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
         cause = error.source();
     }
-    text
+    match escaped(&text, &['\n', '\t']) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(told) => told,
+    }
 }
 
 /// The first few of many names, and how many more there are.
@@ -48,6 +73,17 @@ mod tests {
         assert_eq!(super::without_xml(answer), "403 Forbidden: SignatureDoesNotMatch");
         assert_eq!(super::without_xml("503: <?xml?>"), "503");
         assert_eq!(super::without_xml("plain"), "plain");
+    }
+
+    #[test]
+    fn what_a_server_says_steers_no_terminal() {
+        let said: kube::core::Status = serde_json::from_value(serde_json::json!({
+            "kind": "Status", "status": "Failure", "code": 403, "message": "no \u{1b}[2J\u{9b}31m\rberth: ok\n\tmore",
+        }))
+        .unwrap();
+        let error = anyhow::Error::new(kube::Error::Api(said.into())).context("a \u{7}bell");
+        let told = super::chain(error.as_ref());
+        assert_eq!(told, "a \\u{7}bell: no \\u{1b}[2J\\u{9b}31m\\rberth: ok\n\tmore (403)");
     }
 
     #[test]

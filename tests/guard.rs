@@ -1,6 +1,7 @@
 //! The guard in the API server says the same as the rules in `berth_core::guard`, case by case,
 //! with berth away; grants are given by berth alone; and who may steer does so by rights.
 
+mod deletions;
 mod generated;
 mod secrets;
 mod trust;

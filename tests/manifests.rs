@@ -221,6 +221,7 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
     let expected = [
         ("berth-guard", backups),
         ("berth-schedules", vec!["schedules.v1.velero.io CREATE,UPDATE".to_owned()]),
+        ("berth-deletions", vec!["deletebackuprequests.v1.velero.io CREATE,UPDATE".to_owned()]),
         ("berth-grants", movers()),
         ("berth-locations", vec!["backupstoragelocations.v1.velero.io CREATE,UPDATE".to_owned()]),
         (
@@ -258,7 +259,9 @@ fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_bucket
         assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
         let selector = &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"];
         let expected = match binding["metadata"]["name"].as_str().unwrap() {
-            "berth-guard" | "berth-schedules" | "berth-grants" | "berth-locations" => only("elsewhere"),
+            "berth-guard" | "berth-schedules" | "berth-deletions" | "berth-grants" | "berth-locations" => {
+                only("elsewhere")
+            }
             "berth-credentials" => only("garden"),
             _ => Value::Null,
         };

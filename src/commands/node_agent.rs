@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use berth_core::affinity::{Binding, Cluster, Coverage, Named, Operation, System, Toleration, cover};
 use serde::Serialize;
 
-use super::print::{self, Head};
+use super::print::{self, Head, printable};
 use super::queue::{configmap, lease};
 use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
 use crate::client::persistent;
@@ -135,7 +135,7 @@ impl Report {
         }
         let word = if self.usable { "warning" } else { "FAULT" };
         for fault in &self.faults {
-            writeln!(out, "{word:<8} {fault}")?;
+            writeln!(out, "{word:<8} {}", printable(&fault.to_string()))?;
         }
         if !self.usable {
             writeln!(out, "         below: as without a configuration")?;

@@ -7,6 +7,8 @@ use jiff::SignedDuration;
 use serde::Serialize;
 
 use crate::args::{Output, Target};
+use crate::text::escaped;
+pub use crate::text::printable;
 
 /// Says on standard error which cluster a command is about, because a terminal may be set to another
 /// one than its reader has in mind.
@@ -35,24 +37,6 @@ impl Head {
             Self::Named(text) => text,
         }
     }
-}
-
-/// Text of others for a terminal: of a control character its escape is told, so that no text moves
-/// the cursor, changes colours, or hides what stands beside it.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, &[])
-}
-
-fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
-    let is_escaped = |c: char| c.is_control() && !kept.contains(&c);
-    if !text.contains(is_escaped) {
-        return Cow::Borrowed(text);
-    }
-    let mut told = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if is_escaped(c) { told.extend(c.escape_default()) } else { told.push(c) }
-    }
-    Cow::Owned(told)
 }
 
 /// Bytes of a log that are escaped at one time.

@@ -86,8 +86,10 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();
         begun.retain(|uid, _| present.contains(uid.as_str()));
         let waiting: Vec<Waiting<'_>> = all.iter().map(|request| waiting(request)).collect();
+        let named: HashMap<&str, &Arc<DeleteBackupRequest>> =
+            all.iter().filter_map(|request| Some((request.metadata.name.as_deref()?, request))).collect();
         for task in plan(&waiting, Timestamp::now()) {
-            let of = |name: &str| all.iter().find(|request| request.metadata.name.as_deref() == Some(name));
+            let of = |name: &str| named.get(name).copied();
             match task {
                 Task::Remove(name) if removing.len() < REMOVALS && !removing.contains(name) => {
                     if let Some(request) = of(name) {

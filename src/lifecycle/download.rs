@@ -72,7 +72,10 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
         let all: Vec<Arc<DownloadRequest>> = requests.read().values().cloned().collect();
         let now = Timestamp::now();
         resting.retain(|_, until| *until > Instant::now());
-        told.retain(|uid: &String| all.iter().any(|request| request.metadata.uid.as_ref() == Some(uid)));
+        let present: HashSet<&str> =
+            all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();
+        told.retain(|uid: &String| present.contains(uid.as_str()));
+        drop(present);
         let mut pause = PERIOD;
         for request in all {
             let uid = request.uid().unwrap_or_default();

@@ -65,9 +65,9 @@ pub async fn run(lifecycle: &Lifecycle) {
     let answering = async {
         let mut changed = known.changed();
         loop {
-            let all: Vec<ServerStatusRequest> = known.read().values().take(MOST).cloned().collect();
             let now = Timestamp::now();
-            futures::stream::iter(all).for_each_concurrent(AT_ONCE, |one| serve(&api, one, now)).await;
+            let due = due(known.read().values(), now);
+            futures::stream::iter(due).for_each_concurrent(AT_ONCE, |one| serve(&api, one, now)).await;
             tokio::select! {
                 _ = changed.changed() => {}
                 () = sleep(TICK) => {}
@@ -77,33 +77,46 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(following, answering);
 }
 
+/// What there is to do about requests: those that nobody has answered come first, because somebody
+/// waits for them, and then those that were answered long enough ago.
+fn due<'a>(
+    all: impl Iterator<Item = &'a ServerStatusRequest> + Clone,
+    now: Timestamp,
+) -> Vec<ServerStatusRequest> {
+    let is_new = |one: &&ServerStatusRequest| !is_answered(one);
+    let is_over = |one: &&ServerStatusRequest| is_answered(one) && is_over(one, now);
+    all.clone().filter(is_new).chain(all.filter(is_over)).take(MOST).cloned().collect()
+}
+
+fn is_answered(request: &ServerStatusRequest) -> bool {
+    request.status.as_ref().and_then(|status| status.phase) == Some(Phase::Processed)
+}
+
+/// Is one that is answered to be removed? One without a time was not answered here, and nobody
+/// waits for it.
+fn is_over(request: &ServerStatusRequest, now: Timestamp) -> bool {
+    let answered = request.status.as_ref().and_then(|status| status.processed_timestamp.clone());
+    let at = answered.or(request.metadata.creation_timestamp.clone());
+    at.is_none_or(|at| now.duration_since(at.0) >= STAYS) && request.metadata.deletion_timestamp.is_none()
+}
+
 async fn serve(api: &Api<ServerStatusRequest>, request: ServerStatusRequest, now: Timestamp) {
     let name = request.name_any();
-    let status = request.status.clone().unwrap_or_default();
-    let answer = match status.phase {
-        None | Some(Phase::New) => {
-            let plugins: Vec<PluginInfo> = PLUGINS
-                .map(|(name, kind)| PluginInfo { name: name.to_owned(), kind: kind.to_owned() })
-                .into();
-            let change = json!({"status": {
-                "phase": Phase::Processed,
-                "processedTimestamp": Time(now),
-                "serverVersion": version(),
-                "plugins": plugins,
-            }});
-            discard(patch(api, Write::on(&request), change).await)
+    let answer = if is_answered(&request) {
+        if !is_over(&request, now) {
+            return;
         }
-        Some(Phase::Processed) => {
-            // One without a time was not answered here, and nobody waits for it.
-            let is_old = status
-                .processed_timestamp
-                .or(request.metadata.creation_timestamp.clone())
-                .is_none_or(|at| now.duration_since(at.0) >= STAYS);
-            if !is_old || request.metadata.deletion_timestamp.is_some() {
-                return;
-            }
-            delete(api, Write::on(&request).version(None)).await
-        }
+        delete(api, Write::on(&request).version(None)).await
+    } else {
+        let plugins: Vec<PluginInfo> =
+            PLUGINS.map(|(name, kind)| PluginInfo { name: name.to_owned(), kind: kind.to_owned() }).into();
+        let change = json!({"status": {
+            "phase": Phase::Processed,
+            "processedTimestamp": Time(now),
+            "serverVersion": version(),
+            "plugins": plugins,
+        }});
+        discard(patch(api, Write::on(&request), change).await)
     };
     match answer {
         Answer::Written(()) | Answer::Conflict(_) | Answer::Gone(_) => {}
@@ -145,6 +158,19 @@ mod tests {
     async fn served(api: &Scripted, status: Value, now: &str) {
         let requests = Api::namespaced(api.client("velero"), "velero");
         serve(&requests, request(&status), now.parse().unwrap()).await;
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_comes_before_all_that_are_answered() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let answered = |at: &str| request(&json!({"phase": "Processed", "processedTimestamp": at}));
+        let (young, old) = (answered("2026-01-01T00:00:59Z"), answered("2026-01-01T00:00:00Z"));
+        let mut all = vec![young; MOST];
+        all.extend(vec![old; MOST]);
+        all.push(request(&json!({})));
+        let due = due(all.iter(), now);
+        assert_eq!(due.len(), MOST, "the rest has another turn");
+        assert!(!is_answered(&due[0]) && due[1..].iter().all(|one| is_over(one, now)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -190,16 +190,50 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
     first["metadata"]["annotations"]["berth.dev/supersede"] = json!("true");
     let mut high = schedule("high", "@yearly", json!({}));
     high["metadata"]["labels"]["berth.dev/priority-class"] = json!("high");
-    for (object, told) in
-        [(with_hooks, "spec.template.hooks: "), (first, "berth-operator"), (high, "berth-operator")]
-    {
+    let refused =
+        [(with_hooks, "spec.template.hooks: "), (first, "berth-operator"), (high, "berth-operator")];
+    for (object, told) in &refused {
         // An API server takes a moment to know a new policy.
         wait_for("the policy to refuse it", PATIENCE, || {
-            let answer = create(&object)?;
+            let answer = create(object)?;
             Ok((!answer.status.success() && answer.stderr.contains(told)).then_some(()))
         })
         .unwrap();
     }
     let answer = create(&schedule("plain", "@yearly", json!({}))).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
+
+    // Those that somebody else made with such a right back up, and run, what that person has said.
+    let mut low = schedule("low", "@yearly", json!({}));
+    low["metadata"]["labels"]["berth.dev/priority-class"] = json!("normal");
+    let made: Vec<Value> = refused.iter().map(|(object, _)| object.clone()).chain([low]).collect();
+    let answer = kubectl.create(&ns, &made).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    let patch = |name: &str, change: &Value| {
+        let change = change.to_string();
+        let args = ["patch", "schedules.velero.io", name, "-n", &ns, "--as=sam", "--dry-run=server"];
+        kubectl.answer(&[&args[..], &["--type=merge", "-p", &change]].concat(), "").unwrap()
+    };
+    for (name, told) in
+        [("hooked", "spec.template.hooks: "), ("first", "berth-operator"), ("high", "berth-operator")]
+    {
+        for change in [
+            json!({"spec": {"template": {"includedNamespaces": ["kube-system"]}}}),
+            json!({"spec": {"template": {"labelSelector": {"matchLabels": {"a": "b"}}}}}),
+            json!({"spec": {"schedule": "@daily"}}),
+        ] {
+            let answer = patch(name, &change);
+            assert!(
+                !answer.status.success() && answer.stderr.contains(told),
+                "{name} {change}: {}",
+                answer.stderr
+            );
+            let answer = patch("low", &change);
+            assert!(answer.status.success(), "{change}: {}", answer.stderr);
+        }
+        for change in [json!({"spec": {"paused": true}}), json!({"metadata": {"annotations": {"a": "b"}}})] {
+            let answer = patch(name, &change);
+            assert!(answer.status.success(), "{name} {change}: {}", answer.stderr);
+        }
+    }
 }

@@ -17,6 +17,7 @@ use super::super::print;
 use super::super::queue::read;
 use crate::cli::wait::{Outcome, ending, line, outcome};
 use crate::client::Clients;
+use crate::text::chain;
 
 /// How often the line on a terminal is written again.
 const TICK: Duration = Duration::from_secs(1);
@@ -75,7 +76,8 @@ async fn follow(
                 Err(error) => {
                     failures += 1;
                     if failures == 1 {
-                        eprintln!("the API server cannot be watched just now, and is asked again: {error}");
+                        let why = chain(&error);
+                        eprintln!("the API server cannot be watched just now, and is asked again: {why}");
                     }
                     // A right that lacks does not come back.
                     if matches!(&error, watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) if crate::client::is_forbidden(error)) {

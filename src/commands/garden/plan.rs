@@ -311,7 +311,7 @@ fn show(told: &Told, output: Output) -> anyhow::Result<()> {
         print::table(&mut out, &heads, &rows)?;
     }
     for warning in &told.warnings {
-        println!("\nwarning: {warning}");
+        println!("\nwarning: {}", print::printable(warning));
     }
     Ok(())
 }

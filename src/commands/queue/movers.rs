@@ -146,7 +146,7 @@ impl Report {
             _ => writeln!(out, "no prepareQueueLength: no node-agent names a ConfigMap")?,
         }
         for note in &self.notes {
-            writeln!(out, "{note}")?;
+            writeln!(out, "{}", print::printable(note))?;
         }
         if self.movers.is_empty() {
             return writeln!(out, "No data mover waits and none runs.");

@@ -23,6 +23,7 @@ use crate::leader::LEASE;
 use crate::queue::seen::{entry, run};
 use crate::queue::{BackupCache, Settings};
 use crate::settings::Executor;
+use crate::text::printable;
 use crate::watch::WatchEvent;
 
 /// A longer queue is listed without expected times.
@@ -130,7 +131,7 @@ pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result
         [("Backup", &backups.unreadable), ("BackupStorageLocation", &locations.unreadable)]
     {
         for (name, why) in unreadable {
-            eprintln!("{kind} {name} is left out, because it cannot be read: {why}");
+            eprintln!("{kind} {name} is left out, because it cannot be read: {}", printable(why));
         }
     }
     let order = &leader.settings.order;

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::Api;
 use ring::hmac;
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use crate::certificates::{LEAF_KEY, text};
 use crate::text::chain;
@@ -21,6 +22,12 @@ const PURPOSE: &[u8] = b"berth download links, version 1";
 /// Path of all links.
 pub const PATH: &str = "/download";
 const CALL: Duration = Duration::from_secs(10);
+/// Between two reads of the key for checks.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How long a key that was read is believed.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Bytes of a signature.
+const TAG: usize = 32;
 
 /// Signs links, and checks them.
 #[derive(Clone)]
@@ -103,6 +110,53 @@ impl Links {
         found
             .map_err(|error| anyhow!(chain(&error)))
             .with_context(|| format!("failed to read Secret {}", self.secret))
+    }
+}
+
+/// Checks links by the key as it was last read, so that whoever has no link causes no calls.
+pub struct Checker {
+    pub links: Links,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    key: Option<hmac::Key>,
+    read: Option<Instant>,
+}
+
+impl Checker {
+    pub fn new(links: Links) -> Self {
+        Self { links, known: Mutex::default() }
+    }
+
+    /// Has berth made this link, and is it still valid? One that is not valid by the known key may be
+    /// signed by a later one, so the key is read again, but at most every [`PAUSE`], whoever asks.
+    ///
+    /// # Errors
+    /// When the key cannot be read.
+    pub async fn is_valid(
+        &self,
+        claimed: &Claimed<'_>,
+        signature: &str,
+        now: Timestamp,
+    ) -> anyhow::Result<bool> {
+        if claimed.expires <= now.as_second() || unhex(signature).is_none_or(|tag| tag.len() != TAG) {
+            return Ok(false);
+        }
+        let mut known = self.known.lock().await;
+        let is_older = |known: &Known, than| known.read.is_none_or(|read| read.elapsed() >= than);
+        let fits = |key: &hmac::Key| claimed.is_valid(key, &self.links.namespace, signature, now);
+        match &known.key {
+            Some(key) if fits(key) && !is_older(&known, LONGEST) => return Ok(true),
+            Some(_) if !is_older(&known, PAUSE) => return Ok(false),
+            None if !is_older(&known, PAUSE) => bail!("the key for links could not be read a moment ago"),
+            _ => {}
+        }
+        known.read = Some(Instant::now());
+        known.key = None;
+        let key = self.links.key().await?;
+        Ok(fits(known.key.insert(key)))
     }
 }
 

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::links::{Claimed, Links, PATH};
+use super::links::{Checker, Claimed, Links, PATH};
 use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::pace::paced;
 use crate::storage::{Layout, Opener};
@@ -46,7 +46,7 @@ const RELOAD: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(100);
 
 struct Server {
-    links: Links,
+    checker: Checker,
     opener: Opener,
     places: Arc<Semaphore>,
 }
@@ -105,7 +105,8 @@ pub fn serve(
 }
 
 pub(super) fn router(links: Links, opener: Opener) -> Router {
-    let server = Arc::new(Server { links, opener, places: Arc::new(Semaphore::new(AT_ONCE)) });
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let server = Arc::new(Server { checker: Checker::new(links), opener, places });
     let route = format!("{PATH}/{{location}}/{{*key}}");
     Router::new().route(&route, get(answer)).with_state(server)
 }
@@ -162,23 +163,23 @@ type Refused = (StatusCode, &'static str);
 
 impl Server {
     async fn file(&self, location: &str, key: &str, signed: &Signed<'_>) -> Result<Response, Refused> {
-        let unavailable = (StatusCode::SERVICE_UNAVAILABLE, "too much is being downloaded: try again later");
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| unavailable)?;
         let failed = |why: &str| {
             warn!(%location, %key, error = %why, "could not serve a download");
             (StatusCode::INTERNAL_SERVER_ERROR, "the file cannot be read: see the log of berth controller")
         };
-        let secret = self.links.key().await.map_err(|error| failed(&format!("{error:#}")))?;
         let claimed = Claimed { location, key, expires: signed.expires };
-        if !claimed.is_valid(&secret, &self.links.namespace, signed.signature, Timestamp::now()) {
+        let is_valid = self.checker.is_valid(&claimed, signed.signature, Timestamp::now()).await;
+        if !is_valid.map_err(|error| failed(&format!("{error:#}")))? {
             return Err((
                 StatusCode::FORBIDDEN,
                 "the link is not valid, or no longer: create another DownloadRequest",
             ));
         }
+        let unavailable = (StatusCode::SERVICE_UNAVAILABLE, "too much is being downloaded: try again later");
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| unavailable)?;
         let missing = (StatusCode::NOT_FOUND, "there is no such file");
-        let api: Api<BackupStorageLocation> =
-            Api::namespaced(self.links.client.clone(), &self.links.namespace);
+        let Links { client, namespace, .. } = &self.checker.links;
+        let api: Api<BackupStorageLocation> = Api::namespaced(client.clone(), namespace);
         let found = timeout(CALL, api.get_opt(location)).await.map_err(|_| failed("no answer in time"))?;
         let location = found.map_err(|error| failed(&chain(&error)))?.ok_or(missing)?;
         let path = Layout::path(location.spec.object_storage.prefix.as_deref(), key);

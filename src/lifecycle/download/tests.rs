@@ -156,3 +156,29 @@ async fn a_link_serves_its_file_and_nothing_else() {
     }
     api.finish();
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_no_link_costs_the_api_server_nothing_and_a_forged_one_a_read_now_and_then() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    let router = serve::router(links(&api), opener(&api, root.path()));
+    let ask = async |query: &str| {
+        let path = format!("/download/l/backups/b/b-logs.gz{query}");
+        let request = Http::get(path).body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    };
+    let later = (now() + VALID).as_second();
+    let forged = format!("?expires={later}&signature={}", "0".repeat(64));
+    for unsigned in ["", "?expires=1", "?expires=x&signature=y", &forged.replace("expires=", "expires=-")] {
+        assert_eq!(ask(unsigned).await, StatusCode::FORBIDDEN, "{unsigned}");
+    }
+    assert_eq!(ask(&format!("?expires={later}&signature=00")).await, StatusCode::FORBIDDEN);
+    assert!(api.asked().is_empty(), "{:?}", api.asked());
+    for _ in 0..100 {
+        assert_eq!(ask(&forged).await, StatusCode::FORBIDDEN);
+    }
+    assert_eq!(api.asked().len(), 1, "{:?}", api.asked());
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(ask(&forged).await, StatusCode::FORBIDDEN);
+    assert_eq!(api.asked().len(), 2, "the key may be another by now");
+}

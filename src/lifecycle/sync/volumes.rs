@@ -2,6 +2,9 @@
 //! not for the file. Those that could not be created come in a later round; until then an annotation
 //! of the Backup says that some are missing.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation, PodVolumeBackup};
@@ -86,13 +89,15 @@ impl Sync<'_> {
         past: &mut Past,
     ) {
         let name = location.name_any();
-        let mut lacking = Vec::new();
+        let mut lacking = BTreeSet::new();
         self.lifecycle.known.each(|backup, known| {
-            if known.lacks_volumes && known.location == name && lacking.len() < MOST_REPAIRED {
-                lacking.push(backup.to_owned());
+            if known.lacks_volumes && known.location == name {
+                lacking.insert(backup.to_owned());
             }
         });
         past.volumes.retain(|backup| lacking.contains(backup));
+        let lacking = next_ones(&lacking, &past.repaired, MOST_REPAIRED);
+        past.repaired = lacking.last().cloned().unwrap_or_default();
         let api: Api<Backup> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
         for backup in lacking {
@@ -127,6 +132,14 @@ impl Sync<'_> {
     }
 }
 
+/// So many of all, from the one after the last of the round before on, so that those that cannot be
+/// repaired keep no others from it.
+fn next_ones(all: &BTreeSet<String>, last: &str, most: usize) -> Vec<String> {
+    let after = all.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
+    let before = all.range::<str, _>((Bound::Unbounded, Bound::Included(last)));
+    after.chain(before).take(most).cloned().collect()
+}
+
 /// One that exists counts if it is of this Backup. Of an earlier Backup of this name, the garbage
 /// collector removes it soon.
 async fn create_one(api: &Api<DynamicObject>, object: Value, uid: &str) -> anyhow::Result<()> {
@@ -145,5 +158,20 @@ async fn create_one(api: &Api<DynamicObject>, object: Value, uid: &str) -> anyho
         Answer::Gone(error) => Err(error).context("the cluster has no PodVolumeBackups"),
         Answer::Refused(error) => Err(error).context("the API server refuses a PodVolumeBackup"),
         Answer::TimedOut => Err(anyhow!("the API server did not answer in time")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_one_that_lacks_something_has_its_turn() {
+        let all: BTreeSet<String> = ["a", "b", "c", "d", "e"].map(str::to_owned).into();
+        assert_eq!(next_ones(&all, "", 2), ["a", "b"]);
+        assert_eq!(next_ones(&all, "b", 2), ["c", "d"]);
+        assert_eq!(next_ones(&all, "d", 2), ["e", "a"]);
+        assert_eq!(next_ones(&all, "bb", 9), ["c", "d", "e", "a", "b"], "one that is gone");
+        assert!(next_ones(&BTreeSet::new(), "a", 2).is_empty());
     }
 }
