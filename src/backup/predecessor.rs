@@ -8,7 +8,7 @@ use berth_api::keys::BACKUP_UID;
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::claim::Claim;
 use berth_core::deletion::DELETION;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 use tracing::info;

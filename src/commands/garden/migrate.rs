@@ -28,7 +28,7 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
         println!("already there   {there}, compared before anything is written");
         return Ok(());
     }
-    let done = migration.run(args.retire, &|what| println!("{}", crate::text::printable(&what))).await?;
+    let done = migration.run(args.retire, &|what| println!("{}", crate::text::printable(what))).await?;
     println!("{} objects are copied, {} were gone at the source", done.counts.copied, done.counts.not_found);
     match done.phase {
         Some(Phase::Retired) => println!("location {} has moved; its old place is empty", migration.from),

@@ -24,7 +24,7 @@ use super::carrying::{Carrying, Found, VolumeData};
 use super::others;
 use crate::events::What;
 use crate::patch::{digest, known_location};
-use crate::write::{Answer, Pauses, Write, delete, patch, patch_to_fit};
+use crate::write::{Pauses, Write, delete, patch, patch_to_fit};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);

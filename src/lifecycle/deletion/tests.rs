@@ -8,7 +8,8 @@ use berth_test_scripted::{Ask, Scripted, delete as deleting, get, list, patch as
 use serde_json::{Value, json};
 use tokio::time::{Instant, advance};
 
-use super::carry::{Carrying, Ended};
+use super::carry::Ended;
+use super::carrying::Carrying;
 use super::{Requests, others};
 use crate::lifecycle::Lifecycle;
 use crate::storage::{Opener, Roots};
