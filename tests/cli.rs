@@ -2,7 +2,6 @@
 
 mod plan;
 mod shell;
-mod week;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
