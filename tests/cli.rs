@@ -2,7 +2,6 @@
 
 mod plan;
 mod shell;
-mod week;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -77,6 +76,8 @@ fn command(berth: &Berth, args: &[&str]) -> Command {
         .args(args)
         .args(["--namespace", berth.namespace(), "--kubeconfig"])
         .arg(berth.plane().kubeconfig());
+    // Whoever runs the tests may have set something for Velero's command line.
+    command.env("HOME", berth.plane().folder());
     command.current_dir(berth.plane().folder()).stdin(Stdio::null());
     without_proxies(&mut command);
     command

@@ -86,15 +86,10 @@ impl Template {
         if text.len() > LONGEST {
             return Err(format!("the template has {} bytes: at most {LONGEST} are read", text.len()));
         }
-        // As kubectl does, a path may stand without braces.
-        let braced;
-        let text = if text.contains('{') || text.trim().is_empty() {
-            text
-        } else {
-            let dot = if text.starts_with(['.', '[', '$', '@']) { "" } else { "." };
-            braced = format!("{{{dot}{text}}}");
-            &braced
-        };
+        // kubectl prints such a text as it is, which nobody means.
+        if !text.contains('{') {
+            return Err(format!("the template has no braces: write {{.{}}}", text.trim_start_matches('.')));
+        }
         let mut open: Vec<(Path, Vec<Part>)> = Vec::new();
         let mut parts = Vec::new();
         let mut rest = text;
@@ -406,8 +401,6 @@ mod tests {
     fn templates_print_what_kubectl_prints() {
         for (template, printed) in [
             ("{.items[*].metadata.name}", "one two"),
-            (".items[*].metadata.name", "one two"),
-            ("items[0].metadata.name", "one"),
             ("{.items[-1:].metadata.name}", "two"),
             ("{.items[0].spec.includedNamespaces}", "[\"one\",\"b\",\"c\"]"),
             ("{.items[0].spec.includedNamespaces[1:]}", "b c"),
@@ -437,7 +430,6 @@ mod tests {
             ("{.nothing.at.all}", ""),
             ("{.items[0].status.*}", "Completed 0"),
             ("{'}'}", "}"),
-            ("", ""),
         ] {
             let parsed = Template::parse(template).unwrap_or_else(|error| panic!("{template}: {error}"));
             let mut said = parsed.print(&list());
@@ -454,6 +446,8 @@ mod tests {
     #[test]
     fn what_is_not_supported_is_refused_with_a_reason() {
         for (template, why) in [
+            ("", "no braces"),
+            (".metadata.name", "write {.metadata.name}"),
             ("{..name}", "whole path"),
             ("{.items[0,1]}", "two paths"),
             ("{.items[0:2:1]}", "no steps"),

@@ -140,8 +140,7 @@ fn templates_print_what_they_print_with_kubectl() {
         "{.items[*].nothing}",
         "{.kind}: {.items[0].kind}",
     ];
-    let one =
-        ["{.metadata.name}", "{.spec.includedNamespaces[*]}", "{.spec.includedNamespaces}", "metadata.name"];
+    let one = ["{.metadata.name}", "{.spec.includedNamespaces[*]}", "{.spec.includedNamespaces}"];
     let all = list
         .iter()
         .map(|template| (None, template))
