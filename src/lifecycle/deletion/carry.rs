@@ -15,6 +15,7 @@ use berth_core::deletion::{
     Backup as SeenBackup, Location, Owner, Request, Restores, Seen, Step, Volumes, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
+use berth_core::sync::is_name;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -188,7 +189,7 @@ impl<'a> Carrying<'a> {
         let has_begun = request.phase() == Phase::InProgress;
         let name = request.spec.backup_name.clone();
         let backup = match name.as_str() {
-            "" => None,
+            name if !is_name(name) => None,
             name => self.get(&self.backups(), name).await?,
         };
         if let Some(backup) = &backup {
