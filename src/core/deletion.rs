@@ -21,6 +21,8 @@ mod requests;
 
 use jiff::Timestamp;
 
+use crate::sync::is_name;
+
 pub use owner::{DELETION, Inherited, Known, Metadata, Owner, Stored, Stranger, owner};
 pub use requests::{AGE, Task, Waiting, plan};
 
@@ -149,6 +151,10 @@ pub fn next(seen: &Seen<'_>) -> Step {
     let Request { backup: name, uid: asked, created, has_begun, has_others } = seen.request;
     if name.is_empty() {
         return end("spec.backupName: required");
+    }
+    // What no object can be called would become part of a request's address, and of a path in a store.
+    if !is_name(name) {
+        return end("spec.backupName: no Backup has such a name");
     }
     if has_others {
         return Step::RemoveOthers;

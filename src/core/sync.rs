@@ -21,6 +21,13 @@ pub const MOST_AGAIN: usize = 100;
 pub const MOST_DOUBTFUL: usize = 50;
 /// Names that a listing may have. More are foreign to any cluster, and the rest is not read.
 pub const MOST_NAMES: usize = 100_000;
+/// Backups that one location may have in the cluster with what sync brings. What a store has is
+/// foreign data, and all of it together must not fill etcd.
+pub const MOST_STANDING: usize = 20_000;
+/// Bytes of JSON that the objects of one location may have together.
+pub const MOST_BYTES: usize = 512 << 20;
+/// Bytes of JSON that a round brings.
+pub const ROUND_BYTES: usize = 64 << 20;
 /// Rounds in a row that must miss a backup before its Backup goes.
 const ROUNDS: u8 = 2;
 /// A skipped folder is read again after a time that doubles up to this one.
@@ -79,6 +86,8 @@ pub enum Skip {
     NameTaken,
     /// The API server refuses to create the Backup.
     Refused,
+    /// The location has as much in the cluster as one may have.
+    NoRoom,
 }
 
 impl Skip {
@@ -94,6 +103,7 @@ impl Skip {
         Self::NewerFormat,
         Self::NameTaken,
         Self::Refused,
+        Self::NoRoom,
     ];
 
     /// The value of the metric's label.
@@ -110,6 +120,7 @@ impl Skip {
             Self::NewerFormat => "NewerFormat",
             Self::NameTaken => "NameTaken",
             Self::Refused => "Refused",
+            Self::NoRoom => "NoRoom",
         }
     }
 
@@ -139,12 +150,51 @@ impl Skip {
                 "another Backup has this name here: sync the location into another namespace, or delete that Backup"
             }
             Self::Refused => "the API server refuses the Backup",
+            Self::NoRoom => {
+                "this location has as many Backups here, or as large ones, as sync brings of one (20000, 512 MiB): remove from the store what is no backup of yours, or sync a part of it by a location with a prefix"
+            }
         }
     }
 
     /// Is this a state that passes by itself, of which nobody needs to be told?
     pub fn passes(self) -> bool {
         matches!(self, Self::NoMetadata | Self::Unfinished | Self::BeingDeleted)
+    }
+}
+
+/// How many Backups there are, and how large they are together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    pub backups: usize,
+    pub bytes: usize,
+}
+
+impl Size {
+    #[must_use]
+    pub fn with(self, bytes: usize) -> Self {
+        Self { backups: self.backups.saturating_add(1), bytes: self.bytes.saturating_add(bytes) }
+    }
+}
+
+/// Is there room for another Backup?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Enough,
+    /// In a later round.
+    Later,
+    None,
+}
+
+/// Whether there is room for so many bytes more. `standing`: what the location has in the cluster;
+/// `brought`: what this round has brought since. One of any size is brought in a round of its own.
+pub fn room(standing: Size, brought: Size, bytes: usize) -> Room {
+    let all = standing.bytes.saturating_add(brought.bytes).saturating_add(bytes);
+    if standing.backups.saturating_add(brought.backups) >= MOST_STANDING || all > MOST_BYTES {
+        Room::None
+    } else if brought.backups > 0 && brought.bytes.saturating_add(bytes) > ROUND_BYTES {
+        Room::Later
+    } else {
+        Room::Enough
     }
 }
 

@@ -9,7 +9,7 @@ use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::backup_namespaces;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::sync::{Standing, Standings};
+use berth_core::sync::{Size, Standing, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
@@ -44,6 +44,8 @@ pub struct KnownBackup {
     is_kept: bool,
     /// Its PodVolumeBackups are not all there.
     pub lacks_volumes: bool,
+    /// Bytes of its JSON.
+    bytes: usize,
 }
 
 impl Versioned for KnownBackup {
@@ -76,6 +78,7 @@ impl KnownBackup {
                 .flatten(),
             is_kept: is_set(backup.annotations(), keys::KEEP),
             lacks_volumes: is_set(backup.annotations(), keys::VOLUMES_MISSING),
+            bytes: crate::patch::json_size(backup),
         }
     }
 
@@ -190,6 +193,17 @@ impl Known {
         let mut all = Standings::new();
         self.each(|name, backup| drop(all.insert(name.to_owned(), backup.standing(location, &label))));
         all
+    }
+
+    /// How many Backups this location has, and how large they are together.
+    pub fn size(&self, location: &str) -> Size {
+        let mut size = Size::default();
+        self.each(|_, backup| {
+            if backup.location == location {
+                size = size.with(backup.bytes);
+            }
+        });
+        size
     }
 
     /// By name.

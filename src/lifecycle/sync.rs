@@ -47,6 +47,8 @@ struct Past {
     spared: usize,
     /// Backups whose PodVolumeBackups were said not to be readable or not to be created.
     volumes: BTreeSet<String>,
+    /// Bytes of the PodVolumeBackups that these rounds have brought, by Backup.
+    brought: BTreeMap<String, usize>,
     /// The last Backup of which the round before created PodVolumeBackups, or tried to.
     repaired: String,
 }

@@ -113,6 +113,7 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
     let request = seen().request;
     let cases = [
         (Seen { request: Request { backup: "", ..request }, ..seen() }, "spec.backupName"),
+        (Seen { request: Request { backup: "../b", has_begun: true, ..request }, ..seen() }, "no Backup has"),
         (Seen { request: Request { uid: Some("x"), ..request }, ..seen() }, "an earlier Backup"),
         (
             Seen {

@@ -370,3 +370,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_round_and_a_location_bring_so_much_and_no_more() {
+    const MIB: usize = 1 << 20;
+    let size = |backups, bytes| Size { backups, bytes };
+    for (standing, brought, bytes, expected) in [
+        (size(0, 0), size(0, 0), MIB, Room::Enough),
+        (size(0, 0), size(63, 63 * MIB), MIB, Room::Enough),
+        (size(0, 0), size(64, 64 * MIB), 1, Room::Later),
+        (size(0, 0), size(0, 0), 100 * MIB, Room::Enough),
+        (size(9, MOST_BYTES - MIB), size(0, 0), MIB, Room::Enough),
+        (size(9, MOST_BYTES - MIB), size(1, 1), MIB, Room::None),
+        (size(MOST_STANDING - 1, 0), size(0, 0), 1, Room::Enough),
+        (size(MOST_STANDING - 1, 0), size(1, 1), 1, Room::None),
+        (size(usize::MAX, usize::MAX), size(usize::MAX, usize::MAX), usize::MAX, Room::None),
+    ] {
+        assert_eq!(room(standing, brought, bytes), expected, "{standing:?} {brought:?} {bytes}");
+    }
+    // A bucket with a hundred thousand forged backups of half a MiB each, over a day of rounds.
+    let (mut standing, mut rounds) = (Size::default(), 0);
+    loop {
+        let mut brought = Size::default();
+        while room(standing, brought, MIB / 2) == Room::Enough {
+            brought = brought.with(MIB / 2);
+        }
+        assert!(brought.bytes <= ROUND_BYTES);
+        if brought.backups == 0 {
+            break;
+        }
+        standing = size(standing.backups + brought.backups, standing.bytes + brought.bytes);
+        rounds += 1;
+    }
+    assert_eq!((standing.backups, rounds), (1024, 8));
+}

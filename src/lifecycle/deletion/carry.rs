@@ -13,6 +13,7 @@ use berth_core::deletion::{
     Backup as SeenBackup, Location, Owner, Request, Restores, Seen, Step, Volumes, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
+use berth_core::sync::is_name;
 use kube::api::{Api, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
@@ -117,7 +118,7 @@ impl Carrying<'_> {
         let has_begun = request.phase() == Phase::InProgress;
         let name = request.spec.backup_name.clone();
         let backup = match name.as_str() {
-            "" => None,
+            name if !is_name(name) => None,
             name => self.get(&self.backups(), name).await?,
         };
         if let Some(backup) = &backup {

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::take::{Site, Taken};
+use super::take::{Allowance, Site, Taken};
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::client::is_not_found;
 use crate::events::What;
@@ -133,17 +133,24 @@ impl Sync<'_> {
             false => None,
         };
         let deleted = self.being_deleted().await?;
-        let site = Site { sync: self, location, stored, files: files.as_ref(), deleted: &deleted };
+        past.brought.retain(|backup, _| self.lifecycle.known.get(backup).is_some());
+        let mut standing = self.lifecycle.known.size(&name);
+        standing.bytes = past.brought.values().fold(standing.bytes, |all, bytes| all.saturating_add(*bytes));
+        let (files, allowance) = (files.as_ref(), Allowance::new(standing));
+        let site = Site { sync: self, location, stored, files, deleted: &deleted, allowance };
         let site = &site;
         let mut reads = futures::stream::iter(&plan.read)
             .map(|folder| async move { (folder, site.take(folder).await) })
             .buffer_unordered(READS_AT_ONCE);
-        let (mut failures, mut created) = (0, 0_usize);
+        let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
         let mut told: Vec<(Skip, String, String)> = Vec::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
-                Taken::Created(ended) => {
+                Taken::Created { ended, volumes } => {
                     created += 1;
+                    if volumes > 0 {
+                        past.brought.insert(folder.clone(), volumes);
+                    }
                     past.memory.forget(folder);
                     let label = super::metrics::ByLocation { location: name.clone() };
                     self.lifecycle.sync_metrics.created.get_or_create(&label).inc();
@@ -159,6 +166,7 @@ impl Sync<'_> {
                 Taken::Exists => {
                     past.memory.skip(folder, Skip::Unfinished, Tag::new(), period, Timestamp::now());
                 }
+                Taken::Later => later += 1,
                 Taken::Failed(why) => {
                     failures += 1;
                     if failures == 1 {
@@ -174,6 +182,13 @@ impl Sync<'_> {
                     }
                 }
             }
+        }
+        if later > 0 {
+            info!(
+                location = name,
+                folders = later,
+                "the round has brought enough: the rest comes in later ones"
+            );
         }
         told.sort_unstable();
         for same in told.chunk_by(|a, b| (a.0, &a.1) == (b.0, &b.1)) {

@@ -7,12 +7,13 @@ use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::sync::{Skip, Tag, is_written_by_copy, is_written_elsewhere};
+use berth_core::sync::{Room, Size, Skip, Tag, is_written_by_copy, is_written_elsewhere, room};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -23,7 +24,7 @@ use super::volumes::Volumes;
 use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
 use crate::events::What;
-use crate::patch::merge_into;
+use crate::patch::{json_size, merge_into};
 use crate::storage::{Files, Metadata, StoredBackups};
 use crate::text::chain;
 use crate::write::{Answer, create};
@@ -45,18 +46,57 @@ pub(super) struct Site<'r> {
     pub(super) files: Option<&'r Files>,
     /// Names of Backups that are being deleted.
     pub(super) deleted: &'r BTreeSet<String>,
+    pub(super) allowance: Allowance,
+}
+
+/// How much more the round may bring.
+pub(super) struct Allowance {
+    /// What the location had in the cluster before the round.
+    standing: Size,
+    /// What the round has brought since; `true`: that is enough.
+    brought: Mutex<(Size, bool)>,
+}
+
+impl Allowance {
+    pub(super) fn new(standing: Size) -> Self {
+        Self { standing, brought: Mutex::default() }
+    }
+
+    /// Before anything is read.
+    fn look(&self) -> Room {
+        let (brought, is_spent) = *self.brought.lock();
+        if is_spent { Room::Later } else { room(self.standing, brought, 0) }
+    }
+
+    /// Takes the room, if there is enough.
+    fn take(&self, bytes: usize) -> Room {
+        let (brought, is_spent) = &mut *self.brought.lock();
+        let found = room(self.standing, *brought, bytes);
+        match found {
+            Room::Enough => *brought = brought.with(bytes),
+            Room::Later => *is_spent = true,
+            Room::None => {}
+        }
+        found
+    }
 }
 
 /// What became of a folder.
 pub(super) enum Taken {
-    /// When the backup ended.
-    Created(Option<Timestamp>),
+    Created {
+        /// When the backup ended.
+        ended: Option<Timestamp>,
+        /// Bytes of its PodVolumeBackups.
+        volumes: usize,
+    },
     Skipped {
         why: Skip,
         tag: Tag,
         more: String,
     },
     Exists,
+    /// The round has brought enough.
+    Later,
     /// To be tried again in the next round.
     Failed(String),
 }
@@ -64,6 +104,11 @@ pub(super) enum Taken {
 impl Site<'_> {
     pub(super) async fn take(&self, name: &str) -> Taken {
         let skipped = |why, tag| Taken::Skipped { why, tag, more: String::new() };
+        match self.allowance.look() {
+            Room::Enough => {}
+            Room::Later => return Taken::Later,
+            Room::None => return skipped(Skip::NoRoom, Tag::new()),
+        }
         if self.deleted.contains(name) {
             return skipped(Skip::BeingDeleted, Tag::new());
         }
@@ -93,6 +138,13 @@ impl Site<'_> {
             Ok(gzip) => Volumes::read(name, gzip.as_deref()),
             Err(error) => return Taken::Failed(chain(&error)),
         };
+        // The room is taken before the API server is asked, because others are read meanwhile.
+        let bytes = json_size(&restored.object).saturating_add(volumes.bytes());
+        match self.allowance.take(bytes) {
+            Room::Enough => {}
+            Room::Later => return Taken::Later,
+            Room::None => return skipped(Skip::NoRoom, Tag::new()),
+        }
         match self.create(name, restored, volumes, &tag).await {
             Ok(taken) => taken,
             Err(error) => Taken::Failed(chain(&*error)),
@@ -142,7 +194,7 @@ impl Site<'_> {
                 debug!(backup = name, error = chain(&*error), "some PodVolumeBackups come in a later round");
             }
         }
-        Ok(Taken::Created(ended))
+        Ok(Taken::Created { ended, volumes: volumes.bytes() })
     }
 
     /// The owners that exist here, too. Of another cluster's, the garbage collector would take the

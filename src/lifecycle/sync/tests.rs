@@ -208,3 +208,24 @@ async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
     assert!(writes[1].body["metadata"]["annotations"][keys::VOLUMES_MISSING].is_null());
     place.round(&Scripted::new()).await;
 }
+
+/// A bucket of somebody who wants to fill etcd.
+#[tokio::test(start_paused = true)]
+async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_etcd() {
+    use berth_core::sync::{MOST_STANDING, Skip};
+    let mut place = Place::new();
+    for i in 0..MOST_STANDING - 1 {
+        place.known(&format!("known-{i}"));
+        // They are in the listing, so that none is looked for.
+        place.store(&format!("known-{i}"), "velero-backup.json", "");
+    }
+    for name in ["a", "b", "c"] {
+        place.stored(name);
+    }
+    let api = Scripted::new()
+        .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
+        .once(post(&format!("{VELERO}/backups")).answers(backup("a")));
+    place.round(&api).await;
+    assert_eq!(api.writes().len(), 2, "one Backup, and the time of the round");
+    assert_eq!(place.past.memory.skipped().get(&Skip::NoRoom), Some(&2), "which is told and counted");
+}

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::object::{pod_volume_backup, pod_volume_backups};
 use super::{Past, READS_AT_ONCE, Sync};
+use crate::patch::json_size;
 use crate::storage::StoredBackups;
 use crate::text::chain;
 use crate::write::{Answer, Write, create, patch};
@@ -40,6 +41,11 @@ impl Volumes {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Bytes of their JSON.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(json_size).fold(0, usize::saturating_add)
     }
 }
 
