@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, Glance, is_due};
+use berth_core::operation::{Counts, FINALIZATIONS, Glance, is_due};
 use berth_core::queue::{Entry, Phase, View, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
@@ -74,7 +74,8 @@ impl Runner {
                     async move { engine.forget(&name, &uid, &location).await }
                 };
                 let task = runs.spawn(work).id();
-                running.insert(uid, Run { name, entry: None, signals: Signals::default(), task });
+                let signals = Signals::default();
+                running.insert(uid, Run { name, entry: None, signals, is_finalization: false, task });
             }
         }
         if !self.uploads.is_synced() {
@@ -93,10 +94,18 @@ impl Runner {
                 shown,
                 there,
                 is_canceled: after.is_canceled,
+                runs: after.runs,
+                led: self.engine.since.elapsed(),
                 since,
                 failures,
             };
             if is_busy(running, name) || !is_due(&glance) {
+                continue;
+            }
+            let is_finalization = stage == Stage::Finalizing;
+            // It is looked at again when one of them has ended.
+            if is_finalization && running.values().filter(|run| run.is_finalization).count() >= FINALIZATIONS
+            {
                 continue;
             }
             let signals = Signals { stop: hurry.clone(), ..Signals::default() };
@@ -121,7 +130,8 @@ impl Runner {
                 }
             };
             let task = runs.spawn(work).id();
-            running.insert(uid.clone(), Run { name: name.clone(), entry: None, signals, task });
+            let run = Run { name: name.clone(), entry: None, signals, is_finalization, task };
+            running.insert(uid.clone(), run);
         }
     }
 
@@ -159,6 +169,7 @@ impl Runner {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
+                        is_finalization: false,
                         task: runs
                             .spawn(async move {
                                 let tell =
@@ -190,6 +201,7 @@ impl Runner {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
+                        is_finalization: false,
                         task: runs
                             .spawn(async move {
                                 let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
@@ -341,5 +353,7 @@ struct Run {
     /// The entry as it was when the run began. None of a Backup that has left the queue.
     entry: Option<Arc<Entry>>,
     signals: Signals,
+    /// It completes a Backup whose operations have ended.
+    is_finalization: bool,
     task: tokio::task::Id,
 }

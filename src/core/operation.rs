@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::run::AfterInterruption;
+use crate::run::{AfterInterruption, MOST_RUNS, Runs};
 use crate::stage::{Stage, WAITING_PARTIALLY_FAILED};
 
 /// `spec.itemOperationTimeout` of a Backup that has none.
@@ -17,6 +17,8 @@ pub const PAUSE: Duration = Duration::from_secs(5);
 pub const MISSING: Duration = Duration::from_secs(60);
 /// Longest time between two looks that fail, because a location may be away for long.
 pub const LONGEST: Duration = Duration::from_secs(300);
+/// Most Backups that are completed at one time: each takes as much memory as its checkpoint.
+pub const FINALIZATIONS: usize = 4;
 
 /// What an API object says of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +176,10 @@ pub struct Glance {
     /// How many operations the watch shows.
     pub there: u64,
     pub is_canceled: bool,
+    /// How often it was run. Runs of a Backup that is completed count only if they died.
+    pub runs: Runs,
+    /// For how long this process has led.
+    pub led: Duration,
     /// Since this process has last looked at it; `None`: never.
     pub since: Option<Duration>,
     /// How often in a row that look came to nothing.
@@ -182,7 +188,7 @@ pub struct Glance {
 
 /// Whether the Backup must be looked at now.
 pub fn is_due(glance: &Glance) -> bool {
-    let Some(since) = glance.since else { return true };
+    let Some(since) = glance.since else { return glance.led >= caution(glance) };
     let pause = PAUSE.saturating_mul(1 << glance.failures.min(10)).min(LONGEST);
     if since < pause {
         return false;
@@ -193,6 +199,17 @@ pub fn is_due(glance: &Glance) -> bool {
     let differs = glance.shown != glance.recorded || glance.shown.have_ended();
     let is_missing = glance.there < glance.recorded.attempted;
     differs && (!is_missing || since >= MISSING)
+}
+
+/// How long a new leader leaves a Backup alone whose completion may have killed leaders before it:
+/// it never ends as Failed for that, because its data is moved, but everything else goes on
+/// meanwhile.
+fn caution(glance: &Glance) -> Duration {
+    if glance.stage != Stage::Finalizing || glance.is_canceled || glance.runs.may_go_on() {
+        return Duration::ZERO;
+    }
+    let more = glance.runs.in_vain.saturating_sub(MOST_RUNS).min(8);
+    LONGEST.saturating_mul(1 << more)
 }
 
 #[cfg(test)]

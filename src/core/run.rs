@@ -142,7 +142,8 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         (None, _) if !found.is_begun => Recovery::Fail(Why::Ended),
         // Nothing has interrupted it.
         _ if stage == Some(Stage::Waiting) => Recovery::NotOurs,
-        _ if !found.runs.may_go_on() => Recovery::Fail(Why::TooOften),
+        // It takes no slot, so it is tried for as long as it takes: see `operation::is_due`.
+        _ if stage.is_none() && !found.runs.may_go_on() => Recovery::Fail(Why::TooOften),
         (Some(claim), setting)
             if (setting == AfterInterruption::Resume || stage.is_some())
                 && found.checkpoint.is_some_and(|checkpoint| checkpoint.is_believed(claim, found.scope)) =>
@@ -242,6 +243,8 @@ mod tests {
             ] {
                 let found = Interrupted { phase, setting, checkpoint, ..usual(&ours, &dead) };
                 assert_eq!(recover(&found), recovery, "{found:?}");
+                let often = Interrupted { runs: MOST, ..found.clone() };
+                assert_eq!(recover(&often), recovery, "it waits, and is not given up");
                 let canceled = Interrupted { is_canceled: true, ..found.clone() };
                 assert_eq!(recover(&canceled), Recovery::Fail(Why::Canceled));
                 assert_eq!(recover(&Interrupted { is_whole: true, ..canceled }), Recovery::Publish);
@@ -359,7 +362,7 @@ mod tests {
                 prop_assert!(is_ours && is_held && !published);
             }
             if runs_again {
-                prop_assert!(runs.may_go_on() && setting != AfterInterruption::Fail && !is_canceled && is_held);
+                prop_assert!((runs.may_go_on() || phase == "Finalizing") && setting != AfterInterruption::Fail && !is_canceled && is_held);
                 prop_assert!(phase == "InProgress" || recovery == Recovery::Resume && phase == "Finalizing");
                 let is_of_another_cluster = folder.claim.as_ref().is_some_and(|claim| claim.cluster != "here");
                 prop_assert!(!(published || is_of_another_cluster || is_ours && is_whole));

@@ -10,6 +10,7 @@ use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
 use berth_core::operation::Counts;
 use berth_core::queue::{CLOCKS_DIFFER, Entry, Order, Phase, Run, is_likely};
+use berth_core::run::Runs;
 use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -51,6 +52,7 @@ pub struct After {
     pub operations: Counts,
     /// How long each of its operations may take.
     pub limit: Duration,
+    pub runs: Runs,
 }
 
 impl Versioned for After {
@@ -76,6 +78,7 @@ impl After {
             location: backup.spec.storage_location.clone().unwrap_or_default(),
             operations: recorded(backup),
             limit: operation_timeout(backup),
+            runs: backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or_default(),
         })
     }
 }

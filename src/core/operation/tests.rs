@@ -90,6 +90,8 @@ fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_t
         shown: recorded,
         there: 3,
         is_canceled: false,
+        runs: Runs::default(),
+        led: Duration::ZERO,
         since: Some(DAY),
         failures: 0,
     };
@@ -111,6 +113,33 @@ fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_t
         (Glance { shown: Counts { failed: 1, ..recorded }, there: 2, since: seconds(60), ..quiet }, true),
     ] {
         assert_eq!(is_due(&glance), due, "{glance:?}");
+    }
+}
+
+#[test]
+fn a_completion_that_may_have_killed_leaders_is_tried_again_later_and_never_given_up() {
+    let counts = Counts { attempted: 1, completed: 1, failed: 0 };
+    let first = Glance {
+        stage: Stage::Finalizing,
+        recorded: counts,
+        shown: counts,
+        there: 1,
+        is_canceled: false,
+        runs: Runs::default(),
+        led: Duration::ZERO,
+        since: None,
+        failures: 0,
+    };
+    let after = |in_vain| Runs { all: in_vain, in_vain, furthest: 0 };
+    for (in_vain, seconds) in [(1, 0), (2, 0), (3, 300), (4, 600), (5, 1200), (100, 300 << 8)] {
+        let led = Duration::from_secs(seconds);
+        let glance = Glance { runs: after(in_vain), led, ..first };
+        assert!(is_due(&glance), "{glance:?}");
+        if let Some(sooner) = led.checked_sub(Duration::from_secs(1)) {
+            assert!(!is_due(&Glance { led: sooner, ..glance }), "{glance:?}");
+        }
+        assert!(is_due(&Glance { led: Duration::ZERO, is_canceled: true, ..glance }));
+        assert!(is_due(&Glance { led: Duration::ZERO, stage: Stage::Waiting, ..glance }));
     }
 }
 

@@ -43,7 +43,7 @@ pub enum Next {
 }
 
 pub fn after(ended: &Ended) -> Next {
-    let is_worth_it = ended.is_resumable && ended.may_go_on;
+    let is_worth_it = ended.is_resumable && (ended.may_go_on || ended.is_after);
     match ended.cause {
         _ if ended.setting == AfterInterruption::Fail => Next::End,
         Cause::Stopped => Next::HandOver,
@@ -87,6 +87,8 @@ mod tests {
                 next => next,
             };
             assert_eq!(after(&finalizing), expected, "{finalizing:?}");
+            let last = Ended { may_go_on: false, ..finalizing };
+            assert_eq!(after(&last), expected, "{last:?}");
         }
     }
 }
