@@ -91,7 +91,7 @@ pub enum Skip {
 }
 
 impl Skip {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NoMetadata,
         Self::Unfinished,
         Self::BeingDeleted,
