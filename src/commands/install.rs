@@ -484,6 +484,6 @@ mod tests {
                 .iter()
                 .all(|object| object["kind"].as_str().is_some_and(crate::install::render::is_admission))
         );
-        assert!(!others.is_empty() && admission.len() == 40, "{}", admission.len());
+        assert!(!others.is_empty() && admission.len() == 42, "{}", admission.len());
     }
 }
