@@ -216,8 +216,6 @@ async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_e
     let mut place = Place::new();
     for i in 0..MOST_STANDING - 1 {
         place.known(&format!("known-{i}"));
-        // They are in the listing, so that none is looked for.
-        place.store(&format!("known-{i}"), "velero-backup.json", "");
     }
     for name in ["a", "b", "c"] {
         place.stored(name);
