@@ -10,7 +10,9 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// The same, but for those that are `kept`.
 pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
-    let is_escaped = |c: char| c.is_control() && !kept.contains(&c);
+    // Characters without width, and those that turn the direction of what follows them, hide text, too.
+    let is_unseen = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    let is_escaped = |c: char| (c.is_control() || is_unseen(c)) && !kept.contains(&c);
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }

@@ -29,6 +29,7 @@ use crate::cli::suggest::closest;
 use crate::cli::table::{More, Table};
 use crate::cli::value::selector_text;
 use crate::client::{is_not_found, persistent};
+use crate::text::escaped;
 
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
@@ -293,7 +294,7 @@ pub fn print_list(
                 [one] if get.names.len() == 1 => serde_json::to_value(one)?,
                 all => list_of(kind, all),
             };
-            write!(out, "{}", template.print(&value))?;
+            write!(out, "{}", escaped(&template.print(&value), &['\n', '\t']))?;
         }
         ListOutput::Columns(columns) => {
             let heads: Vec<print::Head> =

@@ -49,6 +49,11 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// least.
 const REST: Duration = Duration::from_secs(60);
 
+/// The longest value of a request's annotation that is read, in bytes.
+const MOST_OF_A_VALUE: usize = 1024;
+/// One character more than the longest name of an object.
+const MOST_OF_A_NAME: usize = 254;
+
 /// The requests of the namespace, from a watch.
 type Requests = Shared<Cache<String, Arc<DeleteBackupRequest>>>;
 
@@ -64,10 +69,25 @@ pub async fn run(lifecycle: &Lifecycle) {
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
-        |request: DeleteBackupRequest| (request.name_any(), Arc::new(request)),
+        |request: DeleteBackupRequest| (request.name_any(), Arc::new(lean(request))),
         |event| requests.write(|cache| cache.observe(event)),
     );
     tokio::join!(watching, work(lifecycle, &requests));
+}
+
+/// What is kept of a request, because whoever asks for deletions chooses its size: nothing is written
+/// whole from it.
+fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
+    let is_read = |key: &str| key.starts_with("berth.dev/") || key.starts_with("velero.io/");
+    request.metadata.managed_fields = None;
+    for values in [&mut request.metadata.annotations, &mut request.metadata.labels].into_iter().flatten() {
+        values.retain(|key, value| is_read(key) && value.len() <= MOST_OF_A_VALUE);
+    }
+    if request.spec.backup_name.len() > MOST_OF_A_NAME {
+        // No object has such a name, so the request ends with that word.
+        request.spec.backup_name = request.spec.backup_name.chars().take(MOST_OF_A_NAME).collect();
+    }
+    request
 }
 
 async fn work(lifecycle: &Lifecycle, requests: &Requests) {
@@ -80,7 +100,10 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
     // When those that have not ended were taken up first.
     let mut begun: HashMap<String, Instant> = HashMap::new();
     loop {
-        let all: Vec<Arc<DeleteBackupRequest>> = requests.read().values().cloned().collect();
+        // One that somebody's finalizer keeps from going is done with, as if it were gone.
+        let is_going = |request: &DeleteBackupRequest| request.metadata.deletion_timestamp.is_some();
+        let all: Vec<Arc<DeleteBackupRequest>> =
+            requests.read().values().filter(|request| !is_going(request)).cloned().collect();
         resting.retain(|_, until| *until > Instant::now());
         let present: HashSet<&str> =
             all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();

@@ -99,8 +99,10 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the DeleteBackupRequests"),
     };
-    let under_way: Vec<&DeleteBackupRequest> =
-        requests.iter().filter(|one| one.phase() != DeleteBackupRequestPhase::Processed).collect();
+    let is_under_way = |one: &&DeleteBackupRequest| {
+        one.phase() != DeleteBackupRequestPhase::Processed && one.metadata.deletion_timestamp.is_none()
+    };
+    let under_way: Vec<&DeleteBackupRequest> = requests.iter().filter(is_under_way).collect();
     // A deletion that has failed is not asked for again at once.
     let is_recent = |request: &&DeleteBackupRequest| {
         let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);

@@ -206,17 +206,23 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
     // Those that somebody else made with such a right back up, and run, what that person has said.
     let mut low = schedule("low", "@yearly", json!({}));
     low["metadata"]["labels"]["berth.dev/priority-class"] = json!("normal");
-    let made: Vec<Value> = refused.iter().map(|(object, _)| object.clone()).chain([low]).collect();
+    let mut few = schedule("few", "@yearly", json!({}));
+    few["metadata"]["annotations"]["berth.dev/successful-history-limit"] = json!("7");
+    let made: Vec<Value> = refused.iter().map(|(object, _)| object.clone()).chain([low, few]).collect();
     let answer = kubectl.create(&ns, &made).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
+    // By limits of history a Schedule has backups deleted.
     let patch = |name: &str, change: &Value| {
         let change = change.to_string();
         let args = ["patch", "schedules.velero.io", name, "-n", &ns, "--as=sam", "--dry-run=server"];
         kubectl.answer(&[&args[..], &["--type=merge", "-p", &change]].concat(), "").unwrap()
     };
-    for (name, told) in
-        [("hooked", "spec.template.hooks: "), ("first", "berth-operator"), ("high", "berth-operator")]
-    {
+    for (name, told) in [
+        ("hooked", "spec.template.hooks: "),
+        ("first", "berth-operator"),
+        ("high", "berth-operator"),
+        ("few", "berth-operator"),
+    ] {
         for change in [
             json!({"spec": {"template": {"includedNamespaces": ["kube-system"]}}}),
             json!({"spec": {"template": {"labelSelector": {"matchLabels": {"a": "b"}}}}}),
@@ -235,5 +241,10 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
             let answer = patch(name, &change);
             assert!(answer.status.success(), "{name} {change}: {}", answer.stderr);
         }
+    }
+    for (name, limit) in [("few", "successful"), ("low", "successful"), ("low", "failed")] {
+        let key = format!("berth.dev/{limit}-history-limit");
+        let answer = patch(name, &json!({"metadata": {"annotations": {key: "1"}}}));
+        assert!(!answer.status.success() && answer.stderr.contains("limits of history"), "{}", answer.stderr);
     }
 }

@@ -121,8 +121,9 @@ pub struct Checker {
 
 #[derive(Default)]
 struct Known {
-    key: Option<hmac::Key>,
-    read: Option<Instant>,
+    /// With the time at which it was read.
+    key: Option<(hmac::Key, Instant)>,
+    tried: Option<Instant>,
 }
 
 impl Checker {
@@ -145,18 +146,20 @@ impl Checker {
             return Ok(false);
         }
         let mut known = self.known.lock().await;
-        let is_older = |known: &Known, than| known.read.is_none_or(|read| read.elapsed() >= than);
         let fits = |key: &hmac::Key| claimed.is_valid(key, &self.links.namespace, signature, now);
-        match &known.key {
-            Some(key) if fits(key) && !is_older(&known, LONGEST) => return Ok(true),
-            Some(_) if !is_older(&known, PAUSE) => return Ok(false),
-            None if !is_older(&known, PAUSE) => bail!("the key for links could not be read a moment ago"),
+        let is_tried = known.tried.is_some_and(|tried| tried.elapsed() < PAUSE);
+        match known.key.as_ref().filter(|(_, read)| read.elapsed() < LONGEST) {
+            Some((key, _)) if fits(key) => return Ok(true),
+            Some(_) if is_tried => return Ok(false),
+            None if is_tried => bail!("the key for links could not be read a moment ago"),
             _ => {}
         }
-        known.read = Some(Instant::now());
-        known.key = None;
+        // The key that is known stays until there is another one, because whoever asked may be gone
+        // before the API server answers, and others' links must not fail for that.
+        known.tried = Some(Instant::now());
         let key = self.links.key().await?;
-        Ok(fits(known.key.insert(key)))
+        let (key, _) = known.key.insert((key, Instant::now()));
+        Ok(fits(key))
     }
 }
 

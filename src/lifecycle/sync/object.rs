@@ -88,15 +88,17 @@ pub fn backup(
     Ok(Restored { object, ended, owners })
 }
 
+/// What whoever writes to a store could forge in order to have berth remove other backups: two notes
+/// about a deletion, and the mark by which a Schedule's own Backups push out older ones.
+const NOT_BELIEVED: [&str; 3] = [keys::VOLUMES_MISSING, keys::FILES_GO, keys::SCHEDULE_UID];
+
 /// Name, labels and annotations. UID, resourceVersion, owners, finalizers and the record of who
 /// wrote which field are of the cluster that the object comes from.
 fn metadata(stored: &Value, namespace: &str) -> Value {
     let mut metadata = json!({"name": stored["metadata"]["name"], "namespace": namespace});
     for key in ["labels", "annotations"] {
         if let Some(Value::Object(all)) = stored["metadata"].get(key) {
-            let is_kept = |key: &str, value: &Value| {
-                value.is_string() && ![keys::VOLUMES_MISSING, keys::FILES_GO].contains(&key)
-            };
+            let is_kept = |key: &str, value: &Value| value.is_string() && !NOT_BELIEVED.contains(&key);
             let all: Map<String, Value> =
                 all.clone().into_iter().filter(|(key, value)| is_kept(key, value)).collect();
             metadata[key] = Value::Object(all);
