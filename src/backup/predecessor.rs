@@ -15,8 +15,9 @@ use tracing::info;
 
 use super::engine::{Engine, Failure};
 
-/// Longer than one step of a deletion, after which it sees that there is another Backup.
-const PATIENCE: Duration = Duration::from_secs(360);
+/// Longer than the longest rest of a deletion that fails and one step of it, after which it sees that
+/// there is another Backup.
+const PATIENCE: Duration = Duration::from_secs(480);
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest value of a label.
 const LABEL: usize = 63;

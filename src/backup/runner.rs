@@ -104,7 +104,9 @@ impl Runner {
             }
             let is_finalization = stage == Stage::Finalizing;
             // It is looked at again when one of them has ended.
-            if is_finalization && running.values().filter(|run| run.is_finalization).count() >= FINALIZATIONS
+            if is_finalization
+                && !glance.is_canceled
+                && running.values().filter(|run| run.is_finalization).count() >= FINALIZATIONS
             {
                 continue;
             }

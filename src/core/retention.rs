@@ -139,24 +139,37 @@ fn last_ones<'a>(all: &[Candidate<'a>], now: Timestamp) -> HashSet<&'a str> {
 /// Completed ones come first, then PartiallyFailed ones, the newest of each first; one that ended in
 /// the future is the oldest, because nobody knows when it ended. Others are not good.
 fn sort_by_worth(group: &mut Vec<&Candidate<'_>>, now: Timestamp) {
-    group.retain(|candidate| matches!(candidate.phase, "Completed" | "PartiallyFailed"));
+    // One whose deletion is asked for will not be there, so it takes no place of another one.
+    group.retain(|candidate| {
+        matches!(candidate.phase, "Completed" | "PartiallyFailed") && !candidate.is_asked_for
+    });
     group.sort_by_key(|candidate| {
         let ended = candidate.ended.filter(|ended| *ended <= now);
         std::cmp::Reverse((candidate.phase == "Completed", ended, candidate.name))
     });
 }
 
+/// How much a backup that has ended holds: its outcome.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    All,
+    Part,
+    Nothing,
+}
+
 /// Names of the backups that are more than their Schedule keeps. Those of one outcome push out only
-/// each other, so that no failure costs a good backup. One that ended in the future neither pushes
-/// others out nor goes, because nobody knows when it ended.
+/// each other, so that no failure costs a backup that can be restored; and of those that hold a part
+/// the newest stays until a newer one holds all. One that ended in the future neither pushes others
+/// out nor goes, because nobody knows when it ended; one that goes anyway pushes out none.
 fn beyond_history<'a>(all: &[Candidate<'a>], now: Timestamp) -> HashSet<&'a str> {
-    let mut groups: BTreeMap<(&str, &str, bool), Vec<&Candidate<'a>>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, &str, Outcome), Vec<&Candidate<'a>>> = BTreeMap::new();
     let mut beyond = HashSet::new();
     for candidate in all {
         let Some(uid) = candidate.proven else { continue };
-        let is_good = match candidate.phase {
-            "Completed" => true,
-            "PartiallyFailed" | "Failed" | "FailedValidation" => false,
+        let outcome = match candidate.phase {
+            "Completed" => Outcome::All,
+            "PartiallyFailed" => Outcome::Part,
+            "Failed" | "FailedValidation" => Outcome::Nothing,
             // The deletion of what was too many has failed.
             "Deleting" if candidate.history != History::default() => {
                 beyond.insert(candidate.name);
@@ -164,14 +177,26 @@ fn beyond_history<'a>(all: &[Candidate<'a>], now: Timestamp) -> HashSet<&'a str>
             }
             _ => continue,
         };
-        if candidate.ended.is_some_and(|ended| ended <= now) {
-            groups.entry((uid, candidate.at, is_good)).or_default().push(candidate);
+        let goes_anyway = candidate.is_asked_for || has_expired(candidate, now);
+        if candidate.ended.is_some_and(|ended| ended <= now) && !goes_anyway {
+            groups.entry((uid, candidate.at, outcome)).or_default().push(candidate);
         }
     }
-    for ((_, _, is_good), mut group) in groups {
+    let newest = |group: &[&Candidate<'a>]| group.iter().filter_map(|candidate| candidate.ended).max();
+    let whole: BTreeMap<(&str, &str), Option<Timestamp>> = groups
+        .iter()
+        .filter(|((_, _, outcome), _)| *outcome == Outcome::All)
+        .map(|((uid, at, _), group)| ((*uid, *at), newest(group)))
+        .collect();
+    for ((uid, at, outcome), mut group) in groups {
         // All are of one Schedule, so all have the same.
         let Some(history) = group.first().map(|first| first.history) else { continue };
-        let most = if is_good { history.successful.map(|most| most.max(1)) } else { history.failed };
+        let is_newest = whole.get(&(uid, at)).copied().flatten() < newest(&group);
+        let most = match outcome {
+            Outcome::All => history.successful.map(|most| most.max(1)),
+            Outcome::Part if is_newest => history.failed.map(|most| most.max(1)),
+            Outcome::Part | Outcome::Nothing => history.failed,
+        };
         let Some(most) = most else { continue };
         group.sort_by_key(|candidate| std::cmp::Reverse((candidate.ended, candidate.name)));
         beyond.extend(group.iter().skip(most).map(|candidate| candidate.name));
@@ -381,8 +406,26 @@ mod tests {
             Candidate { at: "elsewhere", ..of("j", "Completed", 9) },
             of("k", "Deleting", 10),
         ];
-        let wanted = [delete, leave, leave, delete, leave, leave, leave, leave, leave, leave, delete];
+        let wanted = [delete, leave, leave, leave, leave, leave, leave, leave, leave, leave, delete];
         assert_eq!(judge(&all, at(101)), wanted);
+        // The newest that holds a part stays, whatever stored nothing since, until one holds all.
+        let none = |candidate: &Candidate<'static>| Candidate {
+            history: History { successful: None, failed: Some(0) },
+            ..candidate.clone()
+        };
+        let parts = [of("o", "PartiallyFailed", 3), of("p", "PartiallyFailed", 4), of("q", "Failed", 5)];
+        let parts = parts.map(|candidate| none(&candidate));
+        assert_eq!(judge(&parts, at(101)), [delete, leave, delete]);
+        let [o, p, q] = parts;
+        let whole = none(&of("r", "Completed", 6));
+        assert_eq!(judge(&[o, p, q, whole], at(101)), [delete, delete, delete, leave]);
+        // One that goes anyway pushes out none.
+        for gone in [
+            Candidate { is_asked_for: true, ..of("s", "Completed", 7) },
+            Candidate { expiration: Some(at(50)), ..of("s", "Completed", 7) },
+        ] {
+            assert_eq!(judge(&[all[1].clone(), all[2].clone(), gone], at(101))[..2], [leave, leave]);
+        }
         // What is held, asked for, or one of the last good ones stays as it would if it had expired.
         let again = [
             Candidate { is_kept: true, ..all[0].clone() },

@@ -149,8 +149,11 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                             REST * 10
                         }
                         Ended::Not => REST,
-                        // At growing intervals.
-                        Ended::Failed => begun.get(&uid).map_or(REST, |begun| REST.max(begun.elapsed())),
+                        // At growing intervals, and not so long that a new Backup of the name would give up
+                        // its wait for this deletion.
+                        Ended::Failed => {
+                            begun.get(&uid).map_or(REST, |begun| begun.elapsed().clamp(REST, REST * 2))
+                        }
                     };
                     resting.insert(uid, Instant::now() + rest);
                 }
