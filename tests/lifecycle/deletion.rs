@@ -223,7 +223,10 @@ fn a_new_backup_waits_until_the_deletion_of_an_earlier_one_of_its_name_has_ended
         },
         "spec": {"backupName": "one"}, "status": {"phase": "InProgress"},
     });
-    berth.kubectl().run_with(&["create", "-n", berth.namespace(), "-f", "-"], &request.to_string()).unwrap();
+    // Nobody else may say that a deletion has begun.
+    let controller = format!("--as=system:serviceaccount:{0}:berth-controller", berth.namespace());
+    let args = ["create", "-n", berth.namespace(), &controller, "-f", "-"];
+    berth.kubectl().run_with(&args, &request.to_string()).unwrap();
     let folder = berth.archives().join("backups/one");
     std::fs::create_dir_all(&folder).unwrap();
     let args = ["get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}"];
