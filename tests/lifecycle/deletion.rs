@@ -89,8 +89,7 @@ fn stock_veleros_command_deletes_what_ran_and_what_waits_and_nothing_else() {
     is_deleted(&berth, "held");
     assert_eq!(berth.kubectl().backups(berth.namespace()).unwrap().len(), 1);
 
-    let metrics = berth.controller.metrics().unwrap();
-    assert!(metrics.contains(r#"velero_backup_deletion_success_total{schedule=""} 2"#), "{metrics}");
+    berth.controller.await_metric(r#"velero_backup_deletion_success_total{schedule=""} 2"#).unwrap();
     // The name is free again.
     create(&berth, &[backup_of("one", &["default"])]);
     assert_eq!(ended(&berth, &["one"])["one"].phase(), BackupPhase::Completed);

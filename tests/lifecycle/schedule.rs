@@ -95,11 +95,10 @@ fn a_schedule_has_one_backup_for_each_time_and_one_for_all_that_were_missed() {
     let status = found.status.clone().unwrap();
     assert_eq!(status.phase.map(|phase| format!("{phase:?}")).as_deref(), Some("Enabled"));
 
-    let metrics = berth.controller.metrics().unwrap();
-    assert!(
-        metrics.contains(r#"velero_schedule_expected_interval_seconds{schedule="every"} 3"#),
-        "{metrics}"
-    );
+    berth
+        .controller
+        .await_metric(r#"velero_schedule_expected_interval_seconds{schedule="every"} 3"#)
+        .unwrap();
 
     // Nobody leads for three of its times.
     berth.controller.stop().unwrap();
@@ -109,8 +108,7 @@ fn a_schedule_has_one_backup_for_each_time_and_one_for_all_that_were_missed() {
     wait_for("three times to pass", PATIENCE, || Ok((Timestamp::now() > after(11)).then_some(()))).unwrap();
     berth.controller.process.restart().unwrap();
     let all = completed(&berth, "every", before.len() + 2);
-    let metrics = berth.controller.metrics().unwrap();
-    assert!(metrics.contains(r#"velero_backup_success_total{schedule="every"}"#), "{metrics}");
+    berth.controller.await_metric(r#"velero_backup_success_total{schedule="every"}"#).unwrap();
     patch(&berth, "every", &json!({"spec": {"paused": true}}));
 
     // Each is for a time of its own, and of those that were missed only the last one has a backup.

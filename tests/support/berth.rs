@@ -136,6 +136,23 @@ impl Server {
     pub fn metrics(&self) -> anyhow::Result<String> {
         Ok(http::get(self.health, "/metrics")?.1)
     }
+
+    /// Waits until it serves a metric, with or without its value: it counts after it has written
+    /// what others see.
+    ///
+    /// # Errors
+    /// When there is no such line in time, with what it serves.
+    pub fn await_metric(&self, line: &str) -> anyhow::Result<()> {
+        let mut seen = String::new();
+        let wait = wait_for(&format!("{line} in the metrics"), PATIENCE, || {
+            seen = self.metrics()?;
+            let is_it = |served: &str| {
+                served.strip_prefix(line).is_some_and(|rest| rest.is_empty() || rest.starts_with(['{', ' ']))
+            };
+            Ok(seen.lines().any(is_it).then_some(()))
+        });
+        wait.with_context(|| seen)
+    }
 }
 
 /// Waits until the API server goes by the roles that have been written: what it refuses before is
