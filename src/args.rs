@@ -6,12 +6,15 @@ mod controller;
 pub mod garden;
 mod hub;
 mod install;
+pub mod jsonpath;
+pub mod listed;
 pub mod location;
 mod member;
 mod movers;
 mod queue;
 mod reviews;
 pub mod schedule;
+pub mod value;
 mod webhook;
 
 use std::path::PathBuf;

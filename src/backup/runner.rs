@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::engine::{Engine, Signals};
+use super::operations::Attended;
 use super::operations::shown::UploadCache;
-use super::operations::{Attended, recorded};
 use super::status::WriteError;
 use crate::events::{Events, What};
 use crate::queue::BackupCache;
@@ -282,7 +282,7 @@ impl WriteReporter {
 
     /// Tells of a Backup that has begun to wait for its operations, or waits no more.
     fn tell_operations(&self, backup: &Backup) {
-        let Counts { attempted, completed, failed } = recorded(backup);
+        let Counts { attempted, completed, failed } = backup.operations();
         let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
         match Stage::of(backup.phase().as_str()) {
             Some(Stage::Waiting) if completed + failed == 0 => {

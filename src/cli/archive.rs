@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use crate::commands::print::printable;
+use crate::text::printable;
 
 const BLOCK: usize = 512;
 /// Of a name that does not fit a header.

@@ -20,7 +20,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::table::{phase, time};
-use crate::commands::print::printable;
+use crate::text::printable;
 use align::align;
 
 /// An artifact, as far as it could be had.

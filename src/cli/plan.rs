@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::backup::rehearsal::{PlannedHook, Rehearsed};
 use crate::backup::volumes::{Volume, Way};
-use crate::commands::print::{self, Head, age, printable};
+use crate::cli::print::{self, Head, age};
+use crate::text::printable;
 
 /// Lines of one table; with `-o json` or `-o yaml` all of them are shown.
 const ROWS: usize = 200;

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use super::print::{self, tell_server};
 use crate::args::{CheckArgs, Output};
 use crate::check::{self, Finding, Outcome};
+use crate::cli::print::{self, tell_server};
 use crate::client::persistent;
 use crate::install::Cluster;
 

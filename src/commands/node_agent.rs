@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use berth_core::affinity::{Binding, Cluster, Coverage, Named, Operation, System, Toleration, cover};
 use serde::Serialize;
 
-use super::print::{self, Head, printable};
 use super::queue::{configmap, lease};
 use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
+use crate::cli::print::{self, Head};
 use crate::client::persistent;
 use crate::movers::node_cache::State;
 use crate::movers::{look, telling};
+use crate::text::printable;
 
 /// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
 /// 2: the check itself failed.

@@ -13,12 +13,12 @@ use super::backup::places;
 use super::person::{
     Person, colour, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
 };
-use super::print;
 use crate::args::Output;
 use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
 use crate::args::schedule::{
     CreateScheduleArgs, DescribeScheduleArgs, PauseArgs, ScheduleArgs, ScheduleCommand,
 };
+use crate::cli::print;
 use crate::cli::{describe, object, rights, table};
 use crate::text::chain;
 use crate::write::{Write, patch};

@@ -15,7 +15,6 @@ use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::backup::operations::{operation_timeout, recorded};
 use crate::cache::{Observed, Versioned};
 
 /// One Backup that waits or runs.
@@ -76,8 +75,8 @@ impl After {
             is_ours: backup.annotations().contains_key(keys::RUN),
             is_canceled: keys::is_set(backup.annotations(), keys::CANCEL),
             location: backup.spec.storage_location.clone().unwrap_or_default(),
-            operations: recorded(backup),
-            limit: operation_timeout(backup),
+            operations: backup.operations(),
+            limit: backup.operation_timeout(),
             runs: backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or_default(),
         })
     }

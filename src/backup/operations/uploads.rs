@@ -8,7 +8,7 @@ use berth_api::GoDuration;
 use berth_api::keys::{self, label_value};
 use berth_api::velero::Backup;
 use berth_core::mover::MoverKind;
-use berth_core::operation::{Seen, Standing, TIMEOUT};
+use berth_core::operation::{Seen, Standing};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -70,12 +70,6 @@ impl Asked {
             parallel_files: parallel_files.filter(|count| *count > 0),
         }
     }
-}
-
-/// How long an operation of the Backup may take.
-pub fn operation_timeout(backup: &Backup) -> Duration {
-    let timeout = backup.spec.item_operation_timeout.as_ref();
-    timeout.and_then(|timeout| timeout.get().ok().flatten()).unwrap_or(TIMEOUT)
 }
 
 /// The name of the DataUpload of a claim. `try_count`: how many of its DataUploads were canceled.

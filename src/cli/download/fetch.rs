@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::commands::print::printable;
+use crate::text::printable;
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// An unpacked artifact that is held in memory may be no larger.

@@ -11,14 +11,15 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::super::person::Person;
-use super::super::print;
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
 use crate::cli::archive::{Next, object, visit};
 use crate::cli::compare::{Change, Digests};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
+use crate::cli::print;
 use crate::cli::wait::outcome;
+use crate::text::printable;
 
 /// An artifact of one Backup that is about to be fetched.
 struct Source {
@@ -182,7 +183,7 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
             bail!(
                 "Backup {} was never run, so there is no log. It is not valid: {}",
                 args.name,
-                print::printable(&faults.join("; "))
+                printable(&faults.join("; "))
             )
         }
         phase => bail!(
@@ -230,7 +231,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                     }
                     Some(_) => {}
                     None if grep.as_ref().is_none_or(|part| line.contains(part.as_str())) => {
-                        writeln!(out, "{}", print::printable(&line))?
+                        writeln!(out, "{}", printable(&line))?
                     }
                     None => {}
                 }
@@ -260,7 +261,7 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
     let tell = |change: Change, stored: &crate::cli::archive::Stored| {
         let name = stored.to_string();
-        writeln!(std::io::stdout().lock(), "{} {}", change.sign(), print::printable(&name))?;
+        writeln!(std::io::stdout().lock(), "{} {}", change.sign(), printable(&name))?;
         Ok(())
     };
     let digests = source(&new)

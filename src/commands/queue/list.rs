@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::Here;
 use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
 use crate::args::Output;
-use crate::commands::print::{self, Head, age};
+use crate::cli::print::{self, Head, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
 

@@ -7,8 +7,7 @@ use jiff::SignedDuration;
 use serde::Serialize;
 
 use crate::args::{Output, Target};
-use crate::text::escaped;
-pub use crate::text::printable;
+use crate::text::{escaped, printable};
 
 /// Says on standard error which cluster a command is about, because a terminal may be set to another
 /// one than its reader has in mind.
