@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::sync::{Doubtful, Plan, Skip, Tag};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::Api;
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::take::{Allowance, Site, Taken};
 use super::{Past, READS_AT_ONCE, Sync, reference};
-use crate::client::is_not_found;
+use crate::client::{is_not_found, list_as};
 use crate::events::What;
 use crate::storage::{Files, StoredBackups};
 use crate::text::{chain, few};
@@ -206,25 +207,17 @@ impl Sync<'_> {
     /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
     /// their files go.
     async fn being_deleted(&self) -> anyhow::Result<BTreeSet<String>> {
-        let kind = ApiResource {
-            group: "velero.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "velero.io/v1".to_owned(),
-            kind: "DeleteBackupRequest".to_owned(),
-            plural: "deletebackuprequests".to_owned(),
-        };
-        let client = self.lifecycle.clients.call.clone();
-        let api: Api<DynamicObject> = Api::namespaced_with(client, &self.lifecycle.namespace, &kind);
-        let listed = timeout(CALL, api.list(&ListParams::default())).await;
-        let all = match listed.context("listing the DeleteBackupRequests took too long")? {
-            Ok(all) => all,
+        let client = &self.lifecycle.clients.call;
+        let is_open = |request: &DeleteBackupRequest| request.phase() != DeleteBackupRequestPhase::Processed;
+        let listed = list_as(client, &self.lifecycle.namespace, |request: DeleteBackupRequest| {
+            is_open(&request).then_some(request.spec.backup_name)
+        });
+        match timeout(CALL, listed).await.context("listing the DeleteBackupRequests took too long")? {
+            Ok(names) => Ok(names.items.into_iter().collect()),
             // A cluster without that kind has none.
-            Err(error) if is_not_found(&error) => return Ok(BTreeSet::new()),
-            Err(error) => return Err(error).context("failed to list the DeleteBackupRequests"),
-        };
-        let is_open = |request: &DynamicObject| request.data["status"]["phase"] != "Processed";
-        let name = |request: DynamicObject| request.data["spec"]["backupName"].as_str().map(str::to_owned);
-        Ok(all.items.into_iter().filter(is_open).filter_map(name).collect())
+            Err(error) if is_not_found(&error) => Ok(BTreeSet::new()),
+            Err(error) => Err(error).context("failed to list the DeleteBackupRequests"),
+        }
     }
 
     /// Removes what the store has not had for two rounds. `false`: the store failed.
