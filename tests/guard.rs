@@ -156,6 +156,7 @@ fn patches() -> Vec<(Value, Change<'static>)> {
         (annotation("runs", "0"), MARKS),
         (annotation("publishing", "of-nobody"), MARKS),
         (annotation("schedule-uid", "of-nobody"), MARKS),
+        (annotation("files-go", "true"), MARKS),
         (annotation("first", "2000-01-01T00:00:00Z"), STEERED),
         (annotation("supersede", "true"), STEERED),
         (annotation("supersede", "false"), NOTHING),
@@ -184,6 +185,7 @@ fn births() -> Vec<(Value, Change<'static>)> {
         (annotation("runs", "0"), MARKS),
         (annotation("publishing", "of-nobody"), MARKS),
         (annotation("schedule-uid", "of-nobody"), MARKS),
+        (annotation("files-go", "true"), MARKS),
         (annotation("first", "2000-01-01T00:00:00Z"), STEERED),
         (annotation("supersede", "true"), STEERED),
         (annotation("priority-class", "high"), STEERED),
@@ -420,6 +422,16 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     let refused = patch("ann", "backups.velero.io", "waits", &first);
     assert!(refused.stderr.contains("bind the ClusterRole berth-operator"), "{}", refused.stderr);
     assert!(patch("oli", "backups.velero.io", "waits", &first).status.success());
+    // When a Backup is removed.
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
+    for bound in [json!({"finalizers": ["a/b"]}), json!({"ownerReferences": [owner]})] {
+        let bound = json!({"metadata": bound});
+        for (user, legal) in [("ann", false), ("oli", false), ("ed", true)] {
+            let answer = patch(user, "backups.velero.io", "waits", &bound);
+            assert_eq!(answer.status.success(), legal, "{user} {bound}: {}", answer.stderr);
+            assert!(legal || answer.stderr.contains("bind the Role berth-deleter"), "{}", answer.stderr);
+        }
+    }
     // A place of a data mover, with a grant or without.
     let rules =
         json!([{"apiGroups": ["velero.io"], "resources": ["*"], "verbs": ["get", "create", "patch"]}]);

@@ -365,9 +365,19 @@ keys! {
 
 /// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
 /// them run together, which commands run in pods, which objects are read, which process runs a
-/// Backup and how often, and which Schedule it counts for.
-pub const MARKS: [&str; 9] =
-    [ENQUEUED_AT, RESOLVED_NAMESPACES, WAITS_SINCE, FROZEN, SCOPE, RUN, RUNS, PUBLISHING, SCHEDULE_UID];
+/// Backup and how often, which Schedule it counts for, and whether its files are being removed.
+pub const MARKS: [&str; 10] = [
+    ENQUEUED_AT,
+    RESOLVED_NAMESPACES,
+    WAITS_SINCE,
+    FROZEN,
+    SCOPE,
+    RUN,
+    RUNS,
+    PUBLISHING,
+    SCHEDULE_UID,
+    FILES_GO,
+];
 
 /// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";

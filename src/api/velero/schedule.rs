@@ -76,16 +76,15 @@ pub enum SchedulePhase {
     FailedValidation,
 }
 
-/// Annotations of a Schedule that its Backups do not get: berth's own marks of a Backup, what
-/// kubectl and berth note for the Schedule itself, and what a deletion notes.
-const KEPT_BACK: [&str; 7] = [
+/// Annotations of a Schedule that its Backups do not get, besides berth's own marks of a Backup:
+/// what kubectl and berth note for the Schedule itself.
+const KEPT_BACK: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     keys::CONCURRENCY_POLICY,
     keys::STARTING_DEADLINE,
     keys::JITTER,
     keys::SUCCESSFUL_HISTORY_LIMIT,
     keys::FAILED_HISTORY_LIMIT,
-    keys::FILES_GO,
 ];
 
 /// Most characters of its name, because its Backups have it in a label.
