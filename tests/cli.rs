@@ -2,6 +2,7 @@
 
 mod plan;
 mod shell;
+mod week;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;

@@ -75,6 +75,9 @@ keys! {
     /// that somebody else made, is not taken for the Schedule's own because of its name and label.
     pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
+    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is to
+    /// the index of the archive, which says where in it which objects are.
+    pub const DOWNLOAD: &str = "berth.dev/download";
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.
     pub const VOLUMES_MISSING: &str = "berth.dev/volumes-missing";

@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
+use super::index::Index;
 use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
 use super::status::{BackupWriter, WriteError};
@@ -61,6 +62,8 @@ pub(super) struct Stored {
     /// How many operations there were, and what has become of them.
     pub counts: Counts,
     pub volumes: Data,
+    /// Where in the archive the objects are.
+    pub index: Index,
 }
 
 impl Engine {
@@ -232,7 +235,7 @@ impl Engine {
         layout.confirm(claim).await?;
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
-        let files = [
+        let mut files = vec![
             (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
             (Artifact::Results, results),
             (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
@@ -241,8 +244,11 @@ impl Engine {
             (Artifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
             (Artifact::Logs, lines),
         ];
+        let index = stored.index.file(stored.bytes).map_err(Failure::File)?;
+        files.extend(index.map(|index| (Artifact::Index, index)));
+        let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
         // Wait for every request, because one under way could store a file after its removal.
-        for put in join_all(files.map(|(artifact, gzip)| layout.put_artifact(artifact, gzip))).await {
+        for put in join_all(puts).await {
             put.map_err(Failure::Store)?;
         }
         layout.confirm(claim).await?;

@@ -11,7 +11,7 @@ use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
 use super::conditional::put_if;
-use super::layout::{CHECKPOINT, Layout, METADATA};
+use super::layout::{Artifact, CHECKPOINT, Layout, METADATA};
 
 pub(super) const FILE: &str = "berth-run.json";
 /// In bytes. Larger than any claim.
@@ -183,7 +183,8 @@ impl Layout {
         }
         let mut failed = None;
         // The checkpoint goes first, because it makes the other files usable.
-        let names = std::iter::once(CHECKPOINT.to_owned()).chain(self.names());
+        let index = self.artifact_name(Artifact::Index);
+        let names = [CHECKPOINT.to_owned(), index].into_iter().chain(self.names());
         for name in names.filter(|name| found.files.contains(name)) {
             self.confirm(claim).await?;
             if let Err(error) = self.delete(&self.folder().join(name)).await {

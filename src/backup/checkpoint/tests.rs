@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::backup::index::Piece;
 use crate::backup::ledger::{Extent, read_names};
 use crate::backup::log::{About, BackupLog, Counts};
 use crate::backup::operations::Movement;
@@ -45,6 +46,11 @@ fn checkpoint() -> Checkpoint {
             extents: Extents::from([(1, Extent { is_whole: true, ..Extent::default() })]),
             names: vec![of(0, "app/a"), of(1, "app/b")],
             count: 2,
+            index: {
+                let mut index = Index::default();
+                index.note("pods", &["app/a".to_owned(), "app/b".to_owned()], Piece { from: 3, to: 7 });
+                index
+            },
         },
         remembered: Remembered {
             told: log.told(),

@@ -297,7 +297,8 @@ impl Engine {
             }
         }
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
-        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
+        let (hooks, index) = (site.tally.status(), ledger.index());
+        Ok(Stored { list, bytes, hooks, volumes, index, ..Stored::default() })
     }
 
     /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and

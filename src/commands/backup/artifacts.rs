@@ -5,16 +5,18 @@ use std::io::{IsTerminal as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use berth_api::velero::{Backup, BackupPhase};
 use kube::ResourceExt;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::person::Person;
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
-use crate::cli::archive::{Next, object, visit};
+use crate::backup::index::{Index, Piece};
+use crate::cli::archive::{Next, object, visit, visit_piece};
 use crate::cli::compare::{Change, Digests};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
 use crate::cli::print;
@@ -210,12 +212,81 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
         .await
 }
 
+/// Most bytes of an archive that are read because its index names them. Where it names more, the
+/// archive is read from its beginning.
+const MOST_NAMED: u64 = 64 << 20;
+
+/// What the index of an archive makes of an object.
+enum LookedUp {
+    Found(Value),
+    /// The archive has no such object.
+    Nowhere,
+    /// There is no index, or it cannot be used.
+    Unknown,
+}
+
+/// Looks an object up by the index of the archive. Whatever fails, the archive itself tells.
+async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str) -> LookedUp {
+    let Ok(index) = index else { return LookedUp::Unknown };
+    let Some((resource, key)) = wanted.split_once('/') else {
+        return LookedUp::Unknown;
+    };
+    let Ok((index, bytes)) = index.read(|pieces| Index::read(pieces.unpacked()?)).await else {
+        return LookedUp::Unknown;
+    };
+    let pieces = index.find(resource, key);
+    if pieces.iter().map(|Piece { from, to }| to.saturating_sub(*from)).sum::<u64>() > MOST_NAMED {
+        return LookedUp::Unknown;
+    }
+    for piece in pieces {
+        let wanted = wanted.to_owned();
+        let search = move |pieces: Pieces| {
+            let mut found = None;
+            visit_piece(pieces.unpacked()?, |stored, size, body| {
+                if stored.to_string() != wanted {
+                    return Ok(Next::Go);
+                }
+                found = Some(object(&stored, size, body)?);
+                Ok(Next::Stop)
+            })?;
+            Ok(found)
+        };
+        match archive.fetcher.piece(&archive.url, (piece, bytes), archive.deadline, search).await {
+            Ok(Some(Some(found))) => return LookedUp::Found(found),
+            Ok(Some(None)) => {}
+            Ok(None) | Err(_) => return LookedUp::Unknown,
+        }
+    }
+    LookedUp::Nowhere
+}
+
 pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()> {
     let deadline = Instant::now() + args.timeout.0;
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
-    let source = Source::of(person, &backup, Artifact::Contents, &args.tls, deadline).await?;
-    let (wanted, grep, output) = (args.object.clone(), args.grep.clone(), args.output);
+    let source = async |artifact| Source::of(person, &backup, artifact, &args.tls, deadline).await;
+    let missing = |wanted: &str| {
+        anyhow!(
+            "Backup {} has no object {wanted}: `berth backup contents {} --grep TEXT` lists what it has",
+            args.name,
+            args.name
+        )
+    };
+    let shape = if args.output == TextOutput::Json { Output::Json } else { Output::Yaml };
+    let source = if let Some(wanted) = &args.object {
+        let (index, archive) = tokio::join!(source(Artifact::Index), source(Artifact::Contents));
+        let archive = archive?;
+        match looked_up(index, &archive, wanted).await {
+            LookedUp::Found(found) => {
+                return print::value(&mut std::io::stdout().lock(), &found, shape);
+            }
+            LookedUp::Nowhere => return Err(missing(wanted)),
+            LookedUp::Unknown => archive,
+        }
+    } else {
+        source(Artifact::Contents).await?
+    };
+    let (wanted, grep) = (args.object.clone(), args.grep.clone());
     let is_found = source
         .read(move |pieces| {
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -224,8 +295,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                 let line = stored.to_string();
                 match &wanted {
                     Some(wanted) if *wanted == line => {
-                        let output = if output == TextOutput::Json { Output::Json } else { Output::Yaml };
-                        print::value(&mut out, &object(&stored, size, body)?, output)?;
+                        print::value(&mut out, &object(&stored, size, body)?, shape)?;
                         is_found = true;
                         return Ok(Next::Stop);
                     }
@@ -241,14 +311,10 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
             Ok(is_found)
         })
         .await?;
-    if let Some(wanted) = args.object.as_ref().filter(|_| !is_found) {
-        bail!(
-            "Backup {} has no object {wanted}: `berth backup contents {} --grep TEXT` lists what it has",
-            args.name,
-            args.name
-        );
+    match args.object.as_ref().filter(|_| !is_found) {
+        Some(wanted) => Err(missing(wanted)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {

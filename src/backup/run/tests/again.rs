@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 
 use super::*;
 use crate::backup::checkpoint::{Checkpoint, Scope};
-use crate::backup::ledger::{Balance, Extents};
+use crate::backup::ledger::Balance;
 
 mod counted;
 mod filters;
@@ -23,8 +23,9 @@ mod turns;
 pub(super) const SMALL: usize = 64 * 1024;
 pub(super) const CHECKPOINT: &str = "berth-checkpoint";
 /// What lies in the folder of a backup that has ended well.
-const WHOLE: [&str; 10] = [
+const WHOLE: [&str; 11] = [
     "berth-run.json",
+    "one-index.json.gz",
     "one-itemoperations.json.gz",
     "one-logs.gz",
     "one-podvolumebackups.json.gz",
@@ -500,7 +501,7 @@ fn forge(site: &Site) {
     let everybody = ["app", "kube-system"].map(str::to_owned).into();
     let policy = forged.scope.open().unwrap().policy().to_owned();
     forged.scope = Packed::new(&Scope::of(&[secrets], &selection, &everybody, &policy)).unwrap();
-    forged.balance = Balance { extents: Extents::new(), names: Vec::new(), count: 0 };
+    forged.balance = Balance::default();
     std::fs::write(&path, Bytes::from(forged.content().unwrap())).unwrap();
 }
 

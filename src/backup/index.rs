@@ -1,0 +1,191 @@
+//! The index of an archive: which gzip members hold which objects, so that one object is a request
+//! for a few hundred KiB and not for the archive.
+//!
+//! Members are packed page by page, and pages are in order, so of each type a member needs the first
+//! and the last key only. Whoever looks for an object reads the members between whose keys it lies,
+//! mostly one, and searches them. An index of an archive of 1 GiB has some ten thousand members, and
+//! is read as a whole; the largest ones take two members together.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::log::gzip_json;
+
+/// Most spans. With more, neighbours are joined.
+const MOST: usize = 64 * 1024;
+/// Most bytes that joined neighbours may take in the archive.
+const WIDEST: u64 = 16 << 20;
+/// Most bytes of an index as text: more than [`MOST`] spans of long names take.
+const MOST_TEXT: u64 = 128 << 20;
+/// Changes when readers of this version could not read it.
+const VERSION: u32 = 1;
+
+/// Objects of one type in one piece of the archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Keys.
+    first: String,
+    last: String,
+    /// Bytes of the archive: whole gzip members.
+    from: u64,
+    to: u64,
+}
+
+/// Bytes of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Piece {
+    pub from: u64,
+    pub to: u64,
+}
+
+/// By the types' qualified names; in the order of the archive.
+type ByType = BTreeMap<String, Vec<Span>>;
+
+/// What a run knows of its archive.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Index {
+    spans: ByType,
+    /// Something of the archive is not in it, so it says nothing.
+    is_void: bool,
+    #[serde(skip)]
+    count: usize,
+}
+
+/// What is stored beside the archive.
+#[derive(Serialize, Deserialize)]
+struct File {
+    index: u32,
+    /// Size of the archive: the index of another one is of no use.
+    bytes: u64,
+    spans: ByType,
+}
+
+impl Index {
+    /// One of which something is missing from the beginning.
+    pub fn void() -> Self {
+        Self { is_void: true, ..Self::default() }
+    }
+
+    /// Notes the objects of one type in a gzip member. Members come in the order of the archive.
+    pub fn note(&mut self, resource: &str, names: &[String], piece: Piece) {
+        let (Some(first), Some(last)) = (names.iter().min(), names.iter().max()) else { return };
+        if self.is_void {
+            return;
+        }
+        if !self.spans.contains_key(resource) {
+            self.spans.insert(resource.to_owned(), Vec::new());
+        }
+        let Some(spans) = self.spans.get_mut(resource) else { return };
+        match spans.last_mut() {
+            Some(span) if (span.from..span.to).contains(&piece.from) => {
+                span.take(first, last);
+                span.to = span.to.max(piece.to);
+            }
+            _ => {
+                let (first, last) = (first.clone(), last.clone());
+                spans.push(Span { first, last, from: piece.from, to: piece.to });
+                self.count += 1;
+            }
+        }
+        if self.count > MOST {
+            self.join();
+        }
+    }
+
+    /// Joins neighbours two by two. Where that is not enough there is no index.
+    fn join(&mut self) {
+        for spans in self.spans.values_mut() {
+            let mut joined: Vec<Span> = Vec::with_capacity(spans.len() / 2 + 1);
+            let mut may_join = false;
+            for span in spans.drain(..) {
+                match joined.last_mut() {
+                    Some(before) if may_join && span.to.saturating_sub(before.from) <= WIDEST => {
+                        before.take(&span.first, &span.last);
+                        before.to = span.to;
+                        may_join = false;
+                    }
+                    _ => {
+                        joined.push(span);
+                        may_join = true;
+                    }
+                }
+            }
+            *spans = joined;
+        }
+        self.recount();
+        if self.count > MOST - MOST / 8 {
+            *self = Self::void();
+        }
+    }
+
+    fn recount(&mut self) {
+        self.count = self.spans.values().map(Vec::len).sum();
+    }
+
+    /// As it was read from a checkpoint.
+    #[must_use]
+    pub fn counted(mut self) -> Self {
+        self.recount();
+        self
+    }
+
+    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it.
+    ///
+    /// # Errors
+    /// Never in practice: memory does not refuse writes.
+    pub fn file(&self, bytes: u64) -> std::io::Result<Option<Vec<u8>>> {
+        if self.is_void || self.spans.is_empty() {
+            return Ok(None);
+        }
+        gzip_json(&File { index: VERSION, bytes, spans: self.spans.clone() }).map(Some)
+    }
+
+    /// Reads an index, unpacked, with the size of its archive. What is none is told by its first
+    /// bytes.
+    ///
+    /// # Errors
+    /// When it is no index, or one that this version cannot read.
+    pub fn read(text: impl Read) -> anyhow::Result<(Self, u64)> {
+        let read: serde_json::Result<File> = serde_json::from_reader(BufReader::new(text.take(MOST_TEXT)));
+        let File { index, bytes, spans } = read.context("this is no index of an archive")?;
+        ensure!(index == VERSION, "the index is of version {index}");
+        let is_possible = |span: &Span| span.first <= span.last && span.from < span.to && span.to <= bytes;
+        ensure!(spans.values().flatten().all(is_possible), "the index names what no archive has");
+        Ok((Self { spans, ..Self::default() }.counted(), bytes))
+    }
+
+    /// The pieces of the archive one of which holds the object, if the archive does.
+    pub fn find(&self, resource: &str, key: &str) -> Vec<Piece> {
+        let spans = self.spans.get(resource).into_iter().flatten();
+        let near = spans.filter(|span| span.first.as_str() <= key && key <= span.last.as_str());
+        let mut pieces: Vec<Piece> = near.map(|span| Piece { from: span.from, to: span.to }).collect();
+        pieces.sort_unstable();
+        // What lies side by side is one request.
+        let mut joined: Vec<Piece> = Vec::new();
+        for piece in pieces {
+            match joined.last_mut() {
+                Some(before) if piece.from <= before.to => before.to = before.to.max(piece.to),
+                _ => joined.push(piece),
+            }
+        }
+        joined
+    }
+}
+
+impl Span {
+    fn take(&mut self, first: &str, last: &str) {
+        if first < self.first.as_str() {
+            first.clone_into(&mut self.first);
+        }
+        if last > self.last.as_str() {
+            last.clone_into(&mut self.last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
