@@ -178,6 +178,13 @@ pub enum Shell {
 pub struct CheckArgs {
     #[command(flatten)]
     pub target: Target,
+    /// Remove what backups that are gone have left in the cluster (VolumeSnapshots, their contents,
+    /// DataUploads, claims of data movers), after asking, and check nothing else.
+    #[arg(long)]
+    pub clean: bool,
+    /// Remove without asking.
+    #[arg(long, requires = "clean")]
+    pub confirm: bool,
     #[arg(long, short, value_enum, default_value = "table")]
     pub output: Output,
 }

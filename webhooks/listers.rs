@@ -8,6 +8,7 @@ use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Finding};
 use berth_core::location::Location;
 use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::volume::takers::Takers;
 use berth_garden_core::check::Credentials;
 use berth_garden_core::{self as garden, SecretRef};
 use jiff::Timestamp;
@@ -34,6 +35,8 @@ pub trait MoverListers: Send + Sync + 'static {
     fn configuration(&self) -> Option<String>;
     /// Reclaim policies by name of the StorageClass. `None`: the classes have not been listed yet.
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>>;
+    /// Who could take the data of volumes.
+    fn takers(&self) -> Takers;
 }
 
 /// Read access to what a replica has cached about shared buckets.

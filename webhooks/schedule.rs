@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::backup::check;
+use crate::backup::{check, told};
 use crate::listers::Listers;
 use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
 use crate::state::AdmissionState;
@@ -126,6 +126,7 @@ pub async fn validate<K: Listers>(
             verdict = Verdict::refuse(RefusalReason::Invalid, found);
         }
         verdict.warnings = of_template.warnings;
+        verdict.warnings.extend(told(&of_template.gaps.moved("spec", "spec.template")));
     }
     let times = |incoming: &Incoming| (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true));
     let (text, is_paused) = times(&incoming);

@@ -257,7 +257,7 @@ mod tests {
             fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
             fleet.nodes.put_agent(name, true);
         }
-        let class = |binding| Class { binding, reclaim: ReclaimPolicy::Delete };
+        let class = |binding| Class { provisioner: String::new(), binding, reclaim: ReclaimPolicy::Delete };
         fleet.classes.insert("fast".to_owned(), class(Binding::Immediate));
         fleet.classes.insert("slow".to_owned(), class(Binding::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);

@@ -14,6 +14,7 @@ use berth_core::location::Location;
 use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
 use berth_core::violation::tellable;
+use berth_core::volume::takers::Takers;
 use berth_garden_core as garden;
 use berth_garden_core::check::Credentials;
 use berth_webhooks::listers::{GardenListers, MoverListers};
@@ -36,6 +37,7 @@ use crate::movers::configuration;
 use crate::movers::ledger::{InForce, Signs};
 use crate::movers::objects::reference;
 use crate::movers::placing::Placing;
+use crate::movers::snapshot_classes::SnapshotClasses;
 use crate::movers::volumes::Volumes;
 use crate::pace::paced;
 use crate::queue::cache::reflect_queue;
@@ -54,6 +56,7 @@ struct Caches {
     cannot_queue: watch::Sender<Option<String>>,
     executor: Executor,
     placing: Placing,
+    snapshot_classes: SnapshotClasses,
     ledger: InForce,
     garden: SharedBuckets,
     namespace: String,
@@ -95,6 +98,15 @@ impl MoverListers for Shared {
 
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
         self.0.placing.fleet.read(|state| state.has_classes().then(|| state.reclaim_policies()))
+    }
+
+    fn takers(&self) -> Takers {
+        let drivers = self.0.snapshot_classes.drivers();
+        self.0.placing.fleet.read(|state| Takers {
+            agents: state.has_agents(),
+            drivers,
+            provisioners: state.provisioners(),
+        })
     }
 }
 
@@ -204,6 +216,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         cannot_queue,
         executor: common.executor,
         placing,
+        snapshot_classes: SnapshotClasses::default(),
         ledger: InForce::new(Signs::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
@@ -267,6 +280,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             fleet.follow(&clients.watch, namespace),
             configuration::follow(&clients.watch, namespace, configmap, fleet),
             caches.placing.volumes.follow(&clients.watch),
+            caches.snapshot_classes.follow(&clients.watch),
             caches.ledger.follow(&clients, namespace),
         );
     };

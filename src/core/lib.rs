@@ -48,6 +48,7 @@
 //! - [`download`]: which file a DownloadRequest asks for.
 //! - [`sync`]: which backups of a store get a Backup in the cluster, and which Backups go because
 //!   the store no longer has them.
+//! - [`leftover`]: what backups that are gone have left in the cluster, and what of it can be removed.
 //! - [`age`]: how old the last good backup of each namespace is.
 //!
 //! Used by all of them:
@@ -67,6 +68,7 @@ pub mod glob;
 pub mod guard;
 pub mod hook;
 pub mod label;
+pub mod leftover;
 pub mod limits;
 pub mod location;
 pub mod mover;

@@ -47,6 +47,8 @@ pub struct After {
     /// A run of this engine has begun it.
     pub is_ours: bool,
     pub is_canceled: bool,
+    /// When it was created, or got its place.
+    pub since: Timestamp,
     pub location: String,
     pub operations: Counts,
     /// How long each of its operations may take.
@@ -74,6 +76,7 @@ impl After {
             phase: backup.phase(),
             is_ours: backup.annotations().contains_key(keys::RUN),
             is_canceled: keys::is_set(backup.annotations(), keys::CANCEL),
+            since: since(backup),
             location: backup.spec.storage_location.clone().unwrap_or_default(),
             operations: backup.operations(),
             limit: backup.operation_timeout(),
@@ -111,6 +114,12 @@ impl Seen {
         };
         Self { name: backup.name_any(), observed, after, mark: mark(backup), run: run(backup, order) }
     }
+}
+
+/// A time mark that was forged does not count.
+fn since(backup: &Backup) -> Timestamp {
+    let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    mark(backup).filter(|mark| is_likely(*mark, created_at)).unwrap_or(created_at)
 }
 
 fn mark(backup: &Backup) -> Option<Timestamp> {

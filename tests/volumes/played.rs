@@ -37,7 +37,7 @@ fn site() -> &'static (ControlPlane, Player) {
     })
 }
 
-fn start(name: &str, more: &[&str]) -> (Berth, &'static Player) {
+pub fn start(name: &str, more: &[&str]) -> (Berth, &'static Player) {
     let (plane, player) = site();
     let mut options = Options::new(program(), name);
     options.controller_args = more.iter().map(|arg| (*arg).to_owned()).collect();

@@ -67,6 +67,7 @@ impl Listers for Arc<Cluster> {
 mod garden;
 mod movers;
 mod schedules;
+mod volumes;
 
 fn location(name: &str) -> Location {
     Location {

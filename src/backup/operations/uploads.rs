@@ -175,6 +175,12 @@ impl Upload {
         Standing::of(Some(&Seen { phase: &self.phase, created }), timeout, now)
     }
 
+    /// How many bytes are moved, of how many, as far as the data mover says.
+    pub fn progress(&self) -> (u64, u64) {
+        let number = |at: &str| self.object.data.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+        (number("/status/progress/bytesDone"), number("/status/progress/totalBytes"))
+    }
+
     fn text(&self, at: &str) -> String {
         self.object.data.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
     }

@@ -1,13 +1,14 @@
 //! The queue as a table, JSON or YAML.
 
+use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use berth_core::queue::Reason;
 use jiff::Timestamp;
 
-use super::Here;
 use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
+use super::{Here, operations};
 use crate::args::Output;
 use crate::cli::print::{self, Head, age};
 use crate::queue::BackupCache;
@@ -52,13 +53,21 @@ async fn show_changes(
 ) -> anyhow::Result<()> {
     let mut changed = store.changed();
     let mut asked = Instant::now();
+    let (mut progress, mut progress_of, mut progress_read) = (HashMap::new(), Vec::new(), asked);
     loop {
         changed.mark_unchanged();
         if store.is_synced() {
+            let mut situation = Situation::new(store, known, Timestamp::now());
+            let shown: Vec<String> = situation.after.iter().map(|after| after.uid.clone()).collect();
+            if shown != progress_of || progress_read.elapsed() >= REFRESH {
+                progress = operations::read(here, &situation.after, situation.now).await;
+                (progress_of, progress_read) = (shown, Instant::now());
+            }
+            situation.operations = progress.clone();
             if std::io::stdout().is_terminal() {
                 print!("\x1b[2J\x1b[H");
             }
-            show(&Situation::new(store, known, Timestamp::now()), output)?;
+            show(&situation, output)?;
             if output == Output::Table {
                 println!();
             }
@@ -93,6 +102,7 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
                 line.phase.to_owned(),
                 line.priority_class.clone().unwrap_or_default(),
                 age(now.duration_since(line.since)),
+                line.operations.map_or_else(String::new, |operations| operations.to_string()),
                 expected(line),
                 line.waits_for.clone().unwrap_or_default(),
             ]
@@ -104,6 +114,7 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
         Head::Always("PHASE"),
         Head::IfAny("PRIORITY"),
         Head::Always("SINCE"),
+        Head::IfAny("OPERATIONS"),
         Head::IfAny("EXPECTED"),
         Head::Always("WAITS FOR"),
     ];
@@ -142,7 +153,11 @@ pub fn write_explanation(
         }
         (None, Some(_)) if line.reason == Some(Reason::Next.word()) => writeln!(out, "{name} starts next.")?,
         (None, Some(waits_for)) => writeln!(out, "{name} waits for {waits_for}.")?,
+        _ if line.operations.is_some() => writeln!(out, "{name} is being completed, and holds no slot.")?,
         _ => writeln!(out, "{name} runs.")?,
+    }
+    if let Some(operations) = line.operations {
+        writeln!(out, "  all objects are stored; operations that have ended: {operations}")?;
     }
     if let Some(start) = line.expected_start {
         writeln!(out, "  it is expected to start {}", told(start, now))?;

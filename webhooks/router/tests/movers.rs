@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Expression, Finding, Operator, Reason, Term, Toleration};
+use berth_core::volume::takers::Takers;
 
 use super::*;
 use crate::listers::MoverListers;
@@ -14,6 +15,7 @@ pub struct Movers {
     decision: Mutex<Option<Result<Option<Decision>, String>>>,
     told: Mutex<Vec<String>>,
     granted: AtomicBool,
+    pub takers: Mutex<Takers>,
 }
 
 impl MoverListers for Arc<Cluster> {
@@ -31,6 +33,9 @@ impl MoverListers for Arc<Cluster> {
     }
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
         Some(BTreeMap::from([("gold".to_owned(), ReclaimPolicy::Delete)]))
+    }
+    fn takers(&self) -> Takers {
+        self.movers.takers.lock().clone()
     }
 }
 
