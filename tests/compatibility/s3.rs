@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::queue::{ended, start};
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::S3;
 use crate::support::process::without_proxies;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
@@ -214,8 +213,7 @@ fn one_object_is_read_by_the_index(berth: &Berth, s3: &S3, archive: &[u8], made:
 #[test]
 fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
     let mut options = Options::new(program(), "s3-goes-on");
-    options.controller_args =
-        vec![SHORT_LEASE.into(), "--client-page-size=1".into(), "--after-interruption=resume".into()];
+    options.controller_args = vec!["--client-page-size=1".into(), "--after-interruption=resume".into()];
     let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
     let s3 = with_s3(&berth, "large");
     becomes(&berth, "Available");
@@ -230,7 +228,7 @@ fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
         wait_for("a checkpoint", PATIENCE, || Ok(folder.join("berth-checkpoint").exists().then_some(())))
             .unwrap();
         if is_killed {
-            berth.controller.process.kill().unwrap();
+            berth.kill_controller().unwrap();
         } else {
             berth.controller.process.terminate(PATIENCE).unwrap();
         }

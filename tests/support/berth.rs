@@ -306,6 +306,16 @@ impl Berth {
         self.kubectl().answer(&args, &backup("probe", spec).to_string())
     }
 
+    /// Kills the controller, and takes its Lease away, so that whoever is started next leads at
+    /// once: a Lease that is short enough to wait for is one that a busy machine loses.
+    ///
+    /// # Errors
+    /// When it cannot be killed, or has no Lease.
+    pub fn kill_controller(&mut self) -> anyhow::Result<()> {
+        self.controller.process.kill()?;
+        self.kubectl().run(&["delete", "lease", "berth-controller", "-n", self.namespace()]).map(drop)
+    }
+
     /// # Errors
     /// When a process has ended: with the end of its log.
     pub fn ensure_runs(&mut self) -> anyhow::Result<()> {
