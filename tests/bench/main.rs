@@ -5,6 +5,7 @@ mod admission;
 mod burst;
 mod cli;
 mod client;
+mod contents;
 mod engine;
 mod garden;
 mod garden_deletion;
@@ -155,6 +156,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Cli) {
         cli::measure(&runtime, &berth, alone, &mut report)?;
+        contents::measure(&runtime, &berth, alone, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))
