@@ -5,7 +5,7 @@ mod enqueue;
 mod incoming;
 mod validate;
 
-pub use enqueue::{enqueue, enqueue_later};
 pub(crate) use data::told;
+pub use enqueue::{enqueue, enqueue_later};
 pub(crate) use validate::check;
 pub use validate::validate;

@@ -11,9 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, RESTORE_NAME, RESTORE_UID, label_value};
 use berth_api::velero::{Backup, BackupStorageLocation, DataUpload};
-use berth_core::leftover::{
-    Doubt, Found, Known, OfContent, OfCopy, Policy, Synced, Verdict, What, judge,
-};
+use berth_core::leftover::{Doubt, Found, Known, OfContent, OfCopy, Policy, Synced, Verdict, What, judge};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
@@ -88,9 +86,11 @@ impl Left {
     pub fn unknown(&self) -> Option<String> {
         let is_any = self.all.iter().any(|one| one.doubt == Some(Doubt::Unsynced));
         let names: Vec<String> = self.unsynced.iter().cloned().collect();
-        is_any.then(|| match names.is_empty() {
-            true => "there is no storage location that could tell whether a Backup is gone".to_owned(),
-            false => format!("not available, or not synced for an hour: storage location {}", few(&names)),
+        is_any.then(|| {
+            if names.is_empty() {
+                return "there is no storage location that could tell whether a Backup is gone".to_owned();
+            }
+            format!("not available, or not synced for an hour: storage location {}", few(&names))
         })
     }
 }
@@ -110,7 +110,8 @@ pub(super) async fn find(cluster: &Cluster) -> Finding {
     }
     let names: Vec<String> = left.all.iter().map(Leftover::title).collect();
     let removable = left.to_remove().count();
-    let mut message = format!("{} objects seem to be left of backups that are gone: {}", names.len(), few(&names));
+    let mut message =
+        format!("{} objects seem to be left of backups that are gone: {}", names.len(), few(&names));
     if let Some(why) = left.unknown() {
         message = format!("{message}; {why}");
     }
@@ -171,7 +172,7 @@ pub async fn wait_synced(cluster: &Cluster, left: &Left) -> anyhow::Result<()> {
         // A new one may bring Backups, too. For those that are not synced nothing is removed anyway.
         for (name, at) in now.iter().filter(|(name, _)| !left.unsynced.contains(*name)) {
             let (last, rounds) = seen.entry(name.clone()).or_insert((*at, 0));
-            if last != at {
+            if *last != *at {
                 (*last, *rounds) = (*at, *rounds + 1);
             }
         }
@@ -305,7 +306,11 @@ impl Objects<'_> {
             }
             let is_made = snapshot.name_any().starts_with(MADE) || snapshot.labels().contains_key(BACKUP_UID);
             let policy = snapshot.uid().and_then(|uid| policies.get(uid.as_str()).copied());
-            own.extend(Leftover::of(snapshot, SNAPSHOT, decide(snapshot, What::Snapshot { is_made, policy })));
+            own.extend(Leftover::of(
+                snapshot,
+                SNAPSHOT,
+                decide(snapshot, What::Snapshot { is_made, policy }),
+            ));
         }
         left.extend(copies);
         left.extend(own);
@@ -433,11 +438,10 @@ mod tests {
         let both = json!({"velero.io/backup-name": "gone", "velero.io/backup-uid": "u-0"});
         let of_claim = json!({"source": {"persistentVolumeClaimName": "data"}});
         let copy_of = |name: &str| json!({"source": {"volumeSnapshotContentName": name}});
-        let content = |uid: &str, policy: &str| json!({"deletionPolicy": policy, "volumeSnapshotRef": {"uid": uid}});
+        let content =
+            |uid: &str, policy: &str| json!({"deletionPolicy": policy, "volumeSnapshotRef": {"uid": uid}});
         let owned = |by: &str| json!([{"apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "x", "uid": by}]);
-        let named = |name: &str, uid: &str, namespace: &str, labels: &Value| {
-            json!({"name": name, "uid": uid, "namespace": namespace, "labels": labels})
-        };
+        let named = |name: &str, uid: &str, namespace: &str, labels: &Value| json!({"name": name, "uid": uid, "namespace": namespace, "labels": labels});
         let mut claim = named("gone-1", "c-1", "velero", &json!({}));
         claim["ownerReferences"] = owned("nobody");
         let mut claimed = named("gone-2", "c-2", "velero", &json!({}));
@@ -447,7 +451,15 @@ mod tests {
             claims: vec![object(claim, json!({})), object(claimed, json!({}))],
             uploads: vec![
                 object(named("gone-2", "d-1", "velero", &both), json!({})),
-                object(named("here-1", "d-2", "velero", &json!({"velero.io/backup-name": "here", "velero.io/backup-uid": "u-1"})), json!({})),
+                object(
+                    named(
+                        "here-1",
+                        "d-2",
+                        "velero",
+                        &json!({"velero.io/backup-name": "here", "velero.io/backup-uid": "u-1"}),
+                    ),
+                    json!({}),
+                ),
             ],
             snapshots: vec![
                 object(named("velero-data-1", "s-1", "shop", &gone), of_claim.clone()),

@@ -58,7 +58,9 @@ async fn clean(args: &CheckArgs, cluster: &Cluster) -> anyhow::Result<bool> {
     if !confirmed(args.confirm)? {
         return Ok(true);
     }
-    eprintln!("waiting until every storage location has been synced twice, because a sync may bring a Backup back");
+    eprintln!(
+        "waiting until every storage location has been synced twice, because a sync may bring a Backup back"
+    );
     leftovers::wait_synced(cluster, &before).await?;
     let now = leftovers::look(cluster).await?;
     let all = leftovers::remove(cluster, &before, now).await;

@@ -42,9 +42,7 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Watch { output } => {
             list::watch(&here, &Clients::new(args.target.source()).await?.watch, output).await
         }
-        QueueCommand::Explain { name, output } => {
-            list::explain(&here.situation().await?, &name, output)
-        }
+        QueueCommand::Explain { name, output } => list::explain(&here.situation().await?, &name, output),
         QueueCommand::Movers { output } => movers::show(&here, output).await,
         QueueCommand::Hold(which) => here.steer(which, Wish::Hold).await,
         QueueCommand::Release(which) => here.steer(which, Wish::Release).await,

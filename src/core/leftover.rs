@@ -152,7 +152,13 @@ pub fn judge(found: &Found, known: &Known, now: Timestamp) -> Verdict {
     let remove = if known.unsynced.is_empty() { Verdict::Remove } else { Verdict::Tell(Doubt::Unsynced) };
     match found.what {
         // Its owner is gone, and no restore reads it.
-        What::Claim { is_owner_there } => if is_owner_there { Verdict::Leave } else { Verdict::Remove },
+        What::Claim { is_owner_there } => {
+            if is_owner_there {
+                Verdict::Leave
+            } else {
+                Verdict::Remove
+            }
+        }
         What::Copy(OfCopy::Left) => Verdict::Remove,
         What::Copy(OfCopy::Gone) => Verdict::Tell(Doubt::Unnamed),
         What::Copy(OfCopy::Kept) => Verdict::Leave,
@@ -208,10 +214,7 @@ mod tests {
                 Verdict::Tell(Doubt::Retained),
             ),
             // Somebody's own, with a label that was copied from a claim.
-            (
-                (of(What::Snapshot { is_made: false, policy: Some(Policy::Delete) }), known()),
-                Verdict::Leave,
-            ),
+            ((of(What::Snapshot { is_made: false, policy: Some(Policy::Delete) }), known()), Verdict::Leave),
             ((content(OfContent::Gone, Policy::Delete), known()), Verdict::Remove),
             ((content(OfContent::Gone, Policy::Retain), known()), Verdict::Tell(Doubt::Retained)),
             ((content(OfContent::There, Policy::Delete), known()), Verdict::Leave),

@@ -126,7 +126,9 @@ fn what_backups_that_are_gone_have_left_is_told_and_removed_when_somebody_says_s
         Ok(text.contains("4 objects seem to be left of backups that are gone").then_some(text))
     })
     .unwrap();
-    for name in ["DataUpload left/gone-1", "VolumeSnapshot shop/velero-gone", "removes 2 of them, after asking"] {
+    for name in
+        ["DataUpload left/gone-1", "VolumeSnapshot shop/velero-gone", "removes 2 of them, after asking"]
+    {
         assert!(told.contains(name), "{name}: {told}");
     }
     let before = there(&berth);
@@ -149,7 +151,11 @@ fn what_backups_that_are_gone_have_left_is_told_and_removed_when_somebody_says_s
     for name in ["velero-retained", "alone"] {
         assert!(outcome(name).contains("Retain"), "{all:#}");
     }
-    assert_eq!(all.as_array().unwrap().iter().filter(|one| one["outcome"] == "removed").count(), 2, "{all:#}");
+    assert_eq!(
+        all.as_array().unwrap().iter().filter(|one| one["outcome"] == "removed").count(),
+        2,
+        "{all:#}"
+    );
     let left: Vec<String> =
         before.into_iter().filter(|name| !["velero-gone", "gone-1"].contains(&name.as_str())).collect();
     assert_eq!(there(&berth), left);

@@ -16,7 +16,8 @@ fn warnings(berth: &Berth, spec: Value) -> String {
 fn wait(berth: &Berth, what: &str, is_so: impl Fn(&str) -> bool) {
     let spec = json!({"snapshotMoveData": true});
     let told = || Ok(is_so(&warnings(berth, spec.clone())).then_some(()));
-    wait_for(what, PATIENCE, told).unwrap_or_else(|error| panic!("{error}: {}", warnings(berth, spec.clone())));
+    wait_for(what, PATIENCE, told)
+        .unwrap_or_else(|error| panic!("{error}: {}", warnings(berth, spec.clone())));
 }
 
 #[test]
@@ -37,7 +38,9 @@ fn who_asks_for_data_that_nothing_could_take_is_told_at_once() {
     });
     let made = kubectl.create(berth.namespace(), &[class, agent]).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
-    wait(&berth, "the driver without a class to be told", |told| !told.contains(NO_AGENT) && told.contains(BARE));
+    wait(&berth, "the driver without a class to be told", |told| {
+        !told.contains(NO_AGENT) && told.contains(BARE)
+    });
     let class = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
         "metadata": {"name": "warned"}, "driver": "bare.example.com", "deletionPolicy": "Delete",

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use berth_core::queue::Reason;
 use jiff::Timestamp;
 
-use super::{Here, operations};
 use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
+use super::{Here, operations};
 use crate::args::Output;
 use crate::commands::print::{self, Head, age};
 use crate::queue::BackupCache;

@@ -126,18 +126,24 @@ mod tests {
         };
         let now: Timestamp = "2026-09-21T14:05:00Z".parse().unwrap();
         let moved = json!({"phase": "Completed", "progress": {"bytesDone": 1 << 30, "totalBytes": 1 << 30}});
-        let moving = json!({"phase": "InProgress", "progress": {"bytesDone": 1 << 29, "totalBytes": 2_u64 << 30}});
+        let moving =
+            json!({"phase": "InProgress", "progress": {"bytesDone": 1 << 29, "totalBytes": 2_u64 << 30}});
         let odd = json!({"phase": "New", "progress": {"bytesDone": -1, "totalBytes": "many"}});
         for (uploads, told) in [
             (vec![("a", &moved), ("b", &moving), ("c", &odd)], "2 of 4 (1 failed), 1.5 GiB of 3.0 GiB"),
             (vec![("a", &moved), ("b", &moved), ("c", &moved), ("d", &odd)], "3 of 4, 3.0 GiB of 3.0 GiB"),
             (vec![("a", &odd), ("b", &odd), ("c", &odd), ("d", &odd)], "0 of 4"),
         ] {
-            let uploads: Vec<Upload> = uploads.into_iter().map(|(name, status)| upload(name, status)).collect();
+            let uploads: Vec<Upload> =
+                uploads.into_iter().map(|(name, status)| upload(name, status)).collect();
             assert_eq!(Operations::of(&after, &uploads, now).to_string(), told);
         }
         assert_eq!(Operations::from(after.operations).to_string(), "0 of 4");
-        let shown = serde_json::to_value(Operations { bytes_done: Some(1), bytes_total: Some(2), ..Operations::default() });
+        let shown = serde_json::to_value(Operations {
+            bytes_done: Some(1),
+            bytes_total: Some(2),
+            ..Operations::default()
+        });
         let expected = json!({"attempted": 0, "completed": 0, "failed": 0, "bytesDone": 1, "bytesTotal": 2});
         assert_eq!(shown.unwrap(), expected);
     }

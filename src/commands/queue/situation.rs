@@ -179,7 +179,17 @@ impl Situation {
         let mut after = store.after();
         after.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
         let operations = HashMap::new();
-        Self { plan, view, stuck, after, operations, expected, locations, velero_runs: leader.velero_runs, now }
+        Self {
+            plan,
+            view,
+            stuck,
+            after,
+            operations,
+            expected,
+            locations,
+            velero_runs: leader.velero_runs,
+            now,
+        }
     }
 
     /// Names of waiting Backups, in order; with a location, only those to it.

@@ -50,10 +50,16 @@ async fn data_that_nothing_could_take_is_told_with_the_field_and_the_way_out() {
         (json!({"defaultVolumesToRestic": true}), vec!["spec.defaultVolumesToFsBackup: no node-agent"]),
         (json!({"snapshotMoveData": true, "snapshotVolumes": false}), vec![]),
         (json!({"snapshotMoveData": true, "datamover": "other"}), vec!["there is no VolumeSnapshotClass"]),
-        (json!({"snapshotMoveData": true, "datamover": "velero"}), vec!["no node-agent", "there is no VolumeS"]),
+        (
+            json!({"snapshotMoveData": true, "datamover": "velero"}),
+            vec!["no node-agent", "there is no VolumeS"],
+        ),
         (json!({"snapshotMoveData": true, "resourcePolicy": {"kind": "ConfigMap", "name": "p"}}), vec![]),
         (json!({"snapshotVolumes": true, "includedResources": ["configmaps", "pods"]}), vec![]),
-        (json!({"snapshotVolumes": true, "includedResources": ["pvc"]}), vec!["there is no VolumeSnapshotClass"]),
+        (
+            json!({"snapshotVolumes": true, "includedResources": ["pvc"]}),
+            vec!["there is no VolumeSnapshotClass"],
+        ),
         (json!({"snapshotVolumes": true, "excludedResources": ["persistentvolumeclaims"]}), vec![]),
         (json!({"snapshotVolumes": true, "excludedNamespaceScopedResources": ["*claims"]}), vec![]),
         (
@@ -83,7 +89,8 @@ async fn drivers_without_a_class_are_named() {
     let all = all.map(|(class, driver)| (class.to_owned(), driver.to_owned()));
     cluster.movers.takers.lock().provisioners = Some(BTreeMap::from(all));
     let told = warned(&router, asked, None).await;
-    let named = "spec.snapshotVolumes: no VolumeSnapshotClass is for volumes of StorageClass shared (nfs.csi.k8s.io)";
+    let named =
+        "spec.snapshotVolumes: no VolumeSnapshotClass is for volumes of StorageClass shared (nfs.csi.k8s.io)";
     assert!(told.len() == 1 && told[0].contains(named), "{told:?}");
 }
 
