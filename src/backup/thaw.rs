@@ -45,6 +45,7 @@ impl Engine {
     ) -> Result<(), WriteError> {
         let Some(frozen) = record.frozen() else { return Ok(()) };
         let pods = read_frozen(frozen);
+        self.cancel_files_of(record.uid(), &pods).await;
         let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
         // The hooks were validated when the backup began.
         let at = Field::root("spec").child("hooks");

@@ -86,9 +86,11 @@ impl Left {
     pub fn unknown(&self) -> Option<String> {
         let is_any = self.all.iter().any(|one| one.doubt == Some(Doubt::Unsynced));
         let names: Vec<String> = self.unsynced.iter().cloned().collect();
-        is_any.then(|| match names.is_empty() {
-            true => "there is no storage location that could tell whether a Backup is gone".to_owned(),
-            false => format!("not available, or not synced for an hour: storage location {}", few(&names)),
+        is_any.then(|| {
+            if names.is_empty() {
+                return "there is no storage location that could tell whether a Backup is gone".to_owned();
+            }
+            format!("not available, or not synced for an hour: storage location {}", few(&names))
         })
     }
 }
@@ -170,7 +172,7 @@ pub async fn wait_synced(cluster: &Cluster, left: &Left) -> anyhow::Result<()> {
         // A new one may bring Backups, too. For those that are not synced nothing is removed anyway.
         for (name, at) in now.iter().filter(|(name, _)| !left.unsynced.contains(*name)) {
             let (last, rounds) = seen.entry(name.clone()).or_insert((*at, 0));
-            if last != at {
+            if *last != *at {
                 (*last, *rounds) = (*at, *rounds + 1);
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use berth_api::keys::BACKUP_UID;
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::mover::PodVolumeBackup;
+use berth_core::hook::PodId;
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -155,6 +156,21 @@ impl Engine {
         let mut all: Vec<PodVolumeBackup> = if is_uid(uid) { list_all(&api, uid).await? } else { Vec::new() };
         all.retain(|one| one.spec.cancel != Some(true) && !Files::read(one.clone()).has_ended());
         Ok(all)
+    }
+
+    /// Cancels the PodVolumeBackups of pods that a dead run left frozen, before they are thawed: what
+    /// is read of their files after that is of another moment. A run that continues begins anew what
+    /// is canceled; what has completed was read while they were frozen.
+    pub(in crate::backup) async fn cancel_files_of(&self, uid: &str, pods: &BTreeSet<PodId>) {
+        let work = async {
+            let mut all = self.files_under_way(uid).await?;
+            all.retain(|files| {
+                let pod = files.spec.pod.as_ref().and_then(|pod| pod.uid.as_ref());
+                pod.is_some_and(|uid| pods.iter().any(|frozen| frozen.uid == *uid))
+            });
+            self.cancel_files(all).await
+        };
+        tell(uid, "cancel the PodVolumeBackups of pods that are thawed", timeout(CALL, work).await);
     }
 
     async fn cancel_files(&self, all: Vec<PodVolumeBackup>) -> Result<(), String> {
