@@ -321,7 +321,9 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     {
         kubectl.run_with(&["create", "-f", "-"], &object.to_string()).unwrap();
     }
-    kubectl.create(NS, &[backup_of("waits", &["a"])]).unwrap();
+    let mut kept = backup_of("kept", &["a"]);
+    kept["metadata"]["annotations"] = json!({"berth.dev/keep": "a court asks for it", "berth.dev/keep-last": "2"});
+    kubectl.create(NS, &[backup_of("waits", &["a"]), kept]).unwrap();
     let_do_everything(kubectl, &["ed"]);
     for user in ["--user=ann", "--user=oli"] {
         let name = user.replace("--user=", "");
@@ -408,13 +410,14 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
         (annotation("supersede", "true"), &["oli", "ed"]),
         (json!({"status": {"phase": "Completed"}}), &["oli", "ed"]),
         (json!({"spec": {"hooks": hooks()}}), &["ed"]),
+        (json!({"metadata": {"finalizers": ["a/b"]}}), &["ed"]),
     ] {
         for user in ["ann", "oli", "ed"] {
             let answer = create(user, &rest);
             assert_eq!(answer.status.success(), who.contains(&user), "{user} {rest}: {}", answer.stderr);
         }
     }
-    for key in ["hold", "cancel"] {
+    for key in ["hold", "cancel", "keep"] {
         let answer = patch("ann", "backups.velero.io", "waits", &annotation(key, "true"));
         assert!(answer.status.success(), "{}", answer.stderr);
     }
@@ -424,10 +427,15 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     assert!(patch("oli", "backups.velero.io", "waits", &first).status.success());
     // When a Backup is removed.
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
-    for bound in [json!({"finalizers": ["a/b"]}), json!({"ownerReferences": [owner]})] {
-        let bound = json!({"metadata": bound});
+    for (name, bound) in [
+        ("waits", json!({"metadata": {"finalizers": ["a/b"]}})),
+        ("waits", json!({"metadata": {"ownerReferences": [owner]}})),
+        ("waits", annotation("forget-volumes", "true")),
+        ("kept", annotation("keep", Value::Null)),
+        ("kept", annotation("keep-last", "1")),
+    ] {
         for (user, legal) in [("ann", false), ("oli", false), ("ed", true)] {
-            let answer = patch(user, "backups.velero.io", "waits", &bound);
+            let answer = patch(user, "backups.velero.io", name, &bound);
             assert_eq!(answer.status.success(), legal, "{user} {bound}: {}", answer.stderr);
             assert!(legal || answer.stderr.contains("bind the Role berth-deleter"), "{}", answer.stderr);
         }

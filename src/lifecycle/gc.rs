@@ -206,7 +206,7 @@ fn candidate<'a>(
         ended: backup.ended,
         location,
         is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
-        is_asked_for: asked_for.contains(name),
+        is_asked_for: asked_for.contains(name) || backup.metadata.deletion_timestamp.is_some(),
         schedule: label(keys::SCHEDULE),
         proven: backup.schedule_uid(),
         at: &backup.location,
