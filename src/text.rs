@@ -26,14 +26,18 @@ pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
 /// An error with its causes in one line, for logs, failure reasons and terminals: what a server says
 /// is escaped, and keeps its lines and tabs.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    // What the API server says is its last word: what kube has as the cause says it again.
+    let has_more = |error: &(dyn std::error::Error + 'static)| {
+        !matches!(error.downcast_ref(), Some(kube::Error::Api(_)))
+    };
     let mut text = words(error);
-    let mut cause = error.source();
+    let mut cause = error.source().filter(|_| has_more(error));
     while let Some(error) = cause {
         let more = words(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
-        cause = error.source();
+        cause = error.source().filter(|_| has_more(error));
     }
     match escaped(&text, &['\n', '\t']) {
         Cow::Borrowed(_) => text,
@@ -54,7 +58,10 @@ pub fn few(names: &[String]) -> String {
 /// The API server's message, because kube's error prints the whole Status object.
 fn words(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<kube::Error>() {
-        Some(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
+        Some(kube::Error::Api(status)) => {
+            let said = if status.message.is_empty() { &status.reason } else { &status.message };
+            format!("{said} ({})", status.code)
+        }
         _ => without_xml(&error.to_string()),
     }
 }
@@ -86,7 +93,7 @@ mod tests {
         let error = anyhow::Error::new(kube::Error::Api(said.into())).context("a \u{7}bell");
         let told = super::chain(error.as_ref());
         let wanted = "a \\u{7}bell: no \\u{1b}[2J\\u{9b}31m\\rberth: ok\n\tmore (403)";
-        assert!(told.starts_with(wanted), "{told:?}");
+        assert_eq!(told, wanted, "what it says is told once");
         assert!(!told.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')), "{told:?}");
     }
 

@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::flags::{default, meaning, name};
+use super::flags::{default, meaning, name, operand};
 use super::{About, about, code, sentence, table, wrap};
 use crate::args::Args;
 
@@ -36,7 +36,7 @@ fn page(command: &Command, parents: &[&str], above: &[(String, &Arg)], pages: &m
     let mut usage = vec![typed.clone()];
     usage.extend((!commands.is_empty()).then(|| "COMMAND".to_owned()));
     usage.extend(own.iter().any(|arg| !arg.is_positional()).then(|| "[FLAGS]".to_owned()));
-    usage.extend(own.iter().filter(|arg| arg.is_positional()).map(|arg| name(arg)));
+    usage.extend(own.iter().filter(|arg| arg.is_positional()).map(|arg| operand(arg)));
     text += &format!("Usage: `{}`\n\n", usage.join(" "));
     if !commands.is_empty() {
         let rows = commands.iter().map(|one| {

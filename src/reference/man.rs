@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::flags::{default, meaning, name};
+use super::flags::{default, meaning, name, operand};
 use super::{About, about, sentence};
 use crate::args::Args;
 
@@ -45,7 +45,7 @@ fn page(command: &Command, parent: &str, above: &[&Arg], pages: &mut Vec<(String
     let mut usage: Vec<String> = Vec::new();
     usage.extend((!commands.is_empty()).then(|| "COMMAND".to_owned()));
     usage.extend(own.iter().any(|arg| !arg.is_positional()).then(|| "[FLAGS]".to_owned()));
-    usage.extend(own.iter().filter(|arg| arg.is_positional()).map(|arg| name(arg)));
+    usage.extend(own.iter().filter(|arg| arg.is_positional()).map(|arg| operand(arg)));
     text += &format!("{}\n", line(&usage.join(" ")));
     text += &format!(".SH DESCRIPTION\n{}\n", line(&sentence(&summary)));
     for paragraph in &more {

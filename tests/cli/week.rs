@@ -10,10 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::admission::program;
+use crate::support::peers::install_definitions;
 use crate::support::process::without_proxies;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, binaries, port, project, wait_for};
 
 const SCRIPT: &str = include_str!("week.sh");
+const NAMESPACE: &str = "velero";
 const PAGE: &str = "docs/week.md";
 /// The Monday of the page.
 const YEAR_AND_MONTH: &str = "2026-11";
@@ -27,7 +29,8 @@ command and with berth's, against berth's controllers, and compares this page wi
 differs on purpose is [listed](command-line.md#differences-on-purpose).
 
 The test waits before each command until nothing is under way. Times are replaced by nine o'clock of
-the day, and sizes by 1 KiB. Where both print the same, it stands here once.
+the day, sizes by 1 KiB, and identifiers by zeros. Where both print the same, but for the width of
+columns and the name of the program, it stands here once.
 ";
 
 struct Day {
@@ -53,29 +56,21 @@ fn days() -> Vec<Day> {
 }
 
 /// One of the two who type the script.
-struct User {
+struct User<'a> {
     /// `velero` or `berth`.
     program: &'static str,
-    berth: Berth,
+    berth: &'a Berth,
     home: PathBuf,
 }
 
 /// What a command prints, and its exit code.
-#[derive(PartialEq)]
 struct Said {
     text: String,
     code: i32,
 }
 
-impl User {
-    fn new(name: &'static str) -> Self {
-        let port = port::free().unwrap();
-        let mut options = Options::new(program(), &format!("week-of-{name}"));
-        options.controller_args.extend([
-            format!("--download-address=127.0.0.1:{port}"),
-            format!("--download-url=https://127.0.0.1:{port}/"),
-        ]);
-        let berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
+impl<'a> User<'a> {
+    fn new(name: &'static str, berth: &'a Berth) -> Self {
         let home = berth.plane().folder().join(format!("home-of-{name}"));
         for folder in ["offsite/shop", "bin"] {
             std::fs::create_dir_all(home.join(folder)).unwrap();
@@ -85,31 +80,24 @@ impl User {
             std::os::unix::fs::symlink(file, home.join("bin").join(link)).unwrap();
         }
         let user = Self { program: name, berth, home };
-        let is_served = || {
-            let log = user.berth.controller.process.log_text()?;
-            Ok(log.contains("swapped the certificate of downloads").then_some(()))
-        };
-        wait_for("the certificate to be served", PATIENCE, is_served).unwrap();
-        let secret = user.get("secret/berth-webhook-certs");
+        let args = ["get", "secret", "berth-webhook-certs", "-n", NAMESPACE, "-o", "json"];
+        let secret: Value = serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap();
         let authority = STANDARD.decode(secret["data"]["ca.crt"].as_str().unwrap()).unwrap();
         std::fs::write(user.home.join("berth-ca.crt"), authority).unwrap();
-        let namespace = user.berth.namespace();
-        let configured = format!("velero client config set namespace={namespace} colorized=false");
-        assert_eq!(user.bash(&configured).code, 0);
+        assert_eq!(user.bash("velero client config set colorized=false").code, 0);
         user
-    }
-
-    fn get(&self, what: &str) -> Value {
-        let args = ["get", what, "-n", self.berth.namespace(), "-o", "json"];
-        serde_json::from_str(&self.berth.kubectl().run(&args).unwrap()).unwrap()
     }
 
     /// Until every Backup has ended, every location was looked at, and what is to be deleted is.
     fn settle(&self) {
-        let items = |kind: &str| self.get(kind)["items"].as_array().cloned().unwrap_or_default();
+        let kubectl = self.berth.kubectl();
+        let items = |kind: &str| {
+            let list = kubectl.run(&["get", kind, "-n", NAMESPACE, "-o", "json"]).unwrap();
+            let mut list: Value = serde_json::from_str(&list).unwrap();
+            list["items"].as_array_mut().map(std::mem::take).unwrap_or_default()
+        };
         wait_for("nothing to be under way", PATIENCE, || {
-            let backups = self.berth.kubectl().backups(self.berth.namespace())?;
-            let ended = backups.values().all(|backup| backup.phase().is_final());
+            let ended = kubectl.backups(NAMESPACE)?.values().all(|backup| backup.phase().is_final());
             let is_seen = |location: &Value| location["status"]["phase"].is_string();
             let is_done = |request: &Value| request["status"]["phase"] == "Processed";
             let done = ended
@@ -151,9 +139,18 @@ impl User {
         self.settle();
         let Said { text, code } = self.bash(&self.typed(line));
         let text = text.replace(&self.home.display().to_string(), "/home/me");
-        let text = text.replace(&self.berth.plane().folder().display().to_string(), "/store");
-        let text = text.replace(self.berth.namespace(), "velero");
         Said { text: calm(&text, day), code }
+    }
+
+    /// All of the script, command by command. Nothing is left of it.
+    fn week(&self) -> Vec<Said> {
+        let mut said = Vec::new();
+        for (number, day) in days().iter().enumerate() {
+            said.extend(day.commands.iter().map(|line| self.does(line, number)));
+        }
+        let left = self.berth.kubectl().backups(NAMESPACE).unwrap();
+        assert!(left.is_empty(), "{left:#?}");
+        said
     }
 }
 
@@ -167,6 +164,8 @@ fn calm(text: &str, day: usize) -> String {
         ("0000-00-00T00:00:00.000Z", format!("{date}T09:00:00.000Z")),
         ("0000-00-00T00:00:00.000000Z", format!("{date}T09:00:00Z")),
         ("0000-00-00T00:00:00.000000000Z", format!("{date}T09:00:00Z")),
+        ("0000-00-00 00:00:00", format!("{date} 09:00:00")),
+        ("xxxxxxxxxxxxx-xxxxxxxxxxxxxxxx", "0000000000000-0000000000000000".to_owned()),
         ("xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", "00000000-0000-0000-0000-000000000000".to_owned()),
     ] {
         text = replaced(&text, shape, &with);
@@ -228,7 +227,7 @@ fn sizes(line: &str) -> String {
     for i in 1..words.len() {
         let unit = words[i].trim_matches(|c: char| !c.is_ascii_alphabetic()).to_owned();
         let number = words[i - 1].trim_start_matches('(').to_owned();
-        if ["B", "KiB", "MiB"].contains(&unit.as_str()) && number.parse::<f64>().is_ok() {
+        if ["bytes", "B", "KiB", "MiB"].contains(&unit.as_str()) && number.parse::<f64>().is_ok() {
             words[i - 1] = words[i - 1].replace(&number, "1");
             words[i] = words[i].replace(&unit, "KiB");
         }
@@ -244,47 +243,60 @@ fn block(said: &Said) -> String {
     text
 }
 
+/// As it prints but for the program's name and the width of columns.
+fn alike(said: &Said) -> (String, i32) {
+    let text = ["backup", "schedule"].iter().fold(said.text.clone(), |text, noun| {
+        text.replace(&format!("berth {noun}"), &format!("velero {noun}"))
+    });
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    (lines.collect::<Vec<_>>().join("\n"), said.code)
+}
+
 #[test]
 fn a_week_typed_with_velero_and_with_berth_stands_side_by_side_in_the_docs() {
-    let plane = ControlPlane::shared().unwrap();
+    let plane = ControlPlane::start().unwrap();
+    plane.define().unwrap();
+    install_definitions(&plane).unwrap();
+    let port = port::free().unwrap();
+    let mut options = Options::new(program(), NAMESPACE);
+    options.controller_args.extend([
+        format!("--download-address=127.0.0.1:{port}"),
+        format!("--download-url=https://127.0.0.1:{port}/"),
+    ]);
+    let berth = Berth::start(plane, options).unwrap();
     let app = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
-    plane
-        .apply(vec![
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}),
-            app("ConfigMap", "prices"),
-            app("Secret", "till"),
-        ])
-        .unwrap();
-    let users = ["velero", "berth"].map(User::new);
+    let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+    berth.plane().apply(vec![shop, app("ConfigMap", "prices"), app("Secret", "till")]).unwrap();
+    wait_for("the certificate of downloads to be served", PATIENCE, || {
+        let log = berth.controller.process.log_text()?;
+        Ok(log.contains("swapped the certificate of downloads").then_some(()))
+    })
+    .unwrap();
+    let users = ["velero", "berth"].map(|name| User::new(name, &berth));
+    let [theirs, ours] = users.each_ref().map(User::week);
+    let mut both = theirs.iter().zip(&ours);
     let mut page = INTRO.to_owned();
-    for (number, day) in days().iter().enumerate() {
+    for day in days() {
         let _ = write!(page, "\n## {}\n", day.title);
         if !day.text.is_empty() {
             let _ = write!(page, "\n{}", day.text);
         }
         for line in &day.commands {
-            let [theirs, ours] = users.each_ref().map(|user| user.does(line, number));
-            let as_velero = ours
-                .text
-                .replace("berth backup", "velero backup")
-                .replace("berth schedule", "velero schedule");
-            if as_velero == theirs.text && ours.code == theirs.code {
-                let _ = write!(page, "\n`{line}`\n\n{}", block(&theirs));
+            let (theirs, ours) = both.next().unwrap();
+            if alike(theirs) == alike(ours) {
+                let _ = write!(page, "\n`{line}`\n\n{}", block(theirs));
                 continue;
             }
-            // A table in which each cell is a block: GitHub shows it side by side, and it can be read as it is.
+            // A table in which each cell is a block: GitHub shows it side by side, and it can be read
+            // as it is.
             let _ = write!(
                 page,
                 "\n<table><tr><th><code>{line}</code></th><th><code>{}</code></th></tr><tr><td>\n\n{}\n</td><td>\n\n{}\n</td></tr></table>\n",
                 users[1].typed(line),
-                block(&theirs),
-                block(&ours),
+                block(theirs),
+                block(ours),
             );
         }
-    }
-    for user in &users {
-        let left = user.berth.kubectl().backups(user.berth.namespace()).unwrap();
-        assert!(left.is_empty(), "{left:#?}");
     }
     let path = project().join(PAGE);
     if std::env::var_os("BERTH_WRITE_DOWN").is_some() {

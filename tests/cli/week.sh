@@ -18,7 +18,6 @@ velero backup get --selector team=web
 velero backup describe tuesday --cacert berth-ca.crt
 velero backup logs tuesday --cacert berth-ca.crt | grep level=error
 velero backup create again --include-namespaces shop,shpo --wait
-velero backup create tuesday --include-namespaces shop
 velero backup describe teusday
 velero backup create other --storage-location offsiet
 

@@ -248,6 +248,7 @@ fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
         let progress = done.status.unwrap().progress.unwrap();
         assert_eq!(progress.total_items, progress.items_backed_up);
         assert!(!folder.join("berth-checkpoint").exists(), "nobody needs it any more");
+        assert!(folder.join(format!("{name}-index.json.gz")).exists(), "of both runs");
         let mut log = String::new();
         let lines = std::fs::read(folder.join(format!("{name}-logs.gz"))).unwrap();
         MultiGzDecoder::new(&lines[..]).read_to_string(&mut log).unwrap();
