@@ -23,7 +23,7 @@ fn wait(berth: &Berth, what: &str, is_so: impl Fn(&str) -> bool) {
 #[test]
 fn who_asks_for_data_that_nothing_could_take_is_told_at_once() {
     const NO_AGENT: &str = "berth: spec.snapshotMoveData: no node-agent runs in this namespace";
-    const BARE: &str = "no VolumeSnapshotClass is for volumes of StorageClass warned-bare (bare.example.com)";
+    const BARE: &str = "StorageClass warned-bare (bare.example.com)";
     let (berth, _) = start("vol-warned", &[]);
     let kubectl = berth.kubectl();
     wait(&berth, "the missing node-agent to be told", |told| told.contains(NO_AGENT) && !told.contains(BARE));

@@ -61,10 +61,10 @@ impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reader => f.write_str(
-                "no node-agent runs in this namespace, so no files of volumes are read: install Velero's node-agents (velero install --use-node-agent), or leave it out, and CSI snapshots are taken",
+                "no node-agent runs in this namespace to read files of volumes: install Velero's node-agents (velero install --use-node-agent), or leave the field out for CSI snapshots",
             ),
             Self::Mover => f.write_str(
-                "no node-agent runs in this namespace, so nothing moves the data of snapshots: install Velero's node-agents (velero install --use-node-agent), or name the data mover in spec.datamover",
+                "no node-agent runs in this namespace to move the data of snapshots: install Velero's node-agents (velero install --use-node-agent), or name a data mover in spec.datamover",
             ),
             Self::Classes => f.write_str(
                 "there is no VolumeSnapshotClass, so no snapshot can be taken: create one for each CSI driver, or set spec.defaultVolumesToFsBackup",
@@ -76,9 +76,10 @@ impl fmt::Display for Lack {
                     0 => String::new(),
                     more => format!(" and {more} more"),
                 };
+                // The names come last, because what is long is cut at its end.
                 write!(
                     f,
-                    "no VolumeSnapshotClass is for volumes of StorageClass {named}{more}: if the backup has some, create one for their driver, or have a policy take their files"
+                    "some drivers have no VolumeSnapshotClass: if the backup has such volumes, create one, or have a policy take their files; StorageClass {named}{more}"
                 )
             }
         }
@@ -210,7 +211,8 @@ mod tests {
         let told = Lack::ClassesOf(many).to_string();
         assert!(told.contains("class-0 (driver), class-1 (driver), class-2 (driver) and 997 more"), "{told}");
         for lack in [Lack::Reader, Lack::Mover, Lack::Classes] {
-            assert!(lack.to_string().len() <= crate::limits::MESSAGE, "{lack}");
+            // The API server cuts a warning behind 256 characters, and the field stands before it.
+            assert!(lack.to_string().len() <= 200, "{lack}");
         }
     }
 
