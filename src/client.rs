@@ -16,6 +16,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder};
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -187,7 +188,10 @@ where
     let mut params = ListParams::default().limit(PAGE);
     let (mut items, mut unreadable) = (Vec::new(), Vec::new());
     loop {
-        let page = api.list(&params).await?;
+        let page = timeout(CALL, api.list(&params));
+        let page = page
+            .await
+            .map_err(|_| kube::Error::Service("the API server did not answer in time".into()))??;
         for object in page.items {
             let name = object.name_any();
             match object.0 {

@@ -322,7 +322,8 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
         kubectl.run_with(&["create", "-f", "-"], &object.to_string()).unwrap();
     }
     let mut kept = backup_of("kept", &["a"]);
-    kept["metadata"]["annotations"] = json!({"berth.dev/keep": "a court asks for it", "berth.dev/keep-last": "2"});
+    kept["metadata"]["annotations"] =
+        json!({"berth.dev/keep": "a court asks for it", "berth.dev/keep-last": "2"});
     kubectl.create(NS, &[backup_of("waits", &["a"]), kept]).unwrap();
     let_do_everything(kubectl, &["ed"]);
     for user in ["--user=ann", "--user=oli"] {

@@ -87,7 +87,15 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
 }
 
 fn backup(phase: &'static str) -> Backup<'static> {
-    Backup { uid: UID, created: None, phase, kept: None, leaves_volumes: false, files_go: false, is_going: false }
+    Backup {
+        uid: UID,
+        created: None,
+        phase,
+        kept: None,
+        leaves_volumes: false,
+        files_go: false,
+        is_going: false,
+    }
 }
 
 fn seen() -> Seen<'static> {

@@ -1,7 +1,6 @@
 //! One round of one location.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
@@ -13,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use serde_json::json;
-use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::take::{Allowance, Site, Taken};
@@ -30,7 +28,6 @@ const MOST_FAILURES: usize = 10;
 const LISTED_FROM: usize = 50;
 /// Names of one round that are logged one by one.
 const MOST_TOLD: usize = 20;
-const CALL: Duration = Duration::from_secs(30);
 
 impl Sync<'_> {
     pub(super) async fn round(&self, location: &BackupStorageLocation, past: &mut Past) {
@@ -212,8 +209,13 @@ impl Sync<'_> {
         let listed = list_as(client, &self.lifecycle.namespace, |request: DeleteBackupRequest| {
             is_open(&request).then_some(request.spec.backup_name)
         });
-        match timeout(CALL, listed).await.context("listing the DeleteBackupRequests took too long")? {
-            Ok(names) => Ok(names.items.into_iter().collect()),
+        match listed.await {
+            Ok(listed) => {
+                // It may be for any Backup.
+                let unreadable = listed.unreadable.first();
+                ensure!(unreadable.is_none(), "a DeleteBackupRequest cannot be read: {unreadable:?}");
+                Ok(listed.items.into_iter().collect())
+            }
             // A cluster without that kind has none.
             Err(error) if is_not_found(&error) => Ok(BTreeSet::new()),
             Err(error) => Err(error).context("failed to list the DeleteBackupRequests"),
