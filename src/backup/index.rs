@@ -3,8 +3,8 @@
 //!
 //! Members are packed page by page, and pages are in order, so of each type a member needs the first
 //! and the last key only. Whoever looks for an object reads the members between whose keys it lies,
-//! mostly one, and searches them. An index of an archive of 1 GiB has some ten thousand members, and
-//! is read as a whole; the largest ones take two members together.
+//! mostly one, and searches them. An archive of 1 GiB has some ten thousand members, and its index is
+//! read as a whole; in the index of a much larger one, neighbours are joined.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -14,12 +14,15 @@ use serde::{Deserialize, Serialize};
 
 use super::log::gzip_json;
 
-/// Most spans. With more, neighbours are joined.
-const MOST: usize = 64 * 1024;
-/// Most bytes that joined neighbours may take in the archive.
+/// Most bytes of spans, as text. With more, neighbours are joined.
+const MOST: usize = 8 << 20;
+/// Of a span beside its keys.
+const SPAN: usize = 64;
+/// Bytes of the archive up to which neighbours are joined first, and at last.
+const NARROW: u64 = 256 << 10;
 const WIDEST: u64 = 16 << 20;
-/// Most bytes of an index as text: more than [`MOST`] spans of long names take.
-const MOST_TEXT: u64 = 128 << 20;
+/// Most bytes of an index that is read, as text.
+const MOST_TEXT: u64 = 32 << 20;
 /// Changes when readers of this version could not read it.
 const VERSION: u32 = 1;
 
@@ -51,8 +54,12 @@ pub struct Index {
     spans: ByType,
     /// Something of the archive is not in it, so it says nothing.
     is_void: bool,
+    /// Of all spans, as text, at most.
     #[serde(skip)]
-    count: usize,
+    size: usize,
+    /// Up to where neighbours are joined.
+    #[serde(skip)]
+    width: u64,
 }
 
 /// What is stored beside the archive.
@@ -82,48 +89,54 @@ impl Index {
         let Some(spans) = self.spans.get_mut(resource) else { return };
         match spans.last_mut() {
             Some(span) if (span.from..span.to).contains(&piece.from) => {
-                span.take(first, last);
+                self.size += span.take(first, last);
                 span.to = span.to.max(piece.to);
             }
             _ => {
                 let (first, last) = (first.clone(), last.clone());
-                spans.push(Span { first, last, from: piece.from, to: piece.to });
-                self.count += 1;
+                let span = Span { first, last, from: piece.from, to: piece.to };
+                self.size += span.size();
+                spans.push(span);
             }
         }
-        if self.count > MOST {
+        if self.size > MOST {
             self.join();
         }
     }
 
-    /// Joins neighbours two by two. Where that is not enough there is no index.
+    /// Joins neighbours, no further than necessary. Where that is not enough there is no index.
     fn join(&mut self) {
-        for spans in self.spans.values_mut() {
-            let mut joined: Vec<Span> = Vec::with_capacity(spans.len() / 2 + 1);
-            let mut may_join = false;
-            for span in spans.drain(..) {
-                match joined.last_mut() {
-                    Some(before) if may_join && span.to.saturating_sub(before.from) <= WIDEST => {
-                        before.take(&span.first, &span.last);
-                        before.to = span.to;
-                        may_join = false;
-                    }
-                    _ => {
-                        joined.push(span);
-                        may_join = true;
+        self.width = self.width.max(NARROW);
+        loop {
+            for spans in self.spans.values_mut() {
+                let mut joined: Vec<Span> = Vec::new();
+                for span in spans.drain(..) {
+                    match joined.last_mut() {
+                        Some(before) if span.to.saturating_sub(before.from) <= self.width => {
+                            before.take(&span.first, &span.last);
+                            before.to = span.to;
+                        }
+                        _ => joined.push(span),
                     }
                 }
+                *spans = joined;
             }
-            *spans = joined;
+            self.recount();
+            if self.size <= MOST / 2 {
+                return;
+            }
+            if self.width >= WIDEST {
+                break;
+            }
+            self.width *= 2;
         }
-        self.recount();
-        if self.count > MOST - MOST / 8 {
+        if self.size > MOST - MOST / 8 {
             *self = Self::void();
         }
     }
 
     fn recount(&mut self) {
-        self.count = self.spans.values().map(Vec::len).sum();
+        self.size = self.spans.values().flatten().map(Span::size).sum();
     }
 
     /// As it was read from a checkpoint.
@@ -177,13 +190,20 @@ impl Index {
 }
 
 impl Span {
-    fn take(&mut self, first: &str, last: &str) {
+    fn size(&self) -> usize {
+        SPAN + self.first.len() + self.last.len()
+    }
+
+    /// Gives how many bytes it has grown by.
+    fn take(&mut self, first: &str, last: &str) -> usize {
+        let before = self.size();
         if first < self.first.as_str() {
             first.clone_into(&mut self.first);
         }
         if last > self.last.as_str() {
             last.clone_into(&mut self.last);
         }
+        self.size().saturating_sub(before)
     }
 }
 
