@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, FINALIZATIONS, Glance, is_due};
+use berth_core::operation::{Counts, FINALIZATION, FINALIZATIONS, Glance, is_due};
 use berth_core::places::{Candidate, choose};
 use berth_core::queue::{Entry, Phase, View, may_run};
 use berth_core::stage::Stage;
@@ -112,17 +112,14 @@ impl Runner {
             }
         }
         // The others are looked at again when one of them has ended.
-        let candidate = |(after, unseen): &(After, Option<Duration>)| Candidate {
-            location: after.location.as_str(),
-            unseen: *unseen,
-        };
-        let candidates: Vec<Candidate<'_>> = to_complete.iter().map(candidate).collect();
+        let candidates: Vec<Candidate<'_>> = to_complete
+            .iter()
+            .map(|(after, unseen)| Candidate { location: &after.location, unseen: *unseen })
+            .collect();
         let taken: Vec<&str> = running.values().filter_map(|run| run.completes_in.as_deref()).collect();
         let chosen = choose(&candidates, &taken, FINALIZATIONS);
-        for (index, (after, _)) in to_complete.iter().enumerate() {
-            if chosen.contains(&index) {
-                self.look_at(runs, running, looks, hurry, after.clone(), true);
-            }
+        for (after, _) in chosen.into_iter().filter_map(|index| to_complete.get(index)) {
+            self.look_at(runs, running, looks, hurry, after.clone(), true);
         }
     }
 
@@ -142,7 +139,9 @@ impl Runner {
         let work = {
             let (name, uid, signals) = (name.clone(), uid.clone(), signals.clone());
             async move {
-                let has_failed = match engine.attend(&name, &uid, signals).await {
+                let attended = timeout(FINALIZATION, engine.attend(&name, &uid, signals)).await;
+                let too_long = |_| Err(WriteError::Waits("it took too long".to_owned()));
+                let has_failed = match attended.unwrap_or_else(too_long) {
                     Ok(Attended::Written(backup)) => {
                         looks.forget(&uid);
                         reporter.written(&uid, &backup);

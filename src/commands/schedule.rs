@@ -107,11 +107,9 @@ async fn others(person: &Person) -> Result<Others, String> {
 fn next_times(schedule: &Schedule, others: &Result<Others, String>, now: Timestamp) -> describe::Next {
     // A paused one is due at no time, and an expression that cannot be read says so itself.
     let Some(own) = schedule.planned() else { return describe::Next::default() };
-    let (others, unknown) = match others {
-        Ok(others) => (others, None),
-        Err(why) => (&Others::default(), Some(why.clone())),
-    };
-    describe::Next { preview: preview(&own, others, now), unknown }
+    let unknown = others.as_ref().err().cloned();
+    let none = Others::default();
+    describe::Next { preview: preview(&own, others.as_ref().unwrap_or(&none), now), unknown }
 }
 
 async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Result<()> {

@@ -38,8 +38,8 @@ use crate::write::{Answer, Write, delete};
 use carry::Ended;
 use carrying::Carrying;
 
-/// Deletions at the same time, each of another Backup.
-const AT_ONCE: usize = 4;
+/// Deletions at the same time, each of another Backup, and all but one of them in one location.
+const AT_ONCE: usize = 5;
 /// Removals of old requests at the same time.
 const REMOVALS: usize = 8;
 /// How often old requests are looked for.
@@ -138,11 +138,10 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                 Task::Remove(_) => {}
             }
         }
-        let candidate = |(_, uid, location): &(Arc<DeleteBackupRequest>, String, String)| Candidate {
-            location,
-            unseen: tried.get(uid).map(Instant::elapsed),
-        };
-        let candidates: Vec<Candidate<'_>> = to_carry.iter().map(candidate).collect();
+        let candidates: Vec<Candidate<'_>> = to_carry
+            .iter()
+            .map(|(_, uid, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
+            .collect();
         let taken: Vec<&str> = backups.values().map(String::as_str).collect();
         for index in choose(&candidates, &taken, AT_ONCE) {
             let Some((request, uid, location)) = to_carry.get(index).cloned() else { continue };

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequest, Schedule};
+use berth_api::velero::{
+    Backup, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest, Schedule,
+};
 use berth_test_support::peers::{S3, Velero, install_definitions, prepare};
 use berth_test_support::{Berth, ControlPlane, Options};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -196,7 +198,8 @@ async fn sync(
     ensure!(answer.status.success(), "{}", answer.stderr);
     let begun = until("the location to be Available", || async {
         let status = location(client).await?.status;
-        Ok(status.and_then(|status| status.phase).is_some().then(Instant::now))
+        let phase = status.and_then(|status| status.phase);
+        Ok((phase == Some(BackupStorageLocationPhase::Available)).then(Instant::now))
     })
     .await?;
     observer.wait_ended(count, PATIENCE * 3).await?;
@@ -242,8 +245,7 @@ async fn idle(client: &Client, s3: &S3, count: usize, report: &mut Report) -> an
 
 /// Schedules of one time: how long after it the last Backup is there. None of them runs.
 async fn due(client: &Client, berth: &Berth, count: usize, report: &mut Report) -> anyhow::Result<()> {
-    let args =
-        ["annotate", "backupstoragelocations", "default", "-n", NAMESPACE, "berth.dev/hold=a measurement"];
+    let args = ["annotate", "backupstoragelocations", "default", "-n", NAMESPACE, "berth.dev/hold=true"];
     berth.kubectl().run(&args)?;
     let begun = Instant::now();
     // Room for their creation.
