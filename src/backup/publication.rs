@@ -33,6 +33,7 @@ use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
 use super::index::Index;
 use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
+use super::predecessor::Earlier;
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
 use super::volumes::outcomes::Data;
@@ -108,11 +109,16 @@ impl Engine {
             before: None,
         };
         let mut found = layout.look().await?;
-        if let Some(standing) = &found.folder.claim
-            && self.await_deletion(&ours, standing).await?
-        {
-            found = layout.look().await?;
+        let mut is_rest = false;
+        if let Some(deletion) = found.folder.claim.clone() {
+            let earlier = self.await_deletion(&ours, &deletion).await?;
+            if earlier != Earlier::None {
+                found = layout.look().await?;
+                is_rest = earlier == Earlier::Yielded && found.folder.claim.as_ref() == Some(&deletion);
+            }
         }
+        // What a deletion has left to this run is no backup any more, however much of it is there.
+        found.folder.published &= !is_rest;
         let standing = &found.folder.claim;
         let replaces = match (judge(&ours, &found.folder), standing) {
             (Verdict::Ours, _) => return Ok(ours),
@@ -138,7 +144,11 @@ impl Engine {
             // Abort the uploads of the dead run, because a completed one would replace this run's
             // archive.
             self.clear(Place { location, layout, parts, is_taken_over: true }, &ours, None).await;
-            layout.remove(&ours, false).await?;
+            if is_rest {
+                layout.empty(&ours).await?;
+            } else {
+                layout.remove(&ours, false).await?;
+            }
         }
         Ok(ours)
     }

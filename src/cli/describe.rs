@@ -7,7 +7,7 @@ mod spec;
 mod volumes;
 
 pub use backup_json::json as backup_json;
-pub use schedule::{json as schedule_json, text as schedule};
+pub use schedule::{Next, json as schedule_json, text as schedule};
 
 use std::collections::BTreeMap;
 

@@ -13,6 +13,7 @@ use berth_core::affinity::{Decision, Finding};
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::schedule::preview::Others;
 use berth_core::violation::tellable;
 use berth_core::volume::takers::Takers;
 use berth_garden_core as garden;
@@ -33,6 +34,7 @@ use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
 use crate::garden::admission_view::SharedBuckets;
+use crate::lifecycle::schedule::plans::Plans;
 use crate::movers::configuration;
 use crate::movers::ledger::{InForce, Signs};
 use crate::movers::objects::reference;
@@ -57,6 +59,7 @@ struct Caches {
     executor: Executor,
     placing: Placing,
     snapshot_classes: SnapshotClasses,
+    plans: Plans,
     ledger: InForce,
     garden: SharedBuckets,
     namespace: String,
@@ -152,6 +155,10 @@ impl Listers for Shared {
         self.0.store.locations()
     }
 
+    fn schedules(&self) -> Option<Others> {
+        self.0.plans.known()
+    }
+
     fn locations_changed(&self) -> impl Future<Output = ()> + Send {
         self.0.store.locations_changed()
     }
@@ -217,6 +224,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         executor: common.executor,
         placing,
         snapshot_classes: SnapshotClasses::default(),
+        plans: Plans::default(),
         ledger: InForce::new(Signs::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
@@ -284,6 +292,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             caches.ledger.follow(&clients, namespace),
         );
     };
+    let plans = caches.plans.follow(&clients.watch, namespace);
     let buckets = caches.garden.follow(&clients.watch);
     let delay = shutdown_delay.unwrap_or_default();
     let asks_for_certificate = client_ca.is_some();
@@ -293,6 +302,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let serving = server::serve(listener, tls, router(state), intake, stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(watching, keys, sending, looking, movers, buckets); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending, looking, movers, plans, buckets); } => anyhow::bail!("a watch ended"),
     }
 }

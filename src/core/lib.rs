@@ -54,6 +54,7 @@
 //! Used by all of them:
 //!
 //! - [`duration`]: durations as Go writes them.
+//! - [`places`]: who is next where a few things at a time are done in storage locations.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
@@ -74,6 +75,7 @@ pub mod location;
 pub mod mover;
 pub mod namespace;
 pub mod operation;
+pub mod places;
 pub mod policy;
 pub mod queue;
 pub mod reading;

@@ -18,6 +18,8 @@ pub(super) const FILE: &str = "berth-run.json";
 const LARGEST: u64 = 16 * 1024;
 /// Most files of a folder that are listed. A backup has a dozen.
 const MOST: usize = 1000;
+/// How often a folder is listed again whose claim goes meanwhile.
+const LOOKS: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -89,6 +91,17 @@ impl Layout {
     /// # Errors
     /// When the store fails.
     pub async fn look(&self) -> Result<Found, ClaimError> {
+        for _ in 0..LOOKS {
+            let found = self.look_once().await?;
+            // The claim goes last: what was listed beside it is gone, too.
+            if found.folder.claim.is_some() || !found.files.contains(FILE) {
+                return Ok(found);
+            }
+        }
+        self.look_once().await
+    }
+
+    async fn look_once(&self) -> Result<Found, ClaimError> {
         let folder = self.folder();
         let listed = self.store().list(Some(&folder)).take(MOST).map_ok(|object| object.location);
         let listed: Vec<Path> = listed.try_collect().await.map_err(ClaimError::Store)?;

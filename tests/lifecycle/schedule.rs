@@ -246,3 +246,29 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
         assert!(!answer.status.success() && answer.stderr.contains("limits of history"), "{}", answer.stderr);
     }
 }
+
+#[test]
+fn who_creates_a_schedule_is_told_what_others_take_then_and_so_is_who_asks_later() {
+    let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "colliding")).unwrap();
+    let (ns, kubectl) = (berth.namespace(), berth.kubectl());
+    let of = |name: &str, expression: &str, namespace: &str| {
+        schedule(name, expression, json!({"template": {"includedNamespaces": [namespace]}}))
+    };
+    let others = [of("monthly", "58 1 1 * *", "def*"), of("elsewhere", "0 2 1 * *", "kube-public")];
+    assert!(kubectl.create(ns, &others).unwrap().status.success());
+    let daily = of("daily", "0 2 1 * *", "default");
+    let told = "berth: Schedule monthly, which also takes default, runs within 5 minutes of each of these times: one waits for the other";
+    wait_for("the webhook to know the other Schedules", PATIENCE, || {
+        let args = ["create", "--dry-run=server", "-n", ns, "-f", "-"];
+        let answer = kubectl.answer(&args, &daily.to_string())?;
+        Ok(answer.warnings().iter().any(|line| line == told).then_some(()))
+    })
+    .unwrap();
+    let answer = kubectl.create(ns, &[daily]).unwrap();
+    let warnings = answer.warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    let described = crate::cli::said(&berth, &["schedule", "describe", "daily"]);
+    assert!(described.contains("Meets:     monthly, which also takes default: each time\n"), "{described}");
+    let described = crate::cli::said(&berth, &["schedule", "describe", "elsewhere"]);
+    assert!(described.contains("Next:") && !described.contains("Meets:"), "{described}");
+}

@@ -54,6 +54,7 @@ const ROLES: &[Role] = &[
             ),
             ("finding the node-agents' configuration", Symptom::Blind("DaemonSet")),
             ("its certificate: without, never ready", Symptom::NotReady),
+            ("telling who creates a Schedule what others take at its times", Symptom::Blind("Schedule")),
         ],
     },
     Role {

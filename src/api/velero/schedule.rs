@@ -1,9 +1,11 @@
 //! Schedule (source: Velero's `pkg/apis/velero/v1/schedule_types.go`, 1.18).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use berth_core::cron::Cron;
 use berth_core::retention::History;
+use berth_core::schedule::preview::Planned;
 use berth_core::schedule::{self, Concurrency, backup_name};
 use berth_core::violation::{Field, Violations, tellable};
 use jiff::{SignedDuration, Timestamp};
@@ -13,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Backup, BackupSpec};
+use crate::parse::backup_namespaces;
 use crate::{GoDuration, keys};
 
 /// Creates a Backup at each time of a cron expression.
@@ -185,6 +188,13 @@ impl Schedule {
             deadline: steering.deadline,
             jitter: steering.jitter,
         }
+    }
+
+    /// When it will create Backups, and of which namespaces. `None`: it creates none as it is, because
+    /// it is paused or faulty.
+    pub fn planned(&self) -> Option<Planned> {
+        let namespaces = backup_namespaces(&self.spec.template).ok()?;
+        self.decided().planned(Arc::new(namespaces))
     }
 
     /// What its status is to say of it. An annotation that cannot be read is told, and stops
