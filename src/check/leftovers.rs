@@ -564,10 +564,11 @@ async fn read<K: Clone, T>(
     let mut params = ListParams::default().limit(PAGE);
     let mut all = Vec::new();
     loop {
+        let is_first = params.continue_token.is_none();
         let page = timeout(LIST, ask(&params)).await.context("the API server did not answer in time")?;
         let page = match page {
             Ok(page) => page,
-            Err(error) if is_not_found(&error) && all.is_empty() && matches!(absent, Absent::Empty) => {
+            Err(error) if is_not_found(&error) && is_first && matches!(absent, Absent::Empty) => {
                 return Ok(Read { all, is_cut: false });
             }
             Err(error) => return Err(anyhow!(chain(&error))),
@@ -759,7 +760,7 @@ mod tests {
         assert!(found.all.is_empty() && !found.is_cut);
         let api = Scripted::new()
             .next(get(path).answers(page("VolumeSnapshotContentList", &["a"], "more")))
-            .next(get(path).refuses(404));
+            .next(get(path).page("more").refuses(404));
         assert!(list(&contents(&api.client("velero")), Absent::Empty).await.is_err());
         let api = Scripted::new().once(get(BACKUPS).refuses(404));
         let backups = dynamic::<Backup>(&api.client("velero"), None);

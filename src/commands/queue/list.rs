@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use berth_core::queue::Reason;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::watch::{Receiver, Sender};
 
 use super::operations::Operations;
 use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
@@ -39,7 +39,7 @@ pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) 
     loop {
         let known = leader(&here.client, &here.namespace).await;
         let store = BackupCache::new(known.settings.clone());
-        let (waiting, read) = (watch::Sender::default(), watch::Sender::default());
+        let (waiting, read) = (Sender::default(), Sender::default());
         tokio::select! {
             shown = show_changes(here, &store, &known, (&waiting, read.subscribe()), output) => shown?,
             () = follow(here, waiting.subscribe(), &read) => anyhow::bail!("the reading of operations ended"),
@@ -54,7 +54,7 @@ type Known = HashMap<String, Operations>;
 
 /// Reads the operations of these Backups again and again, beside what is shown meanwhile. Runs for
 /// ever.
-async fn follow(here: &Here, mut waiting: watch::Receiver<Vec<After>>, read: &watch::Sender<Known>) {
+async fn follow(here: &Here, mut waiting: Receiver<Vec<After>>, read: &Sender<Known>) {
     loop {
         let is_any = waiting.wait_for(|waiting| !waiting.is_empty()).await.is_ok();
         if !is_any {
@@ -73,7 +73,7 @@ async fn show_changes(
     here: &Here,
     store: &BackupCache,
     known: &Leader,
-    (waiting, mut read): (&watch::Sender<Vec<After>>, watch::Receiver<Known>),
+    (waiting, mut read): (&Sender<Vec<After>>, Receiver<Known>),
     output: Output,
 ) -> anyhow::Result<()> {
     let mut changed = store.changed();
@@ -247,7 +247,7 @@ mod tests {
         });
         let api = Scripted::new().always(get(UPLOADS).answers(list));
         let here = Here { client: api.client("velero"), namespace: "velero".to_owned() };
-        let (waiting, read) = (watch::Sender::default(), watch::Sender::default());
+        let (waiting, read) = (Sender::default(), Sender::default());
         let mut shown = read.subscribe();
         let changes = async {
             tokio::time::sleep(Duration::from_secs(60)).await;

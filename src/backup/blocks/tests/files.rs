@@ -69,13 +69,13 @@ fn site(there: &[Value]) -> Site {
 }
 
 fn with_files(mut pod: Held) -> Held {
-    pod.used.files = vec![FilePod {
+    pod.used.files = Some(FilePod {
         namespace: "shop".to_owned(),
         name: "db".to_owned(),
         uid: "u".to_owned(),
         node: "n".to_owned(),
         volumes: vec![FileVolume { name: "data".to_owned(), claim: None }],
-    }];
+    });
     pod
 }
 
