@@ -131,6 +131,10 @@ keys! {
     /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
     /// backup is deleted. The value is the reason, in words.
     pub const FORGET_VOLUMES: &str = "berth.dev/forget-volumes";
+    /// Annotation of a BackupStorageLocation: when a round of berth's sync last ended with every
+    /// backup of the store in the cluster, RFC 3339. Only the sync writes it, and removes it when a
+    /// round failed, left a backup for later, or skipped one that could still come.
+    pub const ALL_BROUGHT: &str = "berth.dev/all-brought";
     /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
     /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
     pub const INHERITS: &str = "berth.dev/inherits";

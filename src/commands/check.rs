@@ -44,7 +44,7 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
 async fn clean(args: &CheckArgs, cluster: &Cluster) -> anyhow::Result<bool> {
     let before = leftovers::look(cluster).await?;
     let count = before.to_remove().count();
-    if let Some(why) = before.unknown() {
+    for why in before.unknown().into_iter().chain(before.more()) {
         eprintln!("{why}");
     }
     if count == 0 {
@@ -55,11 +55,14 @@ async fn clean(args: &CheckArgs, cluster: &Cluster) -> anyhow::Result<bool> {
     let told: Vec<Leftover> = before.all.clone();
     write_table(&mut std::io::stderr().lock(), &told)?;
     eprintln!("{count} objects are removed, snapshots in the storage with their objects");
+    eprintln!(
+        "names and labels are no proof, because whoever may change an object gives it labels: look at each"
+    );
     if !confirmed(args.confirm)? {
         return Ok(true);
     }
     eprintln!(
-        "waiting until every storage location has been synced twice, because a sync may bring a Backup back"
+        "waiting until berth's sync has brought all of every storage location twice, because it may bring a Backup back"
     );
     leftovers::wait_synced(cluster, &before).await?;
     let now = leftovers::look(cluster).await?;

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Younger objects are left: whoever made one may not have come to its end.
 pub const YOUNG: SignedDuration = SignedDuration::from_mins(15);
-/// A location that was synced longer ago than this says nothing about what is in its store.
+/// A location all of whose backups were brought longer ago than this says nothing about what is in its store.
 pub const SYNCED: SignedDuration = SignedDuration::from_hours(1);
 
 /// What stands in the cluster now.
@@ -28,7 +28,7 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Synced {
     pub is_available: bool,
-    /// When it was last synced.
+    /// When berth's sync last ended with every backup of its store in the cluster.
     pub at: Option<Timestamp>,
 }
 
@@ -72,17 +72,41 @@ pub struct Found {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A VolumeSnapshot. `is_made`: a backup has made it, by its name or by the label of the UID.
-    /// `policy`: of its content, if it has one.
-    Snapshot { is_made: bool, policy: Option<Policy> },
+    /// A VolumeSnapshot. `is_made`: a backup has made it, by its name and its labels; labels alone
+    /// can be given to somebody's own. `content`: its content, if it has one.
+    Snapshot { is_made: bool, content: Option<Content> },
     /// A VolumeSnapshotContent.
-    Content { snapshot: OfContent, policy: Policy },
+    Content { snapshot: OfContent, content: Content },
     /// A DataUpload. `is_made`: a backup has made it, by its owner or by the label of the UID.
     Upload { is_made: bool },
     /// A claim that a node-agent has made for a DataUpload, which owns it.
     Claim { is_owner_there: bool },
     /// A VolumeSnapshot that a node-agent has made for a DataUpload, which does not own it.
-    Copy(OfCopy),
+    /// `is_shared`: another content has the snapshot of its content.
+    Copy { of: OfCopy, is_shared: bool },
+}
+
+/// What decides about the deletion of a content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub policy: Policy,
+    /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that was
+    /// there before.
+    pub is_taken: bool,
+    /// Another content has the same snapshot.
+    pub is_shared: bool,
+}
+
+impl Content {
+    fn doubt(self) -> Option<Doubt> {
+        if self.policy == Policy::Retain {
+            Some(Doubt::Retained)
+        } else if !self.is_taken {
+            Some(Doubt::Brought)
+        } else {
+            self.is_shared.then_some(Doubt::Shared)
+        }
+    }
 }
 
 /// The VolumeSnapshot of a content.
@@ -119,8 +143,14 @@ pub enum Verdict {
 pub enum Doubt {
     /// Its snapshot is to stay in the storage.
     Retained,
+    /// Its snapshot was not taken for it.
+    Brought,
+    /// Another content has its snapshot, too.
+    Shared,
     /// A location may still bring its Backup.
     Unsynced,
+    /// There are more objects than were read.
+    Unread,
     /// Nothing says of which DataUpload it was.
     Unnamed,
 }
@@ -131,6 +161,13 @@ impl fmt::Display for Doubt {
             Self::Retained => {
                 "its deletion policy is Retain, so somebody may want the snapshot: delete it by hand, after setting Delete if the snapshot is to go, too"
             }
+            Self::Brought => {
+                "its content was made of a snapshot that was there before, so the snapshot may be somebody's own: delete it by hand if it is not"
+            }
+            Self::Shared => {
+                "another VolumeSnapshotContent has the same snapshot: delete by hand the one that is not wanted, after setting Retain if the snapshot is to stay"
+            }
+            Self::Unread => "there are more objects than were read, and one of these may need it",
             Self::Unsynced => "a storage location may still bring its Backup",
             Self::Unnamed => {
                 "a data mover seems to have made it for a DataUpload that is gone: delete it by hand if that is so"
@@ -159,16 +196,17 @@ pub fn judge(found: &Found, known: &Known, now: Timestamp) -> Verdict {
                 Verdict::Remove
             }
         }
-        What::Copy(OfCopy::Left) => Verdict::Remove,
-        What::Copy(OfCopy::Gone) => Verdict::Tell(Doubt::Unnamed),
-        What::Copy(OfCopy::Kept) => Verdict::Leave,
+        What::Copy { of: OfCopy::Left, is_shared: true } => Verdict::Tell(Doubt::Shared),
+        What::Copy { of: OfCopy::Left, .. } => Verdict::Remove,
+        What::Copy { of: OfCopy::Gone, .. } => Verdict::Tell(Doubt::Unnamed),
+        What::Copy { of: OfCopy::Kept, .. } => Verdict::Leave,
         _ if !is_of_lost => Verdict::Leave,
         What::Snapshot { is_made: false, .. } | What::Upload { is_made: false } => Verdict::Leave,
-        What::Snapshot { policy: Some(Policy::Retain), .. } => Verdict::Tell(Doubt::Retained),
-        What::Snapshot { .. } | What::Upload { .. } => remove,
         What::Content { snapshot: OfContent::There | OfContent::Never, .. } => Verdict::Leave,
-        What::Content { policy: Policy::Retain, .. } => Verdict::Tell(Doubt::Retained),
-        What::Content { .. } => remove,
+        What::Snapshot { content: Some(content), .. } | What::Content { content, .. } => {
+            content.doubt().map_or(remove, Verdict::Tell)
+        }
+        What::Snapshot { .. } | What::Upload { .. } => remove,
     }
 }
 
@@ -196,42 +234,50 @@ mod tests {
         }
     }
 
-    const SNAPSHOT: What = What::Snapshot { is_made: true, policy: Some(Policy::Delete) };
+    const TAKEN: Content = Content { policy: Policy::Delete, is_taken: true, is_shared: false };
+    const RETAINED: Content = Content { policy: Policy::Retain, ..TAKEN };
+    const BROUGHT: Content = Content { is_taken: false, ..TAKEN };
+    const SHARED: Content = Content { is_shared: true, ..TAKEN };
+    const SNAPSHOT: What = What::Snapshot { is_made: true, content: Some(TAKEN) };
     const UPLOAD: What = What::Upload { is_made: true };
-    const CONTENT: What = What::Content { snapshot: OfContent::Gone, policy: Policy::Delete };
+    const CONTENT: What = What::Content { snapshot: OfContent::Gone, content: TAKEN };
 
     #[test]
     fn each_object_gets_the_verdict_of_its_row() {
-        let content = |snapshot, policy| of(What::Content { snapshot, policy });
+        let content = |snapshot, content| of(What::Content { snapshot, content });
+        let snapshot = |content| of(What::Snapshot { is_made: true, content });
+        let copy = |of_copy, is_shared| of(What::Copy { of: of_copy, is_shared });
         let unsynced = Known { unsynced: BTreeSet::from(["default".to_owned()]), ..known() };
         let unsynced = |found: Found| (found, unsynced.clone());
         let rows = [
             ((of(SNAPSHOT), known()), Verdict::Remove),
             // It has no content yet, and gets none any more.
-            ((of(What::Snapshot { is_made: true, policy: None }), known()), Verdict::Remove),
-            (
-                (of(What::Snapshot { is_made: true, policy: Some(Policy::Retain) }), known()),
-                Verdict::Tell(Doubt::Retained),
-            ),
+            ((snapshot(None), known()), Verdict::Remove),
+            ((snapshot(Some(RETAINED)), known()), Verdict::Tell(Doubt::Retained)),
+            ((snapshot(Some(BROUGHT)), known()), Verdict::Tell(Doubt::Brought)),
+            ((snapshot(Some(SHARED)), known()), Verdict::Tell(Doubt::Shared)),
             // Somebody's own, with a label that was copied from a claim.
-            ((of(What::Snapshot { is_made: false, policy: Some(Policy::Delete) }), known()), Verdict::Leave),
-            ((content(OfContent::Gone, Policy::Delete), known()), Verdict::Remove),
-            ((content(OfContent::Gone, Policy::Retain), known()), Verdict::Tell(Doubt::Retained)),
-            ((content(OfContent::There, Policy::Delete), known()), Verdict::Leave),
-            ((content(OfContent::There, Policy::Retain), known()), Verdict::Leave),
-            ((content(OfContent::Never, Policy::Delete), known()), Verdict::Leave),
+            ((of(What::Snapshot { is_made: false, content: Some(TAKEN) }), known()), Verdict::Leave),
+            ((content(OfContent::Gone, TAKEN), known()), Verdict::Remove),
+            ((content(OfContent::Gone, RETAINED), known()), Verdict::Tell(Doubt::Retained)),
+            ((content(OfContent::Gone, BROUGHT), known()), Verdict::Tell(Doubt::Brought)),
+            ((content(OfContent::Gone, SHARED), known()), Verdict::Tell(Doubt::Shared)),
+            ((content(OfContent::There, TAKEN), known()), Verdict::Leave),
+            ((content(OfContent::There, RETAINED), known()), Verdict::Leave),
+            ((content(OfContent::Never, TAKEN), known()), Verdict::Leave),
             ((of(UPLOAD), known()), Verdict::Remove),
             ((of(What::Upload { is_made: false }), known()), Verdict::Leave),
             ((of(What::Claim { is_owner_there: true }), known()), Verdict::Leave),
             ((of(What::Claim { is_owner_there: false }), known()), Verdict::Remove),
-            ((of(What::Copy(OfCopy::Left)), known()), Verdict::Remove),
-            ((of(What::Copy(OfCopy::Kept)), known()), Verdict::Leave),
-            ((of(What::Copy(OfCopy::Gone)), known()), Verdict::Tell(Doubt::Unnamed)),
+            ((copy(OfCopy::Left, false), known()), Verdict::Remove),
+            ((copy(OfCopy::Left, true), known()), Verdict::Tell(Doubt::Shared)),
+            ((copy(OfCopy::Kept, false), known()), Verdict::Leave),
+            ((copy(OfCopy::Gone, false), known()), Verdict::Tell(Doubt::Unnamed)),
             // A location may bring the Backup.
             (unsynced(of(SNAPSHOT)), Verdict::Tell(Doubt::Unsynced)),
             (unsynced(of(UPLOAD)), Verdict::Tell(Doubt::Unsynced)),
             (unsynced(of(CONTENT)), Verdict::Tell(Doubt::Unsynced)),
-            (unsynced(content(OfContent::Gone, Policy::Retain)), Verdict::Tell(Doubt::Retained)),
+            (unsynced(content(OfContent::Gone, RETAINED)), Verdict::Tell(Doubt::Retained)),
             (unsynced(of(What::Claim { is_owner_there: false })), Verdict::Remove),
             // A restore's own.
             ((Found { is_restored: true, ..of(SNAPSHOT) }, known()), Verdict::Leave),
@@ -266,16 +312,16 @@ mod tests {
     }
 
     fn any_what() -> impl Strategy<Value = What> {
-        let policy = prop_oneof![Just(Policy::Delete), Just(Policy::Retain)];
+        let content = prop_oneof![Just(TAKEN), Just(RETAINED), Just(BROUGHT), Just(SHARED)];
         let of_content = prop_oneof![Just(OfContent::There), Just(OfContent::Gone), Just(OfContent::Never)];
         let of_copy = prop_oneof![Just(OfCopy::Left), Just(OfCopy::Gone), Just(OfCopy::Kept)];
         prop_oneof![
-            (any::<bool>(), prop::option::of(policy.clone()))
-                .prop_map(|(is_made, policy)| What::Snapshot { is_made, policy }),
-            (of_content, policy).prop_map(|(snapshot, policy)| What::Content { snapshot, policy }),
+            (any::<bool>(), prop::option::of(content.clone()))
+                .prop_map(|(is_made, content)| What::Snapshot { is_made, content }),
+            (of_content, content).prop_map(|(snapshot, content)| What::Content { snapshot, content }),
             any::<bool>().prop_map(|is_made| What::Upload { is_made }),
             any::<bool>().prop_map(|is_owner_there| What::Claim { is_owner_there }),
-            of_copy.prop_map(What::Copy),
+            (of_copy, any::<bool>()).prop_map(|(of, is_shared)| What::Copy { of, is_shared }),
         ]
     }
 
@@ -295,14 +341,12 @@ mod tests {
             if judge(&found, &known, NOW) == Verdict::Remove {
                 prop_assert!(!is_going && age.is_some_and(|age| age >= 900));
                 // What has an owner is judged by that one.
-                if !matches!(what, What::Claim { .. } | What::Copy(_)) {
+                if !matches!(what, What::Claim { .. } | What::Copy { .. }) {
                     prop_assert!(found.backup == "gone" && found.backup_uid != "u-1" && !is_restored && is_synced);
                 }
-                let is_retained = matches!(
-                    what,
-                    What::Snapshot { policy: Some(Policy::Retain), .. } | What::Content { policy: Policy::Retain, .. }
-                );
-                prop_assert!(!is_retained);
+                if let What::Snapshot { content: Some(content), .. } | What::Content { content, .. } = what {
+                    prop_assert_eq!(content, TAKEN);
+                }
             }
         }
     }

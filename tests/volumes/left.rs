@@ -56,7 +56,7 @@ fn content(berth: &Berth, name: &str, backup: &str, policy: &str, of: &str) {
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {"name": name, "labels": labels(backup)},
             "spec": {
-                "deletionPolicy": policy, "driver": "d", "source": {"snapshotHandle": name},
+                "deletionPolicy": policy, "driver": "d", "source": {"volumeHandle": name},
                 "volumeSnapshotRef": {"namespace": "shop", "name": name, "uid": of},
             },
         }),

@@ -205,21 +205,34 @@ impl Upload {
 /// # Errors
 /// When they cannot be listed.
 pub async fn of_backup(client: &Client, namespace: &str, uid: &str) -> anyhow::Result<Vec<Upload>> {
+    let mut found = Vec::new();
+    each_of_backup(client, namespace, uid, |upload| found.push(upload)).await?;
+    Ok(found)
+}
+
+/// Reads the DataUploads of a Backup one after the other.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn each_of_backup(
+    client: &Client,
+    namespace: &str,
+    uid: &str,
+    mut take: impl FnMut(Upload),
+) -> anyhow::Result<()> {
     let api = api(client, namespace);
     let mut params = ListParams::default().labels(&format!("{}={uid}", keys::BACKUP_UID)).limit(PAGE);
-    let mut found = Vec::new();
     for _ in 0..PAGES {
         let page = match timeout(CALL, api.list(&params)).await {
             Ok(Ok(page)) => page,
-            Ok(Err(error)) if crate::client::is_not_found(&error) => return Ok(found),
+            Ok(Err(error)) if crate::client::is_not_found(&error) => return Ok(()),
             Ok(Err(error)) => return Err(error).context("failed to list the DataUploads of the backup"),
             Err(_) => anyhow::bail!("the API server did not list the DataUploads of the backup in time"),
         };
-        let ours = page.items.into_iter().filter(|object| is_of(object, uid));
-        found.extend(ours.map(Upload::read));
+        page.items.into_iter().filter(|object| is_of(object, uid)).map(Upload::read).for_each(&mut take);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
+            None => return Ok(()),
         }
     }
     anyhow::bail!("there are more than {} DataUploads of the backup", PAGES * PAGE as usize)

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use berth_core::operation::Counts;
+use berth_core::operation::{Counts, Standing};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Here;
-use crate::backup::operations::uploads::{Upload, of_backup};
+use crate::backup::operations::uploads::{Upload, each_of_backup};
 use crate::cli::plan::size;
 use crate::queue::seen::After;
 
@@ -52,36 +52,45 @@ impl fmt::Display for Operations {
 }
 
 impl Operations {
-    fn of(after: &After, uploads: &[Upload], now: Timestamp) -> Self {
-        let standings = uploads.iter().map(|upload| upload.standing(after.limit, now));
-        let counts = Counts::of(standings, after.operations.attempted);
-        let progress = uploads.iter().map(Upload::progress);
-        let (done, total) = progress.fold((0_u64, 0_u64), |(done, total), (of_done, of_total)| {
-            (done.saturating_add(of_done), total.saturating_add(of_total))
-        });
-        let is_known = |bytes: u64| (total > 0).then_some(bytes);
-        Self { bytes_done: is_known(done), bytes_total: is_known(total), ..Self::from(counts) }
+    fn of(after: &After, seen: &Seen) -> Self {
+        let counts = Counts::of(seen.standings.iter().copied(), after.operations.attempted);
+        let is_known = |bytes: u64| (seen.total > 0).then_some(bytes);
+        Self { bytes_done: is_known(seen.done), bytes_total: is_known(seen.total), ..Self::from(counts) }
+    }
+}
+
+/// What is kept of the DataUploads of one Backup while they are read.
+#[derive(Default)]
+struct Seen {
+    standings: Vec<Standing>,
+    done: u64,
+    total: u64,
+}
+
+impl Seen {
+    fn note(&mut self, upload: &Upload, after: &After, now: Timestamp) {
+        let (done, total) = upload.progress();
+        self.standings.push(upload.standing(after.limit, now));
+        (self.done, self.total) = (self.done.saturating_add(done), self.total.saturating_add(total));
     }
 }
 
 /// By UID of the Backup. Those that cannot be read are left out, and their status says what it says.
 pub async fn read(here: &Here, after: &[After], now: Timestamp) -> HashMap<String, Operations> {
-    let one = |after: &After| {
-        let uid = after.uid.clone();
-        async move {
-            let found = of_backup(&here.client, &here.namespace, &uid).await;
-            (uid, found)
-        }
+    let one = |after: After| async move {
+        let mut seen = Seen::default();
+        let note = |upload: Upload| seen.note(&upload, &after, now);
+        let read = each_of_backup(&here.client, &here.namespace, &after.uid, note).await;
+        (after.uid.clone(), read.map(|()| Operations::of(&after, &seen)))
     };
-    let reading = futures::stream::iter(after.iter().take(MOST)).map(one).buffer_unordered(AT_ONCE);
-    let read: HashMap<_, _> = reading.collect().await;
+    let first: Vec<After> = after.iter().take(MOST).cloned().collect();
+    let mut reading = futures::stream::iter(first).map(one).buffer_unordered(AT_ONCE);
     let mut found = HashMap::new();
     let mut failed = None;
-    for after in after {
-        match read.get(&after.uid) {
-            Some(Ok(uploads)) => drop(found.insert(after.uid.clone(), Operations::of(after, uploads, now))),
-            Some(Err(error)) => failed = Some(error),
-            None => {}
+    while let Some((uid, read)) = reading.next().await {
+        match read {
+            Ok(operations) => drop(found.insert(uid, operations)),
+            Err(error) => failed = Some(error),
         }
     }
     if let Some(error) = failed {
@@ -136,7 +145,9 @@ mod tests {
         ] {
             let uploads: Vec<Upload> =
                 uploads.into_iter().map(|(name, status)| upload(name, status)).collect();
-            assert_eq!(Operations::of(&after, &uploads, now).to_string(), told);
+            let mut seen = Seen::default();
+            uploads.iter().for_each(|upload| seen.note(upload, &after, now));
+            assert_eq!(Operations::of(&after, &seen).to_string(), told);
         }
         assert_eq!(Operations::from(after.operations).to_string(), "0 of 4");
         let shown = serde_json::to_value(Operations {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::sync::{Doubtful, Plan, Skip, Tag};
@@ -28,6 +29,15 @@ const MOST_FAILURES: usize = 10;
 const LISTED_FROM: usize = 50;
 /// Names of one round that are logged one by one.
 const MOST_TOLD: usize = 20;
+
+/// What a round could not bring.
+#[derive(Default)]
+struct Left {
+    /// The store or the API server failed.
+    failed: bool,
+    /// The round has brought enough.
+    later: bool,
+}
 
 impl Sync<'_> {
     pub(super) async fn round(&self, location: &BackupStorageLocation, past: &mut Past) {
@@ -69,10 +79,11 @@ impl Sync<'_> {
         let after = lifecycle.known.standings(&name);
         let plan = past.memory.plan(&listing, &before, &after, Timestamp::now());
         self.tell_names(location, &plan, past);
-        let mut failed = self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
+        let Left { mut failed, later } =
+            self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
         failed |= !self.remove(location, &stored, &plan.doubtful, past).await;
         self.repair(location, &stored, past).await;
-        self.note(location).await;
+        self.note(location, !(failed || later) && past.memory.has_all(&listing, &plan)).await;
         let counts = past.memory.skipped();
         let count = |why: Skip| counts.get(&why).copied().unwrap_or(0);
         lifecycle.sync_metrics.round(&name, count, Timestamp::now());
@@ -111,7 +122,7 @@ impl Sync<'_> {
         self.lifecycle.events.tell_about(What::NotSynced, reference(location), note);
     }
 
-    /// Reads what is new, and creates its Backups. `true`: some are left for a later round.
+    /// Reads what is new, and creates its Backups.
     async fn create(
         &self,
         location: &BackupStorageLocation,
@@ -120,9 +131,9 @@ impl Sync<'_> {
         folders: usize,
         past: &mut Past,
         last: Option<Timestamp>,
-    ) -> anyhow::Result<bool> {
+    ) -> anyhow::Result<Left> {
         if plan.read.is_empty() {
-            return Ok(false);
+            return Ok(Left::default());
         }
         let name = location.name_any();
         let period = self.period(location).unwrap_or(SignedDuration::ZERO);
@@ -198,7 +209,7 @@ impl Sync<'_> {
         if created > 0 {
             info!(location = name, created, "created Backups that the store has");
         }
-        Ok(failures > 0)
+        Ok(Left { failed: failures > 0, later: later > 0 })
     }
 
     /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
@@ -279,11 +290,15 @@ impl Sync<'_> {
         }
     }
 
-    /// Writes `lastSyncedTime`.
-    async fn note(&self, location: &BackupStorageLocation) {
+    /// Writes `lastSyncedTime`, and whether the cluster has every backup of the store.
+    async fn note(&self, location: &BackupStorageLocation, has_all: bool) {
         let api: Api<BackupStorageLocation> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
-        let change = json!({"status": {"lastSyncedTime": Time(Timestamp::now())}});
+        let now = Timestamp::now();
+        let change = json!({
+            "metadata": {"annotations": {keys::ALL_BROUGHT: has_all.then(|| now.to_string())}},
+            "status": {"lastSyncedTime": Time(now)},
+        });
         let uid = location.metadata.uid.as_deref();
         match patch(&api, Write::to(&location.name_any()).uid(uid), change).await {
             Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}
