@@ -195,7 +195,7 @@ async fn a_piece_that_has_not_what_the_index_says_denies_nothing() {
     let nodes = member(&[("nodes/cluster/a", pod("a"))]);
     // Objects of another type, blocks of zeros, and nothing at all.
     let mut zeros = GzEncoder::new(Vec::new(), Compression::none());
-    zeros.write_all(&vec![0; 512]).unwrap();
+    zeros.write_all(&[0; 512]).unwrap();
     let zeros = zeros.finish().unwrap();
     let nothing = GzEncoder::new(Vec::new(), Compression::none()).finish().unwrap();
     for piece in [nodes, zeros, nothing] {
