@@ -10,9 +10,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// The same, but for those that are `kept`.
 pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
-    // Characters without width, and those that turn the direction of what follows them, hide text, too.
-    let is_unseen = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-    let is_escaped = |c: char| (c.is_control() || is_unseen(c)) && !kept.contains(&c);
+    let is_escaped = |c: char| is_steering(c) && !kept.contains(&c);
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
@@ -21,6 +19,28 @@ pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
         if is_escaped(c) { told.extend(c.escape_default()) } else { told.push(c) }
     }
     Cow::Owned(told)
+}
+
+/// JSON as other JSON that says the same and has escapes for such characters, which stand nowhere but
+/// in its strings. Line feeds between its tokens stay.
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
+    let is_escaped = |c: char| is_steering(c) && !matches!(c, '\n' | '\t');
+    if !json.contains(is_escaped) {
+        return Cow::Borrowed(json);
+    }
+    let mut told = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        // None of them takes more than four digits.
+        if is_escaped(c) { told.push_str(&format!("\\u{:04x}", u32::from(c))) } else { told.push(c) }
+    }
+    Cow::Owned(told)
+}
+
+/// Characters that control a terminal. Those without width, and those that turn the direction of what
+/// follows them, hide text, too.
+fn is_steering(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// An error with its causes in one line, for logs, failure reasons and terminals: what a server says

@@ -36,8 +36,8 @@ pub trait MoverListers: Send + Sync + 'static {
     fn configuration(&self) -> Option<String>;
     /// Reclaim policies by name of the StorageClass. `None`: the classes have not been listed yet.
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>>;
-    /// Who could take the data of volumes.
-    fn takers(&self) -> Takers;
+    /// Lends who could take the data of volumes.
+    fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T;
 }
 
 /// Read access to what a replica has cached about shared buckets.

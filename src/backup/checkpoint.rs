@@ -43,6 +43,9 @@ pub const NOTES: usize = HEAD + (8 << 20);
 const MOST_TEXT: u64 = 256 << 20;
 /// Most bytes of each other part as text, except the names.
 const MOST_TOLD: u64 = 32 << 20;
+/// Most bytes of the index as text. One that is longer is not kept: the account would be longer than
+/// [`MOST_TOLD`], so that no run could go on from the checkpoint.
+const MOST_INDEX: u64 = 16 << 20;
 /// Most bytes, as text, of what a run remembers where it is read outside a counted run.
 const MOST_NOTED: u64 = 8 << 20;
 /// Most bytes of an archive; no store takes more.
@@ -333,6 +336,7 @@ impl Checkpoint {
     pub fn content(self) -> std::io::Result<PutPayload> {
         let Self { run, scope, uploaded, tail, is_whole, is_collected, balance, remembered, lines } = self;
         let Balance { extents, names, count, index } = balance;
+        let index = index.within(MOST_INDEX);
         let remembered: Bytes = gzip_json(&remembered)?.into();
         let upload = uploaded.upload.clone();
         let account: Bytes =

@@ -7,9 +7,11 @@
 //! read as a whole; in the index of a much larger one, neighbours are joined.
 
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read};
+use std::fmt;
+use std::io::{self, BufReader, Read, Write};
 
 use anyhow::{Context as _, ensure};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::log::gzip_json;
@@ -23,6 +25,12 @@ const NARROW: u64 = 256 << 10;
 const WIDEST: u64 = 16 << 20;
 /// Most bytes of an index that is read, as text.
 const MOST_TEXT: u64 = 32 << 20;
+/// Most spans, and most types, that are read.
+const MOST_SPANS: usize = MOST / SPAN;
+/// Most pieces of an archive, and most bytes in them, that are read because an index names them. Each
+/// piece is a request.
+const MOST_PIECES: usize = 64;
+const MOST_NAMED: u64 = 64 << 20;
 /// Changes when readers of this version could not read it.
 const VERSION: u32 = 1;
 
@@ -44,6 +52,12 @@ pub struct Piece {
     pub to: u64,
 }
 
+/// Whether one lookup may read all of these.
+pub fn are_few(pieces: &[Piece]) -> bool {
+    let lengths = pieces.iter().map(|Piece { from, to }| to.saturating_sub(*from));
+    pieces.len() <= MOST_PIECES && lengths.fold(0, u64::saturating_add) <= MOST_NAMED
+}
+
 /// By the types' qualified names; in the order of the archive.
 type ByType = BTreeMap<String, Vec<Span>>;
 
@@ -51,6 +65,7 @@ type ByType = BTreeMap<String, Vec<Span>>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Index {
+    #[serde(deserialize_with = "read_spans")]
     spans: ByType,
     /// Something of the archive is not in it, so it says nothing.
     is_void: bool,
@@ -68,7 +83,87 @@ struct File {
     index: u32,
     /// Size of the archive: the index of another one is of no use.
     bytes: u64,
+    #[serde(deserialize_with = "read_spans")]
     spans: ByType,
+}
+
+/// Reads no more than [`MOST_SPANS`] types and as many spans: anybody who may write to the store may have
+/// written them.
+fn read_spans<'de, D: Deserializer<'de>>(from: D) -> Result<ByType, D::Error> {
+    from.deserialize_map(Types)
+}
+
+struct Types;
+
+impl<'de> Visitor<'de> for Types {
+    type Value = ByType;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("spans by type")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ByType, A::Error> {
+        let (mut all, mut left) = (ByType::new(), MOST_SPANS);
+        while let Some(resource) = map.next_key::<String>()? {
+            if all.len() >= MOST_SPANS {
+                return Err(A::Error::custom("it has more types than an index may have"));
+            }
+            let spans = map.next_value_seed(Spans(&mut left))?;
+            if all.insert(resource, spans).is_some() {
+                return Err(A::Error::custom("it names a type twice"));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Those of one type, with how many more there may be.
+struct Spans<'a>(&'a mut usize);
+
+impl<'de> DeserializeSeed<'de> for Spans<'_> {
+    type Value = Vec<Span>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Span>, D::Error> {
+        from.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Spans<'_> {
+    type Value = Vec<Span>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of spans")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Span>, A::Error> {
+        let mut spans = Vec::new();
+        while let Some(span) = list.next_element()? {
+            let left = self.0.checked_sub(1);
+            *self.0 = left.ok_or_else(|| A::Error::custom("it has more spans than an index may have"))?;
+            spans.push(span);
+        }
+        Ok(spans)
+    }
+}
+
+/// Counts what is written.
+struct Count(u64);
+
+impl Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(bytes.len() as u64);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes of it as text.
+fn text_of(value: &impl Serialize) -> u64 {
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).map_or(u64::MAX, |()| count.0)
 }
 
 impl Index {
@@ -146,15 +241,26 @@ impl Index {
         self
     }
 
-    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it.
+    /// Void if its text has more than so many bytes.
+    #[must_use]
+    pub fn within(self, most: u64) -> Self {
+        if text_of(&self) > most { Self::void() } else { self }
+    }
+
+    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it, or it
+    /// is longer than readers read.
     ///
     /// # Errors
     /// Never in practice: memory does not refuse writes.
-    pub fn file(&self, bytes: u64) -> std::io::Result<Option<Vec<u8>>> {
+    pub fn file(&self, bytes: u64) -> io::Result<Option<Vec<u8>>> {
         if self.is_void || self.spans.is_empty() {
             return Ok(None);
         }
-        gzip_json(&File { index: VERSION, bytes, spans: self.spans.clone() }).map(Some)
+        let file = File { index: VERSION, bytes, spans: self.spans.clone() };
+        if text_of(&file) >= MOST_TEXT {
+            return Ok(None);
+        }
+        gzip_json(&file).map(Some)
     }
 
     /// Reads an index, unpacked, with the size of its archive. What is none is told by its first
@@ -208,4 +314,4 @@ impl Span {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -255,7 +255,10 @@ impl Engine {
             (Artifact::Logs, lines),
         ];
         let index = stored.index.file(stored.bytes).map_err(Failure::File)?;
-        files.extend(index.map(|index| (Artifact::Index, index)));
+        match index {
+            Some(index) => files.push((Artifact::Index, index)),
+            None => remove_index(layout, claim).await?,
+        }
         let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
         // Wait for every request, because one under way could store a file after its removal.
         for put in join_all(puts).await {
@@ -384,6 +387,19 @@ impl Engine {
         layout.put_artifact(Artifact::Logs, lines).await?;
         layout.put_artifact(Artifact::Results, results).await?;
         Ok(())
+    }
+}
+
+/// Removes the index that an earlier run has stored, where this one has none. It is only a hint, which
+/// is not believed of another archive, so a store that keeps it does not end the backup.
+async fn remove_index(layout: &Layout, claim: &Claim) -> Result<(), ClaimError> {
+    match layout.remove_index(claim).await {
+        Err(ClaimError::Store(error)) => {
+            let name = layout.backup();
+            warn!(%name, error = chain(&error), "could not remove the index of an earlier run");
+            Ok(())
+        }
+        removed => removed,
     }
 }
 

@@ -101,6 +101,7 @@ fn walk(
         }
         ensure!(read == BLOCK, "the archive is cut off within a header, after {entries} entries");
         if header.iter().all(|byte| *byte == 0) {
+            ensure!(is_whole, "the archive ends within a piece of it");
             break;
         }
         ensure!(

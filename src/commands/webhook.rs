@@ -103,12 +103,12 @@ impl MoverListers for Shared {
         self.0.placing.fleet.read(|state| state.has_classes().then(|| state.reclaim_policies()))
     }
 
-    fn takers(&self) -> Takers {
-        let drivers = self.0.snapshot_classes.drivers();
-        self.0.placing.fleet.read(|state| Takers {
-            agents: state.has_agents(),
-            drivers,
-            provisioners: state.provisioners(),
+    fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T {
+        self.0.snapshot_classes.read(|drivers| {
+            self.0.placing.fleet.read(|state| {
+                let (agents, provisioners) = (state.has_agents(), state.provisioners());
+                look(&Takers { agents, drivers, provisioners })
+            })
         })
     }
 }

@@ -117,9 +117,9 @@ impl State {
         self.synced.agents.then(|| !self.agents.is_empty())
     }
 
-    /// By name of the StorageClass. `None`: they have not been listed yet.
-    pub fn provisioners(&self) -> Option<BTreeMap<String, String>> {
-        let all = || self.classes.iter().map(|(name, class)| (name.clone(), class.provisioner.clone()));
+    /// The StorageClasses, with their provisioners. `None`: they have not been listed yet.
+    pub fn provisioners(&self) -> Option<Vec<(&str, &str)>> {
+        let all = || self.classes.iter().map(|(name, class)| (name.as_str(), class.provisioner.as_str()));
         self.synced.classes.then(|| all().collect())
     }
 

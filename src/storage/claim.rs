@@ -211,6 +211,22 @@ impl Layout {
         failed.map_or(Ok(true), |error| Err(ClaimError::Store(error)))
     }
 
+    /// Removes the index that an earlier run of the backup has stored, if there is one, because a later
+    /// run that makes none would leave it beside an archive of its own.
+    ///
+    /// # Errors
+    /// When another run claims the folder by now, or the store fails.
+    pub async fn remove_index(&self, claim: &Claim) -> Result<(), ClaimError> {
+        let path = self.folder().join(self.artifact_name(Artifact::Index));
+        match self.store().head(&path).await {
+            Ok(_) => {}
+            Err(Error::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(ClaimError::Store(error)),
+        }
+        self.confirm(claim).await?;
+        self.delete(&path).await.map_err(ClaimError::Store)
+    }
+
     /// Removes a file; a missing one is no error.
     pub(super) async fn delete(&self, path: &Path) -> object_store::Result<()> {
         match self.store().delete(path).await {

@@ -36,7 +36,7 @@ pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
         by_berth: listers.runs_backups(),
     };
     let at = Field::root("spec");
-    for gap in takers::gaps(&asked, &listers.takers()) {
+    for gap in listers.with_takers(|takers| takers::gaps(&asked, takers)) {
         found.push(at.child(gap.field), gap.lack.to_string());
     }
     found

@@ -95,6 +95,19 @@ fn a_checkpoint_is_read_as_it_was_written() {
     assert!(Checkpoint::read(other.into()).is_err());
 }
 
+#[test]
+fn an_index_too_long_for_a_checkpoint_does_not_keep_a_run_from_going_on() {
+    for (begin, is_kept) in [('a', true), ('\u{1}', false)] {
+        let mut written = checkpoint();
+        let index = crate::backup::index::tests::full(begin, 300);
+        written.balance.index = index.clone();
+        let read = Checkpoint::read(written.content().unwrap().into()).unwrap();
+        let expected = if is_kept { index } else { Index::void() };
+        assert!(read.balance.index.counted() == expected, "{begin:?}");
+        assert_eq!(read.balance.count, 2, "what is stored is known");
+    }
+}
+
 /// As `forge` writes it, whole and with a digest that is right.
 fn read_forged(forge: impl FnOnce(&mut Checkpoint)) -> anyhow::Result<Checkpoint> {
     let mut forged = checkpoint();

@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Cursor;
+use std::io::{self, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -99,6 +99,112 @@ fn what_is_no_index_is_refused() {
         r#"{"index":1,"bytes":9,"spans":{"pods":[{"first":"b","last":"a","from":5,"to":6}]}}"#,
     ] {
         assert!(Index::read(Cursor::new(text)).is_err(), "{text}");
+    }
+}
+
+/// Repeats one text for ever behind another one, and counts what is read.
+struct Endless {
+    start: Cursor<&'static str>,
+    repeats: &'static str,
+    at: usize,
+    read: usize,
+}
+
+impl Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut length = self.start.read(buffer)?;
+        if length == 0 {
+            for (to, byte) in buffer.iter_mut().zip(self.repeats.bytes().cycle().skip(self.at)) {
+                *to = byte;
+                length += 1;
+            }
+            self.at = (self.at + length) % self.repeats.len();
+        }
+        self.read += length;
+        Ok(length)
+    }
+}
+
+#[test]
+fn of_a_forged_index_no_more_is_read_than_an_index_may_have() {
+    let span = r#"{"first":"a","last":"a","from":0,"to":1}"#;
+    let of = |types: usize, spans: usize| {
+        let spans = vec![span; spans].join(",");
+        let types: Vec<String> = (0..types).map(|i| format!("\"t{i}\":[{spans}]")).collect();
+        let text = format!(r#"{{"index":1,"bytes":1,"spans":{{{}}}}}"#, types.join(","));
+        Index::read(Cursor::new(text)).map(|(index, _)| count(&index)).map_err(|error| format!("{error:#}"))
+    };
+    let most = MOST_SPANS;
+    assert_eq!(of(1, most), Ok(most));
+    assert_eq!(of(most / 2, 2), Ok(most));
+    assert_eq!(of(most, 0), Ok(0));
+    for (types, spans, what) in [(1, most + 1, "spans"), (most / 2, 3, "spans"), (most + 1, 0, "types")] {
+        let said = of(types, spans).unwrap_err();
+        assert!(said.contains(&format!("more {what} than an index may have")), "{said}");
+    }
+    // It ends where there are too many, and not where the text does, which it may never do.
+    let start = Cursor::new(r#"{"index":1,"bytes":1,"spans":{"pods":["#);
+    let repeats = r#"{"first":"a","last":"a","from":0,"to":1},"#;
+    let mut endless = Endless { start, repeats, at: 0, read: 0 };
+    assert!(Index::read(&mut endless).is_err());
+    assert!(endless.read < (most + 1) * repeats.len() + (1 << 16), "{}", endless.read);
+    let mut endless =
+        Endless { start: Cursor::new(r#"{"index":1,"spans":{""#), repeats: "a", at: 0, read: 0 };
+    assert!(Index::read(&mut endless).is_err());
+    assert_eq!(endless.read as u64, MOST_TEXT);
+    let twice = r#"{"index":1,"bytes":1,"spans":{"pods":[],"pods":[]}}"#;
+    assert!(Index::read(Cursor::new(twice)).is_err());
+}
+
+fn count(index: &Index) -> usize {
+    index.spans.values().map(Vec::len).sum()
+}
+
+/// As many spans as there may be, whose keys begin with so many of a character.
+pub fn full(begin: char, length: usize) -> Index {
+    let begin = String::from(begin).repeat(length);
+    let mut index = Index::default();
+    let spans = MOST / (SPAN + 2 * (length + 9));
+    for i in 0..spans as u64 {
+        let at = (1 << 49) + i * WIDEST;
+        index.note("pods", &[format!("{begin}{i:09}")], piece(at, at + 1));
+    }
+    assert_eq!(count(&index), spans);
+    index
+}
+
+#[test]
+fn an_index_that_readers_would_not_read_is_not_stored() {
+    // Of a namespace, and of an object in it.
+    let index = full('a', 63 + 1 + 253);
+    assert_eq!(again(&index, 1 << 50).0, index);
+    // Some names may have any character, and one of these takes six in the text.
+    assert_eq!(full('\u{1}', 300).file(1 << 50).unwrap(), None);
+}
+
+#[test]
+fn an_index_stays_as_it_is_up_to_a_length_and_is_void_beyond() {
+    let mut index = Index::default();
+    index.note("pods", &names(&["a/\"x\""]), piece(1, 2));
+    let length = serde_json::to_string(&index).unwrap().len() as u64;
+    assert_eq!(index.clone().within(length), index);
+    assert_eq!(index.within(length - 1), Index::void());
+}
+
+#[test]
+fn one_lookup_is_few_requests_for_few_bytes() {
+    let pieces = |count: u64, length: u64| -> Vec<Piece> {
+        (0..count).map(|i| piece(i * (length + 1), i * (length + 1) + length)).collect()
+    };
+    for (pieces, expected) in [
+        (pieces(0, 0), true),
+        (pieces(MOST_PIECES as u64, 1), true),
+        (pieces(MOST_PIECES as u64 + 1, 1), false),
+        (pieces(2, MOST_NAMED / 2), true),
+        (pieces(2, MOST_NAMED / 2 + 1), false),
+        (vec![piece(0, u64::MAX), piece(0, u64::MAX)], false),
+    ] {
+        assert_eq!(are_few(&pieces), expected, "{}", pieces.len());
     }
 }
 
@@ -224,15 +330,17 @@ fn streamed(archive: &[u8]) -> BTreeMap<String, Value> {
 fn looked_up(archive: &[u8], index: &Index, wanted: &str) -> anyhow::Result<Option<Value>> {
     let (resource, key) = wanted.split_once('/').unwrap();
     for Piece { from, to } in index.find(resource, key) {
-        let mut found = None;
+        let (mut found, mut has_type) = (None, false);
         let bytes = &archive[usize::try_from(from)?..usize::try_from(to)?];
         visit_piece(MultiGzDecoder::new(bytes), |stored, size, body| {
+            has_type |= stored.resource == resource;
             if stored.to_string() != wanted {
                 return Ok(Next::Go);
             }
             found = Some(object(&stored, size, body)?);
             Ok(Next::Stop)
         })?;
+        assert!(has_type, "{wanted}");
         if found.is_some() {
             return Ok(found);
         }

@@ -141,12 +141,13 @@ impl Fetcher {
     ) -> anyhow::Result<Unpacked<T>> {
         match self.answer(url, None, deadline).await? {
             Unpacked::Missing => Ok(Unpacked::Missing),
-            Unpacked::Read(answer) => read_on(answer, deadline, read).await.map(Unpacked::Read),
+            Unpacked::Read(answer) => read_on(answer, None, deadline, read).await.map(Unpacked::Read),
         }
     }
 
     /// Gives a piece of the artifact, which has `bytes` bytes, as a reader to `read`. `None`: the store
-    /// gives no pieces, or the artifact has another size.
+    /// gives no pieces, or the artifact has another size. However long the answer is, no more is read
+    /// than the piece; one that is shorter is cut off.
     ///
     /// # Errors
     /// As [`Fetcher::stream`].
@@ -165,7 +166,8 @@ impl Fetcher {
         if answer.status() != reqwest::StatusCode::PARTIAL_CONTENT || given != Some(wanted.as_str()) {
             return Ok(None);
         }
-        read_on(answer, deadline, read).await.map(Some)
+        let length = piece.to.saturating_sub(piece.from);
+        read_on(answer, Some(length), deadline, read).await.map(Some)
     }
 
     /// An artifact that is gzip, as text. What is not compressed is taken as it is.
@@ -185,9 +187,10 @@ impl Fetcher {
     }
 }
 
-/// Gives an answer as a reader to `read`, on a thread of its own.
+/// Gives an answer as a reader to `read`, on a thread of its own. `length`: that of a piece.
 async fn read_on<T: Send + 'static>(
     answer: reqwest::Response,
+    mut length: Option<u64>,
     deadline: Instant,
     read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
@@ -195,14 +198,18 @@ async fn read_on<T: Send + 'static>(
     let reader = tokio::task::spawn_blocking(move || read(Pieces { receiver, piece: Bytes::new() }));
     let mut pieces = answer.bytes_stream();
     let feed = async {
-        loop {
+        // What the store sends beyond a piece is not taken.
+        while length != Some(0) {
             let piece = match timeout_at(deadline, pieces.next()).await {
                 Err(_) => Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     "the download took too long: --timeout sets how long it may take",
                 )),
+                Ok(None) if length.is_some() => {
+                    Err(io::Error::other("the store gave less than a piece of the archive"))
+                }
                 Ok(None) => return,
-                Ok(Some(Ok(piece))) => Ok(piece),
+                Ok(Some(Ok(piece))) => Ok(cut(piece, &mut length)),
                 Ok(Some(Err(error))) => {
                     Err(io::Error::other(format!("the download was cut off: {}", error.without_url())))
                 }
@@ -217,6 +224,15 @@ async fn read_on<T: Send + 'static>(
     feed.await;
     drop(sender);
     reader.await.context("the reader of a download ended early")?
+}
+
+/// What arrives, up to the end of the piece that was asked for.
+fn cut(mut arrived: Bytes, left: &mut Option<u64>) -> Bytes {
+    if let Some(left) = left {
+        arrived.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+        *left = left.saturating_sub(arrived.len() as u64);
+    }
+    arrived
 }
 
 /// The beginning of an answer, as text.

@@ -1,11 +1,11 @@
 //! What is stored of a Backup: `berth backup download`, `logs`, `contents` and `diff`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal as _, Write};
+use std::io::{IsTerminal as _, Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::velero::{Backup, BackupPhase};
 use kube::ResourceExt;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::super::person::Person;
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
-use crate::backup::index::{Index, Piece};
+use crate::backup::index::{Index, Piece, are_few};
 use crate::cli::archive::{Next, object, visit, visit_piece};
 use crate::cli::compare::{Change, Digests};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
@@ -212,11 +212,8 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
         .await
 }
 
-/// Most bytes of an archive that are read because its index names them. Where it names more, the
-/// archive is read from its beginning.
-const MOST_NAMED: u64 = 64 << 20;
-
 /// What the index of an archive makes of an object.
+#[derive(Debug, PartialEq)]
 enum LookedUp {
     Found(Value),
     /// The archive has no such object.
@@ -226,6 +223,13 @@ enum LookedUp {
 }
 
 /// Looks an object up by the index of the archive. Whatever fails, the archive itself tells.
+///
+/// That the archive has no such object is believed if the store has an archive of the size that the
+/// index names, and pieces in which the object would be are pieces of it. Otherwise each name that is
+/// typed wrongly would cost the whole archive, which may have many GiB. An index that is older than its
+/// archive, or was copied, is of another size; and whoever may write an index that lies could as well
+/// take the object out of the archive. The message says who denies the object, and what reads the
+/// archive.
 async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str) -> LookedUp {
     let Ok(index) = index else { return LookedUp::Unknown };
     let Some((resource, key)) = wanted.split_once('/') else {
@@ -235,20 +239,31 @@ async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str
         return LookedUp::Unknown;
     };
     let pieces = index.find(resource, key);
-    if pieces.iter().map(|Piece { from, to }| to.saturating_sub(*from)).sum::<u64>() > MOST_NAMED {
+    if !are_few(&pieces) {
         return LookedUp::Unknown;
     }
+    if pieces.is_empty() {
+        // Any piece tells the size of the archive.
+        let first = (Piece { from: 0, to: 1 }, bytes);
+        let read = |mut pieces: Pieces| Ok(pieces.read_exact(&mut [0; 1])?);
+        return match archive.fetcher.piece(&archive.url, first, archive.deadline, read).await {
+            Ok(Some(())) => LookedUp::Nowhere,
+            Ok(None) | Err(_) => LookedUp::Unknown,
+        };
+    }
     for piece in pieces {
-        let wanted = wanted.to_owned();
+        let (wanted, resource) = (wanted.to_owned(), resource.to_owned());
         let search = move |pieces: Pieces| {
-            let mut found = None;
+            let (mut found, mut has_type) = (None, false);
             visit_piece(pieces.unpacked()?, |stored, size, body| {
+                has_type |= stored.resource == resource;
                 if stored.to_string() != wanted {
                     return Ok(Next::Go);
                 }
                 found = Some(object(&stored, size, body)?);
                 Ok(Next::Stop)
             })?;
+            ensure!(has_type, "the piece has no object of the type for which the index names it");
             Ok(found)
         };
         match archive.fetcher.piece(&archive.url, (piece, bytes), archive.deadline, search).await {
@@ -265,9 +280,9 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
     let source = async |artifact| Source::of(person, &backup, artifact, &args.tls, deadline).await;
-    let missing = |wanted: &str| {
+    let missing = |wanted: &str, says: &str| {
         anyhow!(
-            "Backup {} has no object {wanted}: `berth backup contents {} --grep TEXT` lists what it has",
+            "Backup {} has no object {wanted}{says}: `berth backup contents {} --grep TEXT` lists what it has",
             args.name,
             args.name
         )
@@ -280,7 +295,9 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
             LookedUp::Found(found) => {
                 return print::value(&mut std::io::stdout().lock(), &found, shape);
             }
-            LookedUp::Nowhere => return Err(missing(wanted)),
+            LookedUp::Nowhere => {
+                return Err(missing(wanted, ", as the index of its archive says"));
+            }
             LookedUp::Unknown => archive,
         }
     } else {
@@ -312,7 +329,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
         })
         .await?;
     match args.object.as_ref().filter(|_| !is_found) {
-        Some(wanted) => Err(missing(wanted)),
+        Some(wanted) => Err(missing(wanted, "")),
         None => Ok(()),
     }
 }
@@ -343,3 +360,6 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //! is created. Nothing is said where that is not known, because the backup itself tells of each
 //! volume whose data is missing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Wish, is_asked_for};
@@ -12,15 +12,15 @@ const BY_HAND: &str = "kubernetes.io/no-provisioner";
 /// StorageClasses that a message names; the rest is counted.
 const NAMED: usize = 3;
 
-/// Who could take the data of volumes. `None`: not known.
+/// Who could take the data of volumes, lent by the caches that know it. `None`: not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Takers {
+pub struct Takers<'a> {
     /// Is there a node-agent, ready or not?
     pub agents: Option<bool>,
     /// The drivers of all VolumeSnapshotClasses.
-    pub drivers: Option<BTreeSet<String>>,
-    /// The provisioner of each StorageClass.
-    pub provisioners: Option<BTreeMap<String, String>>,
+    pub drivers: Option<&'a BTreeSet<String>>,
+    /// Each StorageClass, with its provisioner.
+    pub provisioners: Option<Vec<(&'a str, &'a str)>>,
 }
 
 /// What a Backup asks for.
@@ -53,8 +53,9 @@ pub enum Lack {
     Mover,
     /// There is no VolumeSnapshotClass at all.
     Classes,
-    /// StorageClasses, with their provisioners, for whose volumes there is none.
-    ClassesOf(Vec<(String, String)>),
+    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and how
+    /// many more there are.
+    ClassesOf(Vec<(String, String)>, usize),
 }
 
 impl fmt::Display for Lack {
@@ -69,10 +70,10 @@ impl fmt::Display for Lack {
             Self::Classes => f.write_str(
                 "there is no VolumeSnapshotClass, so no snapshot can be taken: create one for each CSI driver, or set spec.defaultVolumesToFsBackup",
             ),
-            Self::ClassesOf(all) => {
-                let named = all.iter().take(NAMED).map(|(class, driver)| format!("{class} ({driver})"));
+            Self::ClassesOf(named, more) => {
+                let named = named.iter().map(|(class, driver)| format!("{class} ({driver})"));
                 let named = named.collect::<Vec<_>>().join(", ");
-                let more = match all.len().saturating_sub(NAMED) {
+                let more = match more {
                     0 => String::new(),
                     more => format!(" and {more} more"),
                 };
@@ -87,7 +88,7 @@ impl fmt::Display for Lack {
 }
 
 /// The data that a Backup asks for and nothing in the cluster can take.
-pub fn gaps(asked: &Asked, takers: &Takers) -> Vec<Gap> {
+pub fn gaps(asked: &Asked, takers: &Takers<'_>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     // Which volumes it leaves to whom is not known here.
     if asked.has_policy {
@@ -112,15 +113,16 @@ pub fn gaps(asked: &Asked, takers: &Takers) -> Vec<Gap> {
     gaps
 }
 
-fn without_class(takers: &Takers) -> Option<Lack> {
-    let drivers = takers.drivers.as_ref()?;
+fn without_class(takers: &Takers<'_>) -> Option<Lack> {
+    let drivers = takers.drivers?;
     if drivers.is_empty() {
         return Some(Lack::Classes);
     }
     let all = takers.provisioners.as_ref()?.iter();
-    let bare = all.filter(|(_, driver)| *driver != BY_HAND && !drivers.contains(*driver));
-    let bare: Vec<_> = bare.map(|(class, driver)| (class.clone(), driver.clone())).collect();
-    (!bare.is_empty()).then_some(Lack::ClassesOf(bare))
+    let mut bare = all.filter(|(_, driver)| *driver != BY_HAND && !drivers.contains(*driver));
+    let named = bare.by_ref().take(NAMED).map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
+    let named: Vec<_> = named.collect();
+    (!named.is_empty()).then(|| Lack::ClassesOf(named, bare.count()))
 }
 
 #[cfg(test)]
@@ -137,31 +139,35 @@ mod tests {
         Asked { wish, takes_pods: true, takes_claims: true, by_berth: true, ..Asked::default() }
     }
 
-    fn takers(agents: bool, drivers: &[&str], provisioners: &[(&str, &str)]) -> Takers {
-        let pair = |(class, driver): &(&str, &str)| ((*class).to_owned(), (*driver).to_owned());
-        Takers {
-            agents: Some(agents),
-            drivers: Some(drivers.iter().map(|driver| (*driver).to_owned()).collect()),
-            provisioners: Some(provisioners.iter().map(pair).collect()),
-        }
+    fn set(drivers: &[&str]) -> BTreeSet<String> {
+        drivers.iter().map(|driver| (*driver).to_owned()).collect()
+    }
+
+    fn takers<'a>(
+        agents: bool,
+        drivers: &'a BTreeSet<String>,
+        provisioners: &[(&'a str, &'a str)],
+    ) -> Takers<'a> {
+        Takers { agents: Some(agents), drivers: Some(drivers), provisioners: Some(provisioners.to_vec()) }
     }
 
     #[test]
     fn each_backup_is_told_what_nothing_can_take_of_it() {
-        let none = takers(false, &[], &[("gp3", "ebs")]);
-        let classes = takers(false, &["ebs"], &[("gp3", "ebs"), ("local", BY_HAND)]);
-        let agents = takers(true, &[], &[]);
-        let both = takers(true, &["ebs"], &[("gp3", "ebs")]);
-        let mixed = takers(true, &["ebs"], &[("gp3", "ebs"), ("nfs", "nfs"), ("old", "kubernetes.io/aws")]);
+        let (nothing, ebs) = (set(&[]), set(&["ebs"]));
+        let none = takers(false, &nothing, &[("gp3", "ebs")]);
+        let classes = takers(false, &ebs, &[("gp3", "ebs"), ("local", BY_HAND)]);
+        let agents = takers(true, &nothing, &[]);
+        let both = takers(true, &ebs, &[("gp3", "ebs")]);
+        let mixed = takers(true, &ebs, &[("gp3", "ebs"), ("nfs", "nfs"), ("old", "kubernetes.io/aws")]);
         let reader = ("defaultVolumesToFsBackup", Lack::Reader);
         let mover = ("snapshotMoveData", Lack::Mover);
         let of = |field, all: &[(&str, &str)]| {
             let all = all.iter().map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
-            (field, Lack::ClassesOf(all.collect()))
+            (field, Lack::ClassesOf(all.collect(), 0))
         };
         let bare = [("nfs", "nfs"), ("old", "kubernetes.io/aws")];
         let classes_of = |field| (field, Lack::Classes);
-        let rows: Vec<(Asked, &Takers, Vec<(&str, Lack)>)> = vec![
+        let rows: Vec<(Asked, &Takers<'_>, Vec<(&str, Lack)>)> = vec![
             // It takes what can be taken.
             (asked(Wish::default()), &none, vec![]),
             (asked(ALL), &none, vec![classes_of("snapshotVolumes")]),
@@ -201,15 +207,20 @@ mod tests {
         let all = asked(Wish { snapshots: Some(true), files: false, moves: true });
         assert_eq!(gaps(&all, &Takers::default()), []);
         assert_eq!(gaps(&asked(FILES), &Takers::default()), []);
-        let no_provisioners = Takers { provisioners: None, ..takers(true, &["ebs"], &[]) };
+        let ebs = set(&["ebs"]);
+        let no_provisioners = Takers { provisioners: None, ..takers(true, &ebs, &[]) };
         assert_eq!(gaps(&all, &no_provisioners), []);
     }
 
     #[test]
     fn a_message_is_short_however_many_classes_there_are() {
-        let many = (0..1000).map(|i| (format!("class-{i}"), "driver".to_owned())).collect();
-        let told = Lack::ClassesOf(many).to_string();
-        assert!(told.contains("class-0 (driver), class-1 (driver), class-2 (driver) and 997 more"), "{told}");
+        let names: Vec<String> = (0..1000).map(|i| format!("class-{i:03}")).collect();
+        let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "driver")).collect();
+        let told = without_class(&takers(true, &set(&["ebs"]), &many)).unwrap().to_string();
+        assert!(
+            told.contains("class-000 (driver), class-001 (driver), class-002 (driver) and 997 more"),
+            "{told}"
+        );
         for lack in [Lack::Reader, Lack::Mover, Lack::Classes] {
             // The API server cuts a warning behind 256 characters, and the field stands before it.
             assert!(lack.to_string().len() <= 200, "{lack}");
@@ -225,9 +236,9 @@ mod tests {
         ) {
             let wish = Wish { snapshots, files, moves };
             let asked = Asked { wish, takes_pods, takes_claims, by_berth, ..Asked::default() };
-            prop_assert_eq!(gaps(&asked, &takers(true, &["ebs"], &[("gp3", "ebs")])), []);
+            prop_assert_eq!(gaps(&asked, &takers(true, &set(&["ebs"]), &[("gp3", "ebs")])), []);
             // And of the rest at most one line for each of the three who could be missing.
-            prop_assert!(gaps(&asked, &takers(false, &[], &[])).len() <= 3);
+            prop_assert!(gaps(&asked, &takers(false, &set(&[]), &[])).len() <= 3);
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_core::volume::takers::Takers;
-
+use super::movers::Known;
 use super::*;
 
-fn nobody() -> Takers {
-    Takers {
+fn nobody() -> Known {
+    Known {
         agents: Some(false),
         drivers: Some(BTreeSet::new()),
         provisioners: Some(BTreeMap::from([("gp3".to_owned(), "ebs.csi.aws.com".to_owned())])),
@@ -83,7 +82,7 @@ async fn data_that_nothing_could_take_is_told_with_the_field_and_the_way_out() {
 async fn drivers_without_a_class_are_named() {
     let (cluster, router) = state();
     let drivers = Some(BTreeSet::from(["ebs.csi.aws.com".to_owned()]));
-    *cluster.movers.takers.lock() = Takers { agents: Some(true), drivers, ..nobody() };
+    *cluster.movers.takers.lock() = Known { agents: Some(true), drivers, ..nobody() };
     let asked = json!({"snapshotVolumes": true});
     assert_eq!(warned(&router, asked.clone(), None).await, [""; 0]);
     let all = [("gp3", "ebs.csi.aws.com"), ("shared", "nfs.csi.k8s.io")];
