@@ -1,5 +1,5 @@
 //! The life of backups besides their runs: how fast they come from a store, go, and are created by
-//! Schedules, with stock Velero beside, on the same store.
+//! Schedules, with stock Velero beside, on the same S3 server.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ const PERIOD: Duration = Duration::from_secs(15);
 const ROUNDS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(120);
 const CREATES_AT_ONCE: usize = 16;
-/// Stock Velero is given as many backups of the store, and so long for them: its rate is what counts.
+/// Stock Velero has a store of so few, because its rate is what counts, and so long for them.
 const STOCK_SYNCED: usize = 400;
 const STOCK_DELETED: usize = 20;
 const STOCK_PATIENCE: Duration = Duration::from_secs(90);
@@ -89,7 +89,8 @@ pub fn measure(
     }
     let mut berth = Berth::start(ControlPlane::start()?, Options::new(program, NAMESPACE))?;
     let s3 = S3::start_counting(berth.plane(), "life")?;
-    fill(&s3, stored)?;
+    let few = STOCK_SYNCED.min(stored);
+    fill(&s3, PREFIX, stored)?;
     let client = runtime.block_on(berth.plane().client())?;
     let (synced, removed) = runtime.block_on(async {
         let synced = sync(&client, &berth, &s3, stored, report).await?;
@@ -107,11 +108,12 @@ pub fn measure(
     }
     berth.controller.process.kill()?;
     install_definitions(berth.plane())?;
-    prepare(berth.plane(), STOCK, &s3, PREFIX)?;
+    fill(&s3, STOCK, few)?;
+    prepare(berth.plane(), STOCK, &s3, STOCK)?;
     let observer = runtime.block_on(Observer::start(&client, STOCK, |_| {}))?;
     let velero = Velero::start(berth.plane(), STOCK, &s3, &[], &[])?;
     let theirs = async {
-        let synced = stock_sync(observer, STOCK_SYNCED.min(stored - deleted)).await?;
+        let synced = stock_sync(observer, few).await?;
         let removed = delete(&client, STOCK, STOCK_DELETED.min(deleted), STOCK_PATIENCE).await?;
         anyhow::Ok((synced, removed))
     };
@@ -131,9 +133,9 @@ fn name(i: usize) -> String {
 }
 
 /// Backups as a Velero that is gone has left them, each of 12 files.
-fn fill(s3: &S3, count: usize) -> anyhow::Result<()> {
+fn fill(s3: &S3, prefix: &str, count: usize) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let root = s3.file(&format!("{PREFIX}/backups"));
+    let root = s3.file(&format!("{prefix}/backups"));
     for i in 0..count {
         let name = name(i);
         let folder = root.join(&name);
@@ -249,7 +251,7 @@ async fn due(client: &Client, berth: &Berth, count: usize, report: &mut Report) 
     berth.kubectl().run(&args)?;
     let begun = Instant::now();
     // Room for their creation.
-    let most = SignedDuration::from_secs(10 + i64::try_from(count / 20)?);
+    let most = SignedDuration::from_secs(10 + i64::try_from(count / 40)?);
     let tick = next_minute(Timestamp::now() + most + AHEAD)?;
     let expression = tick.strftime("%-M %-H %-d %-m *").to_string();
     let schedules = (0..count).map(|i| {

@@ -261,7 +261,7 @@ fn who_creates_a_schedule_is_told_what_others_take_then_and_so_is_who_asks_later
     wait_for("the webhook to know the other Schedules", PATIENCE, || {
         let args = ["create", "--dry-run=server", "-n", ns, "-f", "-"];
         let answer = kubectl.answer(&args, &daily.to_string())?;
-        Ok(answer.warnings().iter().any(|line| line == told).then_some(()))
+        Ok(answer.warnings().contains(&told).then_some(()))
     })
     .unwrap();
     let answer = kubectl.create(ns, &[daily]).unwrap();

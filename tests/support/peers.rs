@@ -134,7 +134,7 @@ impl S3 {
         format!("http://{}", self.address)
     }
 
-    /// The requests so far of all clients, as in `GET /bucket/key`, if they are logged.
+    /// The requests so far of all clients, as in `s3_GetObject /bucket/key`, if they are logged.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -145,7 +145,12 @@ impl S3 {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error.into()),
         };
-        let request = |line: &str| Some(line.split('"').nth(1)?.to_owned());
+        // After the bucket, the time (two words), the address, the user and the id of the request.
+        let request = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let what = words.get(7).filter(|what| what.starts_with("s3_"))?;
+            Some(format!("{what} {}", words.get(9)?))
+        };
         Ok(text.lines().filter_map(request).collect())
     }
 

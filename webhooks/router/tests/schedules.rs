@@ -132,7 +132,7 @@ async fn who_creates_one_is_told_what_others_take_at_these_times() {
         named("elsewhere", "0 2 * * *", &["club"]),
         named("later", "0 3 * * *", &["shop"]),
         named("nightly", "58 1 * * *", &["s*"]),
-        named("weekly", "0 2 * * SUN", &["*"]),
+        named("weekly", "0 2 * * SAT", &["*"]),
         paused,
     ]);
     let (refused, told) = judge(&router, mine(), None).await;
@@ -141,7 +141,7 @@ async fn who_creates_one_is_told_what_others_take_at_these_times() {
         told[1..],
         [
             "berth: Schedule nightly, which also takes shop, runs within 5 minutes of each of these times: one waits for the other",
-            "berth: Schedule weekly, which also takes shop, runs within 5 minutes of 2026-09-27 02:00:00 UTC: one waits for the other",
+            "berth: Schedule weekly, which also takes shop, runs within 5 minutes of 2026-09-26 02:00:00 UTC: one waits for the other",
         ]
     );
     // Nothing new is told of what has the same times.

@@ -12,7 +12,7 @@ fn now() -> Timestamp {
 }
 
 fn set(names: &[&str]) -> Arc<NamespaceSet> {
-    Arc::new(NamespaceSet::new(names.iter().map(|name| Glob::parse(name).unwrap()).collect(), Vec::new()))
+    Arc::new(NamespaceSet::new(names.iter().filter_map(|name| Glob::parse(name).ok()).collect(), Vec::new()))
 }
 
 fn plan(name: &str, cron: &str, namespaces: &[&str]) -> Planned {
@@ -42,28 +42,29 @@ fn met(own: &Planned, other: Planned) -> (Vec<i8>, String) {
 fn times_meet_where_others_take_the_same_at_nearly_the_same_time() {
     let all = vec![2, 3, 4, 5, 6];
     for (cron, namespaces, days, shared) in [
-        ("0 2 * * *", &["shop"][..], all.clone(), "shop"),
-        ("0 2 * * *", &["club"], vec![], ""),
-        ("0 2 * * *", &["*"], all.clone(), "shop,web"),
-        ("0 2 * * *", &["s*"], all.clone(), "shop"),
+        ("0 2 * * *", "shop", all.clone(), "shop"),
+        ("0 2 * * *", "club", vec![], ""),
+        ("0 2 * * *", "*", all.clone(), "shop,web"),
+        ("0 2 * * *", "s*", all.clone(), "shop"),
         // Near, on both sides, and not near any more.
-        ("5 2 * * *", &["shop"], all.clone(), "shop"),
-        ("55 1 * * *", &["shop"], all.clone(), "shop"),
-        ("6 2 * * *", &["shop"], vec![], ""),
-        ("54 1 * * *", &["shop"], vec![], ""),
+        ("5 2 * * *", "shop", all.clone(), "shop"),
+        ("55 1 * * *", "shop", all.clone(), "shop"),
+        ("6 2 * * *", "shop", vec![], ""),
+        ("54 1 * * *", "shop", vec![], ""),
         // Some of them.
-        ("0 2 * * SUN", &["shop"], vec![4], "shop"),
-        ("0 2 3,5 * *", &["shop", "web"], vec![3, 5], "shop,web"),
-        ("*/5 * * * *", &["web"], all.clone(), "web"),
-        ("CRON_TZ=Europe/Berlin 0 3 * * *", &["shop"], all.clone(), "shop"),
-        ("CRON_TZ=Europe/Berlin 0 2 * * *", &["shop"], vec![], ""),
+        ("0 2 * * SUN", "shop", vec![4], "shop"),
+        ("0 2 3,5 * *", "shop web", vec![3, 5], "shop,web"),
+        ("*/5 * * * *", "web", all.clone(), "web"),
+        ("CRON_TZ=Europe/Berlin 0 3 * * *", "shop", all.clone(), "shop"),
+        ("CRON_TZ=Europe/Berlin 0 2 * * *", "shop", vec![], ""),
         // Counted from the last midnight.
-        ("@every 26h", &["shop"], vec![2], "shop"),
-        ("@every 7h", &["shop"], vec![], ""),
-        ("@every 1h", &["shop"], all.clone(), "shop"),
+        ("@every 26h", "shop", vec![2], "shop"),
+        ("@every 7h", "shop", vec![5], "shop"),
+        ("@every 1h", "shop", all.clone(), "shop"),
     ] {
         let own = plan("own", "0 2 * * *", &["shop", "web"]);
-        let found = met(&own, plan("other", cron, namespaces));
+        let namespaces: Vec<&str> = namespaces.split(' ').collect();
+        let found = met(&own, plan("other", cron, &namespaces));
         assert_eq!(found, (days, shared.to_owned()), "{cron} {namespaces:?}");
     }
 }
