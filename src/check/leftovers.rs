@@ -17,7 +17,7 @@ use berth_core::leftover::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::core::{GroupVersionKind, ObjectList, ObjectMeta};
+use kube::core::{GroupVersionKind, ObjectList, ObjectMeta, PartialObjectMeta};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde_json::Value;
@@ -160,7 +160,8 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
         (label_value(backup.name.as_deref().unwrap_or_default(), digest), backup.uid.clone())
     };
     let ask = async |params: &ListParams| backups.list_metadata(params).await;
-    let backups = read(ask, Absent::Fault, MOST, |backup| names(&backup.metadata)).await?;
+    let backups =
+        read(ask, Absent::Fault, MOST, |backup: PartialObjectMeta<Backup>| names(&backup.metadata)).await?;
     let now = match server_time(cluster).await {
         Ok(now) => now,
         Err(_) => Timestamp::now(),
@@ -447,10 +448,13 @@ const LABELS: [&str; 4] = [BACKUP_NAME, BACKUP_UID, RESTORE_NAME, RESTORE_UID];
 fn kept(object: DynamicObject) -> DynamicObject {
     let DynamicObject { types, metadata, data } = object;
     let short = |text: &str| if text.len() > KEPT { digest(text) } else { text.to_owned() };
-    let fields =
-        FIELDS.iter().filter_map(|at| Some(((*at).to_owned(), short(data.pointer(at)?.as_str()?).into())));
+    let fields = FIELDS
+        .iter()
+        .filter_map(|at| Some(((*at).to_owned(), Value::from(short(data.pointer(at)?.as_str()?)))));
     let some = |all: Option<BTreeMap<String, String>>, keys: &[&str]| {
-        all.map(|all| all.into_iter().filter(|(key, _)| keys.contains(&key.as_str())).collect())
+        all.map(|all| {
+            all.into_iter().filter(|(key, _)| keys.contains(&key.as_str())).collect::<BTreeMap<_, _>>()
+        })
     };
     let owners = metadata.owner_references.map(|mut owners| {
         owners.retain(|owner| {
@@ -547,7 +551,7 @@ async fn list(api: &Api<DynamicObject>, absent: Absent) -> anyhow::Result<Read<D
 async fn locations(client: &Client) -> anyhow::Result<Read<(String, Synced)>> {
     let api = dynamic::<BackupStorageLocation>(client, None);
     let ask = async |params: &ListParams| api.list(params).await;
-    read(ask, Absent::Fault, MOST, |location| {
+    read(ask, Absent::Fault, MOST, |location: DynamicObject| {
         let location = kept(location);
         (path(&location), synced(&location))
     })
@@ -556,7 +560,7 @@ async fn locations(client: &Client) -> anyhow::Result<Read<(String, Synced)>> {
 
 /// All of them, in pages, up to `most`.
 async fn read<K: Clone, T>(
-    ask: impl AsyncFn(&ListParams) -> kube::Result<ObjectList<K>>,
+    ask: impl AsyncFn(&ListParams) -> Result<ObjectList<K>, kube::Error>,
     absent: Absent,
     most: usize,
     keep: impl Fn(K) -> T,
@@ -775,7 +779,10 @@ mod tests {
             let api = Scripted::new().once(get(BACKUPS).answers(page("BackupList", &["a", "b"], token)));
             let backups = Api::<Backup>::all(api.client("velero"));
             let ask = async |params: &ListParams| backups.list_metadata(params).await;
-            let found = read(ask, Absent::Fault, most, |one| one.metadata.name.unwrap()).await.unwrap();
+            let found =
+                read(ask, Absent::Fault, most, |one: PartialObjectMeta<Backup>| one.metadata.name.unwrap())
+                    .await
+                    .unwrap();
             assert_eq!(
                 (found.all, found.is_cut),
                 (read_names.iter().map(|name| (*name).to_owned()).collect(), is_cut)

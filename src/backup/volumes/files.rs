@@ -214,10 +214,14 @@ impl Volumes<'_> {
             // So that the backup does not have it beside the next one.
             let (uid, cancel) = (found.uid(), json!({"spec": {"cancel": true}}));
             let canceled = insist(|| patch(&api, Write::to(&name).uid(uid.as_deref()), cancel.clone())).await;
-            canceled.map_err(|error| {
+            if let Err(error) = canceled
+                && !crate::client::is_not_found(&error)
+            {
                 let error = chain(&error);
-                format!("its PodVolumeBackup {name}, read while its pod was thawed, could not be canceled: {error}")
-            })?;
+                return Err(format!(
+                    "its PodVolumeBackup {name}, read while its pod was thawed, could not be canceled: {error}"
+                ));
+            }
         }
         Err(format!("{TRIES} PodVolumeBackups of it failed before"))
     }
