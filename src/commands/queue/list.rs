@@ -39,7 +39,7 @@ pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) 
     loop {
         let known = leader(&here.client, &here.namespace).await;
         let store = BackupCache::new(known.settings.clone());
-        let (waiting, read) = (Sender::default(), Sender::default());
+        let (waiting, read) = (Sender::default(), Sender::<Known>::default());
         tokio::select! {
             shown = show_changes(here, &store, &known, (&waiting, read.subscribe()), output) => shown?,
             () = follow(here, waiting.subscribe(), &read) => anyhow::bail!("the reading of operations ended"),
@@ -247,7 +247,7 @@ mod tests {
         });
         let api = Scripted::new().always(get(UPLOADS).answers(list));
         let here = Here { client: api.client("velero"), namespace: "velero".to_owned() };
-        let (waiting, read) = (Sender::default(), Sender::default());
+        let (waiting, read) = (Sender::default(), Sender::<Known>::default());
         let mut shown = read.subscribe();
         let changes = async {
             tokio::time::sleep(Duration::from_secs(60)).await;
