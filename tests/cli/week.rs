@@ -88,7 +88,8 @@ impl<'a> User<'a> {
         user
     }
 
-    /// Until every Backup has ended, every location was looked at, and what is to be deleted is.
+    /// Until every Backup has ended, every location and Schedule was looked at, and what is to be
+    /// deleted is.
     fn settle(&self) {
         let kubectl = self.berth.kubectl();
         let items = |kind: &str| {
@@ -100,8 +101,12 @@ impl<'a> User<'a> {
             let ended = kubectl.backups(NAMESPACE)?.values().all(|backup| backup.phase().is_final());
             let is_seen = |location: &Value| location["status"]["phase"].is_string();
             let is_done = |request: &Value| request["status"]["phase"] == "Processed";
+            let is_judged = |schedule: &Value| {
+                matches!(schedule["status"]["phase"].as_str(), Some("Enabled" | "FailedValidation"))
+            };
             let done = ended
                 && items("backupstoragelocations.velero.io").iter().all(is_seen)
+                && items("schedules.velero.io").iter().all(is_judged)
                 && items("deletebackuprequests.velero.io").iter().all(is_done);
             Ok(done.then_some(()))
         })
