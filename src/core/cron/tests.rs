@@ -273,6 +273,10 @@ fn a_search_to_a_time_finds_what_a_search_without_one_finds() {
             for until in next.into_iter().flat_map(|next| {
                 [-86_400, -60, -1, 0, 1, 3600].map(|by| next + SignedDuration::from_secs(by))
             }) {
+                // Where clocks change, the next time may be one that has passed.
+                if until < begin {
+                    continue;
+                }
                 let found = cron.next_until(begin, until, &Effort::of_decision());
                 assert_eq!(found, next.filter(|next| *next <= until), "{text:?} after {begin} until {until}");
             }
