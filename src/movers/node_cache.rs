@@ -114,7 +114,7 @@ impl State {
 
     /// Is there a node-agent? `None`: they have not been listed yet.
     pub fn has_agents(&self) -> Option<bool> {
-        self.synced.agents.then(|| !self.agents.is_empty())
+        self.synced.agents.then_some(!self.agents.is_empty())
     }
 
     /// The StorageClasses, with their provisioners. `None`: they have not been listed yet.

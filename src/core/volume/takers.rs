@@ -167,7 +167,8 @@ mod tests {
         };
         let bare = [("nfs", "nfs"), ("old", "kubernetes.io/aws")];
         let classes_of = |field| (field, Lack::Classes);
-        let rows: Vec<(Asked, &Takers<'_>, Vec<(&str, Lack)>)> = vec![
+        type Row<'a> = (Asked, &'a Takers<'a>, Vec<(&'a str, Lack)>);
+        let rows: Vec<Row<'_>> = vec![
             // It takes what can be taken.
             (asked(Wish::default()), &none, vec![]),
             (asked(ALL), &none, vec![classes_of("snapshotVolumes")]),
