@@ -18,6 +18,7 @@ use std::time::Duration;
 use berth_api::velero::{PodVolumeBackup, PodVolumeRestore};
 use berth_core::pod_volume::{Step, step};
 use berth_pod_volumes::Watched;
+use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
@@ -103,7 +104,7 @@ impl Agent {
         let pods = reflect_everywhere(
             kube::Api::all(watch.clone()),
             watcher::Config::default().fields(&format!("spec.nodeName={node}")),
-            |pod| TargetPod::of(&pod),
+            |pod: Pod| TargetPod::of(&pod),
             |event| {
                 state.lock().put_pods(event);
                 changed.notify_one();
@@ -121,9 +122,18 @@ impl Agent {
         let mut running: BTreeMap<String, Watched> = BTreeMap::new();
         let mut jobs: JoinSet<()> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
+        let mut was_beside = false;
         while !stop.is_cancelled() {
             let mut pause = LOOK;
-            let found = state.lock().found(|uid| running.contains_key(uid));
+            let (found, is_beside) = {
+                let state = state.lock();
+                let found = state.found(|uid| running.contains_key(uid));
+                (found, state.has_stock_agent(&self.context.settings.namespace))
+            };
+            if is_beside && !was_beside {
+                info!("nothing is begun while one of Velero's node-agents runs on this node, or until that is known");
+            }
+            was_beside = is_beside;
             // Of an object that is gone nobody needs the result.
             for (uid, watched) in &running {
                 if !found.iter().any(|(kind, _)| kind.uid() == uid) {
@@ -133,6 +143,7 @@ impl Agent {
             for (kind, seen) in found {
                 match step(seen) {
                     Step::Nothing => {}
+                    Step::Start | Step::EndCanceled if is_beside => {}
                     Step::Stop => {
                         if let Some(watched) = running.get(kind.uid())
                             && !watched.is_canceled()

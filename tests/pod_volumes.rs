@@ -7,7 +7,7 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -103,7 +103,7 @@ impl Stage {
     }
 
     /// restic on the repository of a namespace in a location.
-    fn restic(&self, location: &str, args: &[&str]) -> String {
+    fn restic_command(&self, location: &str) -> Command {
         let [program] = binaries::get(["restic"]).unwrap();
         let secret = self.read(NAMESPACE, "secret", &format!("berth-repository-{location}.shop"));
         let password = secret["data"]["repository-password"].as_str().unwrap();
@@ -122,8 +122,12 @@ impl Stage {
                 format!("s3:{}/{bucket}/some/where/restic/shop", self.s3.url())
             }
         };
-        command.args(["--no-cache", "--repo", &repository]).args(args).env("RESTIC_PASSWORD", password);
-        let output = command.output().unwrap();
+        command.args(["--no-cache", "--repo", &repository]).env("RESTIC_PASSWORD", password);
+        command
+    }
+
+    fn restic(&self, location: &str, args: &[&str]) -> String {
+        let output = self.restic_command(location).args(args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
         text
@@ -302,12 +306,12 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
     let uid = stage.pod("shop", "web-0", &of_claim, &json!({"phase": "Running"}));
     let source = stage.folder(&uid, "kubernetes.io~csi/pv-data/mount");
     fill(&source);
-    let waits = json!({"phase": "Pending", "initContainerStatuses": [{
+    let waiting = json!({"phase": "Pending", "initContainerStatuses": [{
         "name": "restore-wait", "image": "w", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"running": {}},
     }]});
     let empty = json!([{"name": "data", "emptyDir": {}}]);
-    let other = stage.pod("elsewhere", "web-0", &empty, &waits);
+    let other = stage.pod("elsewhere", "web-0", &empty, &waiting);
 
     // Nobody's business.
     stage.create(&[
@@ -365,6 +369,42 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         stage.restic(location, &["check", "--read-data"]);
         assert_eq!(stage.restic(location, &["list", "locks"]).trim(), "");
     }
+    // What a process that died had begun is begun again; and a lock of restic's that others may hold, too, is read.
+    let mut child = stage.restic_command("folder");
+    child.args(["backup", "--stdin", "--quiet"]).stdin(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let locks = stage.plane.folder().join("stores/bucket/some/where/restic/shop/locks");
+    wait_for("restic's lock", PATIENCE, || {
+        Ok(fs::read_dir(&locks).is_ok_and(|mut locks| locks.next().is_some()).then_some(()))
+    })
+    .unwrap();
+    let mut begun = pod_volume_backup("begun", &uid, "folder", &json!({}));
+    begun["status"] = json!({"phase": "InProgress", "startTimestamp": "2026-01-01T00:00:00Z"});
+    stage.create(&[begun]);
+    let begun = stage.completed("podvolumebackup", "begun");
+    assert_eq!(begun["status"]["startTimestamp"], "2026-01-01T00:00:00Z");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+
+    // Velero's node-agent would take the same objects.
+    let stock = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "stock", "namespace": NAMESPACE, "labels": {"role": "node-agent"}},
+        "spec": {
+            "nodeName": NODE, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "node-agent", "image": "i"}],
+        },
+    });
+    let waits = |agent: &Process| agent.log_text().unwrap().matches("nothing is begun while").count();
+    let before = waits(&stage.agent);
+    stage.create(&[stock]);
+    wait_for("the agent to see it", PATIENCE, || Ok((waits(&stage.agent) > before).then_some(()))).unwrap();
+    stage.create(&[pod_volume_backup("beside", &uid, "folder", &json!({}))]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(stage.read(NAMESPACE, "podvolumebackup", "beside")["status"]["phase"].is_null());
+    stage.plane.kubectl().run(&["delete", "pod", "stock", "--namespace", NAMESPACE, "--force"]).unwrap();
+    stage.completed("podvolumebackup", "beside");
+
     for name in ["other-node", "other-uploader"] {
         assert!(stage.read(NAMESPACE, "podvolumebackup", name)["status"]["phase"].is_null());
     }

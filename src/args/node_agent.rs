@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use super::{FolderArgs, Output, ReportArgs, Target, folder};
 
 #[derive(ClapArgs)]
-#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = false)]
+#[command(subcommand_negates_reqs = true)]
 pub struct NodeAgentArgs {
     #[command(flatten)]
     pub target: Target,

@@ -13,18 +13,26 @@ use super::job::Kind;
 use crate::movers::target::waits;
 use crate::watch::{Key, WatchEvent};
 
+/// The label of Velero's node-agents, which berth's has not.
+const STOCK: (&str, &str) = ("role", "node-agent");
+
 /// A pod of this node.
 #[derive(Clone, Debug)]
 pub struct TargetPod {
     uid: String,
     /// Does it wait for restores?
     waits: bool,
+    /// Is it one of Velero's node-agents?
+    is_stock: bool,
 }
 
 impl TargetPod {
     pub fn of(pod: &Pod) -> (Key, Self) {
         let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-        (key, Self { uid: pod.uid().unwrap_or_default(), waits: waits(pod) })
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let has_ended = matches!(phase, Some("Failed" | "Succeeded"));
+        let is_stock = !has_ended && pod.labels().get(STOCK.0).is_some_and(|value| value == STOCK.1);
+        (key, Self { uid: pod.uid().unwrap_or_default(), waits: waits(pod), is_stock })
     }
 }
 
@@ -33,7 +41,8 @@ pub struct State {
     /// Of this node only.
     backups: BTreeMap<String, Arc<PodVolumeBackup>>,
     restores: BTreeMap<String, Arc<PodVolumeRestore>>,
-    pods: BTreeMap<Key, TargetPod>,
+    /// `None` until they have been listed.
+    pods: Option<BTreeMap<Key, TargetPod>>,
 }
 
 fn put<K: Resource>(
@@ -66,7 +75,14 @@ impl State {
     }
 
     pub fn put_pods(&mut self, event: WatchEvent<(Key, TargetPod), Key>) {
-        event.apply_to(&mut self.pods);
+        event.apply_to(self.pods.get_or_insert_default());
+    }
+
+    /// Does one of Velero's node-agents run on this node? It takes every PodVolumeBackup of the node, whatever its
+    /// uploader, and restores what restic wrote.
+    pub fn has_stock_agent(&self, namespace: &str) -> bool {
+        // Before the list it is not known.
+        self.pods.as_ref().is_none_or(|pods| pods.iter().any(|((of, _), pod)| of == namespace && pod.is_stock))
     }
 
     /// The pod of a restore, if it is on this node.
@@ -74,7 +90,7 @@ impl State {
         let pod = object.spec.pod.as_ref()?;
         let key = (pod.namespace.clone()?, pod.name.clone()?);
         let uid = pod.uid.as_ref().filter(|uid| !uid.is_empty());
-        self.pods.get(&key).filter(|pod| uid.is_none_or(|uid| *uid == pod.uid))
+        self.pods.as_ref()?.get(&key).filter(|pod| uid.is_none_or(|uid| *uid == pod.uid))
     }
 
     /// All objects of this node, the oldest first.

@@ -123,7 +123,8 @@ impl Repository {
         let repository = self.opened(watched, handle)?;
         let parent = latest(&repository, &source.same)?;
         let repository = repository.to_indexed_ids()?;
-        let mut snapshot = SnapshotOptions::default().host(source.host).command("berth node-agent").to_snapshot()?;
+        let command = "berth node-agent".to_owned();
+        let mut snapshot = SnapshotOptions::default().host(source.host).command(command).to_snapshot()?;
         snapshot.program_version = format!("berth {}", env!("CARGO_PKG_VERSION"));
         let mut tags = StringList::default();
         for tag in source.tags.into_iter().chain([source.same]) {
@@ -189,7 +190,7 @@ fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
     // password opens, and that nothing is written with. So each key is tried by itself.
     let mut keys: Vec<Id> = Vec::new();
     for (name, _) in handle.block_on(store.list("keys"))? {
-        keys.extend(Id::from_hex(&name).ok());
+        keys.extend(name.parse::<Id>().ok());
     }
     let mut told = None;
     for key in keys {
@@ -228,7 +229,7 @@ fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
 
 /// Removes a key if the password opens it, and it is not the repository's.
 fn remove_key_of_nothing(store: &Store, name: &str, password: &str, handle: &Handle, opened: &Repository) {
-    let Ok(id) = Id::from_hex(name) else { return };
+    let Ok(id) = name.parse::<Id>() else { return };
     let Ok(rustic) = rustic(store, &Watched::default(), handle, Some(id)) else { return };
     let is_of_nothing = match rustic.open(&Credentials::password(password)) {
         Ok(repository) => repository.key().encrypt != opened.key.encrypt,
@@ -238,3 +239,6 @@ fn remove_key_of_nothing(store: &Store, name: &str, password: &str, handle: &Han
         tracing::debug!(%error, "a key that opens nothing stays");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,7 +169,7 @@ impl ReadBackend for Backend {
         let found = found.map_err(|error| failed(&self.store.folder(folder), error))?;
         let ids = found.into_iter().filter_map(|(name, bytes)| {
             // What else lies there is nobody's business: restic passes over it, too.
-            let id = Id::from_hex(&name).ok().filter(|_| name.len() == 64)?;
+            let id = name.parse::<Id>().ok().filter(|_| name.len() == 64)?;
             Some((id, size(bytes)))
         });
         let is_shown =
