@@ -46,6 +46,7 @@ impl Stage {
                 "config": {"path": plane.folder().join("stores")},
             },
         });
+        plane.apply(documented()).unwrap();
         let agent = agent(&plane, &pods, "agent");
         let stage = Self { plane, s3, pods, agent };
         stage.create(&[folder, stage.s3.location("s3", "some/where"), stage.s3.keys.secret_object(NAMESPACE)]);
@@ -142,6 +143,13 @@ impl Drop for Stage {
     }
 }
 
+/// What the page has one apply: the agent of the test has no other rights.
+fn documented() -> Vec<Value> {
+    let page = include_str!("../docs/pod-volumes.md");
+    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    yaml.split("---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+}
+
 fn base64(text: &str) -> String {
     use ::base64::Engine as _;
     String::from_utf8(::base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
@@ -150,7 +158,8 @@ fn base64(text: &str) -> String {
 fn agent(plane: &ControlPlane, pods: &Path, name: &str) -> Process {
     let mut command = in_own_session(&program());
     command.args(["node-agent", "--node-name", NODE, "--namespace", NAMESPACE, "--host-pods-path"]).arg(pods);
-    command.arg("--kubeconfig").arg(plane.kubeconfig());
+    command.arg("--kubeconfig");
+    command.arg(plane.service_account_kubeconfig(NAMESPACE, "berth-node-agent").unwrap());
     command.arg("--filesystem-root").arg(plane.folder());
     command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
     Process::start("berth node-agent", command, &plane.folder().join(format!("{name}.log"))).unwrap()
@@ -400,7 +409,6 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
     stage.create(&[stock]);
     wait_for("the agent to see it", PATIENCE, || Ok((waits(&stage.agent) > before).then_some(()))).unwrap();
     stage.create(&[pod_volume_backup("beside", &uid, "folder", &json!({}))]);
-    std::thread::sleep(Duration::from_secs(1));
     assert!(stage.read(NAMESPACE, "podvolumebackup", "beside")["status"]["phase"].is_null());
     stage.plane.kubectl().run(&["delete", "pod", "stock", "--namespace", NAMESPACE, "--force"]).unwrap();
     stage.completed("podvolumebackup", "beside");
