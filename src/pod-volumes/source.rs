@@ -29,7 +29,8 @@ impl ReadSource for Volume {
 
     fn size(&self) -> RusticResult<Option<u64>> {
         let walk = Walk::new(self.folder.clone(), self.watched.clone(), false);
-        Ok(Some(walk.filter_map(Result::ok).map(|entry| entry.node.meta.size).sum()))
+        let files = walk.filter_map(Result::ok).filter(|entry| entry.node.is_file());
+        Ok(Some(files.map(|entry| entry.node.meta.size).sum()))
     }
 
     fn entries(&self) -> Walk {
