@@ -71,11 +71,11 @@ impl Job {
         match kind {
             Kind::Backup(object) => {
                 let work = self.backup(Arc::clone(&object));
-                self.carry(&object, work).await
+                self.carry(&*object, work).await
             }
             Kind::Restore(object) => {
                 let work = self.restore(Arc::clone(&object));
-                self.carry(&object, work).await
+                self.carry(&*object, work).await
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The repository of each namespace and location, with its password in a Secret.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
