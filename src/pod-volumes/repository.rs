@@ -133,13 +133,13 @@ impl Repository {
         snapshot.tags = tags;
         let mut options = BackupOptions::default();
         match parent {
-            Some(parent) => options.parent_opts.parents = vec![parent.id.to_string()],
+            Some(parent) => options.parent_opts.parents = vec![parent.id.to_hex().as_str().to_owned()],
             None => options.parent_opts.force = true,
         }
         let volume = Volume { folder: source.folder, watched: watched.clone() };
         let top = [PathBuf::from("/").join(TOP)];
         let saved = repository.archive(&options, &volume, snapshot, &top)?;
-        let id = saved.id.to_string();
+        let id = saved.id.to_hex().as_str().to_owned();
         if let Some(failed) = watched.failed() {
             let snapshot = Some(id);
             return Err(Fault::Unfinished(crate::fault::Unfinished { snapshot, ..failed }));

@@ -174,7 +174,7 @@ impl Target<'_> {
             let data = data.map_err(|error| crate::fault::told(&error))?;
             let is_whole = digest(&SHA256, &data).as_ref() == bytes_of(id.to_hex().as_str()).as_slice();
             if !is_whole {
-                return Err(format!("blob {blob} of the repository has other bytes than its name says"));
+                return Err(format!("blob {} of the repository has other bytes than its name says", id.to_hex().as_str()));
             }
             // Nothing but zeros is a hole.
             if data.iter().all(|byte| *byte == 0) {

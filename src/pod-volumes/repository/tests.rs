@@ -47,7 +47,7 @@ async fn a_snapshot_comes_back_and_the_next_one_adds_little() {
     let (root, store, watched) = (volume(), store(), Watched::default());
     let repository = Repository::make(&store, "secret").await.unwrap();
     let first = repository.backup(source(root.path()), &watched).await.unwrap();
-    assert_eq!((first.bytes, first.files), (9, 1));
+    assert_eq!((first.bytes, first.files, first.snapshot.len()), (9, 1, 64));
     assert_eq!((watched.progress().done, watched.progress().total), (9, 9));
     let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
     assert!(second.snapshot != first.snapshot && second.added == 0, "{second:?}");
