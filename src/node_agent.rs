@@ -131,7 +131,9 @@ impl Agent {
                 (found, state.has_stock_agent(&self.context.settings.namespace))
             };
             if is_beside && !was_beside {
-                info!("nothing is begun while one of Velero's node-agents runs on this node, or until that is known");
+                info!(
+                    "nothing is begun while one of Velero's node-agents runs on this node, or until that is known"
+                );
             }
             was_beside = is_beside;
             // Of an object that is gone nobody needs the result.
@@ -143,7 +145,7 @@ impl Agent {
             for (kind, seen) in found {
                 match step(seen) {
                     Step::Nothing => {}
-                    Step::Start | Step::EndCanceled if is_beside => {}
+                    Step::Start | Step::Finish | Step::EndCanceled if is_beside => {}
                     Step::Stop => {
                         if let Some(watched) = running.get(kind.uid())
                             && !watched.is_canceled()
@@ -156,17 +158,20 @@ impl Agent {
                             pause = AGAIN;
                         }
                     }
-                    Step::Start => {
+                    Step::Start | Step::Finish => {
+                        let is_try = step(seen) == Step::Start;
+                        let again = if is_try { AGAIN } else { LOOK };
                         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
                         let watched = Watched::default();
                         let uid = kind.uid().to_owned();
                         running.insert(uid.clone(), watched.clone());
-                        let job = Job { context: Arc::clone(&self.context), watched, stop: stop.clone() };
+                        let job =
+                            Job { context: Arc::clone(&self.context), watched, stop: stop.clone(), is_try };
                         let spawned = jobs.spawn(async move {
                             let done = job.run(kind).await;
                             drop(place);
                             if !done {
-                                sleep(AGAIN).await;
+                                sleep(again).await;
                             }
                         });
                         uids.insert(spawned.id(), uid);

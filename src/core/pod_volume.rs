@@ -23,6 +23,9 @@ pub enum Step {
     /// Begin as soon as there is a place, or begin again: a job that no process runs any more has left everything that
     /// it stored in the repository.
     Start,
+    /// It has begun, and may not go on now: a restore whose pod does not wait any more. Only its end is to be written,
+    /// if all is done.
+    Finish,
     /// Tell the running job.
     Stop,
     /// Write that it is canceled: it never began, or its process is gone.
@@ -40,7 +43,8 @@ pub fn step(seen: Seen<'_>) -> Step {
         (true, true) => Step::Stop,
         (true, false) => Step::Nothing,
         (false, true) => Step::EndCanceled,
-        (false, false) if is_begun || seen.is_ready => Step::Start,
+        (false, false) if seen.is_ready => Step::Start,
+        (false, false) if is_begun => Step::Finish,
         (false, false) => Step::Nothing,
     }
 }
@@ -78,9 +82,18 @@ pub fn plugin<T>(mut having: impl Iterator<Item = T>) -> Result<T, NoFolder> {
     if having.next().is_some() { Err(NoFolder::Several) } else { Ok(first) }
 }
 
+/// A tag that would have a snapshot taken for one of another volume.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tag {0} in spec.tags is one that only the agent may give")]
+pub struct ReservedTag(String);
+
 /// Tags of a snapshot: those of the object, as restic shows them.
-pub fn tags<'a>(tags: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
-    tags.map(|(key, value)| format!("{key}={value}")).collect()
+///
+/// # Errors
+/// When one of them is as [`same`] makes it.
+pub fn tags<'a>(tags: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Vec<String>, ReservedTag> {
+    let tags = tags.map(|(key, value)| format!("{key}={value}"));
+    tags.map(|tag| if tag.starts_with("same=") { Err(ReservedTag(tag)) } else { Ok(tag) }).collect()
 }
 
 /// The tag that the snapshots of one and the same volume have: of a claim while it lives, else of the name that the
@@ -117,14 +130,15 @@ mod tests {
             ("Unheard", Nothing, Nothing, Stop, Stop),
         ] {
             let seen = |is_canceled, is_running| Seen { phase, is_canceled, is_running, is_ready: true };
-            let steps = [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
+            let steps =
+                [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
             assert_eq!(steps, [ready, canceled, running_canceled, running], "{phase}");
         }
     }
 
     #[test]
-    fn what_is_not_ready_waits_and_what_has_begun_does_not() {
-        for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Start)] {
+    fn what_is_not_ready_does_not_begin_again() {
+        for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
             let seen = Seen { phase, is_canceled: false, is_running: false, is_ready: false };
             assert_eq!(step(seen), wanted);
         }
@@ -143,5 +157,9 @@ mod tests {
     fn a_volume_is_the_same_as_its_claim() {
         assert_eq!(same(Some("u"), "n", "p", "v"), "same=claim/u");
         assert_eq!(same(Some(""), "n", "p", "v"), same(None, "n", "p", "v"));
+        assert_eq!(tags([("backup", "b")].into_iter()), Ok(vec!["backup=b".to_owned()]));
+        for key in ["same", "same=claim/u"] {
+            assert!(tags([("backup", "b"), (key, "claim/u")].into_iter()).is_err(), "{key}");
+        }
     }
 }

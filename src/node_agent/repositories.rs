@@ -79,6 +79,7 @@ impl Repositories {
             info!(location, namespace, place = store.place(), "making a repository");
             Repository::make(&store, &password).await?
         };
+        let repository = if is_read_only { repository.read_only() } else { repository };
         self.open.lock().insert(key, (state, repository.clone()));
         Ok(repository)
     }
@@ -92,10 +93,15 @@ impl Repositories {
             return Ok(found);
         }
         if is_shared || !makes {
-            bail!("Secret {name} in namespace {}, which has the password of the repository, is not there: bring it back from wherever you keep it", self.namespace);
+            bail!(
+                "Secret {name} in namespace {}, which has the password of the repository, is not there: bring it back from wherever you keep it",
+                self.namespace
+            );
         }
         let mut random = [0; RANDOM];
-        SystemRandom::new().fill(&mut random).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+        SystemRandom::new()
+            .fill(&mut random)
+            .map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
         let password = URL_SAFE_NO_PAD.encode(random);
         let secret = Secret {
             metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
@@ -127,7 +133,8 @@ async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<String>> {
     let Some(found) = found else { return Ok(None) };
     let bytes = found.data.and_then(|mut data| data.remove(PASSWORD)).filter(|bytes| !bytes.0.is_empty());
     let bytes = bytes.with_context(|| format!("Secret {name} has no key {PASSWORD}"))?;
-    let text = String::from_utf8(bytes.0).ok().with_context(|| format!("Secret {name}: its password is no text"));
+    let text =
+        String::from_utf8(bytes.0).ok().with_context(|| format!("Secret {name}: its password is no text"));
     text.map(Some)
 }
 
@@ -139,6 +146,8 @@ mod tests {
     fn every_repository_has_a_secret_of_its_own() {
         assert_eq!(secret_name("default", "shop"), "berth-repository-default.shop");
         let long = "l".repeat(253);
-        assert!(secret_name(&long, "a").len() <= LONGEST && secret_name(&long, "a") != secret_name(&long, "b"));
+        assert!(
+            secret_name(&long, "a").len() <= LONGEST && secret_name(&long, "a") != secret_name(&long, "b")
+        );
     }
 }

@@ -82,7 +82,9 @@ impl State {
     /// uploader, and restores what restic wrote.
     pub fn has_stock_agent(&self, namespace: &str) -> bool {
         // Before the list it is not known.
-        self.pods.as_ref().is_none_or(|pods| pods.iter().any(|((of, _), pod)| of == namespace && pod.is_stock))
+        self.pods
+            .as_ref()
+            .is_none_or(|pods| pods.iter().any(|((of, _), pod)| of == namespace && pod.is_stock))
     }
 
     /// The pod of a restore, if it is on this node.
@@ -121,9 +123,8 @@ impl State {
 
 /// The phase as a text that needs no owner.
 fn known(phase: &str) -> &'static str {
-    const PHASES: [&str; 9] = [
-        "", "New", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled", "Completed", "Failed",
-    ];
+    const PHASES: [&str; 9] =
+        ["", "New", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled", "Completed", "Failed"];
     PHASES.into_iter().find(|known| *known == phase).unwrap_or("Unknown")
 }
 

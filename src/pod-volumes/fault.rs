@@ -22,8 +22,14 @@ pub enum Fault {
     LockLost,
     #[error("canceled")]
     Canceled,
+    #[error("the file system of the volume does not answer")]
+    Hung,
+    #[error("the file systems of too many volumes of this node do not answer")]
+    AllHung,
     #[error("{0} cannot be read")]
     Folder(String, #[source] std::io::Error),
+    #[error("what was restored may not be on the disk")]
+    Unsynced(#[source] std::io::Error),
     #[error("there is no snapshot {0} in the repository")]
     NoSnapshot(String),
     /// What was done is in the repository or in the volume.
@@ -61,6 +67,12 @@ pub struct Unfinished {
 impl Unfinished {
     const TOLD: usize = 10;
 
+    /// The first ones in one line.
+    pub(crate) fn list(&self) -> String {
+        let more = self.count > u64::try_from(self.first.len()).unwrap_or(u64::MAX);
+        format!("{}{}", self.first.join("; "), if more { "; …" } else { "" })
+    }
+
     pub(crate) fn add(&mut self, path: &std::path::Path, why: &dyn fmt::Display) {
         self.count = self.count.saturating_add(1);
         if self.first.len() < Self::TOLD {
@@ -75,10 +87,6 @@ impl fmt::Display for Unfinished {
         if let Some(snapshot) = &self.snapshot {
             write!(f, " in snapshot {snapshot}")?;
         }
-        write!(f, ": {}", self.first.join("; "))?;
-        if self.count > u64::try_from(self.first.len()).unwrap_or(u64::MAX) {
-            f.write_str("; …")?;
-        }
-        Ok(())
+        write!(f, ": {}", self.list())
     }
 }

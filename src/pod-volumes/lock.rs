@@ -30,6 +30,10 @@ const TRUSTED: Duration = Duration::from_secs(22 * 60);
 const SETTLE: Duration = Duration::from_millis(200);
 /// A lock that could not be written anew is tried again so soon.
 const RETRY: Duration = Duration::from_secs(30);
+/// How long a lock may take to be written.
+const WRITTEN: Duration = Duration::from_secs(2 * 60);
+/// How long a lock is looked for.
+const LOOKED_FOR: Duration = Duration::from_secs(60);
 /// A lock has some hundred bytes.
 const LARGEST: u64 = 64 * 1024;
 /// What restic writes before what it compressed.
@@ -75,10 +79,65 @@ impl Sealer {
             Some((&COMPRESSED, compressed)) => {
                 let mut reader = zstd::Decoder::new(compressed).ok()?;
                 let mut plain = Vec::new();
-                std::io::Read::read_to_end(&mut std::io::Read::take(&mut reader, LARGEST), &mut plain).ok()?;
+                std::io::Read::read_to_end(&mut std::io::Read::take(&mut reader, LARGEST), &mut plain)
+                    .ok()?;
                 Some(plain)
             }
             _ => Some(plain),
+        }
+    }
+}
+
+/// The lock as it was written last.
+#[derive(Clone, Debug)]
+struct Written {
+    path: Path,
+    at: Age,
+}
+
+/// How old something is, by the clock that stands still while the machine sleeps, and by the one that people set.
+#[derive(Clone, Copy, Debug)]
+struct Age {
+    instant: Instant,
+    time: Timestamp,
+}
+
+impl Age {
+    fn now() -> Self {
+        Self { instant: Instant::now(), time: Timestamp::now() }
+    }
+
+    /// May others take what is so old for nobody's soon?
+    fn is_old(self) -> bool {
+        let by_clock = Duration::try_from(Timestamp::now().duration_since(self.time)).unwrap_or_default();
+        self.instant.elapsed().max(by_clock) > TRUSTED
+    }
+}
+
+/// Tells whether a lock is still held. Asked before a snapshot is written: what it has may have been pruned else.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    store: Store,
+    current: std::sync::Arc<parking_lot::Mutex<Written>>,
+}
+
+impl Guard {
+    pub async fn is_held(&self) -> bool {
+        tokio::time::timeout(LOOKED_FOR, self.look()).await.unwrap_or(false)
+    }
+
+    async fn look(&self) -> bool {
+        loop {
+            let Written { path, at } = self.current.lock().clone();
+            if at.is_old() {
+                return false;
+            }
+            match self.store.has(&path).await {
+                Ok(true) => return !at.is_old(),
+                // It was written anew meanwhile.
+                _ if self.current.lock().path != path => {}
+                Ok(false) | Err(_) => return false,
+            }
         }
     }
 }
@@ -87,7 +146,7 @@ impl Sealer {
 pub(crate) struct Lock {
     renewing: JoinHandle<()>,
     holder: Holder,
-    current: std::sync::Arc<parking_lot::Mutex<Path>>,
+    current: std::sync::Arc<parking_lot::Mutex<Written>>,
 }
 
 #[derive(Clone)]
@@ -102,25 +161,39 @@ impl Lock {
     /// When somebody holds the exclusive lock, or the store fails.
     pub async fn take(store: &Store, sealer: &Sealer, host: &str, watched: &Watched) -> Result<Self, Fault> {
         let holder = Holder { store: store.clone(), sealer: sealer.clone(), host: host.to_owned() };
-        holder.ensure_free().await?;
+        holder.ensure_free(true).await?;
         let written = holder.write().await?;
         sleep(SETTLE).await;
-        if let Err(fault) = holder.ensure_free().await {
-            let _ = store.remove(&written).await;
+        if let Err(fault) = holder.ensure_free(true).await {
+            let _ = store.remove(&written.path).await;
             return Err(fault);
         }
         let current = std::sync::Arc::new(parking_lot::Mutex::new(written));
         let renewing = tokio::spawn({
-            let (holder, current, watched) = (holder.clone(), std::sync::Arc::clone(&current), watched.clone());
+            let (holder, current, watched) =
+                (holder.clone(), std::sync::Arc::clone(&current), watched.clone());
             async move { holder.keep(&current, &watched).await }
         });
         Ok(Self { renewing, holder, current })
     }
 
+    /// Looks whether somebody holds the exclusive lock, and writes nothing.
+    ///
+    /// # Errors
+    /// When somebody does, or the store fails.
+    pub async fn look(store: &Store, sealer: &Sealer) -> Result<(), Fault> {
+        let holder = Holder { store: store.clone(), sealer: sealer.clone(), host: String::new() };
+        holder.ensure_free(false).await
+    }
+
+    pub fn guard(&self) -> Guard {
+        Guard { store: self.holder.store.clone(), current: std::sync::Arc::clone(&self.current) }
+    }
+
     /// A lock that cannot be removed is stale after half an hour: then whoever takes the next one removes it.
     pub async fn release(self) {
         self.renewing.abort();
-        let path = self.current.lock().clone();
+        let path = self.current.lock().path.clone();
         if let Err(error) = self.holder.store.remove(&path).await {
             warn!(lock = %path, %error, "the lock could not be removed");
         }
@@ -134,9 +207,11 @@ impl Drop for Lock {
 }
 
 impl Holder {
-    async fn write(&self) -> Result<Path, Fault> {
+    async fn write(&self) -> Result<Written, Fault> {
+        // Others count from what the lock says.
+        let at = Age::now();
         let content = Content {
-            time: Timestamp::now(),
+            time: at.time,
             exclusive: false,
             hostname: self.host.clone(),
             username: USER.to_owned(),
@@ -148,12 +223,13 @@ impl Holder {
         let digest = ring::digest::digest(&ring::digest::SHA256, &sealed);
         let name: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let path = self.store.folder(FOLDER).join(name);
-        self.store.write(&path, sealed).await?;
-        Ok(path)
+        let written = tokio::time::timeout(WRITTEN, self.store.write(&path, sealed)).await;
+        written.map_err(|_| Fault::Repository("the store did not take a lock in time".to_owned()))??;
+        Ok(Written { path, at })
     }
 
-    /// Looks at all locks. Those of berth that nobody holds any more are removed.
-    async fn ensure_free(&self) -> Result<(), Fault> {
+    /// Looks at all locks. `removes`: those of berth that nobody holds any more.
+    async fn ensure_free(&self, removes: bool) -> Result<(), Fault> {
         for (name, size) in self.store.list(FOLDER).await? {
             if name.len() != 64 {
                 continue;
@@ -178,32 +254,39 @@ impl Holder {
                     since: content.time.to_string(),
                 });
             }
-            if content.username == USER && Timestamp::now().duration_since(content.time) > STALE {
+            if removes && content.username == USER && Timestamp::now().duration_since(content.time) > STALE {
                 self.store.remove(&path).await?;
             }
         }
         Ok(())
     }
 
-    async fn keep(&self, current: &parking_lot::Mutex<Path>, watched: &Watched) {
-        let (mut renewed, mut pause) = (Instant::now(), RENEWED);
+    async fn keep(&self, current: &parking_lot::Mutex<Written>, watched: &Watched) {
+        let mut pause = RENEWED;
         loop {
             sleep(pause).await;
-            match self.write().await {
-                Ok(path) => {
-                    let old = std::mem::replace(&mut *current.lock(), path);
-                    if let Err(error) = self.store.remove(&old).await {
-                        warn!(lock = %old, %error, "an older lock could not be removed");
+            let before = current.lock().at;
+            let written = self.write().await;
+            // The lock that was there until now may have been removed, and what this job relies on with it.
+            if before.is_old() {
+                watched.lose_lock();
+                if let Ok(written) = written {
+                    let _ = self.store.remove(&written.path).await;
+                }
+                return;
+            }
+            match written {
+                Ok(written) => {
+                    let old = std::mem::replace(&mut *current.lock(), written).path;
+                    pause = RENEWED;
+                    let removed = tokio::time::timeout(WRITTEN, self.store.remove(&old)).await;
+                    if !matches!(removed, Ok(Ok(()))) {
+                        warn!(lock = %old, "an older lock could not be removed");
                     }
-                    (renewed, pause) = (Instant::now(), RENEWED);
                 }
                 Err(error) => {
                     warn!(%error, "the lock of the repository could not be renewed");
                     pause = RETRY;
-                    if renewed.elapsed() > TRUSTED {
-                        watched.lose_lock();
-                        return;
-                    }
                 }
             }
         }
@@ -248,7 +331,10 @@ mod tests {
             unreachable!("it is locked")
         };
         let text = fault.to_string();
-        assert!(text.contains("locked exclusively by root@h, process 1") && text.contains("unlock"), "{text}");
+        assert!(
+            text.contains("locked exclusively by root@h, process 1") && text.contains("unlock"),
+            "{text}"
+        );
         assert_eq!(store.list(FOLDER).await.unwrap().len(), 2);
     }
 
@@ -261,6 +347,33 @@ mod tests {
         Lock::take(&store, &sealer, "n1", &Watched::default()).await.unwrap().release().await;
         let left: Vec<String> = store.list(FOLDER).await.unwrap().into_iter().map(|(name, _)| name).collect();
         assert_eq!(left, ["b".repeat(64), "c".repeat(64)]);
+    }
+
+    #[tokio::test]
+    async fn who_only_reads_leaves_all_locks_alone() {
+        let (store, sealer) = (store(), sealer());
+        put(&store, &sealer, &content(false, USER, SignedDuration::from_mins(31)), 'a').await;
+        Lock::look(&store, &sealer).await.unwrap();
+        assert_eq!(store.list(FOLDER).await.unwrap().len(), 1);
+        put(&store, &sealer, &content(true, "root", SignedDuration::ZERO), 'b').await;
+        assert!(matches!(Lock::look(&store, &sealer).await, Err(Fault::Locked { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_gone_or_old_is_not_held() {
+        let (store, sealer) = (store(), sealer());
+        let lock = Lock::take(&store, &sealer, "n1", &Watched::default()).await.unwrap();
+        let guard = lock.guard();
+        assert!(guard.is_held().await);
+        let age = guard.current.lock().at;
+        // As after a sleep of the machine, in which the other clock stood still.
+        guard.current.lock().at = Age { time: age.time - SignedDuration::from_mins(23), ..age };
+        assert!(!guard.is_held().await);
+        guard.current.lock().at = age;
+        assert!(guard.is_held().await);
+        let path = guard.current.lock().path.clone();
+        store.remove(&path).await.unwrap();
+        assert!(!guard.is_held().await);
     }
 
     #[tokio::test]

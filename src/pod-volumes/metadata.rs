@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use rustic_core::jiff::Timestamp;
 use rustic_core::repofile::{Metadata as Kept, Node, NodeType};
@@ -70,16 +71,47 @@ pub(crate) fn node(name: &OsStr, found: &Metadata, link: Option<&Path>) -> Node 
     Node::new_node(name, kind, kept(found))
 }
 
-/// Of whatever has that path, not of what it links to. File systems without them have none.
+/// Of one node, not of others: labels and signatures that are made where the file is.
+const OF_THE_NODE: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
+
+/// Bytes of all attributes of one file. Most file systems keep no more than some thousand.
+const LARGEST: usize = 16 << 20;
+
+/// Is an attribute kept, and brought back?
+pub(crate) fn is_kept(attribute: &str) -> bool {
+    !OF_THE_NODE.contains(&attribute)
+}
+
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32)
+}
+
+/// Of what the path leads to, which is to be a path of an open file. File systems without them have none.
 pub(crate) fn attributes(path: &Path) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
-    let names = match xattr::list(path) {
+    let names = match xattr::list_deref(path) {
         Ok(names) => names,
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Vec::new()),
+        Err(error) if is_unsupported(&error) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut found = Vec::new();
+    let (mut found, mut bytes) = (Vec::new(), 0_usize);
     for name in names {
-        found.push((name.to_string_lossy().into_owned(), xattr::get(path, &name)?));
+        let text = name.to_string_lossy().into_owned();
+        if !is_kept(&text) {
+            continue;
+        }
+        match xattr::get_deref(path, &name) {
+            // It was removed meanwhile.
+            Ok(None) => {}
+            Ok(value) => {
+                bytes = bytes.saturating_add(value.as_ref().map_or(0, Vec::len));
+                if bytes > LARGEST {
+                    return Err(io::Error::other("its extended attributes are too large"));
+                }
+                found.push((text, value));
+            }
+            Err(error) if is_unsupported(&error) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(found)
 }

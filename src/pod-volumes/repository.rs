@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustic_core::repofile::{MasterKey, SnapshotFile};
 use rustic_core::{
@@ -10,10 +12,11 @@ use rustic_core::{
 };
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use crate::beneath::Folder;
 use crate::fault::Fault;
-use crate::lock::{Lock, Sealer};
+use crate::lock::{Guard, Lock, Sealer};
 use crate::restore::{self, Restored};
 use crate::source::Volume;
 use crate::store::{Backend, Store};
@@ -28,6 +31,8 @@ pub struct Repository {
     store: Store,
     key: MasterKey,
     sealer: Sealer,
+    /// Nothing may be written, not even a lock.
+    is_read_only: bool,
 }
 
 /// What is backed up.
@@ -71,15 +76,22 @@ impl Repository {
         blocking(move |handle| make(&store, &password, &handle)).await
     }
 
+    /// The same, of whose store nothing is written or removed: its restores hold no lock.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { is_read_only: true, ..self }
+    }
+
     /// Adds a snapshot. Progress and cancellation are in `watched`.
     ///
     /// # Errors
     /// [`Fault::Unfinished`]: there is a snapshot, and it lacks what could not be read.
     pub async fn backup(&self, source: Source, watched: &Watched) -> Result<Saved, Fault> {
         let lock = Lock::take(&self.store, &self.sealer, &source.reader, watched).await?;
-        let (this, job) = (self.clone(), watched.clone());
-        let done = blocking(move |handle| this.add(source, &job, &handle)).await;
-        lock.release().await;
+        let (this, job, guard) = (self.clone(), watched.clone(), lock.guard());
+        let work = move |handle: Handle| this.add(source, &job, guard, &handle);
+        let done = until_canceled(watched, blocking(work), TO_END).await;
+        free(lock, &done).await;
         self.judged(done, watched)
     }
 
@@ -94,14 +106,21 @@ impl Repository {
         reader: &str,
         watched: &Watched,
     ) -> Result<Restored, Fault> {
-        let lock = Lock::take(&self.store, &self.sealer, reader, watched).await?;
+        let lock = if self.is_read_only {
+            Lock::look(&self.store, &self.sealer).await?;
+            None
+        } else {
+            Some(Lock::take(&self.store, &self.sealer, reader, watched).await?)
+        };
         let (this, job, snapshot) = (self.clone(), watched.clone(), snapshot.to_owned());
-        let done = blocking(move |handle| {
-            let repository = this.opened(&job, &handle)?;
+        let work = move |handle: Handle| {
+            let repository = this.opened(&job, None, &handle)?;
             restore::restore(repository, &snapshot, &folder, &job)
-        })
-        .await;
-        lock.release().await;
+        };
+        let done = until_canceled(watched, blocking(work), TO_END).await;
+        if let Some(lock) = lock {
+            free(lock, &done).await;
+        }
         self.judged(done, watched)
     }
 
@@ -114,13 +133,18 @@ impl Repository {
         }
     }
 
-    fn opened(&self, watched: &Watched, handle: &Handle) -> Result<Rustic<OpenStatus>, Fault> {
-        let rustic = rustic(&self.store, watched, handle, None)?;
+    fn opened(
+        &self,
+        watched: &Watched,
+        guard: Option<Guard>,
+        handle: &Handle,
+    ) -> Result<Rustic<OpenStatus>, Fault> {
+        let rustic = rustic(&self.store, watched, handle, None, guard)?;
         Ok(rustic.open(&Credentials::Masterkey(self.key.clone()))?)
     }
 
-    fn add(&self, source: Source, watched: &Watched, handle: &Handle) -> Result<Saved, Fault> {
-        let repository = self.opened(watched, handle)?;
+    fn add(&self, source: Source, watched: &Watched, guard: Guard, handle: &Handle) -> Result<Saved, Fault> {
+        let repository = self.opened(watched, Some(guard), handle)?;
         let parent = latest(&repository, &source.same)?;
         let repository = repository.to_indexed_ids()?;
         let command = "berth node-agent".to_owned();
@@ -136,6 +160,8 @@ impl Repository {
             Some(parent) => options.parent_opts.parents = vec![parent.id.to_hex().as_str().to_owned()],
             None => options.parent_opts.force = true,
         }
+        // The name is turned round in rustic_core: only with this it compares inodes.
+        options.parent_opts.ignore_inode = true;
         let volume = Volume { folder: source.folder, watched: watched.clone() };
         let top = [PathBuf::from("/").join(TOP)];
         let saved = repository.archive(&options, &volume, snapshot, &top)?;
@@ -145,6 +171,14 @@ impl Repository {
             return Err(Fault::Unfinished(crate::fault::Unfinished { snapshot, ..failed }));
         }
         let summary = saved.summary.unwrap_or_default();
+        // rustic_core passes over what fails there, and only logs it.
+        let given = watched.given();
+        if summary.total_files_processed != given {
+            let stored = summary.total_files_processed;
+            return Err(Fault::Repository(format!(
+                "of {given} files that were found, snapshot {id} has {stored}"
+            )));
+        }
         Ok(Saved {
             snapshot: id,
             bytes: summary.total_bytes_processed,
@@ -160,6 +194,52 @@ fn latest(repository: &Rustic<OpenStatus>, tag: &str) -> Result<Option<SnapshotF
     Ok(found.into_iter().max_by(|one, other| one.time.cmp(&other.time)))
 }
 
+/// Threads of jobs that did not end when they were canceled.
+static HUNG: AtomicUsize = AtomicUsize::new(0);
+/// With so many of them nothing new is begun.
+const MOST_HUNG: usize = 16;
+/// How long a job has to end when it is canceled.
+const TO_END: Duration = Duration::from_secs(10);
+
+/// Waits for a job, but not much longer than until it is canceled: a call of a file system may take for ever. Then
+/// its thread is given up. It can write nothing to the repository any more.
+async fn until_canceled<T: Send + 'static>(
+    watched: &Watched,
+    work: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    to_end: Duration,
+) -> Result<T, Fault> {
+    if HUNG.load(Ordering::Relaxed) >= MOST_HUNG {
+        return Err(Fault::AllHung);
+    }
+    let mut work = tokio::spawn(work);
+    let canceled = async {
+        while !watched.is_canceled() {
+            sleep(Duration::from_millis(200)).await;
+        }
+        sleep(to_end).await;
+    };
+    tokio::select! {
+        done = &mut work => done.unwrap_or(Err(Fault::Panic)),
+        () = canceled => {
+            HUNG.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("the file system does not answer: a thread is given up");
+            tokio::spawn(async move {
+                let _ = work.await;
+                HUNG.fetch_sub(1, Ordering::Relaxed);
+            });
+            Err(Fault::Hung)
+        }
+    }
+}
+
+/// Removes the lock of a job, unless its thread may still be in the middle of a write: then the lock goes when it is
+/// stale.
+async fn free<T>(lock: Lock, done: &Result<T, Fault>) {
+    if !matches!(done, Err(Fault::Hung)) {
+        lock.release().await;
+    }
+}
+
 /// Off the runtime: rustic_core waits for the store.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce(Handle) -> Result<T, Fault> + Send + 'static,
@@ -168,9 +248,15 @@ async fn blocking<T: Send + 'static>(
     spawn_blocking(move || work(handle)).await.unwrap_or(Err(Fault::Panic))
 }
 
-fn rustic(store: &Store, watched: &Watched, handle: &Handle, only_key: Option<Id>) -> Result<Rustic<()>, Fault> {
+fn rustic(
+    store: &Store,
+    watched: &Watched,
+    handle: &Handle,
+    only_key: Option<Id>,
+    guard: Option<Guard>,
+) -> Result<Rustic<()>, Fault> {
     let backend =
-        Backend { store: store.clone(), handle: handle.clone(), watched: watched.clone(), only_key };
+        Backend { store: store.clone(), handle: handle.clone(), watched: watched.clone(), only_key, guard };
     let backends = RepositoryBackends::new(Arc::new(backend), None);
     let options = RepositoryOptions::default().no_cache(true);
     Ok(Rustic::new_with_progress(&options, &backends, watched.clone())?)
@@ -179,7 +265,7 @@ fn rustic(store: &Store, watched: &Watched, handle: &Handle, only_key: Option<Id
 fn ready(store: &Store, repository: &Rustic<OpenStatus>) -> Result<Repository, Fault> {
     let key = repository.key();
     let sealer = Sealer::new(&key).ok_or_else(|| Fault::Repository("its key is not restic's".to_owned()))?;
-    Ok(Repository { store: store.clone(), key, sealer })
+    Ok(Repository { store: store.clone(), key, sealer, is_read_only: false })
 }
 
 fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fault> {
@@ -194,7 +280,7 @@ fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
     }
     let mut told = None;
     for key in keys {
-        let rustic = rustic(store, &Watched::default(), handle, Some(key))?;
+        let rustic = rustic(store, &Watched::default(), handle, Some(key), None)?;
         match rustic.open(&Credentials::password(password)) {
             Ok(repository) => return ready(store, &repository),
             Err(error) if error.is_incorrect_password() || error.is_code("C001") => {}
@@ -207,9 +293,10 @@ fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
 fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fault> {
     let before: Vec<String> =
         handle.block_on(store.list("keys"))?.into_iter().map(|(name, _)| name).collect();
-    let rustic = rustic(store, &Watched::default(), handle, None)?;
+    let rustic = rustic(store, &Watched::default(), handle, None, None)?;
     let credentials = Credentials::password(password);
-    let key = KeyOptions::default().hostname("berth".to_owned()).username("berth".to_owned()).with_created(true);
+    let key =
+        KeyOptions::default().hostname("berth".to_owned()).username("berth".to_owned()).with_created(true);
     match rustic.init(&credentials, &key, &ConfigOptions::default()) {
         Ok(repository) => ready(store, &repository),
         // Somebody else may have been first; then this process' key opens nothing.
@@ -219,7 +306,8 @@ fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
             }
             let opened = open(store, password, handle)?;
             let is_own = |name: &str| !before.iter().any(|old| old == name);
-            for (name, _) in handle.block_on(store.list("keys"))?.into_iter().filter(|(name, _)| is_own(name)) {
+            for (name, _) in handle.block_on(store.list("keys"))?.into_iter().filter(|(name, _)| is_own(name))
+            {
                 remove_key_of_nothing(store, &name, password, handle, &opened);
             }
             Ok(opened)
@@ -230,7 +318,7 @@ fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
 /// Removes a key if the password opens it, and it is not the repository's.
 fn remove_key_of_nothing(store: &Store, name: &str, password: &str, handle: &Handle, opened: &Repository) {
     let Ok(id) = name.parse::<Id>() else { return };
-    let Ok(rustic) = rustic(store, &Watched::default(), handle, Some(id)) else { return };
+    let Ok(rustic) = rustic(store, &Watched::default(), handle, Some(id), None) else { return };
     let is_of_nothing = match rustic.open(&Credentials::password(password)) {
         Ok(repository) => repository.key().encrypt != opened.key.encrypt,
         Err(error) => error.is_code("C001"),

@@ -14,13 +14,13 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, futimens, mkdirat, mknodat, utimensat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, linkat, symlinkat, unlinkat};
 use ring::digest::{SHA256, digest};
-use rustic_core::repofile::{BlobType, Metadata, Node, NodeType, SnapshotFile};
+use rustic_core::repofile::{BlobType, Metadata, Node, NodeType, SnapshotFile, SnapshotId};
 use rustic_core::{BlobId, IndexedFullStatus, LsOptions, OpenStatus, Repository};
 use xattr::FileExt as _;
 
 use crate::beneath::{Folder, is_name};
 use crate::fault::Fault;
-use crate::metadata::{permissions, time_of};
+use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
 use crate::repository::TOP;
 use crate::watched::Watched;
 
@@ -40,18 +40,38 @@ pub(crate) fn restore(
     watched: &Watched,
 ) -> Result<Restored, Fault> {
     let is_id = snapshot.len() >= 8 && snapshot.chars().all(|c| c.is_ascii_hexdigit());
-    let found = if is_id { repository.get_snapshots(&[snapshot]).unwrap_or_default() } else { Vec::new() };
+    let mut ids = Vec::new();
+    if is_id {
+        let all = repository.list::<SnapshotId>()?.map(|id| id.to_string());
+        ids.extend(all.filter(|id| id.starts_with(snapshot)));
+    }
+    let [id] = ids.as_slice() else { return Err(Fault::NoSnapshot(snapshot.to_owned())) };
+    let found = repository.get_snapshots(&[id])?;
     let [snapshot] = found.as_slice() else { return Err(Fault::NoSnapshot(snapshot.to_owned())) };
     watched.set_total(snapshot.summary.as_ref().map_or(0, |summary| summary.total_bytes_processed));
     let repository = repository.to_indexed()?;
-    let top = top(&repository, snapshot)?;
-    let mut target = Target { watched, root: folder, levels: Vec::new(), links: HashMap::new(), done: Restored::default() };
+    let (top, is_ours) = top(&repository, snapshot)?;
+    if top.subtree.is_none() {
+        return Err(Fault::Repository(format!("snapshot {id} does not say what is in it")));
+    }
+    let mut seen: u64 = 0;
+    let mut target = Target {
+        watched,
+        root: folder,
+        levels: Vec::new(),
+        links: HashMap::new(),
+        done: Restored::default(),
+    };
     target.levels.push(Level { path: PathBuf::new(), folder: folder.clone(), then: top.meta.clone() });
     for entry in repository.ls(&top, &LsOptions::default())? {
         if watched.is_canceled() {
             return Err(Fault::Canceled);
         }
         let (path, node) = entry?;
+        watched.step();
+        if !node.is_dir() {
+            seen = seen.saturating_add(1);
+        }
         target.leave_until(path.parent().unwrap_or(Path::new("")));
         let Some(parent) = target.levels.last().filter(|level| path.parent() == Some(&level.path)) else {
             // What is below a folder that could not be made.
@@ -65,16 +85,24 @@ pub(crate) fn restore(
     }
     target.leave_until(Path::new(""));
     target.leave();
-    match watched.failed() {
-        Some(failed) => Err(Fault::Unfinished(failed)),
-        None => Ok(target.done),
+    // Whoever comes after the mark of a restore finds all of it on the disk.
+    folder.sync().map_err(Fault::Unsynced)?;
+    if let Some(failed) = watched.failed() {
+        return Err(Fault::Unfinished(failed));
+    }
+    match snapshot.summary.as_ref().map(|summary| summary.total_files_processed) {
+        Some(wanted) if is_ours && wanted != seen => {
+            Err(Fault::Repository(format!("snapshot {id} was made of {wanted} files, and has {seen}")))
+        }
+        _ => Ok(target.done),
     }
 }
 
 /// The volume in a snapshot of ours; in one of others, all of it.
-fn top(repository: &Full, snapshot: &SnapshotFile) -> Result<Node, Fault> {
-    let is_ours = snapshot.paths.contains(&format!("/{TOP}")) && snapshot.program_version.starts_with("berth");
-    Ok(repository.node_from_snapshot_and_path(snapshot, if is_ours { TOP } else { "" })?)
+fn top(repository: &Full, snapshot: &SnapshotFile) -> Result<(Node, bool), Fault> {
+    let is_ours =
+        snapshot.paths.contains(&format!("/{TOP}")) && snapshot.program_version.starts_with("berth");
+    Ok((repository.node_from_snapshot_and_path(snapshot, if is_ours { TOP } else { "" })?, is_ours))
 }
 
 struct Level {
@@ -103,14 +131,16 @@ pub(crate) fn clear(folder: &Folder, name: &OsStr) -> io::Result<()> {
 
 impl Target<'_> {
     fn leave_until(&mut self, path: &Path) {
-        while self.levels.len() > 1 && self.levels.last().is_some_and(|level| !path.starts_with(&level.path)) {
+        while self.levels.len() > 1 && self.levels.last().is_some_and(|level| !path.starts_with(&level.path))
+        {
             self.leave();
         }
     }
 
     fn leave(&mut self) {
         let Some(level) = self.levels.pop() else { return };
-        let set = level.folder.as_file().and_then(|file| set_metadata(&file, &level.then));
+        let note = |what: String| self.watched.note(&level.path, &what);
+        let set = level.folder.as_file().and_then(|file| set_metadata(&file, &level.then, note));
         if let Err(error) = set {
             self.watched.fail(&level.path, &error);
         }
@@ -123,6 +153,13 @@ impl Target<'_> {
         }
         let text = |error: io::Error| error.to_string();
         match &node.node_type {
+            // rustic_core passes over it.
+            NodeType::Dir if node.subtree.is_none() => {
+                return Err("the repository does not say what is in that folder".to_owned());
+            }
+            NodeType::File if node.content.is_none() && node.meta.size > 0 => {
+                return Err("the repository does not say what is in that file".to_owned());
+            }
             NodeType::Dir => {
                 let folder = enter(parent, &name).map_err(text)?;
                 self.levels.push(Level { path: path.to_owned(), folder, then: node.meta.clone() });
@@ -138,14 +175,15 @@ impl Target<'_> {
                         return Ok(());
                     }
                 }
-                self.file(repository, parent, &name, node)?;
+                self.file(repository, parent, path, &name, node)?;
                 if has_links {
                     self.links.entry(key).or_insert_with(|| path.to_owned());
                 }
             }
             special => {
                 clear(parent, &name).map_err(text)?;
-                make(parent, &name, special, &node.meta).map_err(text)?;
+                let note = |what: String| self.watched.note(path, &what);
+                make(parent, &name, special, &node.meta, note).map_err(text)?;
             }
         }
         self.done.files += 1;
@@ -161,7 +199,14 @@ impl Target<'_> {
         Ok(linkat(&folder, old, parent, name, AtFlags::empty())?)
     }
 
-    fn file(&mut self, repository: &Full, parent: &Folder, name: &OsStr, node: &Node) -> Result<(), String> {
+    fn file(
+        &mut self,
+        repository: &Full,
+        parent: &Folder,
+        path: &Path,
+        name: &OsStr,
+        node: &Node,
+    ) -> Result<(), String> {
         let text = |error: io::Error| error.to_string();
         let mut file = parent.create(name).map_err(text)?;
         let mut size: u64 = 0;
@@ -189,7 +234,7 @@ impl Target<'_> {
         }
         file.set_len(size).map_err(text)?;
         self.done.bytes = self.done.bytes.saturating_add(size);
-        set_metadata(&file, &node.meta).map_err(text)
+        set_metadata(&file, &node.meta, |what| self.watched.note(path, &what)).map_err(text)
     }
 }
 
@@ -214,7 +259,13 @@ fn enter(parent: &Folder, name: &OsStr) -> io::Result<Folder> {
 }
 
 /// Links, pipes, sockets and devices.
-fn make(parent: &Folder, name: &OsStr, kind: &NodeType, meta: &Metadata) -> io::Result<()> {
+fn make(
+    parent: &Folder,
+    name: &OsStr,
+    kind: &NodeType,
+    meta: &Metadata,
+    note: impl FnMut(String),
+) -> io::Result<()> {
     let mode = permissions(meta.mode.unwrap_or(0o600));
     let node = |flag, device| mknodat(parent, name, flag, Mode::from_bits_truncate(mode), device);
     match kind {
@@ -228,21 +279,75 @@ fn make(parent: &Folder, name: &OsStr, kind: &NodeType, meta: &Metadata) -> io::
     let (owner, group) = (meta.uid.map(Uid::from_raw), meta.gid.map(Gid::from_raw));
     fchownat(parent, name, owner, group, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     let at = parent.path_of(name);
-    for attribute in &meta.extended_attributes {
-        xattr::set(&at, &attribute.name, attribute.value.as_deref().unwrap_or_default())?;
-    }
+    let set = set_attributes(meta, |name, value| xattr::set(&at, name, value), note);
     let times = (time_of(meta.atime), time_of(meta.mtime));
-    Ok(utimensat(parent.as_fd(), name, &times.0, &times.1, UtimensatFlags::NoFollowSymlink)?)
+    utimensat(parent.as_fd(), name, &times.0, &times.1, UtimensatFlags::NoFollowSymlink)?;
+    set
+}
+
+/// All that can be set is set. What the file system does not take at all is noted, because no other try would help;
+/// the first other error is returned.
+fn set_attributes(
+    meta: &Metadata,
+    set: impl Fn(&str, &[u8]) -> io::Result<()>,
+    mut note: impl FnMut(String),
+) -> io::Result<()> {
+    let mut done = Ok(());
+    for attribute in meta.extended_attributes.iter().filter(|attribute| is_kept(&attribute.name)) {
+        match set(&attribute.name, attribute.value.as_deref().unwrap_or_default()) {
+            Ok(()) => {}
+            Err(error) if is_unsupported(&error) => {
+                note(format!("the volume does not take the attribute {}", attribute.name));
+            }
+            Err(error) if done.is_ok() => {
+                done = Err(io::Error::new(error.kind(), format!("attribute {}: {error}", attribute.name)));
+            }
+            Err(_) => {}
+        }
+    }
+    done
 }
 
 /// The order matters: a new owner takes special bits and capabilities away, and each of these changes the times.
-fn set_metadata(file: &File, meta: &Metadata) -> io::Result<()> {
+fn set_metadata(file: &File, meta: &Metadata, note: impl FnMut(String)) -> io::Result<()> {
     fchown(file, meta.uid.map(Uid::from_raw), meta.gid.map(Gid::from_raw))?;
     if let Some(mode) = meta.mode {
         file.set_permissions(Permissions::from_mode(permissions(mode)))?;
     }
-    for attribute in &meta.extended_attributes {
-        file.set_xattr(&attribute.name, attribute.value.as_deref().unwrap_or_default())?;
+    let set = set_attributes(meta, |name, value| file.set_xattr(name, value), note);
+    futimens(file, &time_of(meta.atime), &time_of(meta.mtime))?;
+    set
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn an_attribute_that_is_not_taken_keeps_no_other_away() {
+        let attribute =
+            |name: &str| serde_json::from_value(serde_json::json!({"name": name, "value": "YQ=="})).unwrap();
+        let names = ["security.selinux", "user.no", "user.a", "user.denied", "user.b"];
+        let meta = Metadata { extended_attributes: names.map(attribute).to_vec(), ..Metadata::default() };
+        let (set, mut notes) = (RefCell::new(Vec::new()), Vec::new());
+        let done = set_attributes(
+            &meta,
+            |name, value| match name {
+                "user.no" => Err(Errno::EOPNOTSUPP.into()),
+                "user.denied" => Err(Errno::EPERM.into()),
+                _ => {
+                    set.borrow_mut().push((name.to_owned(), value.to_vec()));
+                    Ok(())
+                }
+            },
+            |note| notes.push(note),
+        );
+        let wanted = ["user.a", "user.b"].map(|name| (name.to_owned(), b"a".to_vec()));
+        assert_eq!(set.into_inner(), wanted);
+        assert_eq!(notes, ["the volume does not take the attribute user.no"]);
+        assert!(done.unwrap_err().to_string().contains("user.denied"));
     }
-    Ok(futimens(file, &time_of(meta.atime), &time_of(meta.mtime))?)
 }

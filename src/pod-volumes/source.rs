@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use rustic_core::repofile::Node;
 use rustic_core::{ErrorKind, ReadSource, ReadSourceEntry, ReadSourceOpen, RusticError, RusticResult};
 
-use crate::beneath::Folder;
+use crate::beneath::{Folder, Held};
 use crate::metadata::{attributes, node};
 use crate::repository::TOP;
 use crate::watched::Watched;
@@ -53,10 +53,18 @@ pub(crate) struct Walk {
     levels: Vec<Level>,
 }
 
-/// Not there any more, or something else by now.
-fn is_change(error: &io::Error) -> bool {
-    const CHANGES: [Errno; 3] = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP];
-    error.raw_os_error().is_some_and(|code| CHANGES.contains(&Errno::from_raw(code)))
+/// Folders deeper than that are not read.
+const DEEPEST: usize = 1000;
+/// A file is at most so large if next to nothing of it is on the disk: reading a hole takes as long as reading bytes.
+const LARGEST_HOLE: u64 = 16 << 40;
+
+fn is(error: &io::Error, code: Errno) -> bool {
+    error.raw_os_error() == Some(code as i32)
+}
+
+/// Is it a hole that nobody would end reading? `blocks`: of 512 bytes.
+fn is_endless(size: u64, blocks: u64) -> bool {
+    size > LARGEST_HOLE && blocks.saturating_mul(512) < size / 1000
 }
 
 impl Walk {
@@ -67,6 +75,13 @@ impl Walk {
     fn fail(&self, path: &Path, error: &io::Error) {
         if self.tells {
             self.watched.fail(path, error);
+        }
+    }
+
+    /// It is gone since the folder was read.
+    fn vanish(&self) {
+        if self.tells {
+            self.watched.vanish();
         }
     }
 
@@ -85,12 +100,11 @@ impl Walk {
                     })
                     .collect();
             }
-            Err(error) if is_change(&error) => {}
             Err(error) => self.fail(path, &error),
         }
     }
 
-    /// Enters a folder. `None`: it is gone.
+    /// Enters a folder. `None`: it cannot be read.
     fn enter(&mut self, folder: &Folder, name: &OsStr, path: &Path) -> Option<Node> {
         let file = folder.as_file().and_then(|file| file.metadata());
         let found = file.inspect_err(|error| self.fail(path, error)).ok()?;
@@ -105,26 +119,33 @@ impl Walk {
     }
 
     fn entry(&mut self, parent: &Folder, name: OsString, path: PathBuf) -> Option<ReadSourceEntry<Opening>> {
-        let at = parent.path_of(&name);
-        let found = match std::fs::symlink_metadata(&at) {
-            Ok(found) => found,
+        let held = match parent.held(&name) {
+            Ok(held) => held,
+            // Another file system is mounted there.
+            Err(error) if is(&error, Errno::EXDEV) => return self.mounted(parent, &name, path),
+            Err(error) if is(&error, Errno::ENOENT) => {
+                self.vanish();
+                return None;
+            }
             Err(error) => {
-                if !is_change(&error) {
-                    self.fail(&path, &error);
-                }
+                self.fail(&path, &error);
                 return None;
             }
         };
+        let found = held.metadata().inspect_err(|error| self.fail(&path, error)).ok()?;
         if found.is_dir() {
-            return match parent.folder(&name) {
+            if self.levels.len() >= DEEPEST {
+                self.fail(&path, &io::Error::other("it is too deep below the volume"));
+                return None;
+            }
+            return match held.folder() {
                 Ok(folder) => {
                     let node = self.enter(&folder, &name, &path)?;
                     Some(ReadSourceEntry { path, node, open: None })
                 }
-                Err(error) if is_change(&error) => None,
-                // Another file system is mounted there.
-                Err(error) if error.raw_os_error() == Some(Errno::EXDEV as i32) => {
-                    Some(ReadSourceEntry { path, node: node(&name, &found, None), open: None })
+                Err(error) if is(&error, Errno::ENOENT) => {
+                    self.vanish();
+                    None
                 }
                 Err(error) => {
                     self.fail(&path, &error);
@@ -132,26 +153,29 @@ impl Walk {
                 }
             };
         }
-        let link = match found.is_symlink().then(|| std::fs::read_link(&at)).transpose() {
-            Ok(link) => link,
-            Err(error) => {
-                // It may be a file by now, which is no link.
-                if !is_change(&error) && error.kind() != io::ErrorKind::InvalidInput {
-                    self.fail(&path, &error);
-                }
-                return None;
-            }
-        };
+        if found.is_file() && is_endless(found.len(), found.blocks()) {
+            self.fail(&path, &io::Error::other("nearly all of its many bytes are a hole"));
+            return None;
+        }
+        let link = found.is_symlink().then(|| held.link()).transpose();
+        let link = link.inspect_err(|error| self.fail(&path, error)).ok()?;
         let mut node = node(&name, &found, link.as_deref());
-        self.attribute(&mut node, &at, &path);
-        let open = node.is_file().then(|| Opening {
-            parent: parent.clone(),
-            name,
-            path: path.clone(),
-            found: (found.dev(), found.ino(), found.len()),
-            watched: self.watched.clone(),
-        });
+        self.attribute(&mut node, &held.path(), &path);
+        let size = found.len();
+        let open =
+            node.is_file().then(|| Opening { held, path: path.clone(), size, watched: self.watched.clone() });
         Some(ReadSourceEntry { path, node, open })
+    }
+
+    /// A folder that something is mounted on is there, and empty.
+    fn mounted(&self, parent: &Folder, name: &OsStr, path: PathBuf) -> Option<ReadSourceEntry<Opening>> {
+        let found = std::fs::symlink_metadata(parent.path_of(name));
+        let found = found.inspect_err(|error| self.fail(&path, error)).ok()?;
+        if !found.is_dir() {
+            self.fail(&path, &io::Error::other("another file is mounted on it"));
+            return None;
+        }
+        Some(ReadSourceEntry { path, node: node(name, &found, None), open: None })
     }
 }
 
@@ -171,8 +195,12 @@ impl Iterator for Walk {
                 self.levels.pop();
                 continue;
             };
+            self.watched.step();
             let (folder, path) = (level.folder.clone(), level.path.join(&name));
             if let Some(entry) = self.entry(&folder, name, path) {
+                if self.tells && !entry.node.is_dir() {
+                    self.watched.give();
+                }
                 return Some(Ok(entry));
             }
         }
@@ -182,11 +210,10 @@ impl Iterator for Walk {
 
 /// A file that is to be read.
 pub(crate) struct Opening {
-    parent: Folder,
-    name: OsString,
+    held: Held,
     path: PathBuf,
-    /// Device, number and size of what was found.
-    found: (u64, u64, u64),
+    /// The size that it had when it was found.
+    size: u64,
     watched: Watched,
 }
 
@@ -194,18 +221,10 @@ impl ReadSourceOpen for Opening {
     type Reader = Reader;
 
     fn open(self) -> RusticResult<Reader> {
-        let (device, number, size) = self.found;
-        let opened = self.parent.file(&self.name).and_then(|file| {
-            let now = file.metadata()?;
-            let is_it = now.is_file() && (now.dev(), now.ino()) == (device, number);
-            is_it.then_some(file).ok_or_else(|| io::Error::other("it was replaced while the volume was read"))
-        });
-        match opened {
-            Ok(file) => Ok(Reader { file, left: size, path: self.path, watched: self.watched }),
+        match self.held.open() {
+            Ok(file) => Ok(Reader { file, left: self.size, path: self.path, watched: self.watched }),
             Err(error) => {
-                if !is_change(&error) {
-                    self.watched.fail(&self.path, &error);
-                }
+                self.watched.fail(&self.path, &error);
                 Err(RusticError::with_source(ErrorKind::InputOutput, "the file cannot be opened", error))
             }
         }
@@ -228,11 +247,32 @@ impl Read for Reader {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read(buffer.get_mut(..most).unwrap_or_default());
         match &read {
-            Ok(0) if most > 0 => self.left = 0,
+            Ok(0) if most > 0 => {
+                self.watched.note(&self.path, &"it became shorter while it was read");
+                self.left = 0;
+            }
             Ok(bytes) => self.left = self.left.saturating_sub(u64::try_from(*bytes).unwrap_or(u64::MAX)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => self.watched.fail(&self.path, error),
         }
         read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_holes_are_endless() {
+        for (size, blocks, endless) in [
+            (1 << 62, 8, true),
+            (17 << 40, 0, true),
+            (1 << 40, 0, false),
+            (17 << 40, (17 << 40) / 512, false),
+            (0, 0, false),
+        ] {
+            assert_eq!(is_endless(size, blocks), endless, "{size} {blocks}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A repository's files in an object store, laid out as restic does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -11,7 +12,12 @@ use object_store::{
 use rustic_core::{BytesList, ErrorKind, FileType, Id, ReadBackend, RusticError, RusticResult, WriteBackend};
 use tokio::runtime::Handle;
 
+use crate::lock::Guard;
 use crate::watched::Watched;
+
+/// How long a snapshot may take to be written, after it was seen that the lock is held. Much less than the time from
+/// a lock's [`TRUSTED`](crate::lock) age to the one at which it is nobody's.
+const SNAPSHOT: Duration = Duration::from_secs(2 * 60);
 
 /// Where a repository is.
 #[derive(Clone, Debug)]
@@ -42,7 +48,11 @@ impl Store {
     /// # Errors
     /// When the store does not say so.
     pub async fn has_repository(&self) -> Result<bool, Error> {
-        match self.objects.head(&self.config()).await {
+        self.has(&self.config()).await
+    }
+
+    pub(crate) async fn has(&self, path: &Path) -> Result<bool, Error> {
+        match self.objects.head(path).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -76,9 +86,8 @@ impl Store {
 
     /// Writes what nobody else may have written. Stores without conditional writes are asked before.
     async fn create(&self, path: &Path, payload: PutPayload) -> Result<(), Error> {
-        let put = |mode| {
-            self.objects.put_opts(path, payload.clone(), PutOptions { mode, ..PutOptions::default() })
-        };
+        let put =
+            |mode| self.objects.put_opts(path, payload.clone(), PutOptions { mode, ..PutOptions::default() });
         match put(PutMode::Create).await {
             Err(error) if is_unknown(&error) => match self.objects.head(path).await {
                 Ok(_) => Err(Error::AlreadyExists { path: path.to_string(), source: "it is there".into() }),
@@ -107,6 +116,8 @@ pub(crate) struct Backend {
     pub watched: Watched,
     /// Hides all other keys: rustic_core takes the first one that the password opens.
     pub only_key: Option<Id>,
+    /// Who writes snapshots holds a lock.
+    pub guard: Option<Guard>,
 }
 
 impl Backend {
@@ -129,6 +140,10 @@ impl Backend {
         }
         Ok(())
     }
+}
+
+fn late(why: &'static str) -> Error {
+    Error::Generic { store: "repository", source: why.into() }
 }
 
 fn failed(path: &Path, error: Error) -> Box<RusticError> {
@@ -216,6 +231,16 @@ impl WriteBackend for Backend {
         let write = async {
             if kind == FileType::Config {
                 return self.store.create(&path, payload).await;
+            }
+            if kind == FileType::Snapshot
+                && let Some(guard) = &self.guard
+            {
+                if !guard.is_held().await {
+                    self.watched.lose_lock();
+                    return Err(late("the lock of the repository is not there any more"));
+                }
+                let put = tokio::time::timeout(SNAPSHOT, self.store.objects.put(&path, payload)).await;
+                return put.map_err(|_| late("the store did not take it in time"))?.map(drop);
             }
             self.store.objects.put(&path, payload).await.map(drop)
         };

@@ -26,6 +26,13 @@ struct Shared {
     done: AtomicU64,
     total: AtomicU64,
     failed: Mutex<Unfinished>,
+    noted: Mutex<Unfinished>,
+    /// Files, links and the like that were given to be stored.
+    given: AtomicU64,
+    /// Names that were gone when it was their turn.
+    vanished: AtomicU64,
+    /// Names that were come to.
+    steps: AtomicU64,
 }
 
 impl Watched {
@@ -62,6 +69,42 @@ impl Watched {
     pub(crate) fn fail(&self, path: &std::path::Path, why: &dyn std::fmt::Display) {
         tracing::warn!(path = %path.display(), error = %why, "a file is not whole");
         self.0.failed.lock().add(path, why);
+    }
+
+    /// What people are to know of a file, though it is as whole as it can be.
+    pub(crate) fn note(&self, path: &std::path::Path, what: &dyn std::fmt::Display) {
+        self.0.noted.lock().add(path, what);
+    }
+
+    pub(crate) fn vanish(&self) {
+        self.0.vanished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give(&self) {
+        self.0.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn given(&self) -> u64 {
+        self.0.given.load(Ordering::Relaxed)
+    }
+
+    /// Counts whatever is done, so that people see that something is.
+    pub fn signs(&self) -> u64 {
+        [&self.0.done, &self.0.given, &self.0.vanished, &self.0.steps]
+            .into_iter()
+            .fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn step(&self) {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All notes as a text; the empty text if there are none.
+    pub fn notes(&self) -> String {
+        let (noted, vanished) = (self.0.noted.lock(), self.0.vanished.load(Ordering::Relaxed));
+        let vanished = (vanished > 0).then(|| format!("{vanished} files vanished before they were read"));
+        let noted = (noted.count > 0).then(|| noted.list());
+        [vanished, noted].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
     pub(crate) fn failed(&self) -> Option<Unfinished> {

@@ -64,6 +64,79 @@ async fn a_snapshot_comes_back_and_the_next_one_adds_little() {
     assert!(store.list("locks").await.unwrap().is_empty());
 }
 
+/// Two files that differ in nothing but their bytes and their inodes.
+fn twins(volume: &FilePath) {
+    use std::os::unix::fs::MetadataExt as _;
+    let files = [("one", "text one"), ("two", "text two")].map(|(folder, text)| {
+        std::fs::create_dir(volume.join(folder)).unwrap();
+        (volume.join(folder).join("file"), text)
+    });
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for _ in 0..10_000 {
+        let opened = files.each_ref().map(|(path, text)| {
+            let _ = std::fs::remove_file(path);
+            std::fs::write(path, text).unwrap();
+            std::fs::File::options().write(true).open(path).unwrap()
+        });
+        opened.each_ref().map(|file| file.set_modified(time).unwrap());
+        let [one, two] = opened.map(|file| file.metadata().unwrap());
+        if (one.ctime(), one.ctime_nsec()) == (two.ctime(), two.ctime_nsec()) {
+            return;
+        }
+    }
+    unreachable!("the clock of files has ticks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_only_its_inode_tells_apart_is_read_again() {
+    let (root, store) = (volume(), store());
+    let volume = root.path().join("volume");
+    twins(&volume);
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    for (from, to) in [("one", "three"), ("two", "one"), ("three", "two")] {
+        std::fs::rename(volume.join(from), volume.join(to)).unwrap();
+    }
+    let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&second.snapshot, target, "n1", &Watched::default()).await.unwrap();
+    let text = std::fs::read_to_string(root.path().join("target/one/file")).unwrap();
+    assert_eq!(text, "text two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_of_files_links_and_folders_come_back() {
+    let (root, store) = (volume(), store());
+    let (volume, target) = (root.path().join("volume"), root.path().join("target"));
+    std::os::unix::fs::symlink("folder/file", volume.join("link")).unwrap();
+    std::fs::hard_link(volume.join("folder/file"), volume.join("same")).unwrap();
+    let names = ["folder", "folder/file"];
+    if names.iter().any(|name| xattr::set(volume.join(name), "user.berth", name.as_bytes()).is_err()) {
+        // The file system of this machine has none.
+        return;
+    }
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    assert_eq!(saved.files, 3);
+    let folder = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&saved.snapshot, folder, "n1", &Watched::default()).await.unwrap();
+    for name in names {
+        let value = xattr::get(target.join(name), "user.berth").unwrap();
+        assert_eq!(value.as_deref(), Some(name.as_bytes()), "{name}");
+    }
+    assert_eq!(xattr::list(target.join("link")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_link(target.join("link")).unwrap(), FilePath::new("folder/file"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_has_fewer_files_than_were_found_is_none_to_rely_on() {
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    watched.give();
+    let fault = repository.backup(source(root.path()), &watched).await.unwrap_err();
+    assert!(fault.to_string().starts_with("of 2 files that were found, snapshot "), "{fault}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_canceled_leaves_no_snapshot() {
     let (root, store, watched) = (volume(), store(), Watched::default());
@@ -73,6 +146,35 @@ async fn what_is_canceled_leaves_no_snapshot() {
     assert!(matches!(canceled, Err(Fault::Canceled)), "{canceled:?}");
     assert!(store.list("snapshots").await.unwrap().is_empty());
     assert!(store.list("locks").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_does_not_end_when_it_is_canceled_is_given_up() {
+    let watched = Watched::default();
+    watched.cancel();
+    let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    let work = async move {
+        let _ = ends.await;
+        Ok(())
+    };
+    assert!(matches!(until_canceled(&watched, work, Duration::ZERO).await, Err(Fault::Hung)));
+    assert!(HUNG.load(Ordering::Relaxed) > 0);
+    end.send(()).unwrap();
+    while HUNG.load(Ordering::Relaxed) > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_repository_gives_what_it_has_and_gets_no_lock() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    let before = store.list("").await.unwrap();
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.read_only().restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
+    assert!(root.path().join("target/folder/file").exists());
+    assert_eq!(store.list("").await.unwrap(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
