@@ -74,6 +74,7 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
+	@rm -f docs/reference/commands/*.md # Those of commands that are gone, too.
 	$(BERTH) reference --write docs/reference
 	@mkdir -p manifests/krew
 	$(BERTH) krew > manifests/krew/berth.yaml

@@ -6,6 +6,8 @@ mod controller;
 pub mod garden;
 mod hub;
 mod install;
+pub mod jsonpath;
+pub mod listed;
 pub mod location;
 mod member;
 mod movers;
@@ -13,6 +15,7 @@ mod node_agent;
 mod queue;
 mod reviews;
 pub mod schedule;
+pub mod value;
 mod webhook;
 
 use std::path::PathBuf;
@@ -178,6 +181,13 @@ pub enum Shell {
 pub struct CheckArgs {
     #[command(flatten)]
     pub target: Target,
+    /// Remove what backups that are gone have left in the cluster (VolumeSnapshots, their contents,
+    /// DataUploads, claims of data movers), after asking, and check nothing else.
+    #[arg(long)]
+    pub clean: bool,
+    /// Remove without asking.
+    #[arg(long, requires = "clean")]
+    pub confirm: bool,
     #[arg(long, short, value_enum, default_value = "table")]
     pub output: Output,
 }

@@ -13,7 +13,7 @@
 //! keep. `related` finds the objects that the listed ones need, and [`actions`] changes the few
 //! objects that Velero changes. Batches of raw objects go to the worker pool ([`archive`]), which
 //! sends gzip members to the [`upload`]; the types of the channels between them are in
-//! [`messages`].
+//! [`messages`]. The [`index`] says where in the archive which objects are.
 //!
 //! Pods with hooks (`hooks`) are held back (`hold`) together with the claims and volumes that they
 //! use, and are stored in `blocks`, which run commands in them ([`exec`]) and record on the Backup
@@ -46,6 +46,7 @@ pub mod exec;
 mod frozen;
 mod hold;
 mod hooks;
+pub mod index;
 mod inputs;
 mod insist;
 mod interruption;

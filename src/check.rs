@@ -2,10 +2,12 @@
 
 mod admission;
 mod installation;
+pub mod leftovers;
 mod operation;
 
 use serde::Serialize;
 
+use crate::install::cluster::Presence;
 use crate::install::{Cluster, Found};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,11 +56,15 @@ pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
     findings.push(installation::definition(&found, &cluster.namespace));
     let Some(installed) = found.installed.clone() else {
         findings.extend(installation::before(cluster, &found).await?);
+        if found.definition != Presence::Absent {
+            findings.push(leftovers::find(cluster).await);
+        }
         return Ok(findings);
     };
     findings.extend(installation::after(cluster, &found, &installed).await?);
     findings.extend(admission::all(cluster, &installed).await?);
     findings.extend(operation::all(cluster, &found, &installed).await?);
+    findings.push(leftovers::find(cluster).await);
     Ok(findings)
 }
 

@@ -7,18 +7,16 @@ pub mod completion;
 pub mod config;
 pub mod describe;
 pub mod download;
-pub mod jsonpath;
 pub mod kinds;
-pub mod listed;
 pub mod names;
 pub mod object;
 pub mod plan;
+pub mod print;
 pub mod rights;
 pub mod suggest;
 pub mod table;
 pub mod topics;
 pub mod typed;
-pub mod value;
 pub mod wait;
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder};
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -154,6 +155,10 @@ pub struct Listed<K> {
     pub unreadable: Vec<(String, String)>,
 }
 
+/// Objects of one answer of a list, because each of them may be as large as the API server's store
+/// allows.
+const PAGE: u32 = 100;
+
 /// Every object of a namespace.
 ///
 /// # Errors
@@ -163,16 +168,42 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
+    list_as(client, namespace, Some).await
+}
+
+/// What is kept of every object of a namespace. The objects themselves are in memory a page at a time.
+///
+/// # Errors
+/// When the list fails.
+pub async fn list_as<K, T>(
+    client: &Client,
+    namespace: &str,
+    mut keep: impl FnMut(K) -> Option<T>,
+) -> Result<Listed<T>, kube::Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
     let api: Api<DeserializeGuard<K>> = Api::namespaced(client.clone(), namespace);
+    let mut params = ListParams::default().limit(PAGE);
     let (mut items, mut unreadable) = (Vec::new(), Vec::new());
-    for object in api.list(&ListParams::default()).await? {
-        let name = object.name_any();
-        match object.0 {
-            Ok(item) => items.push(item),
-            Err(error) => unreadable.push((name, error.error)),
+    loop {
+        let page = timeout(CALL, api.list(&params));
+        let page = page
+            .await
+            .map_err(|_| kube::Error::Service("the API server did not answer in time".into()))??;
+        for object in page.items {
+            let name = object.name_any();
+            match object.0 {
+                Ok(object) => items.extend(keep(object)),
+                Err(error) => unreadable.push((name, error.error)),
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(Listed { items, unreadable }),
         }
     }
-    Ok(Listed { items, unreadable })
 }
 
 /// Was the write refused because the object has changed since it was read?

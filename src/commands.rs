@@ -10,7 +10,6 @@ mod location;
 mod names;
 mod node_agent;
 mod person;
-pub(crate) mod print;
 mod queue;
 mod schedule;
 mod uninstall;

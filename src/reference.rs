@@ -2,6 +2,7 @@
 //! annotations and labels, Events, and definitions. `make manifests` writes them, and a test
 //! compares them with the program.
 
+mod commands;
 mod definitions;
 mod flags;
 pub mod krew;
@@ -12,10 +13,13 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use berth_api::keys;
+use clap::Command;
 use kube::runtime::events::EventType;
 
 use crate::events::What;
 
+/// The folder of the pages of commands.
+const COMMANDS: &str = "commands";
 /// Prose of the pages is at most this wide.
 const WIDTH: usize = 100;
 
@@ -23,14 +27,17 @@ const WIDTH: usize = 100;
 ///
 /// # Errors
 /// When the metrics cannot be encoded.
-pub fn pages() -> anyhow::Result<Vec<(&'static str, String)>> {
-    Ok(vec![
+pub fn pages() -> anyhow::Result<Vec<(String, String)>> {
+    let pages = [
         ("annotations.md", annotations()),
         ("definitions.md", definitions::page()),
         ("events.md", events()),
         ("flags.md", flags::page()),
         ("metrics.md", metrics::page()?),
-    ])
+    ];
+    let pages = pages.into_iter().map(|(name, text)| (name.to_owned(), text));
+    let commands = commands::pages().into_iter().map(|(name, text)| (format!("{COMMANDS}/{name}"), text));
+    Ok(pages.chain(commands).collect())
 }
 
 /// Writes the pages to a folder.
@@ -38,7 +45,8 @@ pub fn pages() -> anyhow::Result<Vec<(&'static str, String)>> {
 /// # Errors
 /// When a page cannot be made or written.
 pub fn write(folder: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("--write {}", folder.display()))?;
+    let commands = folder.join(COMMANDS);
+    std::fs::create_dir_all(commands).with_context(|| format!("--write {}", folder.display()))?;
     for (name, text) in pages()? {
         let path = folder.join(name);
         std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
@@ -69,6 +77,23 @@ fn events() -> String {
         vec![code(reason), severity.to_owned(), action.to_owned(), what.meaning().to_owned()]
     };
     head("Events", &intro) + &table(&["reason", "type", "action", "when"], What::ALL.iter().map(row))
+}
+
+/// What a command says of itself.
+struct About {
+    summary: String,
+    /// Further paragraphs.
+    more: Vec<String>,
+    /// A command line, or nothing.
+    example: String,
+}
+
+fn about(command: &Command) -> About {
+    let text = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    let mut paragraphs = text.split("\n\n").map(one_line).filter(|paragraph| !paragraph.is_empty());
+    let first = paragraphs.next().unwrap_or_default();
+    let (summary, example) = first.split_once(" Example: ").unwrap_or((&first, ""));
+    About { summary: summary.to_owned(), example: example.to_owned(), more: paragraphs.collect() }
 }
 
 fn head(title: &str, intro: &str) -> String {
@@ -122,7 +147,7 @@ mod tests {
 
     fn page(name: &str) -> String {
         let mut pages = pages().unwrap().into_iter();
-        pages.find(|(page, _)| *page == name).map(|(_, text)| text).unwrap()
+        pages.find(|(page, _)| page == name).map(|(_, text)| text).unwrap()
     }
 
     fn assert_row(page: &str, start: &str) {
@@ -140,10 +165,16 @@ mod tests {
                 "docs/reference/{name} is not what the program says: run `make manifests`"
             );
         }
-        let files = std::fs::read_dir(&folder).unwrap();
-        let files: BTreeSet<String> =
-            files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned()).collect();
-        let wanted: BTreeSet<String> = pages.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let mut files = BTreeSet::new();
+        for below in ["", COMMANDS] {
+            for file in std::fs::read_dir(folder.join(below)).unwrap().map(Result::unwrap) {
+                let name = file.file_name().to_string_lossy().into_owned();
+                if file.file_type().unwrap().is_file() {
+                    files.insert(if below.is_empty() { name } else { format!("{below}/{name}") });
+                }
+            }
+        }
+        let wanted: BTreeSet<String> = pages.iter().map(|(name, _)| name.clone()).collect();
         assert_eq!(files, wanted, "docs/reference holds generated pages and nothing else");
     }
 

@@ -10,9 +10,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// The same, but for those that are `kept`.
 pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
-    // Characters without width, and those that turn the direction of what follows them, hide text, too.
-    let is_unseen = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-    let is_escaped = |c: char| (c.is_control() || is_unseen(c)) && !kept.contains(&c);
+    let is_escaped = |c: char| is_steering(c) && !kept.contains(&c);
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
@@ -23,17 +21,43 @@ pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     Cow::Owned(told)
 }
 
+/// JSON as other JSON that says the same and has escapes for such characters, which stand nowhere but
+/// in its strings. Line feeds between its tokens stay.
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
+    let is_escaped = |c: char| is_steering(c) && !matches!(c, '\n' | '\t');
+    if !json.contains(is_escaped) {
+        return Cow::Borrowed(json);
+    }
+    let mut told = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        // None of them takes more than four digits.
+        if is_escaped(c) { told.push_str(&format!("\\u{:04x}", u32::from(c))) } else { told.push(c) }
+    }
+    Cow::Owned(told)
+}
+
+/// Characters that control a terminal. Those without width, and those that turn the direction of what
+/// follows them, hide text, too.
+fn is_steering(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
 /// An error with its causes in one line, for logs, failure reasons and terminals: what a server says
 /// is escaped, and keeps its lines and tabs.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    // What the API server says is its last word: what kube has as the cause says it again.
+    let has_more = |error: &(dyn std::error::Error + 'static)| {
+        !matches!(error.downcast_ref(), Some(kube::Error::Api(_)))
+    };
     let mut text = words(error);
-    let mut cause = error.source();
+    let mut cause = error.source().filter(|_| has_more(error));
     while let Some(error) = cause {
         let more = words(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
-        cause = error.source();
+        cause = error.source().filter(|_| has_more(error));
     }
     match escaped(&text, &['\n', '\t']) {
         Cow::Borrowed(_) => text,
@@ -54,7 +78,10 @@ pub fn few(names: &[String]) -> String {
 /// The API server's message, because kube's error prints the whole Status object.
 fn words(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<kube::Error>() {
-        Some(kube::Error::Api(status)) => format!("{} ({})", status.message, status.code),
+        Some(kube::Error::Api(status)) => {
+            let said = if status.message.is_empty() { &status.reason } else { &status.message };
+            format!("{said} ({})", status.code)
+        }
         _ => without_xml(&error.to_string()),
     }
 }
@@ -86,7 +113,7 @@ mod tests {
         let error = anyhow::Error::new(kube::Error::Api(said.into())).context("a \u{7}bell");
         let told = super::chain(error.as_ref());
         let wanted = "a \\u{7}bell: no \\u{1b}[2J\\u{9b}31m\\rberth: ok\n\tmore (403)";
-        assert!(told.starts_with(wanted), "{told:?}");
+        assert_eq!(told, wanted, "what it says is told once");
         assert!(!told.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')), "{told:?}");
     }
 

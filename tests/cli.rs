@@ -2,6 +2,7 @@
 
 mod plan;
 mod shell;
+mod week;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -88,7 +89,7 @@ fn run(berth: &Berth, args: &[&str]) -> Output {
 }
 
 /// Runs a command that must succeed; gives what it prints.
-fn said(berth: &Berth, args: &[&str]) -> String {
+pub fn said(berth: &Berth, args: &[&str]) -> String {
     let output = run(berth, args);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{args:?}: {out}{err}");

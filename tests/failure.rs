@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::queue::{PATIENCE, ended, start};
 use crate::support::backup::backup_of;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
 /// A namespace that takes seconds when it is asked for one object at a time: three milliseconds for
@@ -127,14 +126,14 @@ fn runs(backup: &Backup) -> &str {
 
 #[test]
 fn a_backup_whose_controller_is_killed_is_run_again_by_the_next_one_and_the_queue_goes_on() {
-    let mut berth = slow_with(ControlPlane::shared().unwrap(), "killed", &[SHORT_LEASE]);
+    let mut berth = slow(ControlPlane::shared().unwrap(), "killed");
     let ns = berth.namespace().to_owned();
     one_runs_two_wait(&berth);
     wait_for("it to claim its folder", PATIENCE, || {
         Ok(berth.archives().join("backups/running/berth-run.json").exists().then_some(()))
     })
     .unwrap();
-    berth.controller.process.kill().unwrap();
+    berth.kill_controller().unwrap();
     let places = |berth: &Berth| {
         let backups = berth.kubectl().backups(&ns).unwrap();
         ["second", "third"].map(|name| backups[name].status.as_ref().unwrap().queue_position)

@@ -156,6 +156,7 @@ fn patches() -> Vec<(Value, Change<'static>)> {
         (annotation("runs", "0"), MARKS),
         (annotation("publishing", "of-nobody"), MARKS),
         (annotation("schedule-uid", "of-nobody"), MARKS),
+        (annotation("files-go", "true"), MARKS),
         (annotation("first", "2000-01-01T00:00:00Z"), STEERED),
         (annotation("supersede", "true"), STEERED),
         (annotation("supersede", "false"), NOTHING),
@@ -184,6 +185,7 @@ fn births() -> Vec<(Value, Change<'static>)> {
         (annotation("runs", "0"), MARKS),
         (annotation("publishing", "of-nobody"), MARKS),
         (annotation("schedule-uid", "of-nobody"), MARKS),
+        (annotation("files-go", "true"), MARKS),
         (annotation("first", "2000-01-01T00:00:00Z"), STEERED),
         (annotation("supersede", "true"), STEERED),
         (annotation("priority-class", "high"), STEERED),
@@ -319,7 +321,10 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     {
         kubectl.run_with(&["create", "-f", "-"], &object.to_string()).unwrap();
     }
-    kubectl.create(NS, &[backup_of("waits", &["a"])]).unwrap();
+    let mut kept = backup_of("kept", &["a"]);
+    kept["metadata"]["annotations"] =
+        json!({"berth.dev/keep": "a court asks for it", "berth.dev/keep-last": "2"});
+    kubectl.create(NS, &[backup_of("waits", &["a"]), kept]).unwrap();
     let_do_everything(kubectl, &["ed"]);
     for user in ["--user=ann", "--user=oli"] {
         let name = user.replace("--user=", "");
@@ -406,13 +411,14 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
         (annotation("supersede", "true"), &["oli", "ed"]),
         (json!({"status": {"phase": "Completed"}}), &["oli", "ed"]),
         (json!({"spec": {"hooks": hooks()}}), &["ed"]),
+        (json!({"metadata": {"finalizers": ["a/b"]}}), &["ed"]),
     ] {
         for user in ["ann", "oli", "ed"] {
             let answer = create(user, &rest);
             assert_eq!(answer.status.success(), who.contains(&user), "{user} {rest}: {}", answer.stderr);
         }
     }
-    for key in ["hold", "cancel"] {
+    for key in ["hold", "cancel", "keep"] {
         let answer = patch("ann", "backups.velero.io", "waits", &annotation(key, "true"));
         assert!(answer.status.success(), "{}", answer.stderr);
     }
@@ -420,6 +426,21 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     let refused = patch("ann", "backups.velero.io", "waits", &first);
     assert!(refused.stderr.contains("bind the ClusterRole berth-operator"), "{}", refused.stderr);
     assert!(patch("oli", "backups.velero.io", "waits", &first).status.success());
+    // When a Backup is removed.
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
+    for (name, bound) in [
+        ("waits", json!({"metadata": {"finalizers": ["a/b"]}})),
+        ("waits", json!({"metadata": {"ownerReferences": [owner]}})),
+        ("waits", annotation("forget-volumes", "true")),
+        ("kept", annotation("keep", Value::Null)),
+        ("kept", annotation("keep-last", "1")),
+    ] {
+        for (user, legal) in [("ann", false), ("oli", false), ("ed", true)] {
+            let answer = patch(user, "backups.velero.io", name, &bound);
+            assert_eq!(answer.status.success(), legal, "{user} {bound}: {}", answer.stderr);
+            assert!(legal || answer.stderr.contains("bind the Role berth-deleter"), "{}", answer.stderr);
+        }
+    }
     // A place of a data mover, with a grant or without.
     let rules =
         json!([{"apiGroups": ["velero.io"], "resources": ["*"], "verbs": ["get", "create", "patch"]}]);

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::archive::{items, side_text};
 use crate::queue::ended;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::kwok::Kwok;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 
@@ -181,7 +180,7 @@ fn what_a_killed_leader_left_frozen_is_thawed_by_the_next_one() {
     let (plane, kwok) = site();
     let mut options = Options::new(program(), "killed");
     options.item_block_workers = 2;
-    options.controller_args = vec![SHORT_LEASE.to_owned(), "--after-interruption=fail".to_owned()];
+    options.controller_args = vec!["--after-interruption=fail".to_owned()];
     let mut berth = Berth::start(plane, options).unwrap();
     let folder = place(&berth);
     let at = Place(&folder);
@@ -201,7 +200,7 @@ fn what_a_killed_leader_left_frozen_is_thawed_by_the_next_one() {
         backup.metadata.annotations.unwrap_or_default().remove(FROZEN).unwrap_or_default()
     };
     assert!(record().contains("bank/db-0/") && record().contains("bank/db-1/"), "{}", record());
-    berth.controller.process.kill().unwrap();
+    berth.kill_controller().unwrap();
     berth.kubectl().run(&["delete", "pod", "db-1", "-n", "bank", "--force", "--grace-period=0"]).unwrap();
     create(&berth, &[pod("db-1")]);
     berth.controller.process.restart().unwrap();

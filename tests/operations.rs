@@ -73,6 +73,17 @@ fn data_is_moved_without_a_slot_whoever_leads_and_comes_back_through_a_stock_vel
     create(&cluster, backup("moved", moving("bank")));
     let waits = wait_phase(&cluster, "backup.velero.io", "moved", WAITING);
     assert_eq!(waits["status"]["backupItemOperationsAttempted"], 1, "{:#}", waits["status"]);
+    let listed = run(&cluster, &format!("berth queue list --namespace {NAMESPACE}"));
+    assert!(
+        listed.contains(WAITING) && listed.contains("OPERATIONS") && listed.contains("0 of 1"),
+        "{listed}"
+    );
+    let listed = run(&cluster, &format!("berth queue list --namespace {NAMESPACE} -o json"));
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed[0]["name"], "moved", "{listed:#}");
+    assert_eq!(listed[0]["operations"], json!({"attempted": 1, "completed": 0, "failed": 0}), "{listed:#}");
+    let explained = run(&cluster, &format!("berth queue explain moved --namespace {NAMESPACE}"));
+    assert!(explained.contains("moved waits for its data to be moved"), "{explained}");
     create(&cluster, backup("canceled", moving("shop")));
     let other = wait_phase(&cluster, "backup.velero.io", "canceled", WAITING);
     create(&cluster, backup("beside", json!({"includedNamespaces": ["bank"], "snapshotVolumes": false})));

@@ -37,7 +37,8 @@ impl Stage {
         fs::create_dir_all(&pods).unwrap();
         fs::create_dir_all(plane.folder().join("stores/bucket")).unwrap();
         let namespaces = [NAMESPACE, "shop", "elsewhere"];
-        let namespace = |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let namespace =
+            |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         plane.apply(namespaces.iter().map(namespace).collect()).unwrap();
         let folder = json!({
             "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "folder"},
@@ -49,7 +50,11 @@ impl Stage {
         plane.apply(documented()).unwrap();
         let agent = agent(&plane, &pods, "agent");
         let stage = Self { plane, s3, pods, agent };
-        stage.create(&[folder, stage.s3.location("s3", "some/where"), stage.s3.keys.secret_object(NAMESPACE)]);
+        stage.create(&[
+            folder,
+            stage.s3.location("s3", "some/where"),
+            stage.s3.keys.secret_object(NAMESPACE),
+        ]);
         stage
     }
 
@@ -269,7 +274,8 @@ fn fill(top: &Path) {
     symlink("a/large", top.join("link")).unwrap();
     symlink("/etc", top.join("out")).unwrap();
     symlink(OsStr::from_bytes(b"to/\xff\xfe"), top.join("odd link")).unwrap();
-    let names: [&[u8]; 5] = [b"not \xff text", b"quote\"s", b"back\\slash", b"new\nline", "é\u{1F980}".as_bytes()];
+    let names: [&[u8]; 5] =
+        [b"not \xff text", b"quote\"s", b"back\\slash", b"new\nline", "é\u{1F980}".as_bytes()];
     for name in names {
         fs::write(top.join(OsStr::from_bytes(name)), name).unwrap();
     }
@@ -356,7 +362,12 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         stage.create(&[pod_volume_backup(&name("second"), &uid, location, &json!({}))]);
         let second = stage.completed("podvolumebackup", &name("second"));
         let added = |object: &Value| object["status"]["incrementalBytes"].as_i64().unwrap();
-        assert!(added(&second) < 100_000 && added(&first) > 9_000_000, "{} {}", added(&first), added(&second));
+        assert!(
+            added(&second) < 100_000 && added(&first) > 9_000_000,
+            "{} {}",
+            added(&first),
+            added(&second)
+        );
         let id = second["status"]["snapshotID"].as_str().unwrap();
         let snapshots: Value =
             serde_json::from_str(&stage.restic(location, &["snapshots", "--json"])).unwrap();

@@ -8,6 +8,8 @@ use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Finding};
 use berth_core::location::Location;
 use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::schedule::preview::Others;
+use berth_core::volume::takers::Takers;
 use berth_garden_core::check::Credentials;
 use berth_garden_core::{self as garden, SecretRef};
 use jiff::Timestamp;
@@ -34,6 +36,8 @@ pub trait MoverListers: Send + Sync + 'static {
     fn configuration(&self) -> Option<String>;
     /// Reclaim policies by name of the StorageClass. `None`: the classes have not been listed yet.
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>>;
+    /// Lends who could take the data of volumes.
+    fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T;
 }
 
 /// Read access to what a replica has cached about shared buckets.
@@ -61,6 +65,8 @@ pub trait Listers: MoverListers + GardenListers {
     /// Has the watch shown a Backup with this time mark, even if that Backup is gone by now?
     fn has_seen(&self, mark: Timestamp) -> bool;
     fn locations(&self) -> Arc<Vec<Location>>;
+    /// The Schedules that are not paused. `None`: they have not been listed yet.
+    fn schedules(&self) -> Option<Others>;
     /// By what waiting Backups are ordered.
     fn order(&self) -> &Order;
     /// When the Backup of this UID in this view may start. `None`: this cannot be estimated

@@ -1,25 +1,28 @@
 //! Schedules at admission: every fault of the expression and of the template in one answer, before a
-//! night without a backup shows it. Who creates one is told its next few times.
+//! night without a backup shows it. Who creates one is told its next few times, and which of them
+//! meet what other Schedules take.
 
 use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_api::place::Source;
-use berth_api::velero::BackupSpec;
 use berth_api::velero::schedule::{Steering, check_expression, check_name, history_of};
+use berth_api::velero::{BackupSpec, Schedule};
 use berth_core::cron::Cron;
 use berth_core::limits;
-use berth_core::violation::{Field, Violations};
+use berth_core::schedule::preview::{NEAR, Others, Preview, TIMES, preview};
+use berth_core::violation::{Field, Violations, tellable};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::backup::check;
+use crate::backup::{check, told};
 use crate::listers::Listers;
 use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
 use crate::state::AdmissionState;
 
-/// How many of the next times are told.
+/// How many other Schedules that are met are told by name.
 const TOLD: usize = 5;
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
@@ -126,25 +129,65 @@ pub async fn validate<K: Listers>(
             verdict = Verdict::refuse(RefusalReason::Invalid, found);
         }
         verdict.warnings = of_template.warnings;
+        verdict.warnings.extend(told(&of_template.gaps.moved("spec", "spec.template")));
     }
     let times = |incoming: &Incoming| (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true));
     let (text, is_paused) = times(&incoming);
     let is_told = verdict.refused.is_none() && old.is_none_or(|old| times(&old) != times(&incoming));
     if let Some(cron) = Cron::parse(&text).ok().filter(|_| is_told) {
-        verdict.warnings.extend(tell(&cron, is_paused, state.now()));
+        let now = state.now();
+        let next = next_times(&cron, object, state.listers().schedules(), now);
+        verdict.warnings.extend(tell(&cron, &next.times, is_paused));
+        verdict.warnings.extend(tell_met(&next));
     }
     Ok(verdict)
 }
 
+/// The next times, and whom they meet as far as the other Schedules are known.
+fn next_times(cron: &Cron, object: &RawValue, others: Option<Others>, now: Timestamp) -> Preview {
+    let alone = || Preview { times: cron.upcoming(now, TIMES), ..Preview::default() };
+    let Ok(mut schedule) = serde_json::from_str::<Schedule>(object.get()) else { return alone() };
+    schedule.metadata.creation_timestamp.get_or_insert(Time(now));
+    schedule.spec.paused = None;
+    let Some(own) = schedule.planned() else { return alone() };
+    preview(&own, &others.unwrap_or_default(), now)
+}
+
+/// What other Schedules take at nearly the same times.
+fn tell_met(next: &Preview) -> Vec<String> {
+    let mut told = Vec::new();
+    for met in next.meets.iter().take(TOLD) {
+        let at =
+            if met.at.len() == next.times.len() { "each of these times".to_owned() } else { in_utc(&met.at) };
+        told.push(format!(
+            "berth: Schedule {}, which also takes {}, runs within {} minutes of {at}: one waits for the other",
+            tellable(&met.schedule),
+            tellable(&met.namespaces.join(", ")),
+            NEAR.as_mins(),
+        ));
+    }
+    let more = next.meets.len().saturating_sub(TOLD);
+    if more > 0 {
+        told.push(format!("berth: so do {more} other Schedules, at some of these times"));
+    }
+    if next.left_out > 0 {
+        told.push(format!("berth: {} other Schedules were not compared: they are too many", next.left_out));
+    }
+    told
+}
+
+fn in_utc(times: &[Timestamp]) -> String {
+    let in_utc = times.iter().map(|time| time.strftime("%F %T").to_string());
+    format!("{} UTC", in_utc.collect::<Vec<_>>().join(", "))
+}
+
 /// The next few times, in UTC and in the zone of the expression.
-fn tell(cron: &Cron, is_paused: bool, now: Timestamp) -> Vec<String> {
-    let times = cron.upcoming(now, TOLD);
+fn tell(cron: &Cron, times: &[Timestamp], is_paused: bool) -> Vec<String> {
     if times.is_empty() {
         return vec!["berth: spec.schedule names no time within the next five years".to_owned()];
     }
     let when = if is_paused { "once it is not paused, at" } else { "at" };
-    let in_utc: Vec<String> = times.iter().map(|time| time.strftime("%F %T").to_string()).collect();
-    let mut told = vec![format!("berth: runs {when} {} UTC", in_utc.join(", "))];
+    let mut told = vec![format!("berth: runs {when} {}", in_utc(times))];
     if let Some((name, zone)) = cron.zone().filter(|(name, _)| !matches!(*name, "" | "UTC" | "Local")) {
         let local = times.iter().map(|time| time.to_zoned(zone.clone()).strftime("%a %F %T").to_string());
         told.push(format!("berth: that is {} in {name}", local.collect::<Vec<_>>().join(", ")));

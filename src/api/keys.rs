@@ -76,6 +76,9 @@ keys! {
     /// that somebody else made, is not taken for the Schedule's own because of its name and label.
     pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
+    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is to
+    /// the index of the archive, which says where in it which objects are.
+    pub const DOWNLOAD: &str = "berth.dev/download";
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.
     pub const VOLUMES_MISSING: &str = "berth.dev/volumes-missing";
@@ -129,6 +132,10 @@ keys! {
     /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
     /// backup is deleted. The value is the reason, in words.
     pub const FORGET_VOLUMES: &str = "berth.dev/forget-volumes";
+    /// Annotation of a BackupStorageLocation: when a round of berth's sync last ended with every
+    /// backup of the store in the cluster, RFC 3339. Only the sync writes it, and removes it when a
+    /// round failed, left a backup for later, or skipped one that could still come.
+    pub const ALL_BROUGHT: &str = "berth.dev/all-brought";
     /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
     /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
     pub const INHERITS: &str = "berth.dev/inherits";
@@ -366,9 +373,19 @@ keys! {
 
 /// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
 /// them run together, which commands run in pods, which objects are read, which process runs a
-/// Backup and how often, and which Schedule it counts for.
-pub const MARKS: [&str; 9] =
-    [ENQUEUED_AT, RESOLVED_NAMESPACES, WAITS_SINCE, FROZEN, SCOPE, RUN, RUNS, PUBLISHING, SCHEDULE_UID];
+/// Backup and how often, which Schedule it counts for, and whether its files are being removed.
+pub const MARKS: [&str; 10] = [
+    ENQUEUED_AT,
+    RESOLVED_NAMESPACES,
+    WAITS_SINCE,
+    FROZEN,
+    SCOPE,
+    RUN,
+    RUNS,
+    PUBLISHING,
+    SCHEDULE_UID,
+    FILES_GO,
+];
 
 /// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";

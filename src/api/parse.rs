@@ -144,6 +144,11 @@ fn namespaces(spec: &BackupSpec, at: &Field, found: &mut Violations) -> Namespac
     NamespaceSet::new(included, excluded)
 }
 
+/// The resource types that a spec takes. What is wrong with it is [`check`]'s to say.
+pub fn resource_filter(spec: &BackupSpec) -> ResourceFilter {
+    resources(spec, &Field::root("spec"), &mut Violations::default())
+}
+
 fn resources(spec: &BackupSpec, at: &Field, found: &mut Violations) -> ResourceFilter {
     let old = [
         ("includedResources", list(&spec.included_resources).is_empty()),

@@ -2,8 +2,11 @@
 //! the fields that berth reads or sets. Every other field of these objects stays as it is, because
 //! berth creates VolumeSnapshots, patches the others, and never replaces any.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::CustomResource;
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::core::ClusterResourceScope;
+use kube::{CustomResource, Resource};
 use serde::{Deserialize, Serialize};
 
 /// A request for a snapshot of a claim.
@@ -95,8 +98,38 @@ pub struct VolumeSnapshotContentStatus {
 
 /// By which driver, and with which settings, snapshots are taken. Its fields stand at the top, not
 /// in a spec.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeSnapshotClass {
+    pub metadata: ObjectMeta,
     pub driver: String,
+}
+
+impl Resource for VolumeSnapshotClass {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "VolumeSnapshotClass".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "snapshot.storage.k8s.io".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "volumesnapshotclasses".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
 }

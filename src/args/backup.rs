@@ -6,8 +6,8 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Target;
-use crate::cli::listed::{ListOutput, ListOutputs};
-use crate::cli::value::{
+use crate::args::listed::{ListOutput, ListOutputs};
+use crate::args::value::{
     GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
     quoted_list, selector, tristate, whole_number,
 };

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use super::Target;
 use super::backup::{DeleteArgs, GetArgs, MadeArgs};
-use crate::cli::value::{GoTime, Pairs, Tristate, boolean, go_time, pairs, tristate};
+use crate::args::value::{GoTime, Pairs, Tristate, boolean, go_time, pairs, tristate};
 
 #[derive(ClapArgs)]
 pub struct LocationArgs {

@@ -14,7 +14,8 @@ pub struct QueueArgs {
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
-    /// List running and waiting Backups in order, with exact positions. Example: berth queue list
+    /// List running and waiting Backups in order, with exact positions, and those whose data is still
+    /// moved. Example: berth queue list
     List {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,

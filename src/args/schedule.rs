@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Target;
 use super::backup::{DeleteArgs, DescribeOutput, GetArgs, MadeArgs, SelectArgs, SpecArgs};
-use crate::cli::value::{Tristate, boolean, selector, tristate};
+use crate::args::value::{Tristate, boolean, selector, tristate};
 
 #[derive(ClapArgs)]
 pub struct ScheduleArgs {

@@ -89,17 +89,19 @@ pub fn work(
         let batch = batches.lock().blocking_recv();
         let Some(batch) = batch else { break };
         let (count, page) = (batch.items.len() as u64, batch.page);
+        let resource: Arc<str> = batch.kind.qualified().into();
+        let held = |names| Contents { page, resource: Arc::clone(&resource), names, at: None };
         let mut names = Vec::new();
         for item in batch.items {
             writer.item(&batch.kind, &item, &mut json)?;
             names.push(key(item.namespace.as_deref(), &item.name));
             if writer.size() >= MEMBER {
-                contents.push(Contents { page, names: std::mem::take(&mut names) });
+                contents.push(held(std::mem::take(&mut names)));
                 send(parts, writer.take_member()?, std::mem::take(&mut contents))?;
             }
         }
         if !names.is_empty() {
-            contents.push(Contents { page, names });
+            contents.push(held(names));
         }
         done.fetch_add(count, Ordering::Relaxed);
         if let Some(packed) = batch.packed {
@@ -272,7 +274,11 @@ mod tests {
         batch_sender.send(batch).await.unwrap_or_else(|_| unreachable!());
         is_packed.await.unwrap_or_else(|e| unreachable!("{e}"));
         let Ok(Part::Member(_, contents)) = members.try_recv() else { unreachable!("it waits for more") };
-        assert_eq!(contents, [Contents { page: PageId::default(), names: vec!["ns1/a".to_owned()] }]);
+        let names = vec!["ns1/a".to_owned()];
+        assert_eq!(
+            contents,
+            [Contents { page: PageId::default(), resource: "pods".into(), names, at: None }]
+        );
         drop(batch_sender);
         assert!(working.await.is_ok_and(|worked| worked.is_ok()));
     }

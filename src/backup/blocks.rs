@@ -142,11 +142,16 @@ impl Blocks<'_> {
             undone.push(Begun { id, hooks, container, before });
         }
         batches.append(&mut pods);
+        let read: Vec<String> = files.iter().map(|pod| pod.uid.clone()).collect();
         // Here the pods are frozen.
-        tokio::select! {
-            () = Box::pin(self.volumes.take_frozen(cuts, files)) => {}
-            () = self.ending.cancelled() => {}
-            () = self.batches.closed() => {}
+        let is_taken = tokio::select! {
+            () = Box::pin(self.volumes.take_frozen(cuts, files)) => true,
+            () = self.ending.cancelled() => false,
+            () = self.batches.closed() => false,
+        };
+        if !is_taken {
+            // Another run would take these files for those of frozen pods.
+            self.volumes.give_up_files(&read).await;
         }
         let store = async {
             for batch in batches {

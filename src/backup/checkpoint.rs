@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::hooks::Tried;
+use super::index::Index;
 use super::ledger::{Balance, Extents};
 use super::log::{Told, Untold, gzip_json, read_told};
 use super::operations::{MOST_MOVEMENTS, Movement};
@@ -42,6 +43,9 @@ pub const NOTES: usize = HEAD + (8 << 20);
 const MOST_TEXT: u64 = 256 << 20;
 /// Most bytes of each other part as text, except the names.
 const MOST_TOLD: u64 = 32 << 20;
+/// Most bytes of the index as text. One that is longer is not kept: the account would be longer than
+/// [`MOST_TOLD`], so that no run could go on from the checkpoint.
+const MOST_INDEX: u64 = 16 << 20;
 /// Most bytes, as text, of what a run remembers where it is read outside a counted run.
 const MOST_NOTED: u64 = 8 << 20;
 /// Most bytes of an archive; no store takes more.
@@ -313,6 +317,9 @@ struct Account {
     is_collected: bool,
     extents: Extents,
     count: u64,
+    /// One of an earlier version has none.
+    #[serde(default = "Index::void")]
+    index: Index,
 }
 
 /// Splits off the next bytes.
@@ -328,10 +335,12 @@ impl Checkpoint {
     /// Never in practice: memory does not refuse writes.
     pub fn content(self) -> std::io::Result<PutPayload> {
         let Self { run, scope, uploaded, tail, is_whole, is_collected, balance, remembered, lines } = self;
-        let Balance { extents, names, count } = balance;
+        let Balance { extents, names, count, index } = balance;
+        let index = index.within(MOST_INDEX);
         let remembered: Bytes = gzip_json(&remembered)?.into();
         let upload = uploaded.upload.clone();
-        let account: Bytes = gzip_json(&Account { uploaded, is_whole, is_collected, extents, count })?.into();
+        let account: Bytes =
+            gzip_json(&Account { uploaded, is_whole, is_collected, extents, count, index })?.into();
         let of_names = names.iter().map(Bytes::len).sum();
         let lengths = [remembered.len(), lines.len(), scope.0.len(), account.len(), of_names, tail.len()];
         let of_scope = scope.digest();
@@ -357,12 +366,13 @@ impl Checkpoint {
         let (scope, account) = (Packed(part(&mut rest, scope)?), part(&mut rest, account)?);
         let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
         ensure!(scope.digest() == head.scope, "its scope is another one");
-        let Account { uploaded, is_whole, is_collected, extents, count } = unpacked(&account, MOST_TOLD)?;
+        let Account { uploaded, is_whole, is_collected, extents, count, index } =
+            unpacked(&account, MOST_TOLD)?;
         ensure!(uploaded.upload == head.upload, "its upload is another one");
         ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
         let remembered: Remembered = unpacked(&remembered, MOST_TOLD)?;
         ensure!(remembered.hooks.is_possible(), "nobody has tried as many hooks as it says");
-        let balance = Balance { extents, names: vec![names], count };
+        let balance = Balance { extents, names: vec![names], count, index };
         ensure!(
             remembered.operations.len() <= MOST_MOVEMENTS,
             "nobody has begun as many operations as it says"

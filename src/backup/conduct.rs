@@ -122,8 +122,9 @@ impl Engine {
         self.metrics.stored(schedule(record), bytes);
         let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
+        let index = begun.ledger.index();
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
-        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
+        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, index, ..Stored::default() })
     }
 
     /// Makes the checkpoint this run's, from which a dead run would have waited for operations.

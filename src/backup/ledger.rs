@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::{BufReader, Read as _};
+use std::sync::Arc;
 
 use anyhow::ensure;
 use berth_core::selection::ResourceType;
@@ -15,6 +16,7 @@ use flate2::read::MultiGzDecoder;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::index::{Index, Piece};
 use super::log::gzip_json;
 use super::names::Names;
 use super::related::Related;
@@ -44,7 +46,11 @@ impl PageId {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contents {
     pub page: PageId,
+    /// Qualified name of their type.
+    pub resource: Arc<str>,
     pub names: Vec<String>,
+    /// The member in the archive, once the upload has it.
+    pub at: Option<Piece>,
 }
 
 /// Where a later run continues the list of a type.
@@ -85,12 +91,14 @@ pub type Extents = BTreeMap<usize, Extent>;
 pub type Stored = BTreeMap<usize, Names>;
 
 /// Everything that is stored, as a checkpoint records it.
+#[derive(Default)]
 pub struct Balance {
     pub extents: Extents,
     /// Gzip members of JSON; each is a map from type index to keys.
     pub names: Vec<Bytes>,
     /// Number of objects.
     pub count: u64,
+    pub index: Index,
 }
 
 #[derive(Default)]
@@ -132,6 +140,7 @@ struct State {
     count: u64,
     kept: u64,
     earlier: BTreeMap<usize, Earlier>,
+    index: Index,
 }
 
 /// Shared by the lists of a run, which open and close pages, and its upload, which reports what is
@@ -158,7 +167,7 @@ impl Ledger {
     /// # Errors
     /// When the names cannot be read, their number is wrong, or a type is not one of the backup's.
     pub fn again(types: &[ResourceType], balance: Balance) -> anyhow::Result<Self> {
-        let Balance { extents, names, count } = balance;
+        let Balance { extents, names, count, index } = balance;
         let ledger = Self::new(types);
         let stored = read_names(&names)?;
         ensure!(stored.values().map(Names::len).sum::<usize>() as u64 == count, "names are missing");
@@ -181,6 +190,7 @@ impl Ledger {
             }
             state.names = names;
             state.count = count;
+            state.index = index.counted();
         }
         Ok(ledger)
     }
@@ -213,6 +223,11 @@ impl Ledger {
     pub fn rest(&self) -> Stored {
         let earlier = std::mem::take(&mut self.state.lock().earlier);
         earlier.into_iter().map(|(place, earlier)| (place, earlier.names)).collect()
+    }
+
+    /// Where in the archive everything is that is stored.
+    pub fn index(&self) -> Index {
+        self.state.lock().index.clone()
     }
 
     /// Number of stored objects.
@@ -298,7 +313,8 @@ impl Ledger {
     /// Notes that these objects are stored.
     pub fn stored(&self, contents: Vec<Contents>) {
         let state = &mut *self.state.lock();
-        for Contents { page, names } in contents {
+        state.locate(&contents);
+        for Contents { page, names, .. } in contents {
             // An object beside the types of the backup has no names here.
             if page.kind >= state.types.len() {
                 continue;
@@ -312,6 +328,12 @@ impl Ledger {
             }
             state.fresh.entry(page.kind).or_default().extend(names);
         }
+    }
+
+    /// Notes where these objects are in the archive, and nothing else: of a run that writes no
+    /// checkpoints.
+    pub fn located(&self, contents: &[Contents]) {
+        self.state.lock().locate(contents);
     }
 
     /// # Errors
@@ -328,6 +350,7 @@ impl Ledger {
             extents: extents.map(|(place, extent)| (place, extent.clone())).collect(),
             names: state.names.clone(),
             count: state.count,
+            index: state.index.clone(),
         })
     }
 
@@ -341,6 +364,17 @@ impl Ledger {
     /// A type that is not the backup's gets an index that no type has.
     fn place(&self, kind: &ResourceType) -> usize {
         self.places.get(&kind.qualified()).copied().unwrap_or(usize::MAX)
+    }
+}
+
+impl State {
+    fn locate(&mut self, contents: &[Contents]) {
+        for Contents { resource, names, at, .. } in contents {
+            match at {
+                Some(piece) => self.index.note(resource, names, *piece),
+                None => self.index = Index::void(),
+            }
+        }
     }
 }
 

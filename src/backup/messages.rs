@@ -40,3 +40,12 @@ pub enum Progress {
         kept: oneshot::Sender<()>,
     },
 }
+
+impl Progress {
+    /// The objects that are stored now.
+    pub fn contents(&self) -> &[Contents] {
+        let (Self::Part { contents, .. } | Self::Whole { contents, .. } | Self::Resting { contents, .. }) =
+            self;
+        contents
+    }
+}

@@ -23,8 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-pub use uploads::operation_timeout;
-pub use waiting::{Attended, recorded};
+pub use waiting::Attended;
 
 use super::log::BackupLog;
 use super::related::key;

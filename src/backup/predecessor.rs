@@ -22,12 +22,24 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest value of a label.
 const LABEL: usize = 63;
 
+/// What became of a deletion whose claim stands in the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Earlier {
+    /// There is none, or nobody here carries it out.
+    None,
+    /// It is not under way: it has ended, in whatever way.
+    Over,
+    /// It was under way, and its request is gone now: it has done all, or has left the rest of the
+    /// folder to the Backup that took the name.
+    Yielded,
+}
+
 impl Engine {
-    /// Waits while a deletion is carried out that has claimed the folder for another Backup. `true`:
-    /// the folder may have changed.
-    pub(super) async fn await_deletion(&self, ours: &Claim, standing: &Claim) -> Result<bool, Failure> {
+    /// Waits while a deletion is carried out that has claimed the folder for another Backup. Unless
+    /// there is none, the folder may have changed since its claim was read.
+    pub(super) async fn await_deletion(&self, ours: &Claim, standing: &Claim) -> Result<Earlier, Failure> {
         if !is_of_earlier(ours, standing) {
-            return Ok(false);
+            return Ok(Earlier::None);
         }
         let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
         let of_it = ListParams::default().labels(&format!("{BACKUP_UID}={}", standing.backup));
@@ -38,11 +50,14 @@ impl Engine {
             let requests = match listed {
                 Ok(requests) => requests,
                 // A cluster without them, or one where berth carries out none.
-                Err(error) if matches!(error.code(), Some(403 | 404)) => return Ok(false),
+                Err(error) if matches!(error.code(), Some(403 | 404)) => return Ok(Earlier::None),
                 Err(error) => return Err(Failure::Cluster(error.into())),
             };
             let request = requests.iter().find(|request| request.phase() == Phase::InProgress);
-            let Some(request) = request.map(ResourceExt::name_any) else { return Ok(is_told) };
+            let Some(request) = request.map(ResourceExt::name_any) else {
+                let is_gone = is_told && requests.items.is_empty();
+                return Ok(if is_gone { Earlier::Yielded } else { Earlier::Over });
+            };
             if begun.elapsed() >= PATIENCE {
                 return Err(Failure::BeingDeleted(request));
             }

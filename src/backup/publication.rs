@@ -30,8 +30,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
+use super::index::Index;
 use super::log::{About, BackupLog, gzip_json};
 use super::names::{Names, ResourceList};
+use super::predecessor::Earlier;
 use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
 use super::volumes::outcomes::Data;
@@ -61,6 +63,8 @@ pub(super) struct Stored {
     /// How many operations there were, and what has become of them.
     pub counts: Counts,
     pub volumes: Data,
+    /// Where in the archive the objects are.
+    pub index: Index,
 }
 
 impl Engine {
@@ -105,11 +109,16 @@ impl Engine {
             before: None,
         };
         let mut found = layout.look().await?;
-        if let Some(standing) = &found.folder.claim
-            && self.await_deletion(&ours, standing).await?
-        {
-            found = layout.look().await?;
+        let mut is_rest = false;
+        if let Some(deletion) = found.folder.claim.clone() {
+            let earlier = self.await_deletion(&ours, &deletion).await?;
+            if earlier != Earlier::None {
+                found = layout.look().await?;
+                is_rest = earlier == Earlier::Yielded && found.folder.claim.as_ref() == Some(&deletion);
+            }
         }
+        // What a deletion has left to this run is no backup any more, however much of it is there.
+        found.folder.published &= !is_rest;
         let standing = &found.folder.claim;
         let replaces = match (judge(&ours, &found.folder), standing) {
             (Verdict::Ours, _) => return Ok(ours),
@@ -135,7 +144,11 @@ impl Engine {
             // Abort the uploads of the dead run, because a completed one would replace this run's
             // archive.
             self.clear(Place { location, layout, parts, is_taken_over: true }, &ours, None).await;
-            layout.remove(&ours, false).await?;
+            if is_rest {
+                layout.empty(&ours).await?;
+            } else {
+                layout.remove(&ours, false).await?;
+            }
         }
         Ok(ours)
     }
@@ -232,7 +245,7 @@ impl Engine {
         layout.confirm(claim).await?;
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
-        let files = [
+        let mut files = vec![
             (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
             (Artifact::Results, results),
             (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
@@ -241,8 +254,14 @@ impl Engine {
             (Artifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
             (Artifact::Logs, lines),
         ];
+        let index = stored.index.file(stored.bytes).map_err(Failure::File)?;
+        match index {
+            Some(index) => files.push((Artifact::Index, index)),
+            None => remove_index(layout, claim).await?,
+        }
+        let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
         // Wait for every request, because one under way could store a file after its removal.
-        for put in join_all(files.map(|(artifact, gzip)| layout.put_artifact(artifact, gzip))).await {
+        for put in join_all(puts).await {
             put.map_err(Failure::Store)?;
         }
         layout.confirm(claim).await?;
@@ -368,6 +387,19 @@ impl Engine {
         layout.put_artifact(Artifact::Logs, lines).await?;
         layout.put_artifact(Artifact::Results, results).await?;
         Ok(())
+    }
+}
+
+/// Removes the index that an earlier run has stored, where this one has none. It is only a hint, which
+/// is not believed of another archive, so a store that keeps it does not end the backup.
+async fn remove_index(layout: &Layout, claim: &Claim) -> Result<(), ClaimError> {
+    match layout.remove_index(claim).await {
+        Err(ClaimError::Store(error)) => {
+            let name = layout.backup();
+            warn!(%name, error = chain(&error), "could not remove the index of an earlier run");
+            Ok(())
+        }
+        removed => removed,
     }
 }
 

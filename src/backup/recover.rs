@@ -48,6 +48,8 @@ const LAST_TRY: Duration = Duration::from_secs(60);
 struct Thawed {
     log: BackupLog,
     tally: Tally,
+    /// UIDs of pods whose PodVolumeBackups may go on though they are thawed.
+    spoiled: BTreeSet<String>,
 }
 
 /// What comes next.
@@ -89,8 +91,8 @@ impl Engine {
             Err(error) => return Err(error),
         };
         let log = BackupLog::new(format!("{}/{name}", self.namespace));
-        let thawed = Thawed { log, tally: Tally::default() };
-        self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
+        let mut thawed = Thawed { log, tally: Tally::default(), spoiled: BTreeSet::new() };
+        thawed.spoiled = self.thaw(&mut record, &thawed.log, &thawed.tally, &signals.stop).await?;
         let at = record.backup().ok().and_then(|backup| backup.spec.storage_location).unwrap_or_default();
         // A stored backup is published even if it is canceled.
         let is_publishing = record.is_publishing();
@@ -278,7 +280,7 @@ impl Engine {
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let layout = Layout::new(store, prefix, &name);
         let claim = scene.earlier().unwrap_or(&scene.ours).clone();
-        let Thawed { log: thawed, tally } = thawed;
+        let Thawed { log: thawed, tally, spoiled } = thawed;
         let is_resumable = scene.recovery == Recovery::Resume;
         let mut site = Site {
             location: scene.location.clone(),
@@ -338,6 +340,7 @@ impl Engine {
             Err(Err(error)) => return Err(error),
             Err(Ok(failure)) => return self.conclude(record, &site, &heard, failure).await,
         };
+        spoiled.iter().for_each(|pod| site.outcomes.spoil(pod));
         if let Err(failure) = limit(record, &site, &mut cluster, &mut prepared) {
             return self.conclude(record, &site, &log, failure).await;
         }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, FINALIZATIONS, Glance, is_due};
+use berth_core::operation::{Counts, FINALIZATION, FINALIZATIONS, Glance, is_due};
+use berth_core::places::{Candidate, choose};
 use berth_core::queue::{Entry, Phase, View, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
@@ -18,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::engine::{Engine, Signals};
+use super::operations::Attended;
 use super::operations::shown::UploadCache;
-use super::operations::{Attended, recorded};
 use super::status::WriteError;
 use crate::events::{Events, What};
 use crate::queue::BackupCache;
@@ -75,7 +76,7 @@ impl Runner {
                 };
                 let task = runs.spawn(work).id();
                 let signals = Signals::default();
-                running.insert(uid, Run { name, entry: None, signals, is_finalization: false, task });
+                running.insert(uid, Run { name, entry: None, signals, completes_in: None, task });
             }
         }
         if !self.uploads.is_synced() {
@@ -83,6 +84,7 @@ impl Runner {
         }
         let all = self.store.after();
         looks.retain(|uid| all.iter().any(|after| after.uid == uid));
+        let mut to_complete: Vec<(After, Option<Duration>)> = Vec::new();
         for after in all.into_iter().filter(|after| after.is_ours) {
             let After { name, uid, phase, operations, limit, .. } = &after;
             let Some(stage) = Stage::of(phase.as_str()) else { continue };
@@ -103,38 +105,61 @@ impl Runner {
                 continue;
             }
             let is_finalization = stage == Stage::Finalizing;
-            // It is looked at again when one of them has ended.
-            if is_finalization
-                && !glance.is_canceled
-                && running.values().filter(|run| run.is_finalization).count() >= FINALIZATIONS
-            {
-                continue;
+            if is_finalization && !glance.is_canceled {
+                to_complete.push((after, since));
+            } else {
+                self.look_at(runs, running, looks, hurry, after, is_finalization);
             }
-            let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-            let (engine, reporter, looks) = (self.engine.clone(), self.reporter(), looks.clone());
-            let work = {
-                let (name, uid, signals) = (name.clone(), uid.clone(), signals.clone());
-                async move {
-                    let has_failed = match engine.attend(&name, &uid, signals).await {
-                        Ok(Attended::Written(backup)) => {
-                            looks.forget(&uid);
-                            reporter.written(&uid, &backup);
-                            return;
-                        }
-                        Ok(Attended::Nothing) => false,
-                        Ok(Attended::Later) => true,
-                        Err(error) => {
-                            reporter.failed(&name, &uid, &error);
-                            true
-                        }
-                    };
-                    looks.note(&uid, has_failed);
-                }
-            };
-            let task = runs.spawn(work).id();
-            let run = Run { name: name.clone(), entry: None, signals, is_finalization, task };
-            running.insert(uid.clone(), run);
         }
+        // The others are looked at again when one of them has ended.
+        let candidates: Vec<Candidate<'_>> = to_complete
+            .iter()
+            .map(|(after, unseen)| Candidate { location: &after.location, unseen: *unseen })
+            .collect();
+        let taken: Vec<&str> = running.values().filter_map(|run| run.completes_in.as_deref()).collect();
+        let chosen = choose(&candidates, &taken, FINALIZATIONS);
+        for (after, _) in chosen.into_iter().filter_map(|index| to_complete.get(index)) {
+            self.look_at(runs, running, looks, hurry, after.clone(), true);
+        }
+    }
+
+    /// Looks at one of them.
+    fn look_at(
+        &self,
+        runs: &mut JoinSet<()>,
+        running: &mut HashMap<String, Run>,
+        looks: &Looks,
+        hurry: &CancellationToken,
+        after: After,
+        is_finalization: bool,
+    ) {
+        let After { name, uid, location, .. } = after;
+        let signals = Signals { stop: hurry.clone(), ..Signals::default() };
+        let (engine, reporter, looks) = (self.engine.clone(), self.reporter(), looks.clone());
+        let work = {
+            let (name, uid, signals) = (name.clone(), uid.clone(), signals.clone());
+            async move {
+                let attended = timeout(FINALIZATION, engine.attend(&name, &uid, signals)).await;
+                let too_long = |_| Err(WriteError::Waits("it took too long".to_owned()));
+                let has_failed = match attended.unwrap_or_else(too_long) {
+                    Ok(Attended::Written(backup)) => {
+                        looks.forget(&uid);
+                        reporter.written(&uid, &backup);
+                        return;
+                    }
+                    Ok(Attended::Nothing) => false,
+                    Ok(Attended::Later) => true,
+                    Err(error) => {
+                        reporter.failed(&name, &uid, &error);
+                        true
+                    }
+                };
+                looks.note(&uid, has_failed);
+            }
+        };
+        let task = runs.spawn(work).id();
+        let completes_in = is_finalization.then_some(location);
+        running.insert(uid, Run { name, entry: None, signals, completes_in, task });
     }
 
     /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
@@ -171,7 +196,7 @@ impl Runner {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
-                        is_finalization: false,
+                        completes_in: None,
                         task: runs
                             .spawn(async move {
                                 let tell =
@@ -203,7 +228,7 @@ impl Runner {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
-                        is_finalization: false,
+                        completes_in: None,
                         task: runs
                             .spawn(async move {
                                 let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
@@ -282,7 +307,7 @@ impl WriteReporter {
 
     /// Tells of a Backup that has begun to wait for its operations, or waits no more.
     fn tell_operations(&self, backup: &Backup) {
-        let Counts { attempted, completed, failed } = recorded(backup);
+        let Counts { attempted, completed, failed } = backup.operations();
         let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
         match Stage::of(backup.phase().as_str()) {
             Some(Stage::Waiting) if completed + failed == 0 => {
@@ -355,7 +380,7 @@ struct Run {
     /// The entry as it was when the run began. None of a Backup that has left the queue.
     entry: Option<Arc<Entry>>,
     signals: Signals,
-    /// It completes a Backup whose operations have ended.
-    is_finalization: bool,
+    /// Where it completes a Backup whose operations have ended.
+    completes_in: Option<String>,
     task: tokio::task::Id,
 }

@@ -138,7 +138,7 @@ impl Engine {
             path: layout.archive(),
             part_size: self.part_size,
             begun: begun.map(|begun| (begun.staged, begun.uploaded, begun.tail)),
-            progress: keeper.is_some().then_some(telling),
+            progress: Some(telling),
             staged: Arc::clone(&staged),
             claimed: Some((layout.clone(), site.claim.clone())),
         };
@@ -246,7 +246,12 @@ impl Engine {
         let keeping = async {
             // Drop the receiver when this ends, so that the upload does not wait for it.
             let mut told = told;
-            let Some(keeper) = &mut keeper else { return };
+            let Some(keeper) = &mut keeper else {
+                while let Some(progress) = told.recv().await {
+                    ledger.located(progress.contents());
+                }
+                return;
+            };
             let hurry = async {
                 signals.raise().await;
                 tokio::time::sleep(LAST_PART).await;
@@ -286,7 +291,8 @@ impl Engine {
                 let data = Box::pin(self.data(record, &outcomes, &traits, log)).await;
                 let hooks = tally.status();
                 site.outcomes = Outcomes::of(outcomes.all());
-                return Ok(Taken::Whole(Stored { list, bytes, hooks, volumes: data?, ..Stored::default() }));
+                let (volumes, index) = (data?, ledger.index());
+                return Ok(Taken::Whole(Stored { list, bytes, hooks, volumes, index, ..Stored::default() }));
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
             (_, Err(UploadError::Claim(error))) => Failure::Claim(error),

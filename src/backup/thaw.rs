@@ -1,6 +1,7 @@
 //! Undoes what a dead run has begun in pods that are recorded as maybe frozen (see
 //! [`super::frozen`]).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::keys;
@@ -21,6 +22,7 @@ use super::hooks::{HookRunner, Tally, read_pod};
 use super::list::Lister;
 use super::log::{About, BackupLog};
 use super::status::{BackupWriter, WriteError};
+use super::volumes::clean::cancel_files_of;
 use crate::text::chain;
 
 /// How long a command that a dead run began before a pod may go on in its container, at most.
@@ -31,7 +33,9 @@ const THAWING: Duration = Duration::from_secs(600);
 
 impl Engine {
     /// Runs the hooks after the pods that a dead run left between their hooks, all concurrently, so
-    /// that none waits for another's. Then removes the pods that were tried from the record.
+    /// that none waits for another's. Then removes the pods that were tried from the record. Returns
+    /// the UIDs of pods whose PodVolumeBackups may go on though they are thawed; those stay on record
+    /// until the backup is run again, because that run has to know them.
     ///
     /// # Errors
     /// When the Backup is not ours any more, or pods stay recorded to be tried again, because they
@@ -42,9 +46,13 @@ impl Engine {
         log: &BackupLog,
         tally: &Tally,
         stop: &CancellationToken,
-    ) -> Result<(), WriteError> {
-        let Some(frozen) = record.frozen() else { return Ok(()) };
+    ) -> Result<BTreeSet<String>, WriteError> {
+        let Some(frozen) = record.frozen() else { return Ok(BTreeSet::new()) };
         let pods = read_frozen(frozen);
+        let mut spoiled: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
+        if cancel_files_of(&self.client, &self.namespace, record.uid(), &spoiled).await {
+            spoiled.clear();
+        }
         let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
         // The hooks were validated when the backup began.
         let at = Field::root("spec").child("hooks");
@@ -72,6 +80,9 @@ impl Engine {
                 warn!(%pod, "the hooks after a pod that a dead run left could not be run: given up");
             }
         }
+        if !spoiled.is_empty() {
+            return if left.is_empty() { Ok(spoiled) } else { Err(WriteError::Frozen(left.len())) };
+        }
         let frozen = if left.is_empty() { Value::Null } else { write_frozen(&left).into() };
         let patch = json!({"metadata": {"annotations": {keys::FROZEN: frozen}}});
         match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
@@ -81,7 +92,7 @@ impl Engine {
             }
             done => done?,
         }
-        if left.is_empty() { Ok(()) } else { Err(WriteError::Frozen(left.len())) }
+        if left.is_empty() { Ok(spoiled) } else { Err(WriteError::Frozen(left.len())) }
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::checkpoint::Uploaded;
+use super::index::Piece;
 use super::ledger::Contents;
 use super::messages::{Part, Progress};
 use crate::storage::{ClaimError, Layout, Parts, Receipt, Staged};
@@ -89,6 +90,7 @@ impl Upload {
         let mut waiting = Waiting::default();
         let mut staged = None;
         if let Some((begun, uploaded, tail)) = begun {
+            waiting.end = uploaded.size();
             waiting.push(tail, Vec::new());
             teller.begun(&begun);
             staged = Some(Multipart::new(begun, uploaded.parts, part_size));
@@ -215,6 +217,8 @@ enum Received {
 struct Waiting {
     rest: VecDeque<Member>,
     size: usize,
+    /// Bytes of the archive up to here.
+    end: u64,
 }
 
 struct Member {
@@ -234,8 +238,13 @@ struct Full {
 }
 
 impl Waiting {
-    fn push(&mut self, bytes: Bytes, contents: Vec<Contents>) {
+    fn push(&mut self, bytes: Bytes, mut contents: Vec<Contents>) {
         if !bytes.is_empty() {
+            let from = self.end;
+            self.end += bytes.len() as u64;
+            for held in &mut contents {
+                held.at = Some(Piece { from, to: self.end });
+            }
             self.size += bytes.len();
             self.rest.push_back(Member { bytes, contents });
         }

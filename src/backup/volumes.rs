@@ -99,6 +99,8 @@ pub struct Volumes<'a> {
     /// Nodes with a node-agent.
     agents: Mutex<BTreeSet<String>>,
     repositories: Mutex<HashMap<String, Repository>>,
+    /// UIDs of pods whose files are being backed up.
+    reading: Mutex<BTreeSet<String>>,
     jobs: mpsc::Sender<Job>,
     under_way: TaskTracker,
 }
@@ -172,6 +174,7 @@ impl<'a> Volumes<'a> {
             files: OnceCell::new(),
             agents: Mutex::default(),
             repositories: Mutex::default(),
+            reading: Mutex::default(),
             jobs,
             under_way,
         };

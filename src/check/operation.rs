@@ -45,7 +45,7 @@ pub(super) async fn all(
 }
 
 /// The API server's clock, in whole seconds.
-async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> {
+pub(super) async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> {
     let request = http::Request::get("/version").body(Body::empty())?;
     let response = cluster.client.send(request).await?;
     let date = response.headers().get(http::header::DATE).context("the API server tells no time")?;

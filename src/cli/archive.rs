@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use crate::commands::print::printable;
+use crate::text::printable;
 
 const BLOCK: usize = 512;
 /// Of a name that does not fit a header.
@@ -64,13 +64,35 @@ pub enum Next {
 /// # Errors
 /// When the archive is cut off or is none, or `visit` fails.
 pub fn visit(
+    tar: impl Read,
+    visit: impl FnMut(Stored, u64, &mut dyn Read) -> anyhow::Result<Next>,
+) -> anyhow::Result<()> {
+    walk(tar, true, visit)
+}
+
+/// Visits the objects of a piece of an unpacked archive, which begins and ends between entries.
+///
+/// # Errors
+/// As [`visit`].
+pub fn visit_piece(
+    tar: impl Read,
+    visit: impl FnMut(Stored, u64, &mut dyn Read) -> anyhow::Result<Next>,
+) -> anyhow::Result<()> {
+    walk(tar, false, visit)
+}
+
+fn walk(
     mut tar: impl Read,
+    is_whole: bool,
     mut visit: impl FnMut(Stored, u64, &mut dyn Read) -> anyhow::Result<Next>,
 ) -> anyhow::Result<()> {
     let (mut has_version, mut entries, mut long_name) = (false, 0_u64, None::<String>);
     loop {
         let mut header = [0; BLOCK];
         let read = fill(&mut tar, &mut header).map_err(damaged)?;
+        if read == 0 && !is_whole {
+            return Ok(());
+        }
         if read == 0 {
             // The two blocks of zeros at the end are missing.
             bail!(
@@ -79,6 +101,7 @@ pub fn visit(
         }
         ensure!(read == BLOCK, "the archive is cut off within a header, after {entries} entries");
         if header.iter().all(|byte| *byte == 0) {
+            ensure!(is_whole, "the archive ends within a piece of it");
             break;
         }
         ensure!(
@@ -122,7 +145,7 @@ pub fn visit(
         let skipped = io::copy(&mut tar.by_ref().take(rest), &mut io::sink()).map_err(damaged)?;
         ensure!(skipped == rest, "the archive is cut off after entry {entries}");
     }
-    ensure!(has_version, "this is no archive of a backup: it has no metadata/version");
+    ensure!(has_version || !is_whole, "this is no archive of a backup: it has no metadata/version");
     Ok(())
 }
 
@@ -290,6 +313,29 @@ mod tests {
             names(&archive(&[("resources/pods/namespaces/web/a.json", "{}")])).unwrap_err().to_string();
         assert!(said.contains("metadata/version"), "{said}");
         assert!(names(&[]).is_err());
+    }
+
+    #[test]
+    fn a_piece_ends_between_entries_and_nowhere_else() {
+        let tar = archive(&[
+            ("resources/pods/namespaces/web/a.json", "{}"),
+            ("resources/pods/cluster/b.json", "{}"),
+        ]);
+        let names = |piece: &[u8]| {
+            let mut names = Vec::new();
+            visit_piece(piece, |stored, _, _| {
+                names.push(stored.to_string());
+                Ok(Next::Go)
+            })
+            .map(|()| names)
+        };
+        assert_eq!(names(&tar[..1024]).unwrap(), ["pods/web/a"]);
+        assert_eq!(names(&tar[1024..2048]).unwrap(), ["pods/b"]);
+        assert_eq!(names(&tar[..2048]).unwrap(), ["pods/web/a", "pods/b"]);
+        // The end of an archive is in no piece that an index names.
+        for bad in [&tar[..1023], &tar[..600], &tar[1..1024], &tar[512..1024], &tar] {
+            assert!(names(bad).is_err());
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use serde_json::{Map, Value};
 
 use crate::args::{Args, Command};
-use crate::commands::print::printable;
+use crate::text::printable;
 
 /// No such file is larger.
 const LARGEST: u64 = 1 << 20;

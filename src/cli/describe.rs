@@ -7,7 +7,7 @@ mod spec;
 mod volumes;
 
 pub use backup_json::json as backup_json;
-pub use schedule::{json as schedule_json, text as schedule};
+pub use schedule::{Next, json as schedule_json, text as schedule};
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::table::{phase, time};
-use crate::commands::print::printable;
+use crate::text::printable;
 use align::align;
 
 /// An artifact, as far as it could be had.

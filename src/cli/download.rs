@@ -8,10 +8,12 @@ pub use fetch::{Fetcher, Pieces, Unpacked};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use berth_api::keys;
 use berth_api::velero::download_request::{DownloadRequestSpec, DownloadTarget};
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequest, DownloadRequestPhase, DownloadTargetKind,
 };
+use berth_core::download::INDEX;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 use tokio::time::{Instant, sleep, timeout};
@@ -25,6 +27,8 @@ use crate::client::is_not_found;
 pub enum Artifact {
     Log,
     Contents,
+    /// Where in the archive which objects are.
+    Index,
     ResourceList,
     Results,
     VolumeInfos,
@@ -35,7 +39,9 @@ impl Artifact {
     fn kind(self) -> DownloadTargetKind {
         match self {
             Self::Log => DownloadTargetKind::BackupLog,
-            Self::Contents => DownloadTargetKind::BackupContents,
+            // The definitions have no kind for the index, so an annotation asks for it. A server that
+            // does not know the annotation gives a link to the archive.
+            Self::Contents | Self::Index => DownloadTargetKind::BackupContents,
             Self::ResourceList => DownloadTargetKind::BackupResourceList,
             Self::Results => DownloadTargetKind::BackupResults,
             Self::VolumeInfos => DownloadTargetKind::BackupVolumeInfos,
@@ -48,6 +54,7 @@ impl Artifact {
         match self {
             Self::Log => "the log",
             Self::Contents => "the archive",
+            Self::Index => "the index of the archive",
             Self::ResourceList => "the resource list",
             Self::Results => "the errors and warnings",
             Self::VolumeInfos => "the list of volumes",
@@ -109,9 +116,11 @@ impl Downloads<'_> {
         let api: Api<DownloadRequest> = Api::namespaced(self.client.clone(), self.namespace);
         let target = DownloadTarget { kind: artifact.kind(), name: backup.to_owned() };
         let base: String = backup.chars().take(NAME).collect();
+        let asks = (artifact == Artifact::Index).then(|| (keys::DOWNLOAD.to_owned(), INDEX.to_owned()));
         let metadata = ObjectMeta {
             generate_name: Some(format!("{base}-")),
             namespace: Some(self.namespace.to_owned()),
+            annotations: asks.map(|asks| [asks].into()),
             ..ObjectMeta::default()
         };
         let request = DownloadRequest { metadata, spec: DownloadRequestSpec { target }, status: None };

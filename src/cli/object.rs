@@ -19,9 +19,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::value::{GoTime, List, Pairs, Tristate, go_text};
 use crate::args::backup::{CreateArgs, SpecArgs};
 use crate::args::schedule::CreateScheduleArgs;
+use crate::args::value::{GoTime, List, Pairs, Tristate, go_text};
 
 /// The spec that the flags ask for.
 pub fn spec(flags: &SpecArgs) -> BackupSpec {

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::backup::rehearsal::{PlannedHook, Rehearsed};
 use crate::backup::volumes::{Volume, Way};
-use crate::commands::print::{self, Head, age, printable};
+use crate::cli::print::{self, Head, age};
+use crate::text::printable;
 
 /// Lines of one table; with `-o json` or `-o yaml` all of them are shown.
 const ROWS: usize = 200;
@@ -297,7 +298,7 @@ fn hook(one: &PlannedHook) -> OfHook {
 }
 
 /// As in `1.5 MiB`.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let units = [(4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")];
     let Some((power, unit)) = units.into_iter().find(|(power, _)| bytes >= 1 << (10 * power)) else {
         return format!("{bytes} bytes");

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
-use super::value::{go_text, selector_text};
-use crate::commands::print::Head;
+use crate::args::value::{go_text, selector_text};
+use crate::cli::print::Head;
 
 /// The heads of a table and its rows.
 pub struct Table {
@@ -244,7 +244,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::commands::print;
+    use crate::cli::print;
 
     fn text(table: &Table) -> String {
         let mut out = Vec::new();

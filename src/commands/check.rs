@@ -1,14 +1,19 @@
-//! `berth check`: what [`crate::check`] finds, as a table or for machines.
+//! `berth check`: what [`crate::check`] finds, as a table or for machines; and the removal of what is
+//! left of backups that are gone.
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use super::print::{self, tell_server};
+use super::person::confirmed;
 use crate::args::{CheckArgs, Output};
+use crate::check::leftovers::{self, Leftover, REMOVED};
 use crate::check::{self, Finding, Outcome};
+use crate::cli::print::{self, Head, tell_server};
 use crate::client::persistent;
 use crate::install::Cluster;
 
-/// Exit code 0: no fault. 1: a fault. 2: the check itself failed.
+/// Exit code 0: no fault. 1: a fault, or something that could not be removed. 2: the check itself
+/// failed.
 pub async fn run(args: CheckArgs) -> ExitCode {
     match look(&args).await {
         Ok(true) => ExitCode::SUCCESS,
@@ -24,12 +29,76 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
     tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
+    if args.clean {
+        return clean(args, &cluster).await;
+    }
     let findings = check::all(&cluster).await?;
     match args.output {
         Output::Table => findings.iter().for_each(tell),
         structured => print::value(&mut std::io::stdout().lock(), &findings, structured)?,
     }
     Ok(findings.iter().all(|finding| finding.outcome != Outcome::Fault))
+}
+
+/// Removes what is left. `false`: not all of it could be removed.
+async fn clean(args: &CheckArgs, cluster: &Cluster) -> anyhow::Result<bool> {
+    let before = leftovers::look(cluster).await?;
+    let count = before.to_remove().count();
+    for why in before.unknown().into_iter().chain(before.more()) {
+        eprintln!("{why}");
+    }
+    if count == 0 {
+        list(&before.all, args.output)?;
+        eprintln!("there is nothing to remove");
+        return Ok(true);
+    }
+    let told: Vec<Leftover> = before.all.clone();
+    write_table(&mut std::io::stderr().lock(), &told)?;
+    eprintln!("{count} objects are removed, snapshots in the storage with their objects");
+    eprintln!(
+        "names and labels are no proof, because whoever may change an object gives it labels: look at each"
+    );
+    if !confirmed(args.confirm)? {
+        return Ok(true);
+    }
+    eprintln!(
+        "waiting until berth's sync has brought all of every storage location twice, because it may bring a Backup back"
+    );
+    leftovers::wait_synced(cluster, &before).await?;
+    let now = leftovers::look(cluster).await?;
+    let all = leftovers::remove(cluster, &before, now).await;
+    list(&all, args.output)?;
+    Ok(all.iter().all(|one| one.doubt.is_some() || one.outcome == REMOVED))
+}
+
+fn list(all: &[Leftover], output: Output) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match output {
+        Output::Table if all.is_empty() => Ok(()),
+        Output::Table => write_table(&mut out, all),
+        structured => print::value(&mut out, &all, structured),
+    }
+}
+
+fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {
+    let heads = [
+        Head::Always("KIND"),
+        Head::Always("NAMESPACE"),
+        Head::Always("NAME"),
+        Head::Always("BACKUP"),
+        Head::IfAny("OUTCOME"),
+    ];
+    let row = |one: &Leftover| {
+        vec![
+            one.kind.to_owned(),
+            one.namespace.clone(),
+            one.name.clone(),
+            one.backup.clone(),
+            one.outcome.clone(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    Ok(print::table(out, &heads, &rows)?)
 }
 
 fn tell(finding: &Finding) {

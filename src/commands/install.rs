@@ -48,7 +48,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         tell_gaps(engine.as_ref());
         return print::run(&args, access.as_ref(), engine);
     }
-    super::print::tell_server(&args.target).await?;
+    crate::cli::print::tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;

@@ -10,9 +10,9 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tracing::info;
 
-use super::print::{self, Head, printable};
 use super::queue::{configmap, lease};
 use crate::args::{NodeAgentCommand, NodeAgentServerArgs, Output, Target};
+use crate::cli::print::{self, Head};
 use crate::client::{Clients, persistent};
 use crate::health::{self, Pulse};
 use crate::movers::node_cache::State;
@@ -20,6 +20,7 @@ use crate::movers::{look, telling};
 use crate::node_agent::{Agent, Settings};
 use crate::shutdown;
 use crate::storage::Opener;
+use crate::text::printable;
 
 /// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
 /// 2: the check itself failed.
@@ -282,7 +283,7 @@ mod tests {
             fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
             fleet.nodes.put_agent(name, true);
         }
-        let class = |binding| Class { binding, reclaim: ReclaimPolicy::Delete };
+        let class = |binding| Class { provisioner: String::new(), binding, reclaim: ReclaimPolicy::Delete };
         fleet.classes.insert("fast".to_owned(), class(Binding::Immediate));
         fleet.classes.insert("slow".to_owned(), class(Binding::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);

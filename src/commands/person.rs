@@ -18,16 +18,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::print;
 use super::queue::Here;
 use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
+use crate::args::listed::ListOutput;
+use crate::args::value::selector_text;
 use crate::args::{Output, Target};
 use crate::cli::config;
-use crate::cli::listed::ListOutput;
 use crate::cli::object::bad_name;
+use crate::cli::print;
 use crate::cli::suggest::closest;
 use crate::cli::table::{More, Table};
-use crate::cli::value::selector_text;
 use crate::client::{is_not_found, persistent};
 use crate::text::escaped;
 

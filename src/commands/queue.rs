@@ -3,6 +3,7 @@
 
 mod list;
 mod movers;
+mod operations;
 mod situation;
 
 pub(super) use list::{told, write_explanation};
@@ -37,13 +38,11 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.source()).await?;
     let here = Here { client, namespace: args.target.namespace.clone() };
     match args.command {
-        QueueCommand::List { output } => list::show(&situation::read(&here).await?, output),
+        QueueCommand::List { output } => list::show(&here.situation().await?, output),
         QueueCommand::Watch { output } => {
             list::watch(&here, &Clients::new(args.target.source()).await?.watch, output).await
         }
-        QueueCommand::Explain { name, output } => {
-            list::explain(&situation::read(&here).await?, &name, output)
-        }
+        QueueCommand::Explain { name, output } => list::explain(&here.situation().await?, &name, output),
         QueueCommand::Movers { output } => movers::show(&here, output).await,
         QueueCommand::Hold(which) => here.steer(which, Wish::Hold).await,
         QueueCommand::Release(which) => here.steer(which, Wish::Release).await,
@@ -99,6 +98,13 @@ impl Wish {
 impl Here {
     fn backups(&self) -> Api<Backup> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// With what data movers say of their progress.
+    async fn situation(&self) -> anyhow::Result<Situation> {
+        let mut situation = situation::read(self).await?;
+        situation.operations = operations::read(self, &situation.after, situation.now).await;
+        Ok(situation)
     }
 
     async fn steer(&self, which: Which, wish: Wish) -> anyhow::Result<()> {

@@ -1,10 +1,11 @@
 //! `berth schedule`: create, list, describe, pause and delete Schedules.
 
+use std::sync::Arc;
+
 use anyhow::{bail, ensure};
 use berth_api::velero::Schedule;
-use berth_core::cron::Cron;
+use berth_core::schedule::preview::{Others, preview};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Preconditions};
 use serde_json::json;
@@ -13,18 +14,15 @@ use super::backup::places;
 use super::person::{
     Person, colour, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
 };
-use super::print;
 use crate::args::Output;
 use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
 use crate::args::schedule::{
     CreateScheduleArgs, DescribeScheduleArgs, PauseArgs, ScheduleArgs, ScheduleCommand,
 };
+use crate::cli::print;
 use crate::cli::{describe, object, rights, table};
 use crate::text::chain;
 use crate::write::{Write, patch};
-
-/// How many of the next times are shown.
-const NEXT: usize = 5;
 
 pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
     let person = Person::new(args.target)?;
@@ -78,9 +76,10 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
         "--output: {} schedules are found, and json and yaml describe exactly one: name it",
         schedules.len()
     );
+    let others = others(person).await;
     let mut out = std::io::stdout().lock();
     for (i, schedule) in schedules.iter().enumerate() {
-        let next = next_runs(schedule, Timestamp::now());
+        let next = next_times(schedule, &others, Timestamp::now());
         match args.output {
             DescribeOutput::Plaintext => {
                 let gap = if i > 0 { "\n\n" } else { "" };
@@ -97,14 +96,20 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
     Ok(())
 }
 
-/// The next times at which a schedule is due.
-fn next_runs(schedule: &Schedule, now: Timestamp) -> Vec<String> {
+/// All Schedules of the namespace, or why they cannot be listed.
+async fn others(person: &Person) -> Result<Others, String> {
+    let all = person.list::<Schedule>(None).await.map_err(|error| chain(error.as_ref()))?;
+    let plans = typed::<Schedule>(&all).iter().filter_map(Schedule::planned).map(Arc::new).collect();
+    Ok(Others { plans, left_out: 0 })
+}
+
+/// The next times at which a Schedule is due, and whom they meet.
+fn next_times(schedule: &Schedule, others: &Result<Others, String>, now: Timestamp) -> describe::Next {
     // A paused one is due at no time, and an expression that cannot be read says so itself.
-    if schedule.spec.paused == Some(true) {
-        return Vec::new();
-    }
-    let Ok(cron) = Cron::parse(&schedule.spec.schedule) else { return Vec::new() };
-    cron.upcoming(now, NEXT).into_iter().map(|when| table::time(&Time(when))).collect()
+    let Some(own) = schedule.planned() else { return describe::Next::default() };
+    let unknown = others.as_ref().err().cloned();
+    let none = Others::default();
+    describe::Next { preview: preview(&own, others.as_ref().unwrap_or(&none), now), unknown }
 }
 
 async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use crate::install::{Cluster, Running, apply, left, member, remove, running, vel
 use crate::movers::nudge;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
-    super::print::tell_server(&args.target).await?;
+    crate::cli::print::tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
     let cluster = Cluster { client, namespace: args.target.namespace };
     let there = cluster.look().await?;

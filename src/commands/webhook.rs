@@ -13,7 +13,9 @@ use berth_core::affinity::{Decision, Finding};
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover;
 use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::schedule::preview::Others;
 use berth_core::violation::tellable;
+use berth_core::volume::takers::Takers;
 use berth_garden_core as garden;
 use berth_garden_core::check::Credentials;
 use berth_webhooks::listers::{GardenListers, MoverListers};
@@ -32,10 +34,12 @@ use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{Events, What};
 use crate::garden::admission_view::SharedBuckets;
+use crate::lifecycle::schedule::plans::Plans;
 use crate::movers::configuration;
 use crate::movers::ledger::{InForce, Signs};
 use crate::movers::objects::reference;
 use crate::movers::placing::Placing;
+use crate::movers::snapshot_classes::SnapshotClasses;
 use crate::movers::volumes::Volumes;
 use crate::pace::paced;
 use crate::queue::cache::reflect_queue;
@@ -54,6 +58,8 @@ struct Caches {
     cannot_queue: watch::Sender<Option<String>>,
     executor: Executor,
     placing: Placing,
+    snapshot_classes: SnapshotClasses,
+    plans: Plans,
     ledger: InForce,
     garden: SharedBuckets,
     namespace: String,
@@ -95,6 +101,15 @@ impl MoverListers for Shared {
 
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
         self.0.placing.fleet.read(|state| state.has_classes().then(|| state.reclaim_policies()))
+    }
+
+    fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T {
+        self.0.snapshot_classes.read(|drivers| {
+            self.0.placing.fleet.read(|state| {
+                let (agents, provisioners) = (state.has_agents(), state.provisioners());
+                look(&Takers { agents, drivers, provisioners })
+            })
+        })
     }
 }
 
@@ -138,6 +153,10 @@ impl Listers for Shared {
 
     fn locations(&self) -> Arc<Vec<Location>> {
         self.0.store.locations()
+    }
+
+    fn schedules(&self) -> Option<Others> {
+        self.0.plans.known()
     }
 
     fn locations_changed(&self) -> impl Future<Output = ()> + Send {
@@ -204,6 +223,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         cannot_queue,
         executor: common.executor,
         placing,
+        snapshot_classes: SnapshotClasses::default(),
+        plans: Plans::default(),
         ledger: InForce::new(Signs::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
@@ -267,9 +288,11 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             fleet.follow(&clients.watch, namespace),
             configuration::follow(&clients.watch, namespace, configmap, fleet),
             caches.placing.volumes.follow(&clients.watch),
+            caches.snapshot_classes.follow(&clients.watch),
             caches.ledger.follow(&clients, namespace),
         );
     };
+    let plans = caches.plans.follow(&clients.watch, namespace);
     let buckets = caches.garden.follow(&clients.watch);
     let delay = shutdown_delay.unwrap_or_default();
     let asks_for_certificate = client_ca.is_some();
@@ -279,6 +302,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let serving = server::serve(listener, tls, router(state), intake, stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(watching, keys, sending, looking, movers, buckets); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending, looking, movers, plans, buckets); } => anyhow::bail!("a watch ended"),
     }
 }

@@ -20,6 +20,9 @@ mod zone;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::glob::Effort;
+use next::Bounds;
+
 pub use fault::{Fault, Part};
 
 /// Most bytes of an expression.
@@ -66,8 +69,28 @@ impl Cron {
     /// The first time after `after`. `None`: there is none within five years.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         match &self.rule {
-            Rule::Fields(fields) => next::next(fields, &self.zone, after),
+            Rule::Fields(fields) => next::next(fields, &self.zone, after, Bounds::NONE),
             Rule::Every(seconds) => at(clock::seconds(after).checked_add(*seconds)?),
+        }
+    }
+
+    /// The first time after `after` and not after `until`. The nearer `until` is, the less it costs;
+    /// `None` as well if the effort is spent before the answer is known.
+    pub fn next_until(&self, after: Timestamp, until: Timestamp, effort: &Effort) -> Option<Timestamp> {
+        let bounds = Bounds { until: clock::seconds(until), effort: Some(effort) };
+        let next = match &self.rule {
+            Rule::Fields(fields) => next::next(fields, &self.zone, after, bounds),
+            Rule::Every(_) => self.next(after),
+        };
+        next.filter(|next| *next <= until)
+    }
+
+    /// A time from which on [`Cron::next`] goes through all times after `now`, for a Schedule whose
+    /// times are counted from `reference`.
+    pub fn begin(&self, reference: Timestamp, now: Timestamp) -> Timestamp {
+        match self.rule {
+            Rule::Fields(_) => now.max(reference),
+            Rule::Every(_) => self.last_until(reference, now).unwrap_or(reference),
         }
     }
 

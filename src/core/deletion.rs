@@ -53,6 +53,8 @@ pub struct Backup<'a> {
     pub leaves_volumes: bool,
     /// A deletion has begun to remove its files.
     pub files_go: bool,
+    /// It has been removed, and is there until somebody has taken its finalizers off.
+    pub is_going: bool,
 }
 
 /// The location of the Backup.
@@ -256,7 +258,8 @@ pub fn next(seen: &Seen<'_>) -> Step {
     if restores.ended > 0 {
         return Step::RemoveRestores;
     }
-    Step::RemoveBackup
+    // What is left to others is no deletion's to wait for.
+    if backup.is_going { Step::Done } else { Step::RemoveBackup }
 }
 
 /// The Backup is gone. Usually this deletion has removed it, after everything else. If somebody

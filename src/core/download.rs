@@ -7,11 +7,16 @@ pub const VALID: SignedDuration = SignedDuration::from_mins(10);
 /// No request stays for longer, whatever expiration somebody has written into it.
 pub const LONGEST: SignedDuration = SignedDuration::from_hours(1);
 
+/// The value of the annotation `berth.dev/download` that asks for the index of an archive.
+pub const INDEX: &str = "index";
+
 /// A file of a Backup or a Restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     BackupLog,
     BackupContents,
+    /// Where in the archive which objects are. No kind of DownloadRequest is of it.
+    BackupIndex,
     BackupVolumeSnapshots,
     BackupItemOperations,
     BackupResourceList,
@@ -27,9 +32,10 @@ pub enum File {
 }
 
 impl File {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::BackupLog,
         Self::BackupContents,
+        Self::BackupIndex,
         Self::BackupVolumeSnapshots,
         Self::BackupItemOperations,
         Self::BackupResourceList,
@@ -74,6 +80,7 @@ impl File {
         let suffix = match self {
             Self::BackupLog | Self::RestoreLog => "-logs.gz",
             Self::BackupContents => ".tar.gz",
+            Self::BackupIndex => "-index.json.gz",
             Self::BackupVolumeSnapshots => "-volumesnapshots.json.gz",
             Self::BackupItemOperations | Self::RestoreItemOperations => "-itemoperations.json.gz",
             Self::BackupResourceList | Self::RestoreResourceList => "-resource-list.json.gz",
@@ -137,6 +144,7 @@ mod tests {
         for (file, key) in [
             (File::BackupLog, "backups/b/b-logs.gz"),
             (File::BackupContents, "backups/b/b.tar.gz"),
+            (File::BackupIndex, "backups/b/b-index.json.gz"),
             (File::BackupVolumeSnapshots, "backups/b/b-volumesnapshots.json.gz"),
             (File::BackupItemOperations, "backups/b/b-itemoperations.json.gz"),
             (File::BackupResourceList, "backups/b/b-resource-list.json.gz"),

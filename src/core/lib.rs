@@ -49,11 +49,13 @@
 //! - [`download`]: which file a DownloadRequest asks for.
 //! - [`sync`]: which backups of a store get a Backup in the cluster, and which Backups go because
 //!   the store no longer has them.
+//! - [`leftover`]: what backups that are gone have left in the cluster, and what of it can be removed.
 //! - [`age`]: how old the last good backup of each namespace is.
 //!
 //! Used by all of them:
 //!
 //! - [`duration`]: durations as Go writes them.
+//! - [`places`]: who is next where a few things at a time are done in storage locations.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
@@ -68,11 +70,13 @@ pub mod glob;
 pub mod guard;
 pub mod hook;
 pub mod label;
+pub mod leftover;
 pub mod limits;
 pub mod location;
 pub mod mover;
 pub mod namespace;
 pub mod operation;
+pub mod places;
 pub mod pod_volume;
 pub mod policy;
 pub mod queue;

@@ -17,8 +17,12 @@ pub const PAUSE: Duration = Duration::from_secs(5);
 pub const MISSING: Duration = Duration::from_secs(60);
 /// Longest time between two looks that fail, because a location may be away for long.
 pub const LONGEST: Duration = Duration::from_secs(300);
-/// Most Backups that are completed at one time: each takes as much memory as its checkpoint.
-pub const FINALIZATIONS: usize = 4;
+/// Most Backups that are completed at one time, all but one of them in one location: each takes as
+/// much memory as its checkpoint.
+pub const FINALIZATIONS: usize = 5;
+/// The longest time that this takes, in which a large archive is put together: a location that hangs
+/// would keep its place.
+pub const FINALIZATION: Duration = Duration::from_secs(3600);
 
 /// What an API object says of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,15 @@
 //! last backup was for) or `lastSkipped`, whichever is later, and the creation of the Schedule
 //! before there is either.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cron::{Cron, Fault};
+use crate::namespace::NamespaceSet;
 use crate::queue::Phase;
+
+pub mod preview;
 
 /// Most backups of one Schedule that have not ended, so that a queue that stands still does not fill
 /// the API server.
@@ -173,6 +178,13 @@ impl Schedule {
         let most = u64::try_from(self.jitter.as_secs()).unwrap_or_default();
         let seconds = most.checked_add(1).map_or(0, |count| hash(&self.uid) % count);
         SignedDuration::from_secs(i64::try_from(seconds).unwrap_or_default())
+    }
+
+    /// When its backups of these namespaces will be created. `None`: never, as long as it is as it is.
+    pub fn planned(&self, namespaces: Arc<NamespaceSet>) -> Option<preview::Planned> {
+        let cron = self.cron.as_ref().ok().filter(|_| !self.paused)?.clone();
+        let (name, reference, offset) = (self.name.clone(), self.reference(), self.offset());
+        Some(preview::Planned { name, cron, reference, offset, namespaces })
     }
 
     /// The time between its next two times.

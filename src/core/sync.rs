@@ -156,6 +156,12 @@ impl Skip {
         }
     }
 
+    /// Can a folder that is skipped for this reason bring a Backup whose name the cluster lacks?
+    /// Not if it is no whole backup, or if its name is taken, or if no Backup can have it.
+    pub fn may_come(self) -> bool {
+        !matches!(self, Self::NoMetadata | Self::Unfinished | Self::NameTaken | Self::Name)
+    }
+
     /// Is this a state that passes by itself, of which nobody needs to be told?
     pub fn passes(self) -> bool {
         matches!(self, Self::NoMetadata | Self::Unfinished | Self::BeingDeleted)
@@ -342,6 +348,13 @@ impl Memory {
     /// The folder has a Backup now, or the store is to be asked again in the next round.
     pub fn forget(&mut self, name: &str) {
         self.skipped.remove(name);
+    }
+
+    /// Has a round by this plan, in which nothing failed and nothing was put off, brought every
+    /// backup of the store that could come?
+    pub fn has_all(&self, listing: &Listing, plan: &Plan) -> bool {
+        let is_whole = listing.is_whole && !plan.is_cut && plan.spared == 0;
+        is_whole && !self.skipped.values().any(|skipped| skipped.why.may_come())
     }
 
     /// How many folders are skipped at the moment, by reason.

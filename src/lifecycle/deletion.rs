@@ -17,6 +17,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::deletion::{Task, Waiting, plan};
+use berth_core::places::{Candidate, choose};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -37,8 +38,8 @@ use crate::write::{Answer, Write, delete};
 use carry::Ended;
 use carrying::Carrying;
 
-/// Deletions at the same time, each of another Backup.
-const AT_ONCE: usize = 4;
+/// Deletions at the same time, each of another Backup, and all but one of them in one location.
+const AT_ONCE: usize = 5;
 /// Removals of old requests at the same time.
 const REMOVALS: usize = 8;
 /// How often old requests are looked for.
@@ -93,12 +94,16 @@ fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
 async fn work(lifecycle: &Lifecycle, requests: &Requests) {
     let mut changed = requests.changed();
     let mut under_way: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
-    let (mut backups, mut removing) = (HashSet::new(), HashSet::new());
+    // Backups that are being deleted, each with its location.
+    let mut backups: HashMap<String, String> = HashMap::new();
+    let mut removing = HashSet::new();
     // Requests that are not carried out again now: those that wait, and those that have ended, until
     // the watch shows it.
     let mut resting: HashMap<String, Instant> = HashMap::new();
     // When those that have not ended were taken up first.
     let mut begun: HashMap<String, Instant> = HashMap::new();
+    // When they last gave up their place.
+    let mut tried: HashMap<String, Instant> = HashMap::new();
     loop {
         // One that somebody's finalizer keeps from going is done with, as if it were gone.
         let is_going = |request: &DeleteBackupRequest| request.metadata.deletion_timestamp.is_some();
@@ -107,10 +112,13 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
         resting.retain(|_, until| *until > Instant::now());
         let present: HashSet<&str> =
             all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();
-        begun.retain(|uid, _| present.contains(uid.as_str()));
+        for known in [&mut begun, &mut tried] {
+            known.retain(|uid, _| present.contains(uid.as_str()));
+        }
         let waiting: Vec<Waiting<'_>> = all.iter().map(|request| waiting(request)).collect();
         let named: HashMap<&str, &Arc<DeleteBackupRequest>> =
             all.iter().filter_map(|request| Some((request.metadata.name.as_deref()?, request))).collect();
+        let mut to_carry = Vec::new();
         for task in plan(&waiting, Timestamp::now()) {
             let of = |name: &str| named.get(name).copied();
             match task {
@@ -120,23 +128,31 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                         under_way.push(remove(lifecycle, Arc::clone(request)).boxed());
                     }
                 }
-                Task::CarryOut(name) if backups.len() < AT_ONCE => {
+                Task::CarryOut(name) => {
                     let Some(request) = of(name) else { continue };
                     let uid = request.uid().unwrap_or_default();
-                    let backup = request.spec.backup_name.clone();
-                    if resting.contains_key(&uid) || !backups.insert(backup.clone()) {
-                        continue;
+                    if !resting.contains_key(&uid) && !backups.contains_key(&request.spec.backup_name) {
+                        to_carry.push((Arc::clone(request), uid, location_of(lifecycle, request)));
                     }
-                    let request = Arc::clone(request);
-                    let since = *begun.entry(uid.clone()).or_insert_with(Instant::now);
-                    let carried = async move {
-                        let ended = Carrying::new(lifecycle, requests, request).run(since).await;
-                        Done::Carried { backup, uid, ended }
-                    };
-                    under_way.push(carried.boxed());
                 }
-                _ => {}
+                Task::Remove(_) => {}
             }
+        }
+        let candidates: Vec<Candidate<'_>> = to_carry
+            .iter()
+            .map(|(_, uid, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
+            .collect();
+        let taken: Vec<&str> = backups.values().map(String::as_str).collect();
+        for index in choose(&candidates, &taken, AT_ONCE) {
+            let Some((request, uid, location)) = to_carry.get(index).cloned() else { continue };
+            let backup = request.spec.backup_name.clone();
+            backups.insert(backup.clone(), location);
+            let since = *begun.entry(uid.clone()).or_insert_with(Instant::now);
+            let carried = async move {
+                let ended = Carrying::new(lifecycle, requests, request).run(since).await;
+                Done::Carried { backup, uid, ended }
+            };
+            under_way.push(carried.boxed());
         }
         tokio::select! {
             _ = changed.changed() => sleep(SETTLE).await,
@@ -155,6 +171,7 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                             begun.get(&uid).map_or(REST, |begun| begun.elapsed().clamp(REST, REST * 2))
                         }
                     };
+                    tried.insert(uid.clone(), Instant::now());
                     resting.insert(uid, Instant::now() + rest);
                 }
                 Done::Removed { name } => drop(removing.remove(&name)),
@@ -162,6 +179,13 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             () = sleep(paced(PERIOD)) => {}
         }
     }
+}
+
+/// The location whose files it is about, as far as that is known without asking for it.
+fn location_of(lifecycle: &Lifecycle, request: &DeleteBackupRequest) -> String {
+    let recorded = request.annotations().get(keys::DELETES_IN).cloned();
+    let known = || lifecycle.known.get(&request.spec.backup_name).map(|backup| backup.location);
+    recorded.or_else(known).unwrap_or_default()
 }
 
 fn waiting(request: &DeleteBackupRequest) -> Waiting<'_> {

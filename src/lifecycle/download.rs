@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use berth_api::keys;
 use berth_api::velero::download_request::DownloadRequest;
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
-use berth_core::download::{File, Request, Step, VALID};
+use berth_core::download::{File, INDEX, Request, Step, VALID};
 use berth_core::location::DEFAULT_LOCATION;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -201,7 +202,10 @@ fn file(kind: Kind) -> File {
 /// A link to the file of the Backup or Restore of that name in this namespace, and to no other.
 async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) -> anyhow::Result<String> {
     let target = &request.spec.target;
-    let file = file(target.kind);
+    let file = match request.annotations().get(keys::DOWNLOAD).map(String::as_str) {
+        Some(INDEX) if target.kind == Kind::BackupContents => File::BackupIndex,
+        _ => file(target.kind),
+    };
     let key = file.key(&target.name).context("spec.target.name: no object has such a name")?;
     let backup =
         if file.is_of_restore() { backup_of(lifecycle, &target.name).await? } else { target.name.clone() };

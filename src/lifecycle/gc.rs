@@ -16,14 +16,13 @@ use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
-use kube::api::{Api, ListParams, PostParams};
-use kube::core::DeserializeGuard;
+use kube::api::{Api, PostParams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::Lifecycle;
-use crate::client::{is_not_found, list};
+use crate::client::{is_not_found, list, list_as};
 use crate::events::What;
 use crate::pace::paced;
 use crate::patch::{digest, known_location};
@@ -39,7 +38,6 @@ const AGAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(300);
 /// From a request that has failed to the next one, as with Velero.
 const RETRY: SignedDuration = SignedDuration::from_hours(1);
-const PAGE: u32 = 500;
 /// Name in a request that is never stored.
 const CLOCK: &str = "berth-clock";
 const ANSWER: Duration = Duration::from_secs(10);
@@ -93,28 +91,20 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .iter()
         .map(known_location)
         .collect();
-    let requests = match list::<DeleteBackupRequest>(client, namespace).await {
+    let requests = match list_as(client, namespace, |request| Some(asked(&request, now))).await {
         Ok(requests) => requests.items,
         // Without this kind nobody can ask for anything.
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the DeleteBackupRequests"),
     };
-    let is_under_way = |one: &&DeleteBackupRequest| {
-        one.phase() != DeleteBackupRequestPhase::Processed && one.metadata.deletion_timestamp.is_none()
-    };
-    let under_way: Vec<&DeleteBackupRequest> = requests.iter().filter(is_under_way).collect();
-    // A deletion that has failed is not asked for again at once.
-    let is_recent = |request: &&DeleteBackupRequest| {
-        let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        created.is_some_and(|created| now.duration_since(created) < RETRY)
-    };
-    let asked_for: HashSet<&str> = under_way
+    let under_way = requests.iter().filter(|request| request.is_under_way).count();
+    let asked_for: HashSet<&str> = requests
         .iter()
-        .copied()
-        .chain(requests.iter().filter(is_recent))
-        .map(|request| request.spec.backup_name.as_str())
+        .filter(|request| request.is_under_way || request.is_recent)
+        .map(|request| request.backup.as_str())
         .collect();
-    let kept = backups(lifecycle).await?;
+    let kept = list_as(client, namespace, |backup| Some(keep(backup))).await;
+    let kept = kept.map_err(|error| anyhow!(chain(&error))).context("failed to list the Backups")?.items;
     let histories = histories(lifecycle, &kept).await?;
     let candidates: Vec<Candidate<'_>> =
         kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &histories)).collect();
@@ -126,7 +116,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
             verdicts = judge(&candidates, told);
         }
     }
-    let room = UNDER_WAY.saturating_sub(under_way.len());
+    let room = UNDER_WAY.saturating_sub(under_way);
     let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == Verdict::Delete).collect();
     let labels = (0..kept.len()).filter_map(|i| Some((i, relabel(&candidates[i], verdicts[i])?)));
     let labelling = stream::iter(labels)
@@ -155,20 +145,21 @@ async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashM
     Ok(schedules.iter().filter_map(history).collect())
 }
 
-/// All Backups that can be read, a page at a time, because what is kept of them is little.
-async fn backups(lifecycle: &Lifecycle) -> anyhow::Result<Vec<Kept>> {
-    let api: Api<DeserializeGuard<Backup>> =
-        Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
-    let mut params = ListParams::default().limit(PAGE);
-    let mut kept = Vec::new();
-    loop {
-        let page = api.list(&params).await.map_err(|error| anyhow!(chain(&error)));
-        let page = page.context("failed to list the Backups")?;
-        kept.extend(page.items.into_iter().filter_map(|backup| backup.0.ok()).map(keep));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(kept),
-        }
+/// What is kept of a DeleteBackupRequest.
+struct Asked {
+    backup: String,
+    is_under_way: bool,
+    /// A deletion that has failed is not asked for again at once.
+    is_recent: bool,
+}
+
+fn asked(request: &DeleteBackupRequest, now: Timestamp) -> Asked {
+    let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    Asked {
+        backup: request.spec.backup_name.clone(),
+        is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
+            && request.metadata.deletion_timestamp.is_none(),
+        is_recent: created.is_some_and(|created| now.duration_since(created) < RETRY),
     }
 }
 
@@ -215,7 +206,7 @@ fn candidate<'a>(
         ended: backup.ended,
         location,
         is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
-        is_asked_for: asked_for.contains(name),
+        is_asked_for: asked_for.contains(name) || backup.metadata.deletion_timestamp.is_some(),
         schedule: label(keys::SCHEDULE),
         proven: backup.schedule_uid(),
         at: &backup.location,

@@ -34,6 +34,7 @@ use metrics::ScheduleMetrics;
 use retries::Retries;
 
 pub mod metrics;
+pub mod plans;
 mod retries;
 
 /// Schedules are looked at this often, even if nothing is due, because the clock may be set.

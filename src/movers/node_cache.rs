@@ -46,8 +46,9 @@ pub struct State {
 }
 
 /// A StorageClass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Class {
+    pub provisioner: String,
     pub binding: Binding,
     pub reclaim: ReclaimPolicy,
 }
@@ -109,6 +110,17 @@ impl State {
 
     pub fn reclaim_policies(&self) -> BTreeMap<String, ReclaimPolicy> {
         self.classes.iter().map(|(name, class)| (name.clone(), class.reclaim)).collect()
+    }
+
+    /// Is there a node-agent? `None`: they have not been listed yet.
+    pub fn has_agents(&self) -> Option<bool> {
+        self.synced.agents.then_some(!self.agents.is_empty())
+    }
+
+    /// The StorageClasses, with their provisioners. `None`: they have not been listed yet.
+    pub fn provisioners(&self) -> Option<Vec<(&str, &str)>> {
+        let all = || self.classes.iter().map(|(name, class)| (name.as_str(), class.provisioner.as_str()));
+        self.synced.classes.then(|| all().collect())
     }
 
     /// Replaces all nodes.
@@ -264,5 +276,5 @@ pub(super) fn class(class: StorageClass) -> (String, Class) {
         Some("Retain") => ReclaimPolicy::Retain,
         _ => ReclaimPolicy::Delete,
     };
-    (class.metadata.name.unwrap_or_default(), Class { binding, reclaim })
+    (class.metadata.name.unwrap_or_default(), Class { provisioner: class.provisioner, binding, reclaim })
 }

@@ -42,7 +42,7 @@ pub(crate) fn restore(
     let is_id = snapshot.len() >= 8 && snapshot.chars().all(|c| c.is_ascii_hexdigit());
     let mut ids = Vec::new();
     if is_id {
-        let all = repository.list::<SnapshotId>()?.map(|id| id.to_string());
+        let all = repository.list::<SnapshotId>()?.map(|id| id.to_hex().as_str().to_owned());
         ids.extend(all.filter(|id| id.starts_with(snapshot)));
     }
     let [id] = ids.as_slice() else { return Err(Fault::NoSnapshot(snapshot.to_owned())) };
@@ -217,9 +217,11 @@ impl Target<'_> {
             let blob = BlobId::from(**id);
             let data = repository.get_blob_cached(&blob, BlobType::Data);
             let data = data.map_err(|error| crate::fault::told(&error))?;
-            let is_whole = digest(&SHA256, &data).as_ref() == bytes_of(id.to_hex().as_str()).as_slice();
+            let name = id.to_hex();
+            let is_whole = digest(&SHA256, &data).as_ref() == bytes_of(name.as_str()).as_slice();
             if !is_whole {
-                return Err(format!("blob {} of the repository has other bytes than its name says", id.to_hex().as_str()));
+                let name = name.as_str();
+                return Err(format!("blob {name} of the repository has other bytes than its name says"));
             }
             // Nothing but zeros is a hole.
             if data.iter().all(|byte| *byte == 0) {

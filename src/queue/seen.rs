@@ -15,7 +15,6 @@ use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::backup::operations::{operation_timeout, recorded};
 use crate::cache::{Observed, Versioned};
 
 /// One Backup that waits or runs.
@@ -48,6 +47,8 @@ pub struct After {
     /// A run of this engine has begun it.
     pub is_ours: bool,
     pub is_canceled: bool,
+    /// When it was created, or got its place.
+    pub since: Timestamp,
     pub location: String,
     pub operations: Counts,
     /// How long each of its operations may take.
@@ -75,9 +76,10 @@ impl After {
             phase: backup.phase(),
             is_ours: backup.annotations().contains_key(keys::RUN),
             is_canceled: keys::is_set(backup.annotations(), keys::CANCEL),
+            since: since(backup),
             location: backup.spec.storage_location.clone().unwrap_or_default(),
-            operations: recorded(backup),
-            limit: operation_timeout(backup),
+            operations: backup.operations(),
+            limit: backup.operation_timeout(),
             runs: backup.annotations().get(keys::RUNS).and_then(|runs| runs.parse().ok()).unwrap_or_default(),
         })
     }
@@ -112,6 +114,12 @@ impl Seen {
         };
         Self { name: backup.name_any(), observed, after, mark: mark(backup), run: run(backup, order) }
     }
+}
+
+/// A time mark that was forged does not count.
+fn since(backup: &Backup) -> Timestamp {
+    let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    mark(backup).filter(|mark| is_likely(*mark, created_at)).unwrap_or(created_at)
 }
 
 fn mark(backup: &Backup) -> Option<Timestamp> {

@@ -64,6 +64,11 @@ pub(super) fn name(arg: &Arg) -> String {
     format!("--{long}{value}{short}")
 }
 
+/// As a usage shows what is no flag.
+pub(super) fn operand(arg: &Arg) -> String {
+    if default(arg) == "required" { name(arg) } else { format!("[{}]", name(arg)) }
+}
+
 pub(super) fn default(arg: &Arg) -> String {
     let defaults = arg.get_default_values();
     if !arg.get_action().takes_values() || defaults.is_empty() {

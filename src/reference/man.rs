@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::flags::{default, meaning, name};
-use super::sentence;
+use super::flags::{default, meaning, name, operand};
+use super::{About, about, sentence};
 use crate::args::Args;
 
 /// Each page: the name of its file, and its text.
@@ -34,9 +34,7 @@ pub fn write(folder: &Path) -> anyhow::Result<()> {
 fn page(command: &Command, parent: &str, above: &[&Arg], pages: &mut Vec<(String, String)>) {
     let path = format!("{parent} {}", command.get_name()).trim().to_owned();
     let file = path.replace(' ', "-");
-    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
-    let (first, more) = about.split_once("\n\n").unwrap_or((&about, ""));
-    let (summary, example) = first.split_once(" Example: ").unwrap_or((first, ""));
+    let About { summary, more, example } = about(command);
     let version = command.get_version().unwrap_or(env!("CARGO_PKG_VERSION"));
     let mut text = format!(".TH \"{}\" 1 \"\" \"berth {version}\"\n", escaped(&file.to_uppercase()));
     text += &format!(".SH NAME\n{} \\- {}\n", escaped(&file), line(summary.trim_end_matches('.')));
@@ -47,14 +45,14 @@ fn page(command: &Command, parent: &str, above: &[&Arg], pages: &mut Vec<(String
     let mut usage: Vec<String> = Vec::new();
     usage.extend((!commands.is_empty()).then(|| "COMMAND".to_owned()));
     usage.extend(own.iter().any(|arg| !arg.is_positional()).then(|| "[FLAGS]".to_owned()));
-    usage.extend(own.iter().filter(|arg| arg.is_positional()).map(|arg| name(arg)));
+    usage.extend(own.iter().filter(|arg| arg.is_positional()).map(|arg| operand(arg)));
     text += &format!("{}\n", line(&usage.join(" ")));
-    text += &format!(".SH DESCRIPTION\n{}\n", line(&sentence(summary)));
-    for paragraph in more.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
+    text += &format!(".SH DESCRIPTION\n{}\n", line(&sentence(&summary)));
+    for paragraph in &more {
         text += &format!(".PP\n{}\n", line(&sentence(paragraph)));
     }
     if !example.is_empty() {
-        text += &format!(".SH EXAMPLE\n.nf\n{}\n.fi\n", line(example));
+        text += &format!(".SH EXAMPLE\n.nf\n{}\n.fi\n", line(&example));
     }
     if !commands.is_empty() {
         text += ".SH COMMANDS\n";

@@ -11,13 +11,15 @@ use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
 use super::conditional::put_if;
-use super::layout::{CHECKPOINT, Layout, METADATA};
+use super::layout::{Artifact, CHECKPOINT, Layout, METADATA};
 
 pub(super) const FILE: &str = "berth-run.json";
 /// In bytes. Larger than any claim.
 const LARGEST: u64 = 16 * 1024;
 /// Most files of a folder that are listed. A backup has a dozen.
 const MOST: usize = 1000;
+/// How often a folder is listed again whose claim goes meanwhile.
+const LOOKS: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -89,6 +91,17 @@ impl Layout {
     /// # Errors
     /// When the store fails.
     pub async fn look(&self) -> Result<Found, ClaimError> {
+        for _ in 0..LOOKS {
+            let found = self.look_once().await?;
+            // The claim goes last: what was listed beside it is gone, too.
+            if found.folder.claim.is_some() || !found.files.contains(FILE) {
+                return Ok(found);
+            }
+        }
+        self.look_once().await
+    }
+
+    async fn look_once(&self) -> Result<Found, ClaimError> {
         let folder = self.folder();
         let listed = self.store().list(Some(&folder)).take(MOST).map_ok(|object| object.location);
         let listed: Vec<Path> = listed.try_collect().await.map_err(ClaimError::Store)?;
@@ -183,7 +196,8 @@ impl Layout {
         }
         let mut failed = None;
         // The checkpoint goes first, because it makes the other files usable.
-        let names = std::iter::once(CHECKPOINT.to_owned()).chain(self.names());
+        let index = self.artifact_name(Artifact::Index);
+        let names = [CHECKPOINT.to_owned(), index].into_iter().chain(self.names());
         for name in names.filter(|name| found.files.contains(name)) {
             self.confirm(claim).await?;
             if let Err(error) = self.delete(&self.folder().join(name)).await {
@@ -195,6 +209,22 @@ impl Layout {
             failed = self.delete(&self.claim_path()).await.err();
         }
         failed.map_or(Ok(true), |error| Err(ClaimError::Store(error)))
+    }
+
+    /// Removes the index that an earlier run of the backup has stored, if there is one, because a later
+    /// run that makes none would leave it beside an archive of its own.
+    ///
+    /// # Errors
+    /// When another run claims the folder by now, or the store fails.
+    pub async fn remove_index(&self, claim: &Claim) -> Result<(), ClaimError> {
+        let path = self.folder().join(self.artifact_name(Artifact::Index));
+        match self.store().head(&path).await {
+            Ok(_) => {}
+            Err(Error::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(ClaimError::Store(error)),
+        }
+        self.confirm(claim).await?;
+        self.delete(&path).await.map_err(ClaimError::Store)
     }
 
     /// Removes a file; a missing one is no error.

@@ -22,9 +22,12 @@ pub enum Artifact {
     PodVolumeBackups,
     VolumeSnapshots,
     ItemOperations,
+    /// Where in the archive which objects are. Velero knows none, and no small archive has one.
+    Index,
 }
 
 impl Artifact {
+    /// What every backup has.
     const ALL: [Self; 7] = [
         Self::Logs,
         Self::Results,
@@ -44,6 +47,7 @@ impl Artifact {
             Self::PodVolumeBackups => "-podvolumebackups.json.gz",
             Self::VolumeSnapshots => "-volumesnapshots.json.gz",
             Self::ItemOperations => "-itemoperations.json.gz",
+            Self::Index => "-index.json.gz",
         }
     }
 }
@@ -104,7 +108,7 @@ impl Layout {
         format!("{}{}", self.backup, artifact.suffix())
     }
 
-    /// Names of the files that a run stores before it publishes the backup.
+    /// Names of the files that every run stores before it publishes the backup.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         std::iter::once(self.archive_name()).chain(Artifact::ALL.map(|artifact| self.artifact_name(artifact)))
     }

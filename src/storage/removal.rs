@@ -95,6 +95,19 @@ impl Layout {
     /// When another has claimed the folder by now, or the error of the first file that the store
     /// did not remove.
     pub async fn remove_folder(&self, claim: &Claim) -> Result<bool, ClaimError> {
+        if !self.empty(claim).await? {
+            return Ok(false);
+        }
+        self.delete(&self.claim_path()).await.map_err(ClaimError::Store)?;
+        Ok(true)
+    }
+
+    /// Removes everything but the claim, the file that makes the backup visible first. `false`: there
+    /// is more than one attempt removes.
+    ///
+    /// # Errors
+    /// As [`Layout::remove_folder`].
+    pub async fn empty(&self, claim: &Claim) -> Result<bool, ClaimError> {
         self.confirm(claim).await?;
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
         let claim_path = self.claim_path();
@@ -102,7 +115,6 @@ impl Layout {
             let page = self.page(&self.folder(), Some(&claim_path)).await.map_err(ClaimError::Store)?;
             self.confirm(claim).await?;
             if page.is_empty() {
-                self.delete(&claim_path).await.map_err(ClaimError::Store)?;
                 return Ok(true);
             }
             self.delete_all(page).await.map_err(ClaimError::Store)?;

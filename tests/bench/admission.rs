@@ -113,6 +113,8 @@ fn at_pace(
         let (with, without) = (quantile(&with.times, share), quantile(&without, share));
         report.add(part, &format!("create without webhooks, {name}"), without, "ms", Aim::None);
         report.add(part, &format!("create with both, {name}"), with, "ms", Aim::None);
+        let aim = if share == 0.5 { Aim::AtMost(2.0) } else { Aim::None };
+        report.add(part, &format!("create with both / without, {name}"), with / without, "×", aim);
     }
     Ok(())
 }

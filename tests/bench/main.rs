@@ -5,6 +5,7 @@ mod admission;
 mod burst;
 mod cli;
 mod client;
+mod contents;
 mod engine;
 mod garden;
 mod garden_deletion;
@@ -12,6 +13,7 @@ mod hooks;
 mod hostile;
 mod install;
 mod largest;
+mod lifecycle;
 mod limits;
 mod load;
 mod movers;
@@ -55,6 +57,15 @@ struct Args {
     /// How many Backups the queue holds, one pair of runs per size.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     queues: Vec<usize>,
+    /// How many backups the store holds whose life is measured.
+    #[arg(long, default_value_t = 5_000)]
+    stored: usize,
+    /// How many of them are deleted.
+    #[arg(long, default_value_t = 200)]
+    deleted: usize,
+    /// How many Schedules are due in one minute.
+    #[arg(long, default_value_t = 1_000)]
+    schedules: usize,
     /// Leave stock Velero out, because it takes most of the time.
     #[arg(long)]
     alone: bool,
@@ -81,6 +92,7 @@ enum Part {
     Garden,
     GardenDeletion,
     Cli,
+    Lifecycle,
 }
 
 fn main() -> ExitCode {
@@ -94,10 +106,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    let Args { berth, only, sizes, large, queues, alone } = args;
+    let Args { berth, only, sizes, large, queues, stored, deleted, schedules, alone } = args;
     let berth = berth.canonicalize().with_context(|| format!("there is no {}", berth.display()))?;
     ensure!(sizes.iter().all(|size| *size >= 100), "--sizes: at least 100 objects each");
     ensure!(large >= 300, "--large: at least 300 objects");
+    ensure!(stored > deleted && deleted > 0, "--stored: more than --deleted");
     let wants = |part| only.is_empty() || only.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut report = Report::default();
@@ -155,6 +168,11 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Cli) {
         cli::measure(&runtime, &berth, alone, &mut report)?;
+        contents::measure(&runtime, &berth, alone, &mut report)?;
+    }
+    if wants(Part::Lifecycle) {
+        let sizes = lifecycle::Sizes { stored, deleted, schedules };
+        lifecycle::measure(&runtime, &berth, sizes, alone, &mut report)?;
     }
     report.show();
     report.write(&project().join("target/bench/results.json"))

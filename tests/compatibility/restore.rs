@@ -10,6 +10,7 @@ use crate::archive;
 use crate::queue::ended;
 use crate::support::PATIENCE;
 use crate::support::peers::{S3, Velero, install_definitions, prepare};
+use crate::support::process::without_proxies;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
 const NAMESPACE: &str = "velero";
@@ -290,6 +291,25 @@ fn a_stock_velero_restores_what_berth_stored() {
     let file_name = file.display().to_string();
     velero.run(&["backup", "download", "voyage", "--timeout=10m", "--output", &file_name]).unwrap();
     assert_eq!(archive::items(&file).len() as i64, items);
+
+    // The same with berth's command, against Velero's server. It knows nothing of an index, and gives
+    // the link to the archive instead.
+    let ours = |args: &[&str]| {
+        let mut command = std::process::Command::new(program());
+        command.args(args).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(other.kubeconfig());
+        command.env("HOME", other.folder());
+        without_proxies(&mut command);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(ours(&["backup", "get", "-o", "name"]), "voyage\n");
+    assert_eq!(ours(&["backup", "logs", "voyage", "--timeout=10m"]), log);
+    let odd = ours(&["backup", "contents", "voyage", "configmaps/north/odd", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Value>(&odd).unwrap()["metadata"]["name"], "odd");
+    let listed = ours(&["backup", "contents", "voyage"]);
+    assert_eq!(listed.lines().count() as i64, items, "{listed}");
 
     velero.run(&["restore", "create", "back", "--from-backup", "voyage", "--wait"]).unwrap();
     let args = ["get", "restores.velero.io", "back", "-n", NAMESPACE, "-o", "json"];

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::queue::{ended, start};
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::S3;
+use crate::support::process::without_proxies;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
 const LOCATION: &str = "away";
@@ -158,12 +158,62 @@ fn holds_all(archive: &[u8], made: &BTreeMap<String, String>) {
     assert!(copies.values().all(|copies| *copies == 2), "{copies:?}");
 }
 
+/// What only a piece of the archive was read for is not disturbed by what is wrong with the rest.
+fn one_object_is_read_by_the_index(berth: &Berth, s3: &S3, archive: &[u8], made: &BTreeMap<String, String>) {
+    let mut tar = tar::Archive::new(MultiGzDecoder::new(archive));
+    let of = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        String::from_utf8(entry.unwrap().path_bytes().into_owned()).unwrap()
+    };
+    let last =
+        tar.entries().unwrap().map(of).filter(|path| path.starts_with("resources/configmaps/namespaces/"));
+    let last = last.last().unwrap();
+    let last = last.rsplit('/').next().unwrap().strip_suffix(".json").unwrap();
+    let contents = |args: &[&str]| {
+        let mut command = std::process::Command::new(program());
+        command.args(["backup", "contents", "parts", "--namespace", berth.namespace(), "--kubeconfig"]);
+        command.arg(berth.plane().kubeconfig()).args(args).env("HOME", berth.plane().folder());
+        without_proxies(&mut command);
+        let output = command.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), text, String::from_utf8(output.stderr).unwrap())
+    };
+    let is_read = |what: &str| {
+        let (is_ok, text, said) = contents(&[&format!("configmaps/noise/{last}"), "-o", "json"]);
+        assert!(is_ok, "{what}: {said}");
+        let object: Value = serde_json::from_str(&text).unwrap();
+        assert!(object["binaryData"]["bytes"] == json!(made[last]), "{what}");
+    };
+    let path = Path::from("large/backups/parts/parts.tar.gz");
+    let index = Path::from("large/backups/parts/parts-index.json.gz");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = s3.store().unwrap();
+    let put = |bytes: Vec<u8>| runtime.block_on(store.put(&path, bytes.into())).unwrap();
+    is_read("as it was stored");
+    let (is_ok, _, said) = contents(&["configmaps/noise/no-such"]);
+    assert!(!is_ok && said.contains("has no object configmaps/noise/no-such"), "{said}");
+    // Its beginning is damaged.
+    put([vec![0; 1 << 20], archive[1 << 20..].to_vec()].concat());
+    is_read("without its beginning");
+    let (is_ok, _, said) = contents(&[]);
+    assert!(!is_ok && said.contains("archive"), "{said}");
+    // It is cut off: no archive of that size is there, so it is read as a stream, up to where it ends.
+    put(archive[..archive.len() / 2].to_vec());
+    let (is_ok, _, said) = contents(&[&format!("configmaps/noise/{last}")]);
+    assert!(!is_ok && said.contains("cut off"), "{said}");
+    put(archive.to_vec());
+    is_read("as it was again");
+    // Without an index, and with one that is none.
+    runtime.block_on(store.delete(&index)).unwrap();
+    is_read("without an index");
+    runtime.block_on(store.put(&index, "no index".into())).unwrap();
+    is_read("with a damaged index");
+}
+
 /// The first time its controller is killed, the second time it is asked to stop.
 #[test]
 fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
     let mut options = Options::new(program(), "s3-goes-on");
-    options.controller_args =
-        vec![SHORT_LEASE.into(), "--client-page-size=1".into(), "--after-interruption=resume".into()];
+    options.controller_args = vec!["--client-page-size=1".into(), "--after-interruption=resume".into()];
     let mut berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
     let s3 = with_s3(&berth, "large");
     becomes(&berth, "Available");
@@ -178,7 +228,7 @@ fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
         wait_for("a checkpoint", PATIENCE, || Ok(folder.join("berth-checkpoint").exists().then_some(())))
             .unwrap();
         if is_killed {
-            berth.controller.process.kill().unwrap();
+            berth.kill_controller().unwrap();
         } else {
             berth.controller.process.terminate(PATIENCE).unwrap();
         }
@@ -198,6 +248,7 @@ fn a_large_backup_goes_on_from_its_checkpoint_when_its_controller_is_gone() {
         let progress = done.status.unwrap().progress.unwrap();
         assert_eq!(progress.total_items, progress.items_backed_up);
         assert!(!folder.join("berth-checkpoint").exists(), "nobody needs it any more");
+        assert!(folder.join(format!("{name}-index.json.gz")).exists(), "of both runs");
         let mut log = String::new();
         let lines = std::fs::read(folder.join(format!("{name}-logs.gz"))).unwrap();
         MultiGzDecoder::new(&lines[..]).read_to_string(&mut log).unwrap();
@@ -232,6 +283,8 @@ fn an_archive_of_several_parts_arrives_whole() {
     assert_eq!(parts, u32::try_from(archive.len().div_ceil(8 << 20)).ok(), "{} bytes", archive.len());
     assert!(archive.len() > 20_000_000, "{}", archive.len());
     holds_all(&archive, &made);
+
+    one_object_is_read_by_the_index(&berth, &s3, &archive, &made);
 
     // An upload that a dead run began never replaces what a later run stores, because the run that
     // takes the folder over aborts it.

@@ -9,7 +9,6 @@ use crate::admission::program;
 use crate::queue::ended;
 use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::{S3, velero};
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
@@ -89,8 +88,7 @@ fn stock_veleros_command_deletes_what_ran_and_what_waits_and_nothing_else() {
     is_deleted(&berth, "held");
     assert_eq!(berth.kubectl().backups(berth.namespace()).unwrap().len(), 1);
 
-    let metrics = berth.controller.metrics().unwrap();
-    assert!(metrics.contains(r#"velero_backup_deletion_success_total{schedule=""} 2"#), "{metrics}");
+    berth.controller.await_metric(r#"velero_backup_deletion_success_total{schedule=""} 2"#).unwrap();
     // The name is free again.
     create(&berth, &[backup_of("one", &["default"])]);
     assert_eq!(ended(&berth, &["one"])["one"].phase(), BackupPhase::Completed);
@@ -179,7 +177,7 @@ fn hold(berth: &Berth, name: &str) {
 
 #[test]
 fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
-    let mut berth = start("deletion-killed", &[SHORT_LEASE], &[]);
+    let mut berth = start("deletion-killed", &[], &[]);
     create(&berth, &[backup_of("one", &["default"])]);
     let done = ended(&berth, &["one"]).remove("one").unwrap();
     hold(&berth, "berth-test-hold-deletion");
@@ -192,7 +190,7 @@ fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
     })
     .unwrap();
     assert_eq!(requests(&berth)[0]["status"]["phase"], "InProgress");
-    berth.controller.process.kill().unwrap();
+    berth.kill_controller().unwrap();
     // As if it had been killed while files were still there: the claim of the deletion tells whose.
     std::fs::create_dir_all(&folder).unwrap();
     let uid = done.metadata.uid.clone().unwrap();

@@ -95,11 +95,10 @@ fn a_schedule_has_one_backup_for_each_time_and_one_for_all_that_were_missed() {
     let status = found.status.clone().unwrap();
     assert_eq!(status.phase.map(|phase| format!("{phase:?}")).as_deref(), Some("Enabled"));
 
-    let metrics = berth.controller.metrics().unwrap();
-    assert!(
-        metrics.contains(r#"velero_schedule_expected_interval_seconds{schedule="every"} 3"#),
-        "{metrics}"
-    );
+    berth
+        .controller
+        .await_metric(r#"velero_schedule_expected_interval_seconds{schedule="every"} 3"#)
+        .unwrap();
 
     // Nobody leads for three of its times.
     berth.controller.stop().unwrap();
@@ -109,8 +108,7 @@ fn a_schedule_has_one_backup_for_each_time_and_one_for_all_that_were_missed() {
     wait_for("three times to pass", PATIENCE, || Ok((Timestamp::now() > after(11)).then_some(()))).unwrap();
     berth.controller.process.restart().unwrap();
     let all = completed(&berth, "every", before.len() + 2);
-    let metrics = berth.controller.metrics().unwrap();
-    assert!(metrics.contains(r#"velero_backup_success_total{schedule="every"}"#), "{metrics}");
+    berth.controller.await_metric(r#"velero_backup_success_total{schedule="every"}"#).unwrap();
     patch(&berth, "every", &json!({"spec": {"paused": true}}));
 
     // Each is for a time of its own, and of those that were missed only the last one has a backup.
@@ -247,4 +245,30 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
         let answer = patch(name, &json!({"metadata": {"annotations": {key: "1"}}}));
         assert!(!answer.status.success() && answer.stderr.contains("limits of history"), "{}", answer.stderr);
     }
+}
+
+#[test]
+fn who_creates_a_schedule_is_told_what_others_take_then_and_so_is_who_asks_later() {
+    let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "colliding")).unwrap();
+    let (ns, kubectl) = (berth.namespace(), berth.kubectl());
+    let of = |name: &str, expression: &str, namespace: &str| {
+        schedule(name, expression, json!({"template": {"includedNamespaces": [namespace]}}))
+    };
+    let others = [of("monthly", "58 1 1 * *", "def*"), of("elsewhere", "0 2 1 * *", "kube-public")];
+    assert!(kubectl.create(ns, &others).unwrap().status.success());
+    let daily = of("daily", "0 2 1 * *", "default");
+    let told = "berth: Schedule monthly, which also takes default, runs within 5 minutes of each of these times: one waits for the other";
+    wait_for("the webhook to know the other Schedules", PATIENCE, || {
+        let args = ["create", "--dry-run=server", "-n", ns, "-f", "-"];
+        let answer = kubectl.answer(&args, &daily.to_string())?;
+        Ok(answer.warnings().contains(&told).then_some(()))
+    })
+    .unwrap();
+    let answer = kubectl.create(ns, &[daily]).unwrap();
+    let warnings = answer.warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    let described = crate::cli::said(&berth, &["schedule", "describe", "daily"]);
+    assert!(described.contains("Meets:     monthly, which also takes default: each time\n"), "{described}");
+    let described = crate::cli::said(&berth, &["schedule", "describe", "elsewhere"]);
+    assert!(described.contains("Next:") && !described.contains("Meets:"), "{described}");
 }

@@ -131,7 +131,6 @@ fn backups_come_from_a_store_and_go_only_with_it() {
         assert_eq!(told, 1, "{name}: {log}");
         assert!(!is_there(&two, name));
     }
-    let counted = two.controller.metrics().unwrap();
     for (reason, count) in [
         ("Name", 1),
         ("Unreadable", 1),
@@ -142,9 +141,9 @@ fn backups_come_from_a_store_and_go_only_with_it() {
     ] {
         let line =
             format!("berth_sync_folders_skipped{{location=\"{LOCATION}\",reason=\"{reason}\"}} {count}");
-        assert!(counted.contains(&line), "{line}: {counted}");
+        two.controller.await_metric(&line).unwrap();
     }
-    assert!(counted.contains("berth_sync_backups_created_total{location=\"away\"} 3"), "{counted}");
+    two.controller.await_metric("berth_sync_backups_created_total{location=\"away\"} 3").unwrap();
     wait_for("the age of the namespace's backup", PATIENCE, || {
         let counted = two.controller.metrics()?;
         let line = counted.lines().find_map(|line| {

@@ -54,6 +54,7 @@ const ROLES: &[Role] = &[
             ),
             ("finding the node-agents' configuration", Symptom::Blind("DaemonSet")),
             ("its certificate: without, never ready", Symptom::NotReady),
+            ("telling who creates a Schedule what others take at its times", Symptom::Blind("Schedule")),
         ],
     },
     Role {
@@ -66,6 +67,10 @@ const ROLES: &[Role] = &[
             ),
             ("serving a certificate only when its authority is in `caBundle`", Symptom::NotReady),
             ("knowing where data movers could run", Symptom::Blind("Node")),
+            (
+                "telling who creates a Backup that no snapshot can be taken of its volumes",
+                Symptom::Blind("VolumeSnapshotClass"),
+            ),
             (
                 "the StorageClass and the place of the volume that a data mover is for",
                 Symptom::OnlyLogged("PersistentVolumeClaim data cannot be read"),

@@ -136,6 +136,23 @@ impl Server {
     pub fn metrics(&self) -> anyhow::Result<String> {
         Ok(http::get(self.health, "/metrics")?.1)
     }
+
+    /// Waits until it serves a metric, with or without its value: it counts after it has written
+    /// what others see.
+    ///
+    /// # Errors
+    /// When there is no such line in time, with what it serves.
+    pub fn await_metric(&self, line: &str) -> anyhow::Result<()> {
+        let mut seen = String::new();
+        let wait = wait_for(&format!("{line} in the metrics"), PATIENCE, || {
+            seen = self.metrics()?;
+            let is_it = |served: &str| {
+                served.strip_prefix(line).is_some_and(|rest| rest.is_empty() || rest.starts_with(['{', ' ']))
+            };
+            Ok(seen.lines().any(is_it).then_some(()))
+        });
+        wait.with_context(|| seen)
+    }
 }
 
 /// Waits until the API server goes by the roles that have been written: what it refuses before is
@@ -287,6 +304,16 @@ impl Berth {
         let args =
             ["create", "--dry-run=server", "--namespace", &self.options.namespace, "-o", "json", "-f", "-"];
         self.kubectl().answer(&args, &backup("probe", spec).to_string())
+    }
+
+    /// Kills the controller, and takes its Lease away, so that whoever is started next leads at
+    /// once: a Lease that is short enough to wait for is one that a busy machine loses.
+    ///
+    /// # Errors
+    /// When it cannot be killed, or has no Lease.
+    pub fn kill_controller(&mut self) -> anyhow::Result<()> {
+        self.controller.process.kill()?;
+        self.kubectl().run(&["delete", "lease", "berth-controller", "-n", self.namespace()]).map(drop)
     }
 
     /// # Errors

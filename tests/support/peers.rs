@@ -25,6 +25,7 @@ const TURN: Duration = Duration::from_secs(3600);
 /// take too long on a busy machine, and a cluster would start it again.
 const STARTS: u32 = 3;
 const REGION: &str = "us-east-1";
+const ACCESS_LOG: &str = "access.log";
 
 /// What opens an S3 server.
 #[derive(Clone)]
@@ -69,6 +70,18 @@ impl S3 {
     /// # Errors
     /// When it cannot be found, built or started.
     pub fn start(plane: &ControlPlane, name: &str) -> anyhow::Result<Self> {
+        Self::start_with(plane, name, false)
+    }
+
+    /// With a log of all requests, for [`Self::requests`].
+    ///
+    /// # Errors
+    /// When it cannot be found, built or started.
+    pub fn start_counting(plane: &ControlPlane, name: &str) -> anyhow::Result<Self> {
+        Self::start_with(plane, name, true)
+    }
+
+    fn start_with(plane: &ControlPlane, name: &str, counts: bool) -> anyhow::Result<Self> {
         let [program] = binaries::get(["versitygw"])?;
         let folder = plane.folder().join(format!("s3-{name}"));
         let bucket = format!("bucket-{name}");
@@ -88,6 +101,9 @@ impl S3 {
         command.args(["--port", &address.to_string(), "--region", REGION, "--health", "/health", "--quiet"]);
         command.env("ROOT_ACCESS_KEY_ID", &keys.id).env("ROOT_SECRET_ACCESS_KEY", &keys.secret);
         command.arg("--iam-dir").arg(&accounts);
+        if counts {
+            command.arg("--access-log").arg(folder.join(ACCESS_LOG));
+        }
         // Without a place for ETags no multipart upload can be completed.
         command.args(["posix", "--sidecar"]).arg(sidecar).arg("--versioning-dir").arg(versions).arg(root);
         let process = Process::start("versitygw", command, &plane.folder().join(format!("s3-{name}.log")))?;
@@ -116,6 +132,26 @@ impl S3 {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// The requests so far of all clients, as in `s3_GetObject /bucket/key`, if they are logged.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn requests(&self) -> anyhow::Result<Vec<String>> {
+        let text = match std::fs::read_to_string(self.folder.join(ACCESS_LOG)) {
+            Ok(text) => text,
+            // It is made by the first request.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error.into()),
+        };
+        // After the bucket, the time (two words), the address, the user and the id of the request.
+        let request = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let what = words.get(7).filter(|what| what.starts_with("s3_"))?;
+            Some(format!("{what} {}", words.get(9)?))
+        };
+        Ok(text.lines().filter_map(request).collect())
     }
 
     /// Where the objects below `key` lie as files.

@@ -13,7 +13,6 @@ use crate::hooks::{create, namespace};
 use crate::queue::ended;
 use crate::rights::Symptom;
 use crate::rights::needs::needs;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::csi::define_snapshots;
 use crate::support::peers::install_definitions;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
@@ -37,7 +36,7 @@ fn site() -> &'static (ControlPlane, Player) {
     })
 }
 
-fn start(name: &str, more: &[&str]) -> (Berth, &'static Player) {
+pub fn start(name: &str, more: &[&str]) -> (Berth, &'static Player) {
     let (plane, player) = site();
     let mut options = Options::new(program(), name);
     options.controller_args = more.iter().map(|arg| (*arg).to_owned()).collect();
@@ -246,7 +245,7 @@ fn wait_asked(player: &Player, claim: &str, times: usize) {
 /// The next one takes it anew, and removes what the dead one has begun.
 #[test]
 fn a_killed_leader_leaves_no_snapshot_that_no_backup_has() {
-    let (mut berth, player) = start("vol-killed", &[SHORT_LEASE]);
+    let (mut berth, player) = start("vol-killed", &[]);
     create(&berth, &[namespace("killed")]);
     for name in ["a", "held"] {
         make(&berth, "killed", name, &csi(DRIVER), &json!({}));
@@ -255,7 +254,7 @@ fn a_killed_leader_leaves_no_snapshot_that_no_backup_has() {
     begin(&berth, "cut", json!({"includedNamespaces": ["killed"]}));
     wait_asked(player, "killed/held", 1);
     wait_asked(player, "killed/a", 1);
-    berth.controller.process.kill().unwrap();
+    berth.kill_controller().unwrap();
     berth.controller.process.restart().unwrap();
     wait_asked(player, "killed/held", 2);
     player.let_go("killed/held");
@@ -272,7 +271,7 @@ fn a_killed_leader_leaves_no_snapshot_that_no_backup_has() {
 
 #[test]
 fn a_backup_that_is_canceled_or_not_run_again_leaves_no_snapshot() {
-    let (mut berth, player) = start("vol-ended", &[SHORT_LEASE, "--after-interruption=fail"]);
+    let (mut berth, player) = start("vol-ended", &["--after-interruption=fail"]);
     create(&berth, &[namespace("ended")]);
     for name in ["a", "held"] {
         make(&berth, "ended", name, &csi(DRIVER), &json!({}));
@@ -287,7 +286,7 @@ fn a_backup_that_is_canceled_or_not_run_again_leaves_no_snapshot() {
     assert_eq!(ended(&berth, &["canceled"])["canceled"].phase(), BackupPhase::Failed);
     begin(&berth, "dead", json!({"includedNamespaces": ["ended"]}));
     wait_asked(player, "ended/held", 2);
-    berth.controller.process.kill().unwrap();
+    berth.kill_controller().unwrap();
     berth.controller.process.restart().unwrap();
     assert_eq!(ended(&berth, &["dead"])["dead"].phase(), BackupPhase::Failed);
     player.let_go("ended/held");

@@ -15,6 +15,7 @@ use berth_core::violation::{Field, Violations};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::data;
 use super::incoming::Incoming;
 use crate::listers::Listers;
 use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
@@ -67,7 +68,7 @@ pub async fn validate<K: Listers>(
     if !incoming.wants_place() || !spec_changed {
         return Ok(Verdict::allow());
     }
-    let Findings { mut found, warnings } = check(state, incoming.source()).await;
+    let Findings { mut found, gaps, mut warnings } = check(state, incoming.source()).await;
     let size = request.object.map_or(0, |object| object.get().len());
     if size > limits::OBJECT {
         let most = limits::OBJECT;
@@ -80,6 +81,7 @@ pub async fn validate<K: Listers>(
     found.limit(incoming.source().labels.len(), limits::OWN_LABELS, &labels, "use fewer");
     let mut verdict =
         if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
+    warnings.extend(data::told(&gaps));
     verdict.warnings = warnings;
     Ok(verdict)
 }
@@ -88,6 +90,8 @@ pub async fn validate<K: Listers>(
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) found: Violations,
+    /// Data that nothing in the cluster could take. Not searched for in a spec with faults.
+    pub(crate) gaps: Violations,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -111,7 +115,8 @@ pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: Source<
         }
         Err(message) => found.push(field, message),
     }
-    Findings { found, warnings }
+    let gaps = if found.is_empty() { data::gaps(state.listers(), spec) } else { Violations::default() };
+    Findings { found, gaps, warnings }
 }
 
 /// Does the component that runs or deletes backups write a queue phase, as Velero's own queue does

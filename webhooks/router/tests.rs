@@ -4,6 +4,7 @@ use berth_core::glob::Glob;
 use berth_core::location::Location;
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Band, Entry, Order, Phase, View};
+use berth_core::schedule::preview::Others;
 use http::Request;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
@@ -26,6 +27,7 @@ struct Cluster {
     cannot_queue: Mutex<Option<String>>,
     /// Velero runs the queued Backups.
     beside_velero: AtomicBool,
+    schedules: Mutex<Option<Others>>,
     movers: movers::Movers,
     garden: garden::Garden,
 }
@@ -52,6 +54,9 @@ impl Listers for Arc<Cluster> {
     fn locations_changed(&self) -> impl Future<Output = ()> + Send {
         self.changed.notified()
     }
+    fn schedules(&self) -> Option<Others> {
+        self.schedules.lock().clone()
+    }
     fn order(&self) -> &Order {
         &self.order
     }
@@ -67,6 +72,7 @@ impl Listers for Arc<Cluster> {
 mod garden;
 mod movers;
 mod schedules;
+mod volumes;
 
 fn location(name: &str) -> Location {
     Location {

@@ -1,7 +1,9 @@
 //! Backup (source: Velero's `pkg/apis/velero/v1/backup_types.go`, 1.18).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use berth_core::operation::{Counts, TIMEOUT};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -300,5 +302,22 @@ impl Backup {
     /// The phase; an absent one is `New`.
     pub fn phase(&self) -> BackupPhase {
         self.status.as_ref().and_then(|status| status.phase).unwrap_or(BackupPhase::New)
+    }
+
+    /// The counts of its operations.
+    pub fn operations(&self) -> Counts {
+        let count = |count: Option<i64>| u64::try_from(count.unwrap_or(0)).unwrap_or(0);
+        let Some(status) = &self.status else { return Counts::default() };
+        Counts {
+            attempted: count(status.backup_item_operations_attempted),
+            completed: count(status.backup_item_operations_completed),
+            failed: count(status.backup_item_operations_failed),
+        }
+    }
+
+    /// How long one of its operations may take.
+    pub fn operation_timeout(&self) -> Duration {
+        let timeout = self.spec.item_operation_timeout.as_ref();
+        timeout.and_then(|timeout| timeout.get().ok().flatten()).unwrap_or(TIMEOUT)
     }
 }

@@ -1,9 +1,11 @@
 //! Schedule (source: Velero's `pkg/apis/velero/v1/schedule_types.go`, 1.18).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use berth_core::cron::Cron;
 use berth_core::retention::History;
+use berth_core::schedule::preview::Planned;
 use berth_core::schedule::{self, Concurrency, backup_name};
 use berth_core::violation::{Field, Violations, tellable};
 use jiff::{SignedDuration, Timestamp};
@@ -13,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Backup, BackupSpec};
+use crate::parse::backup_namespaces;
 use crate::{GoDuration, keys};
 
 /// Creates a Backup at each time of a cron expression.
@@ -76,16 +79,15 @@ pub enum SchedulePhase {
     FailedValidation,
 }
 
-/// Annotations of a Schedule that its Backups do not get: berth's own marks of a Backup, what
-/// kubectl and berth note for the Schedule itself, and what a deletion notes.
-const KEPT_BACK: [&str; 7] = [
+/// Annotations of a Schedule that its Backups do not get, besides berth's own marks of a Backup:
+/// what kubectl and berth note for the Schedule itself.
+const KEPT_BACK: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     keys::CONCURRENCY_POLICY,
     keys::STARTING_DEADLINE,
     keys::JITTER,
     keys::SUCCESSFUL_HISTORY_LIMIT,
     keys::FAILED_HISTORY_LIMIT,
-    keys::FILES_GO,
 ];
 
 /// Most characters of its name, because its Backups have it in a label.
@@ -186,6 +188,13 @@ impl Schedule {
             deadline: steering.deadline,
             jitter: steering.jitter,
         }
+    }
+
+    /// When it will create Backups, and of which namespaces. `None`: it creates none as it is, because
+    /// it is paused or faulty.
+    pub fn planned(&self) -> Option<Planned> {
+        let namespaces = backup_namespaces(&self.spec.template).ok()?;
+        self.decided().planned(Arc::new(namespaces))
     }
 
     /// What its status is to say of it. An annotation that cannot be read is told, and stops

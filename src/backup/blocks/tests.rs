@@ -19,6 +19,7 @@ use crate::backup::log::{BackupLog, Counts};
 use crate::backup::names::Names;
 use crate::backup::volumes::outcomes::Outcomes;
 
+mod files;
 mod still;
 
 /// A hook of that name; `Fail` where that ends with an exclamation mark.
@@ -43,6 +44,9 @@ struct Site {
     ending: CancellationToken,
     /// Does anybody write what is to stand on record?
     is_written: AtomicBool,
+    outcomes: Outcomes,
+    /// Can files be backed up?
+    reads_files: bool,
 }
 
 impl Site {
@@ -56,6 +60,8 @@ impl Site {
             counters: Counters { total: AtomicU64::new(100), done: Arc::default() },
             ending: CancellationToken::new(),
             is_written: AtomicBool::new(true),
+            outcomes: Outcomes::default(),
+            reads_files: false,
         }
     }
 
@@ -108,11 +114,19 @@ impl Site {
 
     async fn run_blocks(&self, pods: Vec<Vec<Held>>, workers: usize, batches: mpsc::Sender<Batch>) {
         let requests = Arc::new(Semaphore::new(4));
-        let outcomes = Outcomes::default();
-        let (volumes, _jobs) = Volumes::idle(Vec::new(), &self.log, &outcomes);
+        let lister = || Lister::new(self.api.client("velero"), 500, Duration::ZERO, Arc::clone(&requests));
+        let access = self.reads_files.then(|| files::access(&self.api, lister()));
+        let (volumes, _jobs) = Volumes::new(
+            berth_core::volume::Wish::default(),
+            Vec::new(),
+            (String::new(), true),
+            &self.log,
+            &self.outcomes,
+            access,
+        );
         let blocks = Blocks {
             runner: HookRunner { exec: &self.played, log: &self.log, tally: &self.tally },
-            lister: Lister::new(self.api.client("velero"), 500, Duration::ZERO, requests),
+            lister: lister(),
             frozen: &self.frozen,
             counters: &self.counters,
             volumes: &volumes,

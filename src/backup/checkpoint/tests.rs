@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::backup::index::Piece;
 use crate::backup::ledger::{Extent, read_names};
 use crate::backup::log::{About, BackupLog, Counts};
 use crate::backup::operations::Movement;
@@ -45,6 +46,11 @@ fn checkpoint() -> Checkpoint {
             extents: Extents::from([(1, Extent { is_whole: true, ..Extent::default() })]),
             names: vec![of(0, "app/a"), of(1, "app/b")],
             count: 2,
+            index: {
+                let mut index = Index::default();
+                index.note("pods", &["app/a".to_owned(), "app/b".to_owned()], Piece { from: 3, to: 7 });
+                index
+            },
         },
         remembered: Remembered {
             told: log.told(),
@@ -87,6 +93,19 @@ fn a_checkpoint_is_read_as_it_was_written() {
     let mut other = content.to_vec();
     *other.last_mut().unwrap() ^= 1;
     assert!(Checkpoint::read(other.into()).is_err());
+}
+
+#[test]
+fn an_index_too_long_for_a_checkpoint_does_not_keep_a_run_from_going_on() {
+    for (begin, is_kept) in [('a', true), ('\u{1}', false)] {
+        let mut written = checkpoint();
+        let index = crate::backup::index::tests::full(begin, 300);
+        written.balance.index = index.clone();
+        let read = Checkpoint::read(written.content().unwrap().into()).unwrap();
+        let expected = if is_kept { index } else { Index::void() };
+        assert!(read.balance.index.counted() == expected, "{begin:?}");
+        assert_eq!(read.balance.count, 2, "what is stored is known");
+    }
 }
 
 /// As `forge` writes it, whole and with a digest that is right.

@@ -25,7 +25,8 @@ fn at(token: &str) -> Position {
 }
 
 fn contents(page: PageId, names: &[&str]) -> Vec<Contents> {
-    vec![Contents { page, names: names.iter().map(|name| (*name).to_owned()).collect() }]
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    vec![Contents { page, resource: "configmaps".into(), names, at: None }]
 }
 
 fn extent(ledger: &Ledger, place: usize) -> Extent {
@@ -145,7 +146,7 @@ fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
 fn names_that_lead_out_of_the_namespaces_of_the_backup_are_known_for_that() {
     let lies_in = |place: usize, name: &str| {
         let names = vec![Bytes::from(gzip_json(&BTreeMap::from([(place, vec!["a/known", name])])).unwrap())];
-        let ledger = Ledger::again(&types(), Balance { extents: Extents::new(), names, count: 2 }).unwrap();
+        let ledger = Ledger::again(&types(), Balance { names, count: 2, ..Balance::default() }).unwrap();
         ledger.lies_in(&types(), &HashSet::from(["a".to_owned()]))
     };
     assert!(lies_in(0, "a/pod"));
@@ -159,7 +160,7 @@ fn names_that_lead_out_of_the_namespaces_of_the_backup_are_known_for_that() {
 #[test]
 fn what_is_no_balance_is_refused() {
     let of = |names: Vec<Bytes>, count| {
-        Ledger::again(&types(), Balance { extents: Extents::new(), names, count }).is_err()
+        Ledger::again(&types(), Balance { names, count, ..Balance::default() }).is_err()
     };
     let names = |place: usize| Bytes::from(gzip_json(&BTreeMap::from([(place, vec!["a"])])).unwrap());
     assert!(!of(vec![names(2)], 1));

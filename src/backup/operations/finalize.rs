@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::files::Ended;
-use super::uploads::{Upload, of_backup, operation_timeout};
+use super::uploads::{Upload, of_backup};
 use super::{Movement, Movements};
 use crate::backup::archive::{self, Batch, Item};
 use crate::backup::begun::{Begun, Site};
@@ -140,7 +140,7 @@ impl Engine {
             ended = signals.raise() => return Err(ended),
         };
         site.operations.adopt(&found);
-        let (limit, now) = (operation_timeout(&backup), Timestamp::now());
+        let (limit, now) = (backup.operation_timeout(), Timestamp::now());
         let known = site.outcomes.all().claims;
         let mut movements = site.operations.all();
         // An adopted one does not say of which volume it is.
@@ -297,7 +297,8 @@ impl Engine {
             }
         }
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
-        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, ..Stored::default() })
+        let (hooks, index) = (site.tally.status(), ledger.index());
+        Ok(Stored { list, bytes, hooks, volumes, index, ..Stored::default() })
     }
 
     /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and

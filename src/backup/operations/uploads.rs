@@ -8,7 +8,7 @@ use berth_api::GoDuration;
 use berth_api::keys::{self, label_value};
 use berth_api::velero::Backup;
 use berth_core::mover::MoverKind;
-use berth_core::operation::{Seen, Standing, TIMEOUT};
+use berth_core::operation::{Seen, Standing};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -70,12 +70,6 @@ impl Asked {
             parallel_files: parallel_files.filter(|count| *count > 0),
         }
     }
-}
-
-/// How long an operation of the Backup may take.
-pub fn operation_timeout(backup: &Backup) -> Duration {
-    let timeout = backup.spec.item_operation_timeout.as_ref();
-    timeout.and_then(|timeout| timeout.get().ok().flatten()).unwrap_or(TIMEOUT)
 }
 
 /// The name of the DataUpload of a claim. `try_count`: how many of its DataUploads were canceled.
@@ -181,6 +175,12 @@ impl Upload {
         Standing::of(Some(&Seen { phase: &self.phase, created }), timeout, now)
     }
 
+    /// How many bytes are moved, of how many, as far as the data mover says.
+    pub fn progress(&self) -> (u64, u64) {
+        let number = |at: &str| self.object.data.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+        (number("/status/progress/bytesDone"), number("/status/progress/totalBytes"))
+    }
+
     fn text(&self, at: &str) -> String {
         self.object.data.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
@@ -205,21 +205,34 @@ impl Upload {
 /// # Errors
 /// When they cannot be listed.
 pub async fn of_backup(client: &Client, namespace: &str, uid: &str) -> anyhow::Result<Vec<Upload>> {
+    let mut found = Vec::new();
+    each_of_backup(client, namespace, uid, |upload| found.push(upload)).await?;
+    Ok(found)
+}
+
+/// Reads the DataUploads of a Backup one after the other.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn each_of_backup(
+    client: &Client,
+    namespace: &str,
+    uid: &str,
+    mut take: impl FnMut(Upload),
+) -> anyhow::Result<()> {
     let api = api(client, namespace);
     let mut params = ListParams::default().labels(&format!("{}={uid}", keys::BACKUP_UID)).limit(PAGE);
-    let mut found = Vec::new();
     for _ in 0..PAGES {
         let page = match timeout(CALL, api.list(&params)).await {
             Ok(Ok(page)) => page,
-            Ok(Err(error)) if crate::client::is_not_found(&error) => return Ok(found),
+            Ok(Err(error)) if crate::client::is_not_found(&error) => return Ok(()),
             Ok(Err(error)) => return Err(error).context("failed to list the DataUploads of the backup"),
             Err(_) => anyhow::bail!("the API server did not list the DataUploads of the backup in time"),
         };
-        let ours = page.items.into_iter().filter(|object| is_of(object, uid));
-        found.extend(ours.map(Upload::read));
+        page.items.into_iter().filter(|object| is_of(object, uid)).map(Upload::read).for_each(&mut take);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
+            None => return Ok(()),
         }
     }
     anyhow::bail!("there are more than {} DataUploads of the backup", PAGES * PAGE as usize)

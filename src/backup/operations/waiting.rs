@@ -11,7 +11,7 @@ use kube::api::Api;
 use tokio::time::timeout;
 use tracing::info;
 
-use super::uploads::{Upload, cancel, of_backup, operation_timeout};
+use super::uploads::{Upload, cancel, of_backup};
 use crate::backup::engine::{Engine, Signals};
 use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
@@ -33,17 +33,6 @@ pub enum Attended {
     Written(Box<Backup>),
 }
 
-/// The counts in the status of a Backup.
-pub fn recorded(backup: &Backup) -> Counts {
-    let count = |count: Option<i64>| u64::try_from(count.unwrap_or(0)).unwrap_or(0);
-    let Some(status) = &backup.status else { return Counts::default() };
-    Counts {
-        attempted: count(status.backup_item_operations_attempted),
-        completed: count(status.backup_item_operations_completed),
-        failed: count(status.backup_item_operations_failed),
-    }
-}
-
 impl Engine {
     /// Looks at a Backup whose objects are stored: writes what has become of its operations and, when
     /// all of them have ended, completes it.
@@ -61,14 +50,14 @@ impl Engine {
         let backup = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;
         let found = of_backup(&self.client, &self.namespace, uid).await;
         let found = found.map_err(|error| WriteError::Waits(format!("{error:#}")))?;
-        let (limit, now) = (operation_timeout(&backup), Timestamp::now());
+        let (limit, now) = (backup.operation_timeout(), Timestamp::now());
         let late: Vec<Upload> = found
             .iter()
             .filter(|upload| upload.standing(limit, now) == Standing::Failed(Fault::TimedOut))
             .cloned()
             .collect();
         cancel(&self.client, &self.namespace, &late, false).await;
-        let recorded = recorded(&backup);
+        let recorded = backup.operations();
         let counts = Counts::of(found.iter().map(|one| one.standing(limit, now)), recorded.attempted);
         let next = step(&Waiting {
             phase: record.phase(),

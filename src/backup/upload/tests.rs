@@ -5,7 +5,8 @@ use super::*;
 use crate::backup::ledger::PageId;
 
 fn contents(name: &str) -> Vec<Contents> {
-    vec![Contents { page: PageId::default(), names: vec![name.to_owned()] }]
+    let names = vec![name.to_owned()];
+    vec![Contents { page: PageId::default(), resource: "pods".into(), names, at: None }]
 }
 
 #[test]
@@ -23,17 +24,33 @@ fn parts_are_of_one_size_whatever_arrives_and_know_what_they_hold() {
         waiting.push(bytes.into(), contents(&length.to_string()));
         while let Some(full) = waiting.take(8) {
             sent.drain(..8).zip(full.bytes.iter().flatten()).for_each(|(a, b)| assert_eq!(a, *b));
-            let names = full.contents.into_iter().flat_map(|contents| contents.names).collect::<Vec<_>>();
+            let of = |contents: Contents| {
+                let at = contents.at.unwrap();
+                format!("{}:{}-{}", contents.names.join(" "), at.from, at.to)
+            };
+            let names = full.contents.into_iter().map(of).collect::<Vec<_>>();
             parts.push((full.bytes.content_length(), names.join(" "), full.tail.len()));
         }
     }
     // The member of 29 bytes begins behind 14 others, in the second part.
-    let expected = [(8, "3 10", 5), (8, "1 29", 27), (8, "", 19), (8, "", 11), (8, "", 3), (8, "7", 2)];
+    let expected = [
+        (8, "3:0-3 10:3-13", 5),
+        (8, "1:13-14 29:14-43", 27),
+        (8, "", 19),
+        (8, "", 11),
+        (8, "", 3),
+        (8, "7:43-50", 2),
+    ];
     assert_eq!(parts, expected.map(|(size, names, tail)| (size, names.to_owned(), tail)));
     assert_eq!(waiting.size, 6);
     let rest = waiting.take_rest();
     assert!(rest.bytes.iter().flatten().eq(sent.iter()));
-    assert_eq!(rest.contents, contents("4"));
+    let at = Some(Piece { from: 50, to: 54 });
+    assert!(
+        matches!(&rest.contents[..], [held] if held.names == ["4"] && held.at == at),
+        "{:?}",
+        rest.contents
+    );
 }
 
 /// Stores that another process can go on with: a bucket and a folder.

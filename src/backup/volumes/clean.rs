@@ -14,10 +14,10 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::outcomes::{Data, Outcomes};
+use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
-use super::watched::Files;
+use super::watched::has_ended;
 use super::{Access, Volumes};
 use crate::backup::engine::{Engine, Failure};
 use crate::backup::insist::insist;
@@ -90,8 +90,9 @@ impl Engine {
         let work = async {
             let mut made = self.made_snapshots(uid).await?;
             made.retain(|found| !kept.contains(&key(found.namespace().as_deref(), &found.name_any())));
+            let volume_backups = volume_backups(&self.client, &self.namespace);
             let files = match ending {
-                Some(_) => self.files_under_way(uid).await,
+                Some(_) => files_under_way(&volume_backups, uid).await,
                 None => Ok(Vec::new()),
             };
             let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
@@ -109,7 +110,7 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
-            self.cancel_files(files?).await
+            cancel_files(&volume_backups, files?).await
         };
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
     }
@@ -133,9 +134,7 @@ impl Engine {
     ) -> Result<Data, Failure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
-            let kind = ApiResource::erase::<PodVolumeBackup>(&());
-            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
-            let all = list_all(&api, record.uid()).await;
+            let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
                 let error = format!("failed to list the backup's PodVolumeBackups: {error}");
                 // Another run finds all data stored, and asks again.
@@ -143,32 +142,63 @@ impl Engine {
             })?;
             files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
         }
+        let (files, doubtful) = standing(files);
+        for (namespace, message) in doubtful {
+            log.error(&About::Namespace(&namespace), "pods", &message);
+        }
         for (namespace, message) in outcomes.unfinished(&files) {
             log.error(&About::Namespace(&namespace), "persistentvolumeclaims", &message);
         }
         Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
     }
+}
 
-    /// The PodVolumeBackups of a Backup that go on.
-    async fn files_under_way(&self, uid: &str) -> Result<Vec<PodVolumeBackup>, String> {
-        let api: Api<PodVolumeBackup> = Api::namespaced(self.client.clone(), &self.namespace);
-        let mut all: Vec<PodVolumeBackup> = if is_uid(uid) { list_all(&api, uid).await? } else { Vec::new() };
-        all.retain(|one| one.spec.cancel != Some(true) && !Files::read(one.clone()).has_ended());
-        Ok(all)
-    }
+/// As they are, because one that cannot be read goes on as well.
+fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<PodVolumeBackup>(&()))
+}
 
-    async fn cancel_files(&self, all: Vec<PodVolumeBackup>) -> Result<(), String> {
-        let api: Api<PodVolumeBackup> = Api::namespaced(self.client.clone(), &self.namespace);
-        for_each(all, |files| {
-            let api = api.clone();
-            async move {
-                let (name, uid) = (files.name_any(), files.uid());
-                let write = || Write::to(&name).uid(uid.as_deref());
-                gone(insist(|| patch(&api, write(), json!({"spec": {"cancel": true}}))).await.map(drop))
-            }
-        })
-        .await
-    }
+/// The PodVolumeBackups of a Backup that go on.
+async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
+    let mut all = if is_uid(uid) { list_all(api, uid).await? } else { Vec::new() };
+    all.retain(|one| {
+        let phase = one.data["status"]["phase"].as_str();
+        one.data["spec"]["cancel"] != true && !phase.is_some_and(has_ended)
+    });
+    Ok(all)
+}
+
+/// Cancels the PodVolumeBackups of pods (UIDs) before they are thawed: what is read of their files
+/// after that is of another moment. A run that continues begins anew what is canceled; what has
+/// completed was read while they were frozen. `false`: some may go on.
+pub(in crate::backup) async fn cancel_files_of(
+    client: &Client,
+    namespace: &str,
+    uid: &str,
+    pods: &BTreeSet<String>,
+) -> bool {
+    let work = async {
+        let api = volume_backups(client, namespace);
+        let mut all = files_under_way(&api, uid).await?;
+        all.retain(|files| files.data["spec"]["pod"]["uid"].as_str().is_some_and(|pod| pods.contains(pod)));
+        cancel_files(&api, all).await
+    };
+    let done = timeout(CALL, work).await;
+    let is_done = matches!(done, Ok(Ok(())));
+    tell(uid, "cancel the PodVolumeBackups of pods that are thawed", done);
+    is_done
+}
+
+async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Result<(), String> {
+    for_each(all, |files| {
+        let api = api.clone();
+        async move {
+            let (name, uid) = (files.name_any(), files.uid());
+            let write = || Write::to(&name).uid(uid.as_deref());
+            gone(insist(|| patch(&api, write(), json!({"spec": {"cancel": true}}))).await.map(drop))
+        }
+    })
+    .await
 }
 
 async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
@@ -260,5 +290,42 @@ fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
     match done {
         Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get, patch};
+
+    use super::*;
+
+    const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_known_whether_the_files_of_pods_that_are_thawed_were_canceled() {
+        let list = |items: &[serde_json::Value]| json!({"apiVersion": "velero.io/v1", "kind": "PodVolumeBackupList", "metadata": {}, "items": items});
+        let files = json!({
+            "metadata": {"name": "f", "uid": "uid-f"}, "spec": {"pod": {"uid": "p"}, "node": 7}, "status": {"phase": "New"},
+        });
+        // Nobody could read this one as a PodVolumeBackup.
+        let odd = json!({"metadata": {"name": "odd"}, "spec": {"pod": "p"}, "status": {"phase": 7}});
+        let there = list(&[odd, files.clone()]);
+        for (script, is_done) in [
+            (vec![get(FILES).answers(list(&[]))], true),
+            (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).answers(files)], true),
+            // It is gone by now.
+            (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).refuses(404)], true),
+            (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).refuses(403)], false),
+            (vec![get(FILES).refuses(403)], false),
+            (vec![get(FILES).never_answers()], false),
+        ] {
+            let api = Scripted::new();
+            for line in script {
+                api.next(line);
+            }
+            let pods = BTreeSet::from(["p".to_owned()]);
+            assert_eq!(cancel_files_of(&api.client("velero"), "velero", "b", &pods).await, is_done);
+            api.finish();
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! The name of a PodVolumeBackup follows from the Backup, the pod and the volume, so a run that
 //! continues finds what an earlier one has asked for, and takes it over.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use super::clean::cancel_files_of;
 use super::outcomes::volume_of;
 use super::watched::{Files, Shown, Watched};
 use super::{Access, Volumes};
@@ -72,6 +74,27 @@ pub struct FileClaim {
 impl Volumes<'_> {
     /// Has the files of a pod's volumes backed up, all at one time, and waits for it.
     pub(super) async fn take_files(&self, pod: &FilePod) {
+        self.reading.lock().insert(pod.uid.clone());
+        self.take_all_files(pod).await;
+        self.reading.lock().remove(&pod.uid);
+    }
+
+    /// Cancels what is still read of the files of pods that were frozen for it and are thawed now, and
+    /// notes these pods: what is there of them by now, or comes late, is no later run's.
+    pub async fn give_up_files(&self, pods: &[String]) {
+        let pods: BTreeSet<String> = {
+            let reading = self.reading.lock();
+            pods.iter().filter(|pod| reading.contains(*pod)).cloned().collect()
+        };
+        for pod in &pods {
+            self.outcomes.spoil(pod);
+        }
+        if let Some(access) = self.access.as_ref().filter(|_| !pods.is_empty()) {
+            cancel_files_of(&access.client, &access.namespace, &access.uid, &pods).await;
+        }
+    }
+
+    async fn take_all_files(&self, pod: &FilePod) {
         let Some(access) = &self.access else { return };
         let ready = async {
             self.has_node_agent(access, &pod.node).await?;
@@ -182,8 +205,22 @@ impl Volumes<'_> {
                 found.map_err(|error| format!("its PodVolumeBackup cannot be read: {}", chain(&error)))?;
             let phase = found.data["status"]["phase"].as_str().unwrap_or_default();
             let is_over = matches!(phase, "Failed" | "Canceled") || found.data["spec"]["cancel"] == true;
-            if found.labels().get(BACKUP_UID) == Some(&access.uid) && !is_over {
+            if found.labels().get(BACKUP_UID) != Some(&access.uid) || is_over {
+                continue;
+            }
+            if !self.outcomes.is_spoiled(&pod.uid) {
                 return Ok(name);
+            }
+            // So that the backup does not have it beside the next one.
+            let (uid, cancel) = (found.uid(), json!({"spec": {"cancel": true}}));
+            let canceled = insist(|| patch(&api, Write::to(&name).uid(uid.as_deref()), cancel.clone())).await;
+            if let Err(error) = canceled
+                && !crate::client::is_not_found(&error)
+            {
+                let error = chain(&error);
+                return Err(format!(
+                    "its PodVolumeBackup {name}, read while its pod was thawed, could not be canceled: {error}"
+                ));
             }
         }
         Err(format!("{TRIES} PodVolumeBackups of it failed before"))
@@ -300,7 +337,7 @@ fn pod_volume_backups(access: &Access) -> Api<DynamicObject> {
 }
 
 /// The name of a PodVolumeBackup. `attempt`: how many of this volume failed before.
-fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32) -> String {
+pub fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32) -> String {
     let head: String = backup.chars().take(OF_BACKUP).collect();
     let head = head.trim_end_matches(['.', '-']);
     let hash = digest(&format!("{uid}/{pod}/{volume}/{attempt}"));

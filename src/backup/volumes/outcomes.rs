@@ -94,6 +94,10 @@ pub struct Kept {
     /// told of.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub told: BTreeSet<String>,
+    /// UIDs of pods that were thawed while their files were read: what PodVolumeBackups of earlier
+    /// runs have of them may be of more than one moment.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub spoiled: BTreeSet<String>,
 }
 
 /// What became of the data of a backup's volumes, over all of its runs.
@@ -108,6 +112,18 @@ impl Outcomes {
 
     pub fn note_files(&self) {
         self.0.lock().has_files = true;
+    }
+
+    /// Notes that a pod was thawed while its files were read.
+    pub fn spoil(&self, pod_uid: &str) {
+        let spoiled = &mut self.0.lock().spoiled;
+        if spoiled.len() < MOST {
+            spoiled.insert(pod_uid.to_owned());
+        }
+    }
+
+    pub fn is_spoiled(&self, pod_uid: &str) -> bool {
+        self.0.lock().spoiled.contains(pod_uid)
     }
 
     /// Whether there may be PodVolumeBackups, or should be.
@@ -297,6 +313,44 @@ impl Outcomes {
     }
 }
 
+/// The PodVolumeBackups that stand in the backup. One that was canceled and has completed
+/// nonetheless may have been read while its pod was not frozen: it goes if another one of its pod and
+/// volume has completed. Otherwise the last of them stays, with a sentence for the log and its
+/// namespace.
+pub fn standing(files: Vec<Value>) -> (Vec<Value>, Vec<(String, String)>) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let is_complete = |file: &Value| file["status"]["phase"] == "Completed";
+    let is_canceled = |file: &Value| file["spec"]["cancel"] == true;
+    let place = |file: &Value| (text(&file["spec"]["pod"]["uid"]), text(&file["spec"]["volume"]));
+    let name = |file: &Value| text(&file["metadata"]["name"]);
+    let age = |file: &Value| (text(&file["metadata"]["creationTimestamp"]), name(file));
+    // Of each volume the one that counts: the last that was not canceled, or else the last.
+    let mut best = BTreeMap::new();
+    for file in files.iter().filter(|file| is_complete(file)) {
+        let rank = (!is_canceled(file), age(file));
+        let best = best.entry(place(file)).or_insert_with(|| rank.clone());
+        *best = rank.max(best.clone());
+    }
+    let (mut standing, mut told) = (Vec::new(), Vec::new());
+    for file in files {
+        if is_complete(&file) && is_canceled(&file) {
+            if best.get(&place(&file)) != Some(&(false, age(&file))) {
+                continue;
+            }
+            let pod = &file["spec"]["pod"];
+            let message = format!(
+                "the files of volume {} of pod {} may be of more than one moment: its PodVolumeBackup {} was canceled and has completed nonetheless",
+                text(&file["spec"]["volume"]),
+                text(&pod["name"]),
+                name(&file)
+            );
+            told.push((text(&pod["namespace"]), message));
+        }
+        standing.push(file);
+    }
+    (standing, told)
+}
+
 /// How a volume of a pod is noted.
 pub fn volume_of(namespace: &str, pod: &str, volume: &str) -> String {
     format!("{namespace}/{pod}/{volume}")
@@ -451,13 +505,45 @@ mod tests {
     }
 
     #[test]
+    fn what_was_canceled_and_completed_stands_only_if_nothing_else_has_completed() {
+        let file = |name: &str, volume: &str, is_canceled: bool, phase: &str| {
+            json!({
+                "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {
+                    "volume": volume, "cancel": is_canceled,
+                    "pod": {"name": "p", "namespace": "ns", "uid": "u"},
+                },
+                "status": {"phase": phase},
+            })
+        };
+        let files = vec![
+            file("replaced", "a", true, "Completed"),
+            file("ended", "a", true, "Canceled"),
+            file("anew", "a", false, "Completed"),
+            file("first", "b", true, "Completed"),
+            file("last", "b", true, "Completed"),
+            file("failed", "b", false, "Failed"),
+            file("only", "c", false, "Completed"),
+            json!({}),
+        ];
+        let (standing, told) = standing(files);
+        let names: Vec<&str> = standing.iter().filter_map(|file| file["metadata"]["name"].as_str()).collect();
+        assert_eq!(names, ["ended", "anew", "last", "failed", "only"]);
+        assert_eq!(standing.len(), 6);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].0 == "ns" && told[0].1.contains("PodVolumeBackup last was canceled"), "{told:?}");
+    }
+
+    #[test]
     fn what_is_known_is_the_same_after_a_checkpoint() {
         let outcomes = Outcomes::default();
+        outcomes.spoil("pod-uid");
         outcomes.set("ns/a", outcome("pv-a", Fate::Snapshot(taken())));
         outcomes.set("ns/b", outcome("pv-b", Fate::Files));
         let text = serde_json::to_string(&outcomes.all()).unwrap();
         let again = Outcomes::of(serde_json::from_str(&text).unwrap());
         assert_eq!(again.all(), outcomes.all());
+        assert!(again.is_spoiled("pod-uid") && !again.is_spoiled("other"));
         again.retain(|claim| claim == "ns/a");
         assert_eq!(again.objects(), BTreeSet::from(["ns/velero-a-1".to_owned(), "snapcontent-1".to_owned()]));
         assert!(again.has_snapshot("ns/a") && !again.has_snapshot("ns/b"));

@@ -90,8 +90,13 @@ impl Files {
 
     /// Whether a node-agent has ended it.
     pub fn has_ended(&self) -> bool {
-        matches!(self.phase.as_str(), "Completed" | "Failed" | "Canceled")
+        has_ended(&self.phase)
     }
+}
+
+/// Whether a PodVolumeBackup in this phase has ended.
+pub fn has_ended(phase: &str) -> bool {
+    matches!(phase, "Completed" | "Failed" | "Canceled")
 }
 
 /// The objects of several kinds that `T` has, and a bell that rings when any of them changes.

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::spec::{duration, is_old_style, three};
 use super::{Described, Fetched};
+use crate::args::value::selector_text;
 use crate::cli::table::phase;
-use crate::cli::value::selector_text;
 
 fn list(list: Option<&Vec<String>>, none: &[&str]) -> Value {
     match list.filter(|list| !list.is_empty()) {

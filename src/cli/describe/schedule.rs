@@ -1,6 +1,9 @@
 //! The description of a Schedule.
 
 use berth_api::velero::Schedule;
+use berth_core::schedule::preview::{Met, Preview};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -8,8 +11,47 @@ use super::align::align;
 use super::{Text, asked_and_wrong, green, metadata, red};
 use crate::cli::table::{schedule_phase, time};
 
-/// The description; `next`: the times at which it is due next, as far as they are known.
-pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
+/// When it is due next.
+#[derive(Default)]
+pub struct Next {
+    pub preview: Preview,
+    /// Why nobody knows whom it meets.
+    pub unknown: Option<String>,
+}
+
+impl Next {
+    fn times(&self) -> Vec<String> {
+        self.preview.times.iter().map(shown).collect()
+    }
+
+    /// One line for each Schedule that it meets.
+    fn meets(&self) -> Vec<String> {
+        if let Some(why) = &self.unknown {
+            return vec![format!("<unknown: {why}>")];
+        }
+        let mut lines: Vec<String> = self.preview.meets.iter().map(|met| self.line(met)).collect();
+        if self.preview.left_out > 0 {
+            lines.push(format!("{} Schedules were not compared: they are too many", self.preview.left_out));
+        }
+        lines
+    }
+
+    fn line(&self, met: &Met) -> String {
+        let at = if met.at.len() == self.preview.times.len() {
+            "each time".to_owned()
+        } else {
+            met.at.iter().map(shown).collect::<Vec<_>>().join(", ")
+        };
+        format!("{}, which also takes {}: {at}", met.schedule, met.namespaces.join(", "))
+    }
+}
+
+fn shown(at: &Timestamp) -> String {
+    time(&Time(*at))
+}
+
+/// The description.
+pub fn text(schedule: &Schedule, next: &Next, colour: bool) -> String {
     let mut text = Text::default();
     let status = schedule.status.clone().unwrap_or_default();
     metadata(&mut text, &schedule.metadata);
@@ -27,10 +69,11 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
     text.row("Paused", &(schedule.spec.paused == Some(true)).to_string());
     text.blank();
     text.row("Schedule", &schedule.spec.schedule);
-    let mut name = "Next:";
-    for when in next {
-        text.line(&format!("{name}\t{when}"));
-        name = "";
+    for (mut name, lines) in [("Next:", next.times()), ("Meets:", next.meets())] {
+        for line in lines {
+            text.line(&format!("{name}\t{line}"));
+            name = "";
+        }
     }
     text.blank();
     // The template's lines stand one step to the right.
@@ -49,8 +92,12 @@ pub fn text(schedule: &Schedule, next: &[String], colour: bool) -> String {
 }
 
 /// The description as a structure.
-pub fn json(schedule: &Schedule, next: &[String]) -> Value {
+pub fn json(schedule: &Schedule, next: &Next) -> Value {
     let status = schedule.status.clone().unwrap_or_default();
+    let meets = next.preview.meets.iter().map(|met| {
+        let at: Vec<String> = met.at.iter().map(shown).collect();
+        json!({"schedule": met.schedule, "namespaces": met.namespaces, "at": at})
+    });
     json!({
         "metadata": {
             "name": schedule.name_any(), "namespace": schedule.namespace(),
@@ -60,7 +107,10 @@ pub fn json(schedule: &Schedule, next: &[String]) -> Value {
         "validationErrors": status.validation_errors.unwrap_or_default(),
         "paused": schedule.spec.paused == Some(true),
         "schedule": schedule.spec.schedule,
-        "next": next,
+        "next": next.times(),
+        "meets": meets.collect::<Vec<_>>(),
+        "notCompared": next.preview.left_out,
+        "meetsUnknown": next.unknown,
         "template": super::backup_json::spec(&schedule.spec.template),
         "lastBackup": status.last_backup,
         "lastSkipped": status.last_skipped,

@@ -5,7 +5,7 @@ use berth_api::velero::BackupSpec;
 use berth_api::velero::backup::{BackupResourceHook, HookErrorMode, ResourceHook};
 
 use super::{NONE, Text, joined, one_line};
-use crate::cli::value::{go_text, selector_text};
+use crate::args::value::{go_text, selector_text};
 
 /// Does the spec use the filters that know no scope?
 pub fn is_old_style(spec: &BackupSpec) -> bool {

@@ -1,3 +1,4 @@
+use berth_core::schedule::preview::{Met, Preview};
 use serde_json::json;
 
 use super::*;
@@ -119,18 +120,36 @@ fn a_schedule_is_described_with_its_template() {
         "status": {"phase": "FailedValidation", "validationErrors": ["no such zone"]},
     }))
     .unwrap();
-    let text = schedule(&daily, &["2026-11-26 01:00:00 +0000 UTC".to_owned()], false);
+    let time = |text: &str| text.parse::<Timestamp>().unwrap();
+    let times = vec![time("2026-11-26T01:00:00Z"), time("2026-11-27T01:00:00Z")];
+    let met = |name: &str, at: &[Timestamp]| Met {
+        schedule: name.to_owned(),
+        namespaces: vec!["shop".to_owned()],
+        at: at.to_vec(),
+    };
+    let meets = vec![met("a", &times), met("b", &times[1..])];
+    let mut next = Next { preview: Preview { times, meets, left_out: 3 }, unknown: None };
+    let text = schedule(&daily, &next, false);
     for wanted in [
         "Phase:  FailedValidation\n",
         "Validation errors:  no such zone\n",
         "Paused:  true\n",
-        "Schedule:  0 1 * * *\nNext:      2026-11-26 01:00:00 +0000 UTC\n",
+        "Schedule:  0 1 * * *\nNext:      2026-11-26 01:00:00 +0000 UTC\n           2026-11-27 01:00:00 +0000 UTC\n",
+        "Meets:     a, which also takes shop: each time\n",
+        "           b, which also takes shop: 2026-11-27 01:00:00 +0000 UTC\n",
+        "           3 Schedules were not compared: they are too many\n",
         "Backup Template:\n  Namespaces:\n    Included:  *\n",
         "  TTL:  1h0m0s\n",
         "Last Backup:  <never>\n",
     ] {
         assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
     }
+    let json = schedule_json(&daily, &next);
+    assert_eq!(json["next"][0], "2026-11-26 01:00:00 +0000 UTC");
+    assert_eq!(json["meets"][1], json!({"schedule": "b", "namespaces": ["shop"], "at": [json["next"][1]]}));
+    next.unknown = Some("no right".to_owned());
+    let text = schedule(&daily, &next, false);
+    assert!(text.contains("Meets:     <unknown: no right>\n"), "{text}");
 }
 
 #[test]

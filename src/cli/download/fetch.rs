@@ -7,10 +7,12 @@ use anyhow::{Context as _, bail};
 use bytes::{Buf as _, Bytes};
 use flate2::read::MultiGzDecoder;
 use futures::StreamExt as _;
+use http::header::{CONTENT_RANGE, RANGE};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::commands::print::printable;
+use crate::backup::index::Piece;
+use crate::text::printable;
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// An unpacked artifact that is held in memory may be no larger.
@@ -62,10 +64,17 @@ impl Fetcher {
         Ok(Self { client: builder.build().context("no HTTP client could be made")?, is_insecure })
     }
 
-    async fn answer(&self, url: &str, deadline: Instant) -> anyhow::Result<Unpacked<reqwest::Response>> {
-        let sent = timeout_at(deadline, self.client.get(url).send())
-            .await
-            .context("the store did not answer in time")?;
+    async fn answer(
+        &self,
+        url: &str,
+        piece: Option<Piece>,
+        deadline: Instant,
+    ) -> anyhow::Result<Unpacked<reqwest::Response>> {
+        let mut request = self.client.get(url);
+        if let Some(Piece { from, to }) = piece {
+            request = request.header(RANGE, format!("bytes={from}-{}", to.saturating_sub(1)));
+        }
+        let sent = timeout_at(deadline, request.send()).await.context("the store did not answer in time")?;
         let answer = match sent {
             Ok(answer) => answer,
             Err(error) => {
@@ -103,7 +112,9 @@ impl Fetcher {
         deadline: Instant,
         mut keep: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> anyhow::Result<Unpacked<u64>> {
-        let Unpacked::Read(answer) = self.answer(url, deadline).await? else { return Ok(Unpacked::Missing) };
+        let Unpacked::Read(answer) = self.answer(url, None, deadline).await? else {
+            return Ok(Unpacked::Missing);
+        };
         let (mut pieces, mut length) = (answer.bytes_stream(), 0);
         loop {
             let piece = timeout_at(deadline, pieces.next()).await;
@@ -128,33 +139,35 @@ impl Fetcher {
         deadline: Instant,
         read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<Unpacked<T>> {
-        let Unpacked::Read(answer) = self.answer(url, deadline).await? else { return Ok(Unpacked::Missing) };
-        let (sender, receiver) = mpsc::channel(AHEAD);
-        let reader = tokio::task::spawn_blocking(move || read(Pieces { receiver, piece: Bytes::new() }));
-        let mut pieces = answer.bytes_stream();
-        let feed = async {
-            loop {
-                let piece = match timeout_at(deadline, pieces.next()).await {
-                    Err(_) => Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "the download took too long: --timeout sets how long it may take",
-                    )),
-                    Ok(None) => return,
-                    Ok(Some(Ok(piece))) => Ok(piece),
-                    Ok(Some(Err(error))) => {
-                        Err(io::Error::other(format!("the download was cut off: {}", error.without_url())))
-                    }
-                };
-                let is_last = piece.is_err();
-                // Whoever reads may have had enough.
-                if sender.send(piece).await.is_err() || is_last {
-                    return;
-                }
-            }
+        match self.answer(url, None, deadline).await? {
+            Unpacked::Missing => Ok(Unpacked::Missing),
+            Unpacked::Read(answer) => read_on(answer, None, deadline, read).await.map(Unpacked::Read),
+        }
+    }
+
+    /// Gives a piece of the artifact, which has `bytes` bytes, as a reader to `read`. `None`: the store
+    /// gives no pieces, or the artifact has another size. However long the answer is, no more is read
+    /// than the piece; one that is shorter is cut off.
+    ///
+    /// # Errors
+    /// As [`Fetcher::stream`].
+    pub async fn piece<T: Send + 'static>(
+        &self,
+        url: &str,
+        (piece, bytes): (Piece, u64),
+        deadline: Instant,
+        read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<Option<T>> {
+        let Unpacked::Read(answer) = self.answer(url, Some(piece), deadline).await? else {
+            return Ok(None);
         };
-        feed.await;
-        drop(sender);
-        reader.await.context("the reader of a download ended early")?.map(Unpacked::Read)
+        let given = answer.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+        let wanted = format!("bytes {}-{}/{bytes}", piece.from, piece.to.saturating_sub(1));
+        if answer.status() != reqwest::StatusCode::PARTIAL_CONTENT || given != Some(wanted.as_str()) {
+            return Ok(None);
+        }
+        let length = piece.to.saturating_sub(piece.from);
+        read_on(answer, Some(length), deadline, read).await.map(Some)
     }
 
     /// An artifact that is gzip, as text. What is not compressed is taken as it is.
@@ -172,6 +185,54 @@ impl Fetcher {
         };
         self.stream(url, deadline, read).await
     }
+}
+
+/// Gives an answer as a reader to `read`, on a thread of its own. `length`: that of a piece.
+async fn read_on<T: Send + 'static>(
+    answer: reqwest::Response,
+    mut length: Option<u64>,
+    deadline: Instant,
+    read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    let reader = tokio::task::spawn_blocking(move || read(Pieces { receiver, piece: Bytes::new() }));
+    let mut pieces = answer.bytes_stream();
+    let feed = async {
+        // What the store sends beyond a piece is not taken.
+        while length != Some(0) {
+            let piece = match timeout_at(deadline, pieces.next()).await {
+                Err(_) => Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the download took too long: --timeout sets how long it may take",
+                )),
+                Ok(None) if length.is_some() => {
+                    Err(io::Error::other("the store gave less than a piece of the archive"))
+                }
+                Ok(None) => return,
+                Ok(Some(Ok(piece))) => Ok(cut(piece, &mut length)),
+                Ok(Some(Err(error))) => {
+                    Err(io::Error::other(format!("the download was cut off: {}", error.without_url())))
+                }
+            };
+            let is_last = piece.is_err();
+            // Whoever reads may have had enough.
+            if sender.send(piece).await.is_err() || is_last {
+                return;
+            }
+        }
+    };
+    feed.await;
+    drop(sender);
+    reader.await.context("the reader of a download ended early")?
+}
+
+/// What arrives, up to the end of the piece that was asked for.
+fn cut(mut arrived: Bytes, left: &mut Option<u64>) -> Bytes {
+    if let Some(left) = left {
+        arrived.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+        *left = left.saturating_sub(arrived.len() as u64);
+    }
+    arrived
 }
 
 /// The beginning of an answer, as text.

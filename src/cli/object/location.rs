@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::map;
 use crate::args::location::{Access, CreateLocationArgs, SetLocationArgs};
-use crate::cli::value::{Pairs, go_text};
+use crate::args::value::{Pairs, go_text};
 
 /// The location that the flags ask for. `authority`: what the file of `--cacert` holds.
 ///

@@ -1,24 +1,27 @@
 //! What is stored of a Backup: `berth backup download`, `logs`, `contents` and `diff`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal as _, Write};
+use std::io::{IsTerminal as _, Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::velero::{Backup, BackupPhase};
 use kube::ResourceExt;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::person::Person;
-use super::super::print;
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
-use crate::cli::archive::{Next, object, visit};
+use crate::backup::index::{Index, Piece, are_few};
+use crate::cli::archive::{Next, object, visit, visit_piece};
 use crate::cli::compare::{Change, Digests};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
+use crate::cli::print;
 use crate::cli::wait::outcome;
+use crate::text::printable;
 
 /// An artifact of one Backup that is about to be fetched.
 struct Source {
@@ -182,7 +185,7 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
             bail!(
                 "Backup {} was never run, so there is no log. It is not valid: {}",
                 args.name,
-                print::printable(&faults.join("; "))
+                printable(&faults.join("; "))
             )
         }
         phase => bail!(
@@ -209,12 +212,98 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
         .await
 }
 
+/// What the index of an archive makes of an object.
+#[derive(Debug, PartialEq)]
+enum LookedUp {
+    Found(Value),
+    /// The archive has no such object.
+    Nowhere,
+    /// There is no index, or it cannot be used.
+    Unknown,
+}
+
+/// Looks an object up by the index of the archive. Whatever fails, the archive itself tells.
+///
+/// That the archive has no such object is believed if the store has an archive of the size that the
+/// index names, and pieces in which the object would be are pieces of it. Otherwise each name that is
+/// typed wrongly would cost the whole archive, which may have many GiB. An index that is older than its
+/// archive, or was copied, is of another size; and whoever may write an index that lies could as well
+/// take the object out of the archive. The message says who denies the object, and what reads the
+/// archive.
+async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str) -> LookedUp {
+    let Ok(index) = index else { return LookedUp::Unknown };
+    let Some((resource, key)) = wanted.split_once('/') else {
+        return LookedUp::Unknown;
+    };
+    let Ok((index, bytes)) = index.read(|pieces| Index::read(pieces.unpacked()?)).await else {
+        return LookedUp::Unknown;
+    };
+    let pieces = index.find(resource, key);
+    if !are_few(&pieces) {
+        return LookedUp::Unknown;
+    }
+    if pieces.is_empty() {
+        // Any piece tells the size of the archive.
+        let first = (Piece { from: 0, to: 1 }, bytes);
+        let read = |mut pieces: Pieces| Ok(pieces.read_exact(&mut [0; 1])?);
+        return match archive.fetcher.piece(&archive.url, first, archive.deadline, read).await {
+            Ok(Some(())) => LookedUp::Nowhere,
+            Ok(None) | Err(_) => LookedUp::Unknown,
+        };
+    }
+    for piece in pieces {
+        let (wanted, resource) = (wanted.to_owned(), resource.to_owned());
+        let search = move |pieces: Pieces| {
+            let (mut found, mut has_type) = (None, false);
+            visit_piece(pieces.unpacked()?, |stored, size, body| {
+                has_type |= stored.resource == resource;
+                if stored.to_string() != wanted {
+                    return Ok(Next::Go);
+                }
+                found = Some(object(&stored, size, body)?);
+                Ok(Next::Stop)
+            })?;
+            ensure!(has_type, "the piece has no object of the type for which the index names it");
+            Ok(found)
+        };
+        match archive.fetcher.piece(&archive.url, (piece, bytes), archive.deadline, search).await {
+            Ok(Some(Some(found))) => return LookedUp::Found(found),
+            Ok(Some(None)) => {}
+            Ok(None) | Err(_) => return LookedUp::Unknown,
+        }
+    }
+    LookedUp::Nowhere
+}
+
 pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()> {
     let deadline = Instant::now() + args.timeout.0;
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
-    let source = Source::of(person, &backup, Artifact::Contents, &args.tls, deadline).await?;
-    let (wanted, grep, output) = (args.object.clone(), args.grep.clone(), args.output);
+    let source = async |artifact| Source::of(person, &backup, artifact, &args.tls, deadline).await;
+    let missing = |wanted: &str, says: &str| {
+        anyhow!(
+            "Backup {} has no object {wanted}{says}: `berth backup contents {} --grep TEXT` lists what it has",
+            args.name,
+            args.name
+        )
+    };
+    let shape = if args.output == TextOutput::Json { Output::Json } else { Output::Yaml };
+    let source = if let Some(wanted) = &args.object {
+        let (index, archive) = tokio::join!(source(Artifact::Index), source(Artifact::Contents));
+        let archive = archive?;
+        match looked_up(index, &archive, wanted).await {
+            LookedUp::Found(found) => {
+                return print::value(&mut std::io::stdout().lock(), &found, shape);
+            }
+            LookedUp::Nowhere => {
+                return Err(missing(wanted, ", as the index of its archive says"));
+            }
+            LookedUp::Unknown => archive,
+        }
+    } else {
+        source(Artifact::Contents).await?
+    };
+    let (wanted, grep) = (args.object.clone(), args.grep.clone());
     let is_found = source
         .read(move |pieces| {
             let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -223,14 +312,13 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                 let line = stored.to_string();
                 match &wanted {
                     Some(wanted) if *wanted == line => {
-                        let output = if output == TextOutput::Json { Output::Json } else { Output::Yaml };
-                        print::value(&mut out, &object(&stored, size, body)?, output)?;
+                        print::value(&mut out, &object(&stored, size, body)?, shape)?;
                         is_found = true;
                         return Ok(Next::Stop);
                     }
                     Some(_) => {}
                     None if grep.as_ref().is_none_or(|part| line.contains(part.as_str())) => {
-                        writeln!(out, "{}", print::printable(&line))?
+                        writeln!(out, "{}", printable(&line))?
                     }
                     None => {}
                 }
@@ -240,14 +328,10 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
             Ok(is_found)
         })
         .await?;
-    if let Some(wanted) = args.object.as_ref().filter(|_| !is_found) {
-        bail!(
-            "Backup {} has no object {wanted}: `berth backup contents {} --grep TEXT` lists what it has",
-            args.name,
-            args.name
-        );
+    match args.object.as_ref().filter(|_| !is_found) {
+        Some(wanted) => Err(missing(wanted, "")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
@@ -260,7 +344,7 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
     let tell = |change: Change, stored: &crate::cli::archive::Stored| {
         let name = stored.to_string();
-        writeln!(std::io::stdout().lock(), "{} {}", change.sign(), print::printable(&name))?;
+        writeln!(std::io::stdout().lock(), "{} {}", change.sign(), printable(&name))?;
         Ok(())
     };
     let digests = source(&new)
@@ -276,3 +360,6 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

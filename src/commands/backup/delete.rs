@@ -9,10 +9,10 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::super::person::{Person, confirmed};
-use super::super::print;
 use crate::args::backup::DeleteArgs;
+use crate::cli::print;
+use crate::cli::print::Head;
 use crate::cli::{rights, table};
-use crate::commands::print::Head;
 use crate::text::chain;
 
 pub async fn run(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {

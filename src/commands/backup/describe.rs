@@ -13,12 +13,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::person::{Person, colour, typed};
-use super::super::print;
 use super::super::queue::{read, told};
 use crate::args::Output;
 use crate::args::backup::{DescribeArgs, DescribeOutput};
 use crate::cli::describe::{self, Described, Fetched, Standing};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Unpacked};
+use crate::cli::print;
 use crate::cli::rights;
 use crate::text::chain;
 

@@ -9,12 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use super::super::person::Person;
-use super::super::print;
 use super::super::queue::{Explanation, read_with, write_explanation};
 use crate::args::Output;
 use crate::args::backup::MadeOutput;
 use crate::backup::rehearsal::rehearse;
 use crate::cli::plan::{Admission, Like, Plan};
+use crate::cli::print;
 use crate::cli::{object, rights};
 use crate::text::chain;
 

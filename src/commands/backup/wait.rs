@@ -13,11 +13,10 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::person::Person;
-use super::super::print;
 use super::super::queue::read;
 use crate::cli::wait::{Outcome, ending, line, outcome};
 use crate::client::Clients;
-use crate::text::chain;
+use crate::text::{chain, printable};
 
 /// How often the line on a terminal is written again.
 const TICK: Duration = Duration::from_secs(1);
@@ -41,7 +40,7 @@ pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<Outco
     if let Some(shown) = shown {
         shown.end();
     }
-    println!("{}", print::printable(&ending(&made.name_any(), backup.as_ref(), outcome)));
+    println!("{}", printable(&ending(&made.name_any(), backup.as_ref(), outcome)));
     Ok(outcome)
 }
 
@@ -134,7 +133,7 @@ impl Shown {
             self.waits = waits(person, &backup.name_any()).await;
         }
         let waits = self.waits.as_ref().map(|(position, why)| (*position, why.as_str()));
-        let text = print::printable(&line(backup, waits, Timestamp::now())).into_owned();
+        let text = printable(&line(backup, waits, Timestamp::now())).into_owned();
         let is_new_phase = self.phase != Some(backup.phase());
         if text == self.text || !(self.is_terminal || is_new_phase || is_due(self.told)) {
             return;

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use crate::args::Output;
 use crate::args::garden::HubTarget;
+use crate::cli::print::{self, Head};
 use crate::client::{Clients, is_not_found};
-use crate::commands::print::{self, Head};
 
 /// Objects per page of a list request.
 const PAGE: u32 = 500;

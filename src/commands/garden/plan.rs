@@ -21,7 +21,8 @@ use serde_json::Value;
 
 use crate::args::Output;
 use crate::args::garden::PlanArgs;
-use crate::commands::print::{self, Head};
+use crate::cli::print::{self, Head};
+use crate::text::printable;
 
 /// Stands for the UID of a profile that does not exist yet, which is a part of its buckets' names.
 const NO_UID: &str = "xxxxx";
@@ -311,7 +312,7 @@ fn show(told: &Told, output: Output) -> anyhow::Result<()> {
         print::table(&mut out, &heads, &rows)?;
     }
     for warning in &told.warnings {
-        println!("\nwarning: {}", print::printable(warning));
+        println!("\nwarning: {}", printable(warning));
     }
     Ok(())
 }

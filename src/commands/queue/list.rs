@@ -1,17 +1,21 @@
 //! The queue as a table, JSON or YAML.
 
+use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use berth_core::queue::Reason;
 use jiff::Timestamp;
+use tokio::sync::watch::{Receiver, Sender};
 
-use super::Here;
+use super::operations::Operations;
 use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
+use super::{Here, operations};
 use crate::args::Output;
-use crate::commands::print::{self, Head, age};
+use crate::cli::print::{self, Head, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
+use crate::queue::seen::After;
 
 /// Changes within this time are shown together.
 const CALM: Duration = Duration::from_millis(200);
@@ -35,19 +39,41 @@ pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) 
     loop {
         let known = leader(&here.client, &here.namespace).await;
         let store = BackupCache::new(known.settings.clone());
+        let (waiting, read) = (Sender::default(), Sender::<Known>::default());
         tokio::select! {
-            shown = show_changes(here, &store, &known, output) => shown?,
+            shown = show_changes(here, &store, &known, (&waiting, read.subscribe()), output) => shown?,
+            () = follow(here, waiting.subscribe(), &read) => anyhow::bail!("the reading of operations ended"),
             () = reflect_queue(watching, &here.namespace, &store) => anyhow::bail!("the watch ended"),
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
     }
 }
 
-/// Resolves when the leader's annotations on the Lease change.
+/// By UID of the Backup.
+type Known = HashMap<String, Operations>;
+
+/// Reads the operations of these Backups again and again, beside what is shown meanwhile. Runs for
+/// ever.
+async fn follow(here: &Here, mut waiting: Receiver<Vec<After>>, read: &Sender<Known>) {
+    loop {
+        let is_any = waiting.wait_for(|waiting| !waiting.is_empty()).await.is_ok();
+        if !is_any {
+            // Nobody shows anything any more.
+            return std::future::pending().await;
+        }
+        let after = waiting.borrow_and_update().clone();
+        read.send_replace(operations::read(here, &after, Timestamp::now()).await);
+        tokio::time::sleep(REFRESH).await;
+    }
+}
+
+/// Resolves when the leader's annotations on the Lease change. `waiting`: is told whose operations
+/// are to be read.
 async fn show_changes(
     here: &Here,
     store: &BackupCache,
     known: &Leader,
+    (waiting, mut read): (&Sender<Vec<After>>, Receiver<Known>),
     output: Output,
 ) -> anyhow::Result<()> {
     let mut changed = store.changed();
@@ -55,16 +81,25 @@ async fn show_changes(
     loop {
         changed.mark_unchanged();
         if store.is_synced() {
+            let mut situation = Situation::new(store, known, Timestamp::now());
+            waiting.send_replace(situation.after.clone());
+            situation.operations.clone_from(&read.borrow_and_update());
             if std::io::stdout().is_terminal() {
                 print!("\x1b[2J\x1b[H");
             }
-            show(&Situation::new(store, known, Timestamp::now()), output)?;
+            show(&situation, output)?;
             if output == Output::Table {
                 println!();
             }
         }
         tokio::time::sleep(CALM).await;
-        let _ = tokio::time::timeout(REFRESH, changed.changed()).await;
+        let any = async {
+            tokio::select! {
+                _ = changed.changed() => {}
+                _ = read.changed() => {}
+            }
+        };
+        let _ = tokio::time::timeout(REFRESH, any).await;
         if asked.elapsed() >= REFRESH {
             if leader(&here.client, &here.namespace).await != *known {
                 return Ok(());
@@ -93,6 +128,7 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
                 line.phase.to_owned(),
                 line.priority_class.clone().unwrap_or_default(),
                 age(now.duration_since(line.since)),
+                line.operations.map_or_else(String::new, |operations| operations.to_string()),
                 expected(line),
                 line.waits_for.clone().unwrap_or_default(),
             ]
@@ -104,6 +140,7 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
         Head::Always("PHASE"),
         Head::IfAny("PRIORITY"),
         Head::Always("SINCE"),
+        Head::IfAny("OPERATIONS"),
         Head::IfAny("EXPECTED"),
         Head::Always("WAITS FOR"),
     ];
@@ -142,7 +179,11 @@ pub fn write_explanation(
         }
         (None, Some(_)) if line.reason == Some(Reason::Next.word()) => writeln!(out, "{name} starts next.")?,
         (None, Some(waits_for)) => writeln!(out, "{name} waits for {waits_for}.")?,
+        _ if line.operations.is_some() => writeln!(out, "{name} is being completed, and holds no slot.")?,
         _ => writeln!(out, "{name} runs.")?,
+    }
+    if let Some(operations) = line.operations {
+        writeln!(out, "  all objects are stored; operations that have ended: {operations}")?;
     }
     if let Some(start) = line.expected_start {
         writeln!(out, "  it is expected to start {}", told(start, now))?;
@@ -164,4 +205,65 @@ pub fn write_explanation(
     }
     writeln!(out, "  {} of {} slots are taken", explained.running, explained.slots)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get};
+    use serde_json::json;
+
+    use super::*;
+
+    const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
+
+    fn after(uid: &str) -> After {
+        After {
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            resource_version: "1".to_owned(),
+            phase: berth_api::velero::BackupPhase::WaitingForPluginOperations,
+            is_ours: true,
+            is_canceled: false,
+            since: Timestamp::UNIX_EPOCH,
+            location: String::new(),
+            operations: berth_core::operation::Counts::default(),
+            limit: Duration::from_secs(3600),
+            runs: berth_core::run::Runs::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_are_read_every_few_seconds_however_often_the_list_changes() {
+        let upload = json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+            "metadata": {
+                "name": "d", "labels": {"velero.io/backup-uid": "u"}, "creationTimestamp": "2026-09-21T14:00:00Z",
+                "ownerReferences": [{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "b", "uid": "u"}],
+            },
+            "status": {"phase": "Completed", "progress": {"bytesDone": 7, "totalBytes": 7}},
+        });
+        let list = json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUploadList", "metadata": {}, "items": [upload],
+        });
+        let api = Scripted::new().always(get(UPLOADS).answers(list));
+        let here = Here { client: api.client("velero"), namespace: "velero".to_owned() };
+        let (waiting, read) = (Sender::default(), Sender::<Known>::default());
+        let mut shown = read.subscribe();
+        let changes = async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(api.asked().is_empty(), "nothing waits");
+            waiting.send_replace(vec![after("u")]);
+            shown.changed().await.unwrap();
+            assert_eq!(shown.borrow()["u"].bytes_done, Some(7));
+            for _ in 0..90 {
+                waiting.send_replace(vec![after("u"), after("v")]);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::select! {
+            () = follow(&here, waiting.subscribe(), &read) => {}
+            () = changes => {}
+        }
+        assert_eq!(api.asked().len(), 1 + 2, "once at first, and once for each of them since");
+    }
 }

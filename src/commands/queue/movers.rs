@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use super::{Here, situation};
 use crate::args::Output;
+use crate::cli::print::{self, Head, age};
 use crate::client::is_forbidden;
-use crate::commands::print::{self, Head, age};
 use crate::leader::absence;
 use crate::movers::ledger::Ledger;
 use crate::movers::look;
 use crate::movers::node_cache::State;
+use crate::text::printable;
 
 pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
     let (client, namespace) = (&here.client, here.namespace.as_str());
@@ -146,7 +147,7 @@ impl Report {
             _ => writeln!(out, "no prepareQueueLength: no node-agent names a ConfigMap")?,
         }
         for note in &self.notes {
-            writeln!(out, "{}", print::printable(note))?;
+            writeln!(out, "{}", printable(note))?;
         }
         if self.movers.is_empty() {
             return writeln!(out, "No data mover waits and none runs.");

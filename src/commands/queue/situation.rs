@@ -10,6 +10,7 @@ use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::glob::Effort;
 use berth_core::location::{Location, choose};
 use berth_core::queue::{Band, Entry, Expectation, Order, Phase, Plan, Reason, Run, View, plan};
+use berth_core::stage::Stage;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
@@ -17,10 +18,11 @@ use kube::{Client, ResourceExt};
 use serde::Serialize;
 
 use super::Here;
+use super::operations::Operations;
 use crate::cli::plan::Like;
 use crate::client::list;
 use crate::leader::LEASE;
-use crate::queue::seen::{entry, run};
+use crate::queue::seen::{After, entry, run};
 use crate::queue::{BackupCache, Settings};
 use crate::settings::Executor;
 use crate::text::printable;
@@ -48,6 +50,10 @@ pub struct Situation {
     /// Started Backups that are skipped since, because not even InProgress could be written. They
     /// take no slot.
     stuck: Vec<Arc<Entry>>,
+    /// Backups whose objects are stored and that have not ended, in the order of arrival.
+    pub after: Vec<After>,
+    /// What has become of their operations, by UID, where that is known better than they say.
+    pub operations: HashMap<String, Operations>,
     expected: HashMap<usize, Expectation>,
     locations: Arc<Vec<Location>>,
     pub velero_runs: bool,
@@ -74,6 +80,9 @@ pub struct Line {
     pub expected_start: Option<When>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_end: Option<When>,
+    /// Once all objects are stored: what has become of what still goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operations: Option<Operations>,
 }
 
 /// Expected times, from recent runs of similar Backups.
@@ -167,7 +176,20 @@ impl Situation {
         let expected = store.expectations(&view, now, ESTIMATE_MOST);
         let expected = expected.into_iter().map(|expectation| (expectation.backup, expectation)).collect();
         let (plan, locations) = (plan(&view), store.locations());
-        Self { plan, view, stuck, expected, locations, velero_runs: leader.velero_runs, now }
+        let mut after = store.after();
+        after.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
+        let operations = HashMap::new();
+        Self {
+            plan,
+            view,
+            stuck,
+            after,
+            operations,
+            expected,
+            locations,
+            velero_runs: leader.velero_runs,
+            now,
+        }
     }
 
     /// Names of waiting Backups, in order; with a location, only those to it.
@@ -199,13 +221,14 @@ impl Situation {
         running
     }
 
-    /// Running, next and waiting Backups, in order.
+    /// Running Backups, those whose objects are stored, next and waiting ones, in order.
     pub fn lines(&self) -> Vec<Line> {
         let running = self.running().into_iter().map(|i| self.line(i, None, None));
         let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
         let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
         let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&Reason::Unwritable), None));
-        running.chain(starting).chain(waiting).chain(stuck).collect()
+        let after = self.after.iter().map(|after| self.line_after(after));
+        running.chain(after).chain(starting).chain(waiting).chain(stuck).collect()
     }
 
     fn entry(&self, index: usize) -> &Entry {
@@ -217,7 +240,29 @@ impl Situation {
         line(self.entry(index), position, reason, self.expected.get(&index))
     }
 
+    fn line_after(&self, after: &After) -> Line {
+        let waits = Stage::of(after.phase.as_str()) == Some(Stage::Waiting);
+        let known = self.operations.get(&after.uid).copied();
+        Line {
+            name: after.name.clone(),
+            phase: after.phase.as_str(),
+            position: None,
+            priority_class: None,
+            waits_for: waits.then(|| "its data to be moved".to_owned()),
+            reason: waits.then_some("Operations"),
+            since: after.since,
+            expected_start: None,
+            expected_end: None,
+            operations: Some(known.unwrap_or_else(|| after.operations.into())),
+        }
+    }
+
     pub fn explain(&self, name: &str) -> anyhow::Result<Explanation> {
+        let running = self.view.backups.iter().filter(|b| b.phase.is_running()).count();
+        if let Some(after) = self.after.iter().find(|after| after.name == name) {
+            let (line, slots) = (self.line_after(after), self.view.slots);
+            return Ok(Explanation { line, blockers: Vec::new(), running, slots });
+        }
         let lines = self.lines();
         let wanted = self.view.backups.iter().chain(&self.stuck).find(|b| b.name == name);
         let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
@@ -252,7 +297,7 @@ impl Situation {
         Ok(Explanation {
             line: line.with_context(|| format!("Backup {name} is about to end"))?,
             blockers,
-            running: self.view.backups.iter().filter(|b| b.phase.is_running()).count(),
+            running,
             slots: self.view.slots,
         })
     }
@@ -279,6 +324,7 @@ fn line(
         since: entry.enqueued_at.unwrap_or(entry.created_at),
         expected_start: expected.and_then(|e| e.start).map(When::from),
         expected_end: expected.and_then(|e| e.end).map(When::from),
+        operations: None,
     }
 }
 

@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::Fields;
 use super::clock::{Moment, seconds};
+use crate::glob::Effort;
 
 /// A search ends with the fifth year after the one in which it began.
 const YEARS: i16 = 5;
@@ -15,6 +16,10 @@ const YEARS: i16 = 5;
 /// for the next day would stand still.
 const STEPS: u32 = 20_000;
 const HOUR: i64 = 3600;
+/// Where a day has no midnight, the search for a day goes back by less than this.
+const BACK: i64 = 24 * HOUR;
+/// One step, in those of [`Effort`].
+const COST: usize = 100;
 
 /// What became of the search in one field.
 enum Found {
@@ -31,10 +36,28 @@ struct Search<'a> {
     /// Has a field been moved on? Before that the smaller ones are those of the beginning.
     moved: bool,
     steps: u32,
+    bounds: Bounds<'a>,
+}
+
+/// How far a search goes.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds<'a> {
+    /// Seconds since 1970.
+    pub(super) until: i64,
+    pub(super) effort: Option<&'a Effort>,
+}
+
+impl Bounds<'_> {
+    pub(super) const NONE: Self = Self { until: i64::MAX, effort: None };
 }
 
 /// The first time after `after`.
-pub(super) fn next(fields: &Fields, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
+pub(super) fn next(
+    fields: &Fields,
+    zone: &TimeZone,
+    after: Timestamp,
+    bounds: Bounds<'_>,
+) -> Option<Timestamp> {
     let Fields { minute, hour, day_of_month, month, day_of_week, .. } = *fields;
     // An empty field allows nothing, and the search would go through five years of minutes.
     if minute == 0 || hour == 0 || month == 0 || (day_of_month == 0 && day_of_week == 0) {
@@ -42,7 +65,7 @@ pub(super) fn next(fields: &Fields, zone: &TimeZone, after: Timestamp) -> Option
     }
     let at = Moment::new(zone, seconds(after).checked_add(1)?);
     let last_year = at.local()?.year().checked_add(YEARS)?;
-    let mut search = Search { fields, at, moved: false, steps: 0 };
+    let mut search = Search { fields, at, moved: false, steps: 0, bounds };
     loop {
         if search.at.local()?.year() > last_year {
             return None;
@@ -68,7 +91,15 @@ pub(super) fn next(fields: &Fields, zone: &TimeZone, after: Timestamp) -> Option
 impl Search<'_> {
     fn step(&mut self) -> Option<()> {
         self.steps += 1;
-        (self.steps < STEPS).then_some(())
+        let is_near = self.at.second().saturating_sub(BACK) <= self.bounds.until;
+        let may_go_on = self.bounds.effort.is_none_or(|effort| effort.spend(COST));
+        (self.steps < STEPS && is_near && may_go_on).then_some(())
+    }
+
+    /// A step within a day, where the search only goes forward.
+    fn step_ahead(&mut self) -> Option<()> {
+        self.step()?;
+        (self.at.second() <= self.bounds.until).then_some(())
     }
 
     fn month(&mut self) -> Option<Found> {
@@ -131,7 +162,7 @@ impl Search<'_> {
             if has(self.fields.hour, local.hour()) {
                 return Some(Found::Here);
             }
-            self.step()?;
+            self.step_ahead()?;
             if !std::mem::replace(&mut self.moved, true) {
                 let (year, month, day) = date(local);
                 self.at = self.at.on(year, month, day, i64::from(local.hour()) * HOUR)?;
@@ -151,7 +182,7 @@ impl Search<'_> {
             if is_allowed && local.second() == 0 {
                 return Some(Found::Here);
             }
-            self.step()?;
+            self.step_ahead()?;
             if is_allowed {
                 // The minute has begun already: all fields are looked at with the next one.
                 self.moved = true;

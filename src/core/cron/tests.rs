@@ -261,3 +261,30 @@ proptest! {
         }
     }
 }
+
+/// A search that ends early finds what one without an end finds, also where clocks change.
+#[test]
+fn a_search_to_a_time_finds_what_a_search_without_one_finds() {
+    for (text, rest) in said() {
+        let [after, _] = rest.as_slice() else { continue };
+        let (cron, after) = (read(&text), time(after));
+        for begin in [after, after + SignedDuration::from_secs(1801)] {
+            let next = cron.next(begin);
+            for until in next.into_iter().flat_map(|next| {
+                [-86_400, -60, -1, 0, 1, 3600].map(|by| next + SignedDuration::from_secs(by))
+            }) {
+                // Where clocks change, the next time may be one that has passed.
+                if until < begin {
+                    continue;
+                }
+                let found = cron.next_until(begin, until, &Effort::of_decision());
+                assert_eq!(found, next.filter(|next| *next <= until), "{text:?} after {begin} until {until}");
+            }
+            let effort = Effort::of_decision();
+            let before = effort.left();
+            let _ = cron.next_until(begin, begin + SignedDuration::from_mins(10), &effort);
+            let took = before - effort.left();
+            assert!(took <= 10_000, "{text:?} after {begin}: {took}");
+        }
+    }
+}

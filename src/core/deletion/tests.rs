@@ -87,7 +87,15 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
 }
 
 fn backup(phase: &'static str) -> Backup<'static> {
-    Backup { uid: UID, created: None, phase, kept: None, leaves_volumes: false, files_go: false }
+    Backup {
+        uid: UID,
+        created: None,
+        phase,
+        kept: None,
+        leaves_volumes: false,
+        files_go: false,
+        is_going: false,
+    }
 }
 
 fn seen() -> Seen<'static> {
@@ -249,6 +257,9 @@ struct World {
     stored: Stored,
     files: usize,
     files_go: bool,
+    /// Somebody has set a finalizer of the Backup.
+    is_finalized: bool,
+    is_going: bool,
     /// The location has other backups.
     has_neighbours: bool,
     snapshots: usize,
@@ -288,6 +299,7 @@ impl World {
             backup: self.phase.map(|phase| Backup {
                 uid: self.uid,
                 files_go: self.files_go,
+                is_going: self.is_going,
                 ..backup(phase)
             }),
             location: Location::Usable,
@@ -319,7 +331,9 @@ impl World {
             match step {
                 // The Backup, and then its request.
                 Step::TakeOut if self.phase.is_none() => self.request = None,
-                Step::TakeOut | Step::RemoveBackup => self.phase = None,
+                Step::TakeOut | Step::RemoveBackup if !self.is_finalized => self.phase = None,
+                Step::TakeOut if self.is_going => self.request = None,
+                Step::TakeOut | Step::RemoveBackup => self.is_going = true,
                 Step::Begin => (self.request, self.is_recorded) = (Some(true), true),
                 Step::Mark => self.phase = Some("Deleting"),
                 Step::Record => self.files_go = true,
@@ -363,7 +377,8 @@ fn world() -> impl Strategy<Value = World> {
     ];
     let inherits = prop_oneof![Just(""), Just("away"), Just("*")];
     let counts = (0..4usize, 0..3usize, 0..3usize);
-    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::ANY);
+    let rarely = || prop::bool::weighted(0.1);
+    let flags = (rarely(), rarely(), prop::bool::ANY, rarely());
     (claims, stored, phases, inherits, counts, flags).prop_map(
         |(claim, metadata, phase, inherits, (files, snapshots, restores), flags)| World {
             request: Some(false),
@@ -374,6 +389,8 @@ fn world() -> impl Strategy<Value = World> {
             stored: Stored { claim, metadata, has_others: false },
             files,
             files_go: false,
+            is_finalized: flags.3,
+            is_going: false,
             has_neighbours: flags.2,
             snapshots,
             out_of_reach: flags.0,
@@ -432,7 +449,7 @@ proptest! {
                 prop_assert!(is_taken_out || world.phase == start.phase, "{:?}", world.phase);
             }
             None => {
-                prop_assert_eq!(world.phase, None);
+                prop_assert!(world.phase.is_none() || world.is_going, "{:?}", world.phase);
                 if start.strangers().is_none() && start.phase != Some("Queued") {
                     prop_assert_eq!(world.stored(), Stored::default());
                     prop_assert_eq!((world.snapshots, world.restores), (0, 0));

@@ -71,6 +71,30 @@ fn a_listing_that_is_empty_or_cut_dooms_nothing() {
 }
 
 #[test]
+fn a_round_has_all_if_nothing_is_cut_or_skipped_that_could_still_come() {
+    let known = standings(["a"]);
+    for why in Skip::ALL {
+        let mut memory = Memory::default();
+        let all = listing(["a", "b"]);
+        let plan = memory.plan(&all, &known, &known, at(0));
+        assert!(memory.has_all(&all, &plan));
+        memory.skip("b", why, Tag::new(), PERIOD, at(0));
+        let comes_not = [Skip::NoMetadata, Skip::Unfinished, Skip::Name, Skip::NameTaken].contains(&why);
+        assert_eq!(memory.has_all(&all, &plan), comes_not, "{why:?}");
+    }
+    let memory = Memory::default();
+    let (all, plan) = (listing(["a"]), Plan::default());
+    assert!(memory.has_all(&all, &plan));
+    for (listing, plan) in [
+        (Listing { is_whole: false, ..all.clone() }, plan.clone()),
+        (all.clone(), Plan { is_cut: true, ..plan.clone() }),
+        (all, Plan { spared: 1, ..plan }),
+    ] {
+        assert!(!memory.has_all(&listing, &plan), "{listing:?} {plan:?}");
+    }
+}
+
+#[test]
 fn only_finished_backups_of_this_location_that_stood_there_before_the_listing_are_doubted() {
     let all = ["stays", "running", "of another", "new", "again"];
     let mut after = standings(all);

@@ -353,6 +353,7 @@ fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
         kept: kept.map(String::as_str),
         leaves_volumes: is_set(annotations, keys::FORGET_VOLUMES),
         files_go: is_set(annotations, keys::FILES_GO),
+        is_going: backup.meta().deletion_timestamp.is_some(),
     }
 }
 

@@ -2,8 +2,9 @@
 //! HTTP behind a proxy. Every replica of the controller does, not only the leader, because whoever
 //! comes by a Service does not know who leads.
 
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use berth_webhooks::Intake;
 use berth_webhooks::server::serve_files;
 use bytes::Bytes;
 use futures::stream;
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use jiff::Timestamp;
 use kube::api::Api;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -62,6 +63,33 @@ impl<'a> Signed<'a> {
     fn parse(query: &'a str) -> Option<Self> {
         let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
         Some(Self { expires: value("expires")?.parse().ok()?, signature: value("signature")? })
+    }
+}
+
+/// The bytes that a Range header asks for, up to the end if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    first: u64,
+    last: Option<u64>,
+}
+
+impl Asked {
+    /// `None`: the whole file is sent, as for any header that this does not know.
+    fn parse(header: &str) -> Option<Self> {
+        let (first, last) = header.trim().strip_prefix("bytes=")?.split_once('-')?;
+        let number = |text: &str| {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_number.then(|| text.parse::<u64>().ok()).flatten()
+        };
+        let first = number(first)?;
+        let last = if last.is_empty() { None } else { Some(number(last)?) };
+        last.is_none_or(|last| first <= last).then_some(Self { first, last })
+    }
+
+    /// Of a file of that length; empty if it ends before.
+    fn range(self, length: u64) -> Range<u64> {
+        let end = self.last.map_or(length, |last| last.saturating_add(1).min(length));
+        self.first.min(end)..end
     }
 }
 
@@ -149,11 +177,13 @@ async fn answer(
     State(server): State<Arc<Server>>,
     Path((location, key)): Path<(String, String)>,
     RawQuery(query): RawQuery,
+    headers: HeaderMap,
 ) -> Response {
     let Some(signed) = Signed::parse(query.as_deref().unwrap_or_default()) else {
         return (StatusCode::FORBIDDEN, "this is no link that berth has made\n").into_response();
     };
-    match server.file(&location, &key, &signed).await {
+    let asked = headers.get(header::RANGE).and_then(|value| Asked::parse(value.to_str().ok()?));
+    match server.file(&location, &key, &signed, asked).await {
         Ok(response) => response,
         Err((status, why)) => (status, why.to_owned() + "\n").into_response(),
     }
@@ -162,7 +192,13 @@ async fn answer(
 type Refused = (StatusCode, &'static str);
 
 impl Server {
-    async fn file(&self, location: &str, key: &str, signed: &Signed<'_>) -> Result<Response, Refused> {
+    async fn file(
+        &self,
+        location: &str,
+        key: &str,
+        signed: &Signed<'_>,
+        asked: Option<Asked>,
+    ) -> Result<Response, Refused> {
         let failed = |why: &str| {
             warn!(%location, %key, error = %why, "could not serve a download");
             (StatusCode::INTERNAL_SERVER_ERROR, "the file cannot be read: see the log of berth controller")
@@ -185,26 +221,41 @@ impl Server {
         let path = Layout::path(location.spec.object_storage.prefix.as_deref(), key);
         let opener = self.opener.clone();
         let opened = spawn_blocking(move || {
-            let opened = opener.file(&location, &path)?;
-            Ok::<_, crate::storage::OpenError>(
-                opened.map(|file| (file.metadata().map(|found| found.len()), file)),
-            )
+            let found = opener.file(&location, &path)?;
+            let at = |mut file: std::fs::File| {
+                let length = file.metadata()?.len();
+                let range = asked.map_or(0..length, |asked| asked.range(length));
+                file.seek(SeekFrom::Start(range.start))?;
+                Ok::<_, std::io::Error>((file, length, range))
+            };
+            Ok::<_, crate::storage::OpenError>(found.map(at))
         });
         let opened = opened.await.map_err(|error| failed(&chain(&error)))?;
-        let Some((length, file)) = opened.map_err(|error| failed(&chain(&error)))? else {
+        let Some(opened) = opened.map_err(|error| failed(&chain(&error)))? else {
             return Err(missing);
         };
-        let length = length.map_err(|error| failed(&chain(&error)))?;
+        let (file, length, range) = opened.map_err(|error| failed(&chain(&error)))?;
+        if asked.is_some() && range.is_empty() {
+            return Err((StatusCode::RANGE_NOT_SATISFIABLE, "the file ends before these bytes"));
+        }
+        let sent = range.end.saturating_sub(range.start);
         let headers = [
             (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-            (header::CONTENT_LENGTH, length.to_string()),
+            (header::CONTENT_LENGTH, sent.to_string()),
             (header::CACHE_CONTROL, "no-store".to_owned()),
+            (header::ACCEPT_RANGES, "bytes".to_owned()),
         ];
-        Ok((headers, Body::from_stream(chunks(file, length, place))).into_response())
+        let body = Body::from_stream(chunks(file, sent, place));
+        if asked.is_none() {
+            return Ok((headers, body).into_response());
+        }
+        let last = range.end.saturating_sub(1);
+        let part = [(header::CONTENT_RANGE, format!("bytes {}-{last}/{length}", range.start))];
+        Ok((StatusCode::PARTIAL_CONTENT, headers, part, body).into_response())
     }
 }
 
-/// The bytes of a file, as many as it had when it was opened. `place`: until it is sent.
+/// The next bytes of a file, as many as it had when it was opened. `place`: until it is sent.
 fn chunks(
     file: std::fs::File,
     length: u64,

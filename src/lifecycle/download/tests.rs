@@ -79,8 +79,13 @@ async fn a_request_gets_a_link_to_its_own_file_for_ten_minutes() {
         ("BackupLog", "b", "backups/b/b-logs.gz"),
         ("RestoreResults", "r", "restores/r/restore-r-results.gz"),
         ("CSIBackupVolumeSnapshotContents", "b", "backups/b/b-csi-volumesnapshotcontents.json.gz"),
+        ("BackupContents", "b", "backups/b/b.tar.gz"),
+        ("BackupContents index", "b", "backups/b/b-index.json.gz"),
+        ("BackupLog index", "b", "backups/b/b-logs.gz"),
     ] {
-        let request = request(kind, name);
+        let (kind, asks) = kind.split_once(' ').map_or((kind, None), |(kind, asks)| (kind, Some(asks)));
+        let mut request = request(kind, name);
+        request.metadata.annotations = asks.map(|asks| [(keys::DOWNLOAD.to_owned(), asks.to_owned())].into());
         api.next(patching(&path).answers(serde_json::to_value(&request).unwrap()));
         answer(&lifecycle(&api, root.path(), Some(links(&api))), &request, now(), true).await;
         let status = api.writes().pop().unwrap().body["status"].clone();
@@ -118,7 +123,7 @@ async fn a_link_serves_its_file_and_nothing_else() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("bucket/deep/backups/b");
     std::fs::create_dir_all(&folder).unwrap();
-    let bytes: Vec<u8> = (0..600_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+    let bytes: Vec<u8> = (0..600_000_u32).flat_map(u32::to_le_bytes).collect();
     std::fs::write(folder.join("b-logs.gz"), &bytes).unwrap();
     std::fs::write(root.path().join("bucket/deep/outside"), "x").unwrap();
     std::os::unix::fs::symlink("/etc/hostname", folder.join("b-results.gz")).unwrap();
@@ -138,6 +143,33 @@ async fn a_link_serves_its_file_and_nothing_else() {
     assert!(status == StatusCode::OK && served == bytes, "{status}");
     let (status, _) = ask(&links.make("l", "backups/b/b.tar.gz", later).await.unwrap()).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
+    for (range, part) in [
+        ("bytes=0-0", Some((0..1, "bytes 0-0/2400000"))),
+        ("bytes=300000-699999", Some((300_000..700_000, "bytes 300000-699999/2400000"))),
+        ("bytes=2399999-", Some((2_399_999..2_400_000, "bytes 2399999-2399999/2400000"))),
+        ("bytes=5-99999999999", Some((5..2_400_000, "bytes 5-2399999/2400000"))),
+        // What it does not know is answered with all of it.
+        ("bytes=-5", None),
+        ("bytes=5-4", None),
+        ("bytes=0-1,3-4", None),
+        ("lines=1-2", None),
+        ("bytes=+1-2", None),
+    ] {
+        let request = Http::get(good.strip_prefix(URL).unwrap()).header("range", range);
+        let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let (parts, body) = answer.into_parts();
+        let served = to_bytes(body, usize::MAX).await.unwrap();
+        let (status, wanted) = match &part {
+            Some((part, _)) => (StatusCode::PARTIAL_CONTENT, &bytes[part.clone()]),
+            None => (StatusCode::OK, &bytes[..]),
+        };
+        assert!(parts.status == status && served == wanted, "{range}: {}", parts.status);
+        let told = parts.headers.get("content-range").map(|value| value.to_str().unwrap());
+        assert_eq!(told, part.map(|(_, told)| told), "{range}");
+    }
+    let request = Http::get(good.strip_prefix(URL).unwrap()).header("range", "bytes=2400000-");
+    let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::RANGE_NOT_SATISFIABLE);
     let (status, _) = ask(&links.make("l", "backups/b/b-results.gz", later).await.unwrap()).await;
     assert_eq!(status, StatusCode::NOT_FOUND, "a link to a file elsewhere");
     let old = links.make("l", "backups/b/b-logs.gz", now() - VALID).await.unwrap();

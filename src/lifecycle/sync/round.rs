@@ -1,23 +1,23 @@
 //! One round of one location.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::sync::{Doubtful, Plan, Skip, Tag};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::Api;
 use serde_json::json;
-use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::take::{Allowance, Site, Taken};
 use super::{Past, READS_AT_ONCE, Sync, reference};
-use crate::client::is_not_found;
+use crate::client::{is_not_found, list_as};
 use crate::events::What;
 use crate::storage::{Files, StoredBackups};
 use crate::text::{chain, few};
@@ -29,7 +29,15 @@ const MOST_FAILURES: usize = 10;
 const LISTED_FROM: usize = 50;
 /// Names of one round that are logged one by one.
 const MOST_TOLD: usize = 20;
-const CALL: Duration = Duration::from_secs(30);
+
+/// What a round could not bring.
+#[derive(Default)]
+struct Left {
+    /// The store or the API server failed.
+    failed: bool,
+    /// The round has brought enough.
+    later: bool,
+}
 
 impl Sync<'_> {
     pub(super) async fn round(&self, location: &BackupStorageLocation, past: &mut Past) {
@@ -71,10 +79,11 @@ impl Sync<'_> {
         let after = lifecycle.known.standings(&name);
         let plan = past.memory.plan(&listing, &before, &after, Timestamp::now());
         self.tell_names(location, &plan, past);
-        let mut failed = self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
+        let Left { mut failed, later } =
+            self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
         failed |= !self.remove(location, &stored, &plan.doubtful, past).await;
         self.repair(location, &stored, past).await;
-        self.note(location).await;
+        self.note(location, !(failed || later) && past.memory.has_all(&listing, &plan)).await;
         let counts = past.memory.skipped();
         let count = |why: Skip| counts.get(&why).copied().unwrap_or(0);
         lifecycle.sync_metrics.round(&name, count, Timestamp::now());
@@ -113,7 +122,7 @@ impl Sync<'_> {
         self.lifecycle.events.tell_about(What::NotSynced, reference(location), note);
     }
 
-    /// Reads what is new, and creates its Backups. `true`: some are left for a later round.
+    /// Reads what is new, and creates its Backups.
     async fn create(
         &self,
         location: &BackupStorageLocation,
@@ -122,9 +131,9 @@ impl Sync<'_> {
         folders: usize,
         past: &mut Past,
         last: Option<Timestamp>,
-    ) -> anyhow::Result<bool> {
+    ) -> anyhow::Result<Left> {
         if plan.read.is_empty() {
-            return Ok(false);
+            return Ok(Left::default());
         }
         let name = location.name_any();
         let period = self.period(location).unwrap_or(SignedDuration::ZERO);
@@ -200,31 +209,28 @@ impl Sync<'_> {
         if created > 0 {
             info!(location = name, created, "created Backups that the store has");
         }
-        Ok(failures > 0)
+        Ok(Left { failed: failures > 0, later: later > 0 })
     }
 
     /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
     /// their files go.
     async fn being_deleted(&self) -> anyhow::Result<BTreeSet<String>> {
-        let kind = ApiResource {
-            group: "velero.io".to_owned(),
-            version: "v1".to_owned(),
-            api_version: "velero.io/v1".to_owned(),
-            kind: "DeleteBackupRequest".to_owned(),
-            plural: "deletebackuprequests".to_owned(),
-        };
-        let client = self.lifecycle.clients.call.clone();
-        let api: Api<DynamicObject> = Api::namespaced_with(client, &self.lifecycle.namespace, &kind);
-        let listed = timeout(CALL, api.list(&ListParams::default())).await;
-        let all = match listed.context("listing the DeleteBackupRequests took too long")? {
-            Ok(all) => all,
+        let client = &self.lifecycle.clients.call;
+        let is_open = |request: &DeleteBackupRequest| request.phase() != DeleteBackupRequestPhase::Processed;
+        let listed = list_as(client, &self.lifecycle.namespace, |request: DeleteBackupRequest| {
+            is_open(&request).then_some(request.spec.backup_name)
+        });
+        match listed.await {
+            Ok(listed) => {
+                // It may be for any Backup.
+                let unreadable = listed.unreadable.first();
+                ensure!(unreadable.is_none(), "a DeleteBackupRequest cannot be read: {unreadable:?}");
+                Ok(listed.items.into_iter().collect())
+            }
             // A cluster without that kind has none.
-            Err(error) if is_not_found(&error) => return Ok(BTreeSet::new()),
-            Err(error) => return Err(error).context("failed to list the DeleteBackupRequests"),
-        };
-        let is_open = |request: &DynamicObject| request.data["status"]["phase"] != "Processed";
-        let name = |request: DynamicObject| request.data["spec"]["backupName"].as_str().map(str::to_owned);
-        Ok(all.items.into_iter().filter(is_open).filter_map(name).collect())
+            Err(error) if is_not_found(&error) => Ok(BTreeSet::new()),
+            Err(error) => Err(error).context("failed to list the DeleteBackupRequests"),
+        }
     }
 
     /// Removes what the store has not had for two rounds. `false`: the store failed.
@@ -284,11 +290,15 @@ impl Sync<'_> {
         }
     }
 
-    /// Writes `lastSyncedTime`.
-    async fn note(&self, location: &BackupStorageLocation) {
+    /// Writes `lastSyncedTime`, and whether the cluster has every backup of the store.
+    async fn note(&self, location: &BackupStorageLocation, has_all: bool) {
         let api: Api<BackupStorageLocation> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
-        let change = json!({"status": {"lastSyncedTime": Time(Timestamp::now())}});
+        let now = Timestamp::now();
+        let change = json!({
+            "metadata": {"annotations": {keys::ALL_BROUGHT: has_all.then(|| now.to_string())}},
+            "status": {"lastSyncedTime": Time(now)},
+        });
         let uid = location.metadata.uid.as_deref();
         match patch(&api, Write::to(&location.name_any()).uid(uid), change).await {
             Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}

@@ -104,10 +104,25 @@ async fn what_is_new_is_created_and_the_next_round_only_notes_its_time() {
     assert!(created["metadata"]["uid"].is_null() && created["metadata"]["resourceVersion"].is_null());
     assert_eq!(created["status"]["phase"], "Completed");
     assert!(!writes[1].body["status"]["lastSyncedTime"].is_null(), "{writes:?}");
+    let mark = |api: &Scripted| {
+        api.writes().last().unwrap().body["metadata"]["annotations"][keys::ALL_BROUGHT].clone()
+    };
+    assert_eq!(mark(&api), Value::Null, "one is being deleted and not gone");
 
     let idle = Scripted::new();
     place.round(&idle).await;
     assert_eq!(idle.asked().len(), 1, "{:?}", idle.asked());
+    std::fs::remove_dir_all(place.root.path().join("b/p/backups/going")).unwrap();
+    let whole = Scripted::new();
+    place.round(&whole).await;
+    assert!(mark(&whole).as_str().is_some_and(|at| at.parse::<Timestamp>().is_ok()), "{}", mark(&whole));
+    place.stored("late");
+    let failing = Scripted::new()
+        .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
+        .once(post(&format!("{VELERO}/backups")).refuses(500));
+    place.round(&failing).await;
+    let failed = failing.writes().last().unwrap().body.clone();
+    assert_eq!(failed["metadata"]["annotations"], json!({keys::ALL_BROUGHT: null}), "{failed}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,4 +241,6 @@ async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_e
     place.round(&api).await;
     assert_eq!(api.writes().len(), 2, "one Backup, and the time of the round");
     assert_eq!(place.past.memory.skipped().get(&Skip::NoRoom), Some(&2), "which is told and counted");
+    let annotations = &api.writes()[1].body["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({keys::ALL_BROUGHT: null}), "not all is brought");
 }

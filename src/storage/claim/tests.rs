@@ -50,6 +50,25 @@ async fn of_two_runs_in_one_folder_the_second_finds_out_whose_it_is_and_leaves_n
 }
 
 #[tokio::test]
+async fn an_index_of_an_earlier_run_is_removed_by_whoever_has_the_claim() {
+    let (_folder, stores) = stores();
+    for store in stores {
+        let layout = Layout::new(store, None, "nightly");
+        let (ours, other) = (claim("a", "1", "x"), claim("a", "1", "y"));
+        layout.claim(&ours, None).await.unwrap();
+        store_all(&layout, "ours").await;
+        layout.remove_index(&ours).await.unwrap();
+        layout.put_artifact(Artifact::Index, "old".into()).await.unwrap();
+        assert!(matches!(layout.remove_index(&other).await, Err(ClaimError::Taken { .. })));
+        assert_eq!(layout.look().await.unwrap().files.len(), 4);
+        layout.remove_index(&ours).await.unwrap();
+        let found = layout.look().await.unwrap();
+        assert!(!found.files.contains("nightly-index.json.gz"), "{found:?}");
+        assert_eq!(found.files.len(), 3, "only that");
+    }
+}
+
+#[tokio::test]
 async fn a_claim_is_replaced_only_as_it_was_read() {
     let (_folder, stores) = stores();
     for store in stores {

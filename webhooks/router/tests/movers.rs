@@ -1,19 +1,29 @@
 //! Pods of data movers, the gate, and the node-agents' configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Decision, Expression, Finding, Operator, Reason, Term, Toleration};
+use berth_core::volume::takers::Takers;
 
 use super::*;
 use crate::listers::MoverListers;
 use crate::placement::{MoverRef, PodConstraints};
+
+/// What could take the data of volumes.
+#[derive(Default)]
+pub struct Known {
+    pub agents: Option<bool>,
+    pub drivers: Option<BTreeSet<String>>,
+    pub provisioners: Option<BTreeMap<String, String>>,
+}
 
 #[derive(Default)]
 pub struct Movers {
     decision: Mutex<Option<Result<Option<Decision>, String>>>,
     told: Mutex<Vec<String>>,
     granted: AtomicBool,
+    pub takers: Mutex<Known>,
 }
 
 impl MoverListers for Arc<Cluster> {
@@ -31,6 +41,13 @@ impl MoverListers for Arc<Cluster> {
     }
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
         Some(BTreeMap::from([("gold".to_owned(), ReclaimPolicy::Delete)]))
+    }
+    fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T {
+        let known = self.movers.takers.lock();
+        let all = known.provisioners.as_ref().map(BTreeMap::iter);
+        let provisioners =
+            all.map(|all| all.map(|(class, driver)| (class.as_str(), driver.as_str())).collect());
+        look(&Takers { agents: known.agents, drivers: known.drivers.as_ref(), provisioners })
     }
 }
 

@@ -105,3 +105,59 @@ async fn a_template_for_velero_may_ask_for_what_berths_engine_does_not_do() {
     cluster.beside_velero.store(true, Ordering::Relaxed);
     assert_eq!(judge(&router, asks(), None).await.0, None);
 }
+
+fn others(schedules: impl IntoIterator<Item = Value>) -> Option<Others> {
+    let read = |object: Value| serde_json::from_value::<berth_api::velero::Schedule>(object).unwrap();
+    let plans = schedules.into_iter().filter_map(|object| read(object).planned()).map(Arc::new).collect();
+    Some(Others { plans, left_out: 0 })
+}
+
+fn named(name: &str, expression: &str, namespaces: &[&str]) -> Value {
+    let mut object = schedule(expression, json!({"includedNamespaces": namespaces}));
+    object["metadata"]["name"] = json!(name);
+    object["metadata"]["creationTimestamp"] = json!("2026-09-01T00:00:00Z");
+    object
+}
+
+#[tokio::test]
+async fn who_creates_one_is_told_what_others_take_at_these_times() {
+    let (cluster, router) = state();
+    let mine = || named("daily", "0 2 * * *", &["shop"]);
+    let (_, alone) = judge(&router, mine(), None).await;
+    assert_eq!(alone.len(), 1, "nothing is known of the others: {alone:?}");
+    let mut paused = named("paused", "0 2 * * *", &["shop"]);
+    paused["spec"]["paused"] = json!(true);
+    *cluster.schedules.lock() = others([
+        named("daily", "0 2 * * *", &["shop"]),
+        named("elsewhere", "0 2 * * *", &["club"]),
+        named("later", "0 3 * * *", &["shop"]),
+        named("nightly", "58 1 * * *", &["s*"]),
+        named("weekly", "0 2 * * SAT", &["*"]),
+        paused,
+    ]);
+    let (refused, told) = judge(&router, mine(), None).await;
+    assert_eq!((refused, &told[..1]), (None, &alone[..]));
+    assert_eq!(
+        told[1..],
+        [
+            "berth: Schedule nightly, which also takes shop, runs within 5 minutes of each of these times: one waits for the other",
+            "berth: Schedule weekly, which also takes shop, runs within 5 minutes of 2026-09-26 02:00:00 UTC: one waits for the other",
+        ]
+    );
+    // Nothing new is told of what has the same times.
+    let mut labelled = mine();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(judge(&router, labelled, Some(mine())).await, (None, Vec::new()));
+}
+
+#[tokio::test]
+async fn of_many_that_are_met_a_few_are_named() {
+    let (cluster, router) = state();
+    let many = (0..100).map(|i| named(&format!("s{i:03}"), "0 2 * * *", &["shop"]));
+    let known = others(many).map(|known| Others { left_out: 7, ..known });
+    *cluster.schedules.lock() = known;
+    let (_, told) = judge(&router, named("daily", "0 2 * * *", &["shop"]), None).await;
+    assert_eq!(told.len(), 1 + 5 + 2, "{told:?}");
+    assert_eq!(told[6], "berth: so do 95 other Schedules, at some of these times");
+    assert_eq!(told[7], "berth: 7 other Schedules were not compared: they are too many");
+}

@@ -69,7 +69,7 @@ async fn collect_behind(api: &Scripted, more: Value, stored: Balance) -> (Value,
 
 /// With more types, and a resource policy.
 async fn collect_with(api: &Scripted, others: &[ResourceType], more: Value, text: &str) -> Collected {
-    let nothing = Balance { extents: Extents::new(), names: Vec::new(), count: 0 };
+    let nothing = Balance::default();
     collect_all(api, others, more, text, nothing).await
 }
 
@@ -213,6 +213,7 @@ async fn what_an_earlier_run_has_stored_is_looked_at_and_not_stored_again() {
         extents: Extents::from([(0, whole.clone()), (1, whole)]),
         names: vec![gzip_json(&names).unwrap().into()],
         count: 3,
+        ..Balance::default()
     };
     let (listed, archived, counts) = collect_behind(&api, json!({}), stored).await;
     let expected = json!({

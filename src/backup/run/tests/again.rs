@@ -10,7 +10,8 @@ use flate2::read::MultiGzDecoder;
 
 use super::*;
 use crate::backup::checkpoint::{Checkpoint, Scope};
-use crate::backup::ledger::{Balance, Extents};
+use crate::backup::index::Index;
+use crate::backup::ledger::Balance;
 
 mod counted;
 mod filters;
@@ -23,8 +24,9 @@ mod turns;
 pub(super) const SMALL: usize = 64 * 1024;
 pub(super) const CHECKPOINT: &str = "berth-checkpoint";
 /// What lies in the folder of a backup that has ended well.
-const WHOLE: [&str; 10] = [
+const WHOLE: [&str; 11] = [
     "berth-run.json",
+    "one-index.json.gz",
     "one-itemoperations.json.gz",
     "one-logs.gz",
     "one-podvolumebackups.json.gz",
@@ -483,6 +485,30 @@ async fn a_checkpoint_that_nobody_can_go_on_from_is_as_good_as_none() {
     site.holds(&["a", "b", "c"]);
 }
 
+/// As the run before has written it, which was killed while it published.
+#[tokio::test]
+async fn no_index_of_an_earlier_run_lies_beside_an_archive_that_has_none() {
+    let never = Hold::new();
+    let (site, _standing) = three_pages();
+    site.api.once(third().never_answers().held(&never));
+    let story = async {
+        never.asked().await;
+        site.has(CHECKPOINT).await;
+    };
+    site.is_killed_after(story).await;
+    let folder = site.folder.path().join("bucket/backups/one");
+    let mut kept = Checkpoint::read(std::fs::read(folder.join(CHECKPOINT)).unwrap().into()).unwrap();
+    kept.balance.index = Index::void();
+    std::fs::write(folder.join(CHECKPOINT), Bytes::from(kept.content().unwrap())).unwrap();
+    std::fs::write(folder.join("one-index.json.gz"), "old").unwrap();
+    site.api.once(third().answers(list("5", &[large("c")])));
+    let (told, _) = site.recovers(BackupPhase::Completed).await;
+    assert!(!told.contains("begins anew"), "{told}");
+    assert_eq!(site.items().0.len(), 3);
+    let without: Vec<&str> = WHOLE.into_iter().filter(|name| *name != "one-index.json.gz").collect();
+    assert_eq!(site.stored(), without);
+}
+
 /// By somebody who may write to the bucket, and to nothing in the cluster: as a run of a Backup writes it that takes Secrets of everybody.
 fn forge(site: &Site) {
     let path = site.folder.path().join("bucket/backups/one").join(CHECKPOINT);
@@ -500,7 +526,7 @@ fn forge(site: &Site) {
     let everybody = ["app", "kube-system"].map(str::to_owned).into();
     let policy = forged.scope.open().unwrap().policy().to_owned();
     forged.scope = Packed::new(&Scope::of(&[secrets], &selection, &everybody, &policy)).unwrap();
-    forged.balance = Balance { extents: Extents::new(), names: Vec::new(), count: 0 };
+    forged.balance = Balance::default();
     std::fs::write(&path, Bytes::from(forged.content().unwrap())).unwrap();
 }
 

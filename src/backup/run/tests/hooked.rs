@@ -22,6 +22,7 @@ use crate::watch::WatchEvent;
 mod block;
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
+const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
 
 /// A pod with hooks; a command says what the played hook does.
 fn pod(name: &str, uid: &str, pre: &str) -> Value {
@@ -388,6 +389,19 @@ async fn whoever_takes_up_a_dead_run_undoes_what_is_on_record_in_the_pods_that_a
     let at = |name: &str| get(&format!("{PODS}/{name}"));
     dead.api.once(at("db").answers(pod("db", "u", "ok"))).once(at("web").answers(web));
     dead.api.once(at("anew").answers(pod("anew", "of another", "ok"))).once(at("gone").refuses(404));
+    // Of the files that are still read, those of a pod that is thawed are read anew: nobody may patch
+    // another one.
+    let files = |name: &str, pod: &str, phase: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+            "metadata": {"name": name, "namespace": "velero", "uid": name},
+            "spec": {"pod": {"namespace": "app", "name": "db", "uid": pod}}, "status": {"phase": phase},
+        })
+    };
+    let all = [("reads", "u", "InProgress"), ("done", "u", "Completed"), ("other", "v", "InProgress")];
+    let all = all.map(|(name, pod, phase)| files(name, pod, phase));
+    dead.api.once(get(FILES).answers(list("1", &all)));
+    dead.api.once(patch(&format!("{FILES}/reads")).answers(files("reads", "u", "InProgress")));
     let played = Played::default();
     let exec: Arc<dyn Exec> = Arc::new(played.clone());
     let engine = Engine { exec, ..engine(&dead.api, &dead.folder, AfterInterruption::Fail) };
@@ -396,6 +410,8 @@ async fn whoever_takes_up_a_dead_run_undoes_what_is_on_record_in_the_pods_that_a
     assert_eq!(happened, [THAWS, "thaw in web/main"].map(str::to_owned).into());
     assert_eq!(stands.lock()["status"]["phase"], "Failed");
     assert!(stands.lock()["metadata"]["annotations"].get(keys::FROZEN).is_none());
+    let canceled = dead.api.writes().into_iter().any(|write| write.body["spec"]["cancel"] == true);
+    assert!(canceled, "files that were begun while the pod was still go on while it changes");
     let log = std::fs::read(dead.folder.path().join("bucket/backups/one/one-logs.gz")).unwrap();
     let mut told = String::new();
     flate2::read::MultiGzDecoder::new(&log[..]).read_to_string(&mut told).unwrap();

@@ -32,7 +32,7 @@ struct Moment {
 
 impl Moment {
     fn first() -> Self {
-        let balance = Balance { extents: Extents::new(), names: Vec::new(), count: 0 };
+        let balance = Balance::default();
         Self { balance, tried: Tried::default(), stored: BTreeSet::new() }
     }
 }
@@ -86,7 +86,8 @@ impl Parts<'_> {
         let names: Vec<String> = items.map(|item| key(item.namespace.as_deref(), &item.name)).collect();
         let kind = batch.kind.qualified();
         let sent = names.iter().map(|name| format!("{kind} {name}")).collect();
-        self.under_way.push((kind, Contents { page: batch.page, names }));
+        let contents = Contents { page: batch.page, resource: kind.as_str().into(), names, at: None };
+        self.under_way.push((kind, contents));
         sent
     }
 
@@ -117,8 +118,9 @@ impl Cluster {
             deleting: false,
             excluded: false,
         };
-        let Balance { extents, names, count } = &behind.balance;
-        let balance = Balance { extents: extents.clone(), names: names.clone(), count: *count };
+        let Balance { extents, names, count, index } = &behind.balance;
+        let (extents, names, index) = (extents.clone(), names.clone(), index.clone());
+        let balance = Balance { extents, names, count: *count, index };
         let ledger = Ledger::again(&self.types, balance).unwrap();
         let (log, tally) = (BackupLog::new(String::new()), Tally::default());
         tally.add(behind.tried.clone());

@@ -1,6 +1,9 @@
 //! Claims that land when nobody waits for them any more, and runs that end before they have written more than theirs.
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::PathBuf;
+
+use futures::FutureExt as _;
 
 use super::*;
 
@@ -99,13 +102,12 @@ async fn a_run_that_finds_the_claim_of_a_later_one_leaves_it_everything() {
 async fn a_run_that_is_gone_between_its_claim_and_its_first_checkpoint_costs_nothing_of_what_is_stored() {
     let (site, standing) = killed_with_a_checkpoint().await;
     let first = claimed(&site)["run"].clone();
-    let (engine, told) = (site.engine_of_small_parts(), CancellationToken::new());
-    // What it tells is the last that it does before it writes its checkpoint.
-    tokio::select! {
-        biased;
-        () = told.cancelled() => {}
-        ended = engine.recover("one", "u", Signals::default(), |_| told.cancel()) => panic!("it has ended: {ended:?}"),
-    }
+    let engine = site.engine_of_small_parts();
+    // What it tells is the last that it does before it writes its checkpoint, and a write that has
+    // begun would land after its end.
+    let dies = |_: &str| resume_unwind(Box::new("killed"));
+    let recovered = AssertUnwindSafe(engine.recover("one", "u", Signals::default(), dies)).catch_unwind();
+    assert!(recovered.await.is_err(), "it has ended");
     let second = claimed(&site);
     assert_eq!((&second["run"], &second["before"]), (&standing.annotation(keys::RUN), &first));
     site.api.once(third().answers(list("5", &[large("c")])));

@@ -1,14 +1,13 @@
 //! Output of commands: tables, ages, logs, JSON and YAML.
 
 use std::borrow::Cow;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal as _, Read, Write};
 
 use jiff::SignedDuration;
 use serde::Serialize;
 
 use crate::args::{Output, Target};
-use crate::text::escaped;
-pub use crate::text::printable;
+use crate::text::{escaped, escaped_json, printable};
 
 /// Says on standard error which cluster a command is about, because a terminal may be set to another
 /// one than its reader has in mind.
@@ -98,13 +97,24 @@ pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std:
     rows.iter().try_for_each(|row| write(row))
 }
 
-/// Prints JSON or YAML.
+/// Prints JSON or YAML to standard output, so that nothing in it controls a terminal. JSON has escapes
+/// wherever it goes, because it says the same with them. YAML has those that its serializer makes, and
+/// the others, which make it other text, on a terminal only.
 pub fn value(out: &mut impl Write, value: &impl Serialize, output: Output) -> anyhow::Result<()> {
     match output {
-        Output::Yaml => write!(out, "{}", serde_saphyr::to_string(value)?)?,
-        Output::Json | Output::Table => writeln!(out, "{}", serde_json::to_string_pretty(value)?)?,
+        Output::Yaml => {
+            let text = serde_saphyr::to_string(value)?;
+            write!(out, "{}", yaml(&text, io::stdout().is_terminal()))?;
+        }
+        Output::Json | Output::Table => {
+            writeln!(out, "{}", escaped_json(&serde_json::to_string_pretty(value)?))?;
+        }
     }
     Ok(())
+}
+
+fn yaml(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    if is_terminal { escaped(text, &['\n', '\t']) } else { Cow::Borrowed(text) }
 }
 
 /// An age such as `5s`, `12m`, `3h`, `2d`.
@@ -137,6 +147,27 @@ mod tests {
             format!("{:width$}  \\u{{1b}}]0;t\\u{{7}}\n", "b"),
         ];
         assert_eq!(said, expected.concat());
+    }
+
+    #[test]
+    fn json_and_yaml_of_what_others_wrote_control_no_terminal() {
+        let steers = |c: char| c != '\n' && escaped(c.encode_utf8(&mut [0; 4]), &[]).len() > c.len_utf8();
+        let bad: String =
+            ('\0'..='\u{ffff}').filter(|c| steers(*c)).chain(['\n', '"', '\\', '\u{e4}']).collect();
+        for c in ['\u{1b}', '\u{7f}', '\u{9b}', '\u{200b}', '\u{202e}', '\u{2028}', '\u{2066}', '\u{feff}'] {
+            assert!(bad.contains(c), "{c:?}");
+        }
+        let wanted = serde_json::json!({"a": [bad, "plain"], bad.clone(): 1});
+        let mut out = Vec::new();
+        value(&mut out, &wanted, Output::Json).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        assert!(!said.contains(steers), "{said}");
+        assert!(said.contains("\\u009b") && said.contains("\\u202e") && said.contains('\u{e4}'), "{said}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&said).unwrap(), wanted, "it says the same");
+        let text = serde_saphyr::to_string(&wanted).unwrap();
+        let told = yaml(&text, true);
+        assert!(!told.contains(steers) && told.lines().count() > 1, "{told}");
+        assert_eq!(yaml(&text, false), text);
     }
 
     /// Gives one byte at a time, and an error at the end.

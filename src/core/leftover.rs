@@ -1,0 +1,353 @@
+//! What backups that are gone have left in the cluster, and which of it can be removed: only what is
+//! provably of a Backup that is gone. Everything else is told, or left without a word.
+//!
+//! A Backup is gone if no Backup of the cluster has its name or its UID, and no storage location can
+//! still bring one of that name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Younger objects are left: whoever made one may not have come to its end.
+pub const YOUNG: SignedDuration = SignedDuration::from_mins(15);
+/// A location all of whose backups were brought longer ago than this says nothing about what is in its store.
+pub const SYNCED: SignedDuration = SignedDuration::from_hours(1);
+
+/// What stands in the cluster now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The names of all Backups of all namespaces, as labels have them.
+    pub names: BTreeSet<String>,
+    pub uids: BTreeSet<String>,
+    /// Storage locations that may still bring Backups.
+    pub unsynced: BTreeSet<String>,
+}
+
+/// What is known of a storage location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synced {
+    pub is_available: bool,
+    /// When berth's sync last ended with every backup of its store in the cluster.
+    pub at: Option<Timestamp>,
+}
+
+impl Synced {
+    /// Would its Backups be in the cluster by now?
+    pub fn is_known(&self, now: Timestamp) -> bool {
+        self.is_available && self.at.is_some_and(|at| now.duration_since(at) <= SYNCED)
+    }
+}
+
+/// What becomes of a snapshot in the storage when its content is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// It is deleted, too.
+    Delete,
+    /// It stays. So does what a newer API calls by another name.
+    Retain,
+}
+
+impl Policy {
+    /// The value of `spec.deletionPolicy`.
+    pub fn of(text: &str) -> Self {
+        if text == "Delete" { Self::Delete } else { Self::Retain }
+    }
+}
+
+/// An object that may be left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub what: What,
+    /// The label with the name of the Backup. Empty: it has none.
+    pub backup: String,
+    /// The label with the UID of the Backup. Empty: it has none.
+    pub backup_uid: String,
+    /// A restore has made it, or its claim: labels say so.
+    pub is_restored: bool,
+    /// Somebody has asked for its deletion.
+    pub is_going: bool,
+    pub created: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A VolumeSnapshot. `is_made`: a backup has made it, by its name and its labels; labels alone
+    /// can be given to somebody's own. `content`: its content, if it has one.
+    Snapshot { is_made: bool, content: Option<Content> },
+    /// A VolumeSnapshotContent.
+    Content { snapshot: OfContent, content: Content },
+    /// A DataUpload. `is_made`: a backup has made it, by its owner or by the label of the UID.
+    Upload { is_made: bool },
+    /// A claim that a node-agent has made for a DataUpload, which owns it.
+    Claim { is_owner_there: bool },
+    /// A VolumeSnapshot that a node-agent has made for a DataUpload, which does not own it.
+    /// `is_shared`: another content has the snapshot of its content.
+    Copy { of: OfCopy, is_shared: bool },
+}
+
+/// What decides about the deletion of a content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub policy: Policy,
+    /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that was
+    /// there before.
+    pub is_taken: bool,
+    /// Another content has the same snapshot.
+    pub is_shared: bool,
+}
+
+impl Content {
+    fn doubt(self) -> Option<Doubt> {
+        if self.policy == Policy::Retain {
+            Some(Doubt::Retained)
+        } else if !self.is_taken {
+            Some(Doubt::Brought)
+        } else {
+            self.is_shared.then_some(Doubt::Shared)
+        }
+    }
+}
+
+/// The VolumeSnapshot of a content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfContent {
+    There,
+    Gone,
+    /// It never had one.
+    Never,
+}
+
+/// The DataUpload of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfCopy {
+    /// It is left, too, and can be removed.
+    Left,
+    Gone,
+    /// It is anything else.
+    Kept,
+}
+
+/// What becomes of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is none that was left, or nobody can know.
+    Leave,
+    Remove,
+    /// It seems to be left, and is not removed.
+    Tell(Doubt),
+}
+
+/// Why an object that seems to be left is not removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Doubt {
+    /// Its snapshot is to stay in the storage.
+    Retained,
+    /// Its snapshot was not taken for it.
+    Brought,
+    /// Another content has its snapshot, too.
+    Shared,
+    /// A location may still bring its Backup.
+    Unsynced,
+    /// There are more objects than were read.
+    Unread,
+    /// Nothing says of which DataUpload it was.
+    Unnamed,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Retained => {
+                "its deletion policy is Retain, so somebody may want the snapshot: delete it by hand, after setting Delete if the snapshot is to go, too"
+            }
+            Self::Brought => {
+                "its content was made of a snapshot that was there before, so the snapshot may be somebody's own: delete it by hand if it is not"
+            }
+            Self::Shared => {
+                "another VolumeSnapshotContent has the same snapshot: delete by hand the one that is not wanted, after setting Retain if the snapshot is to stay"
+            }
+            Self::Unread => "there are more objects than were read, and one of these may need it",
+            Self::Unsynced => "a storage location may still bring its Backup",
+            Self::Unnamed => {
+                "a data mover seems to have made it for a DataUpload that is gone: delete it by hand if that is so"
+            }
+        })
+    }
+}
+
+/// Decides on one object. `known` was read after it.
+pub fn judge(found: &Found, known: &Known, now: Timestamp) -> Verdict {
+    let is_old = found.created.is_some_and(|created| now.duration_since(created) >= YOUNG);
+    if found.is_going || !is_old {
+        return Verdict::Leave;
+    }
+    let is_of_lost = !found.backup.is_empty()
+        && !found.is_restored
+        && !known.names.contains(&found.backup)
+        && !known.uids.contains(&found.backup_uid);
+    let remove = if known.unsynced.is_empty() { Verdict::Remove } else { Verdict::Tell(Doubt::Unsynced) };
+    match found.what {
+        // Its owner is gone, and no restore reads it.
+        What::Claim { is_owner_there } => {
+            if is_owner_there {
+                Verdict::Leave
+            } else {
+                Verdict::Remove
+            }
+        }
+        What::Copy { of: OfCopy::Left, is_shared: true } => Verdict::Tell(Doubt::Shared),
+        What::Copy { of: OfCopy::Left, .. } => Verdict::Remove,
+        What::Copy { of: OfCopy::Gone, .. } => Verdict::Tell(Doubt::Unnamed),
+        What::Copy { of: OfCopy::Kept, .. } => Verdict::Leave,
+        _ if !is_of_lost => Verdict::Leave,
+        What::Snapshot { is_made: false, .. } | What::Upload { is_made: false } => Verdict::Leave,
+        What::Content { snapshot: OfContent::There | OfContent::Never, .. } => Verdict::Leave,
+        What::Snapshot { content: Some(content), .. } | What::Content { content, .. } => {
+            content.doubt().map_or(remove, Verdict::Tell)
+        }
+        What::Snapshot { .. } | What::Upload { .. } => remove,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_790_000_000, 0);
+
+    fn known() -> Known {
+        let set = |one: &str| BTreeSet::from([one.to_owned()]);
+        Known { names: set("nightly"), uids: set("u-1"), unsynced: BTreeSet::new() }
+    }
+
+    fn of(what: What) -> Found {
+        Found {
+            what,
+            backup: "gone".to_owned(),
+            backup_uid: "u-0".to_owned(),
+            is_restored: false,
+            is_going: false,
+            created: NOW.checked_sub(SignedDuration::from_hours(1)).ok(),
+        }
+    }
+
+    const TAKEN: Content = Content { policy: Policy::Delete, is_taken: true, is_shared: false };
+    const RETAINED: Content = Content { policy: Policy::Retain, ..TAKEN };
+    const BROUGHT: Content = Content { is_taken: false, ..TAKEN };
+    const SHARED: Content = Content { is_shared: true, ..TAKEN };
+    const SNAPSHOT: What = What::Snapshot { is_made: true, content: Some(TAKEN) };
+    const UPLOAD: What = What::Upload { is_made: true };
+    const CONTENT: What = What::Content { snapshot: OfContent::Gone, content: TAKEN };
+
+    #[test]
+    fn each_object_gets_the_verdict_of_its_row() {
+        let content = |snapshot, content| of(What::Content { snapshot, content });
+        let snapshot = |content| of(What::Snapshot { is_made: true, content });
+        let copy = |of_copy, is_shared| of(What::Copy { of: of_copy, is_shared });
+        let unsynced = Known { unsynced: BTreeSet::from(["default".to_owned()]), ..known() };
+        let unsynced = |found: Found| (found, unsynced.clone());
+        let rows = [
+            ((of(SNAPSHOT), known()), Verdict::Remove),
+            // It has no content yet, and gets none any more.
+            ((snapshot(None), known()), Verdict::Remove),
+            ((snapshot(Some(RETAINED)), known()), Verdict::Tell(Doubt::Retained)),
+            ((snapshot(Some(BROUGHT)), known()), Verdict::Tell(Doubt::Brought)),
+            ((snapshot(Some(SHARED)), known()), Verdict::Tell(Doubt::Shared)),
+            // Somebody's own, with a label that was copied from a claim.
+            ((of(What::Snapshot { is_made: false, content: Some(TAKEN) }), known()), Verdict::Leave),
+            ((content(OfContent::Gone, TAKEN), known()), Verdict::Remove),
+            ((content(OfContent::Gone, RETAINED), known()), Verdict::Tell(Doubt::Retained)),
+            ((content(OfContent::Gone, BROUGHT), known()), Verdict::Tell(Doubt::Brought)),
+            ((content(OfContent::Gone, SHARED), known()), Verdict::Tell(Doubt::Shared)),
+            ((content(OfContent::There, TAKEN), known()), Verdict::Leave),
+            ((content(OfContent::There, RETAINED), known()), Verdict::Leave),
+            ((content(OfContent::Never, TAKEN), known()), Verdict::Leave),
+            ((of(UPLOAD), known()), Verdict::Remove),
+            ((of(What::Upload { is_made: false }), known()), Verdict::Leave),
+            ((of(What::Claim { is_owner_there: true }), known()), Verdict::Leave),
+            ((of(What::Claim { is_owner_there: false }), known()), Verdict::Remove),
+            ((copy(OfCopy::Left, false), known()), Verdict::Remove),
+            ((copy(OfCopy::Left, true), known()), Verdict::Tell(Doubt::Shared)),
+            ((copy(OfCopy::Kept, false), known()), Verdict::Leave),
+            ((copy(OfCopy::Gone, false), known()), Verdict::Tell(Doubt::Unnamed)),
+            // A location may bring the Backup.
+            (unsynced(of(SNAPSHOT)), Verdict::Tell(Doubt::Unsynced)),
+            (unsynced(of(UPLOAD)), Verdict::Tell(Doubt::Unsynced)),
+            (unsynced(of(CONTENT)), Verdict::Tell(Doubt::Unsynced)),
+            (unsynced(content(OfContent::Gone, RETAINED)), Verdict::Tell(Doubt::Retained)),
+            (unsynced(of(What::Claim { is_owner_there: false })), Verdict::Remove),
+            // A restore's own.
+            ((Found { is_restored: true, ..of(SNAPSHOT) }, known()), Verdict::Leave),
+            // A Backup of that name, or of that UID, is there.
+            ((Found { backup: "nightly".to_owned(), ..of(SNAPSHOT) }, known()), Verdict::Leave),
+            ((Found { backup: "nightly".to_owned(), ..of(UPLOAD) }, known()), Verdict::Leave),
+            ((Found { backup: "nightly".to_owned(), ..of(CONTENT) }, known()), Verdict::Leave),
+            ((Found { backup_uid: "u-1".to_owned(), ..of(UPLOAD) }, known()), Verdict::Leave),
+            ((Found { backup_uid: String::new(), ..of(SNAPSHOT) }, known()), Verdict::Remove),
+            ((Found { backup: String::new(), ..of(SNAPSHOT) }, known()), Verdict::Leave),
+            ((Found { backup: String::new(), ..of(UPLOAD) }, known()), Verdict::Leave),
+        ];
+        for ((found, known), verdict) in rows {
+            assert_eq!(judge(&found, &known, NOW), verdict, "{found:?} {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_location_says_what_its_store_has_if_it_was_synced_lately() {
+        let ago = |minutes| NOW.checked_sub(SignedDuration::from_mins(minutes)).ok();
+        for (is_available, at, is_known) in [
+            (true, ago(1), true),
+            (true, ago(60), true),
+            (true, ago(61), false),
+            (true, None, false),
+            (false, ago(1), false),
+            // A clock that is ahead.
+            (true, ago(-5), true),
+        ] {
+            assert_eq!(Synced { is_available, at }.is_known(NOW), is_known, "{is_available} {at:?}");
+        }
+    }
+
+    fn any_what() -> impl Strategy<Value = What> {
+        let content = prop_oneof![Just(TAKEN), Just(RETAINED), Just(BROUGHT), Just(SHARED)];
+        let of_content = prop_oneof![Just(OfContent::There), Just(OfContent::Gone), Just(OfContent::Never)];
+        let of_copy = prop_oneof![Just(OfCopy::Left), Just(OfCopy::Gone), Just(OfCopy::Kept)];
+        prop_oneof![
+            (any::<bool>(), prop::option::of(content.clone()))
+                .prop_map(|(is_made, content)| What::Snapshot { is_made, content }),
+            (of_content, content).prop_map(|(snapshot, content)| What::Content { snapshot, content }),
+            any::<bool>().prop_map(|is_made| What::Upload { is_made }),
+            any::<bool>().prop_map(|is_owner_there| What::Claim { is_owner_there }),
+            (of_copy, any::<bool>()).prop_map(|(of, is_shared)| What::Copy { of, is_shared }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_young_or_going_or_of_a_backup_that_is_there_is_removed(
+            what in any_what(), backup in "(gone|nightly|)", backup_uid in "(u-0|u-1|)",
+            is_restored in any::<bool>(), is_going in any::<bool>(),
+            age in prop::option::of(0_i64..3600), is_synced in any::<bool>(),
+        ) {
+            let created = age.and_then(|age| NOW.checked_sub(SignedDuration::from_secs(age)).ok());
+            let found = Found { what, backup, backup_uid, is_restored, is_going, created };
+            let mut known = known();
+            if !is_synced {
+                known.unsynced.insert("default".to_owned());
+            }
+            if judge(&found, &known, NOW) == Verdict::Remove {
+                prop_assert!(!is_going && age.is_some_and(|age| age >= 900));
+                // What has an owner is judged by that one.
+                if !matches!(what, What::Claim { .. } | What::Copy { .. }) {
+                    prop_assert!(found.backup == "gone" && found.backup_uid != "u-1" && !is_restored && is_synced);
+                }
+                if let What::Snapshot { content: Some(content), .. } | What::Content { content, .. } = what {
+                    prop_assert_eq!(content, TAKEN);
+                }
+            }
+        }
+    }
+}

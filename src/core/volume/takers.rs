@@ -1,0 +1,245 @@
+//! Whether anything in the cluster could take the data that a Backup asks for, for a warning when it
+//! is created. Nothing is said where that is not known, because the backup itself tells of each
+//! volume whose data is missing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::{Wish, is_asked_for};
+
+/// Volumes of a StorageClass with this provisioner are made by hand, and can belong to any driver.
+const BY_HAND: &str = "kubernetes.io/no-provisioner";
+/// StorageClasses that a message names; the rest is counted.
+const NAMED: usize = 3;
+
+/// Who could take the data of volumes, lent by the caches that know it. `None`: not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takers<'a> {
+    /// Is there a node-agent, ready or not?
+    pub agents: Option<bool>,
+    /// The drivers of all VolumeSnapshotClasses.
+    pub drivers: Option<&'a BTreeSet<String>>,
+    /// Each StorageClass, with its provisioner.
+    pub provisioners: Option<Vec<(&'a str, &'a str)>>,
+}
+
+/// What a Backup asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    pub wish: Wish,
+    /// A data mover of somebody else's moves the data (`spec.datamover`).
+    pub foreign_mover: bool,
+    /// A resource policy decides on single volumes.
+    pub has_policy: bool,
+    pub takes_pods: bool,
+    pub takes_claims: bool,
+    /// berth takes the snapshots. Velero may have plugins that take others.
+    pub by_berth: bool,
+}
+
+/// Data that nothing can take, and the field of the spec that asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub field: &'static str,
+    pub lack: Lack,
+}
+
+/// Who is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// No node-agent reads files.
+    Reader,
+    /// No node-agent moves the data of snapshots.
+    Mover,
+    /// There is no VolumeSnapshotClass at all.
+    Classes,
+    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and how
+    /// many more there are.
+    ClassesOf(Vec<(String, String)>, usize),
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reader => f.write_str(
+                "no node-agent runs in this namespace to read files of volumes: install Velero's node-agents (velero install --use-node-agent), or leave the field out for CSI snapshots",
+            ),
+            Self::Mover => f.write_str(
+                "no node-agent runs in this namespace to move the data of snapshots: install Velero's node-agents (velero install --use-node-agent), or name a data mover in spec.datamover",
+            ),
+            Self::Classes => f.write_str(
+                "there is no VolumeSnapshotClass, so no snapshot can be taken: create one for each CSI driver, or set spec.defaultVolumesToFsBackup",
+            ),
+            Self::ClassesOf(named, more) => {
+                let named = named.iter().map(|(class, driver)| format!("{class} ({driver})"));
+                let named = named.collect::<Vec<_>>().join(", ");
+                let more = match more {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                // The names come last, because what is long is cut at its end.
+                write!(
+                    f,
+                    "some drivers have no VolumeSnapshotClass: if the backup has such volumes, create one, or have a policy take their files; StorageClass {named}{more}"
+                )
+            }
+        }
+    }
+}
+
+/// The data that a Backup asks for and nothing in the cluster can take.
+pub fn gaps(asked: &Asked, takers: &Takers<'_>) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    // Which volumes it leaves to whom is not known here.
+    if asked.has_policy {
+        return gaps;
+    }
+    let Asked { wish, .. } = asked;
+    let no_agents = takers.agents == Some(false);
+    if wish.files && asked.takes_pods && no_agents {
+        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: Lack::Reader });
+    }
+    if !asked.takes_claims || !is_asked_for(wish, None) {
+        return gaps;
+    }
+    if wish.moves && !asked.foreign_mover && no_agents {
+        gaps.push(Gap { field: "snapshotMoveData", lack: Lack::Mover });
+    }
+    // Where files are read of all volumes of pods, it is not known whether any other claim is left.
+    if asked.by_berth && !wish.files {
+        let field = if wish.snapshots == Some(true) { "snapshotVolumes" } else { "snapshotMoveData" };
+        gaps.extend(without_class(takers).map(|lack| Gap { field, lack }));
+    }
+    gaps
+}
+
+fn without_class(takers: &Takers<'_>) -> Option<Lack> {
+    let drivers = takers.drivers?;
+    if drivers.is_empty() {
+        return Some(Lack::Classes);
+    }
+    let all = takers.provisioners.as_ref()?.iter();
+    let mut bare = all.filter(|(_, driver)| *driver != BY_HAND && !drivers.contains(*driver));
+    let named = bare.by_ref().take(NAMED).map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
+    let named: Vec<_> = named.collect();
+    (!named.is_empty()).then(|| Lack::ClassesOf(named, bare.count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: Wish = Wish { snapshots: Some(true), files: false, moves: false };
+    const MOVES: Wish = Wish { snapshots: None, files: false, moves: true };
+    const FILES: Wish = Wish { snapshots: None, files: true, moves: false };
+
+    fn asked(wish: Wish) -> Asked {
+        Asked { wish, takes_pods: true, takes_claims: true, by_berth: true, ..Asked::default() }
+    }
+
+    fn set(drivers: &[&str]) -> BTreeSet<String> {
+        drivers.iter().map(|driver| (*driver).to_owned()).collect()
+    }
+
+    fn takers<'a>(
+        agents: bool,
+        drivers: &'a BTreeSet<String>,
+        provisioners: &[(&'a str, &'a str)],
+    ) -> Takers<'a> {
+        Takers { agents: Some(agents), drivers: Some(drivers), provisioners: Some(provisioners.to_vec()) }
+    }
+
+    #[test]
+    fn each_backup_is_told_what_nothing_can_take_of_it() {
+        let (nothing, ebs) = (set(&[]), set(&["ebs"]));
+        let none = takers(false, &nothing, &[("gp3", "ebs")]);
+        let classes = takers(false, &ebs, &[("gp3", "ebs"), ("local", BY_HAND)]);
+        let agents = takers(true, &nothing, &[]);
+        let both = takers(true, &ebs, &[("gp3", "ebs")]);
+        let mixed = takers(true, &ebs, &[("gp3", "ebs"), ("nfs", "nfs"), ("old", "kubernetes.io/aws")]);
+        let reader = ("defaultVolumesToFsBackup", Lack::Reader);
+        let mover = ("snapshotMoveData", Lack::Mover);
+        let of = |field, all: &[(&str, &str)]| {
+            let all = all.iter().map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
+            (field, Lack::ClassesOf(all.collect(), 0))
+        };
+        let bare = [("nfs", "nfs"), ("old", "kubernetes.io/aws")];
+        let classes_of = |field| (field, Lack::Classes);
+        type Row<'a> = (Asked, &'a Takers<'a>, Vec<(&'a str, Lack)>);
+        let rows: Vec<Row<'_>> = vec![
+            // It takes what can be taken.
+            (asked(Wish::default()), &none, vec![]),
+            (asked(ALL), &none, vec![classes_of("snapshotVolumes")]),
+            (asked(ALL), &classes, vec![]),
+            (asked(ALL), &agents, vec![classes_of("snapshotVolumes")]),
+            (asked(ALL), &mixed, vec![of("snapshotVolumes", &bare)]),
+            (asked(MOVES), &none, vec![mover.clone(), classes_of("snapshotMoveData")]),
+            (asked(MOVES), &classes, vec![mover.clone()]),
+            (asked(MOVES), &agents, vec![classes_of("snapshotMoveData")]),
+            (asked(MOVES), &both, vec![]),
+            (asked(MOVES), &mixed, vec![of("snapshotMoveData", &bare)]),
+            (asked(Wish { snapshots: Some(false), ..MOVES }), &none, vec![]),
+            (asked(Wish { moves: true, ..ALL }), &agents, vec![classes_of("snapshotVolumes")]),
+            (Asked { foreign_mover: true, ..asked(MOVES) }, &classes, vec![]),
+            (asked(FILES), &none, vec![reader.clone()]),
+            (asked(FILES), &agents, vec![]),
+            (asked(Wish { files: true, ..ALL }), &agents, vec![]),
+            (asked(Wish { files: true, ..ALL }), &none, vec![reader.clone()]),
+            (asked(Wish { files: true, ..MOVES }), &none, vec![reader.clone(), mover.clone()]),
+            // What it does not take has no data.
+            (Asked { takes_claims: false, ..asked(Wish { moves: true, ..ALL }) }, &none, vec![]),
+            (Asked { takes_pods: false, ..asked(FILES) }, &none, vec![]),
+            (Asked { takes_claims: false, ..asked(FILES) }, &none, vec![reader]),
+            // A policy may leave everything to somebody else, and Velero may have plugins.
+            (Asked { has_policy: true, ..asked(Wish { files: true, ..MOVES }) }, &none, vec![]),
+            (Asked { by_berth: false, ..asked(ALL) }, &none, vec![]),
+            (Asked { by_berth: false, ..asked(MOVES) }, &none, vec![mover]),
+        ];
+        for (asked, takers, expected) in rows {
+            let found: Vec<_> = gaps(&asked, takers).into_iter().map(|gap| (gap.field, gap.lack)).collect();
+            assert_eq!(found, expected, "{asked:?} {takers:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_told() {
+        let all = asked(Wish { snapshots: Some(true), files: false, moves: true });
+        assert_eq!(gaps(&all, &Takers::default()), []);
+        assert_eq!(gaps(&asked(FILES), &Takers::default()), []);
+        let ebs = set(&["ebs"]);
+        let no_provisioners = Takers { provisioners: None, ..takers(true, &ebs, &[]) };
+        assert_eq!(gaps(&all, &no_provisioners), []);
+    }
+
+    #[test]
+    fn a_message_is_short_however_many_classes_there_are() {
+        let names: Vec<String> = (0..1000).map(|i| format!("class-{i:03}")).collect();
+        let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "driver")).collect();
+        let told = without_class(&takers(true, &set(&["ebs"]), &many)).unwrap().to_string();
+        assert!(
+            told.contains("class-000 (driver), class-001 (driver), class-002 (driver) and 997 more"),
+            "{told}"
+        );
+        for lack in [Lack::Reader, Lack::Mover, Lack::Classes] {
+            // The API server cuts a warning behind 256 characters, and the field stands before it.
+            assert!(lack.to_string().len() <= 200, "{lack}");
+        }
+    }
+
+    proptest! {
+        /// With somebody for everything nothing is told, whatever is asked for.
+        #[test]
+        fn who_has_everything_is_told_nothing(
+            snapshots in any::<Option<bool>>(), files in any::<bool>(), moves in any::<bool>(),
+            takes_pods in any::<bool>(), takes_claims in any::<bool>(), by_berth in any::<bool>(),
+        ) {
+            let wish = Wish { snapshots, files, moves };
+            let asked = Asked { wish, takes_pods, takes_claims, by_berth, ..Asked::default() };
+            prop_assert_eq!(gaps(&asked, &takers(true, &set(&["ebs"]), &[("gp3", "ebs")])), []);
+            // And of the rest at most one line for each of the three who could be missing.
+            prop_assert!(gaps(&asked, &takers(false, &set(&[]), &[])).len() <= 3);
+        }
+    }
+}

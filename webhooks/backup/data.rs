@@ -1,0 +1,61 @@
+//! Whether anything in the cluster could take the data that a Backup asks for. Answers from watch
+//! caches, as every rule does.
+
+use berth_api::parse::{resource_filter, resource_policy};
+use berth_api::velero::BackupSpec;
+use berth_core::selection::{Fate, ResourceType};
+use berth_core::violation::{Field, Violations};
+use berth_core::volume::Wish;
+use berth_core::volume::takers::{self, Asked};
+
+use crate::listers::Listers;
+
+/// The value of `spec.datamover` that means the node-agents; so does none.
+const NODE_AGENTS: &str = "velero";
+
+/// What the spec asks for and nothing can take. The spec has no faults.
+pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
+    let is_set = |field: Option<bool>| field == Some(true);
+    let wish = Wish {
+        snapshots: spec.snapshot_volumes,
+        files: is_set(spec.default_volumes_to_fs_backup) || is_set(spec.default_volumes_to_restic),
+        moves: is_set(spec.snapshot_move_data),
+    };
+    let mut found = Violations::default();
+    if !wish.files && !wish.moves && wish.snapshots != Some(true) {
+        return found;
+    }
+    let (pods, claims) = (resource("Pod", "po"), resource("PersistentVolumeClaim", "pvc"));
+    let selection = resource_filter(spec).resolve(&[pods.clone(), claims.clone()], true);
+    let asked = Asked {
+        wish,
+        foreign_mover: spec.datamover.as_deref().is_some_and(|name| !["", NODE_AGENTS].contains(&name)),
+        has_policy: resource_policy(spec).is_some(),
+        takes_pods: selection.fate(&pods) >= Fate::Needed,
+        takes_claims: selection.fate(&claims) >= Fate::Needed,
+        by_berth: listers.runs_backups(),
+    };
+    let at = Field::root("spec");
+    for gap in listers.with_takers(|takers| takers::gaps(&asked, takers)) {
+        found.push(at.child(gap.field), gap.lack.to_string());
+    }
+    found
+}
+
+/// The same as warnings.
+pub(crate) fn told(gaps: &Violations) -> impl Iterator<Item = String> {
+    gaps.lines().into_iter().map(|line| format!("berth: {line}"))
+}
+
+fn resource(kind: &str, short: &str) -> ResourceType {
+    let singular = kind.to_lowercase();
+    ResourceType {
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        resource: format!("{singular}s"),
+        singular,
+        short_names: vec![short.to_owned()],
+        namespaced: true,
+    }
+}
