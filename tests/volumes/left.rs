@@ -164,8 +164,10 @@ fn what_backups_that_are_gone_have_left_is_told_and_removed_when_somebody_says_s
 
     // A location that is not available says nothing of what is in its store.
     snapshot(&berth, "velero-late", "late", "Delete");
+    let file = berth.archives().join("file");
+    std::fs::write(&file, "in the way").unwrap();
     let away =
-        json!({"spec": {"objectStorage": {"bucket": "away"}, "validationFrequency": "1s"}}).to_string();
+        json!({"spec": {"config": {"path": file.join("none")}, "validationFrequency": "1s"}}).to_string();
     kubectl.run(&["patch", "bsl", "default", "-n", ns, "--type=merge", "-p", &away]).unwrap();
     wait_for("the location to be unavailable", PATIENCE, || {
         let phase = kubectl.run(&["get", "bsl", "default", "-n", ns, "-o", "jsonpath={.status.phase}"])?;
