@@ -169,7 +169,15 @@ fn note_failures() {
         std::panic::set_hook(Box::new(move |info| {
             let why = info.to_string().chars().take(LONGEST_FAILURE).collect();
             // The first one is the cause: what is dropped while a test unwinds may panic, too.
-            with_clock(|clock| clock.failure.get_or_insert(why).len());
+            let failed = with_clock(|clock| match &clock.failure {
+                Some(_) => None,
+                None => Some(format!("test {}: {}", clock.test, clock.failure.insert(why))),
+            });
+            // libtest shows what a test says at the end of the whole run, which somebody may end
+            // before. It catches what the macros print, and not this.
+            if let Some(failed) = failed.flatten() {
+                let _ = writeln!(std::io::stderr(), "{failed}");
+            }
             usual(info);
         }));
     });
