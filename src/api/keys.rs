@@ -236,7 +236,7 @@ keys! {
     pub const VOLUME_NAMESPACE: &str = "velero.io/volume-namespace";
     /// Label of a BackupRepository: the program that writes it.
     pub const REPOSITORY_TYPE: &str = "velero.io/repository-type";
-    /// Annotation of a Backup: how long a PodVolumeBackup of it may take, in place of
+    /// Annotation of a Backup: how long all its PodVolumeBackups together may take, in place of
     /// `--fs-backup-timeout`.
     pub const POD_VOLUME_TIMEOUT: &str = "velero.io/pod-volume-timeout";
     /// Annotation of a Pod: names of its volumes whose files are backed up, comma separated.

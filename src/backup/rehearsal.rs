@@ -18,7 +18,7 @@ use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::archive::Batch;
 use super::collect::{Collector, Counters, Namespace};
@@ -32,7 +32,7 @@ use super::log::BackupLog;
 use super::policy::policies_of;
 use super::prepare::{Prepared, Situation, prepare};
 use super::volumes::outcomes::{Fate, Outcomes};
-use super::volumes::{Access, Noted, Volume, of_spec, serves_snapshots};
+use super::volumes::{Access, Noted, Volume, WaitLimits, of_spec, serves_snapshots};
 use crate::client::list;
 use crate::patch::merge_into;
 
@@ -197,8 +197,7 @@ pub async fn rehearse(
         location: prepared.location.name_any(),
         run: String::new(),
         serves_snapshots: serves_snapshots(&served.types),
-        snapshot_timeout: Duration::ZERO,
-        files_timeout: Duration::ZERO,
+        limits: WaitLimits::new(Instant::now(), (None, None), Duration::ZERO).0,
         parallel_files: None,
     };
     let (volumes, jobs) = of_spec(&effective.spec, &served.types, &prepared, &log, &outcomes, access);

@@ -21,8 +21,10 @@ mod watched;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::keys::label_value;
+use berth_core::limits;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
 use berth_core::volume::class::Class;
@@ -42,7 +44,7 @@ use super::log::{About, BackupLog};
 use super::operations::{MoveData, Moved};
 use super::related::{Related, key};
 use crate::patch::digest;
-pub use access::Access;
+pub use access::{Access, WaitLimits};
 pub(super) use access::{of_spec, serves_snapshots};
 use files::{FilePod, Repository};
 use outcomes::{Fate, Outcome, Outcomes};
@@ -232,7 +234,7 @@ impl<'a> Volumes<'a> {
     /// their snapshots are ready, for which nobody waits here.
     pub async fn take_frozen(&self, claims: Vec<Planned>, pods: Vec<FilePod>) {
         let cuts = claims.into_iter().map(|planned| async move {
-            let cut = self.cut(&planned.ask).await;
+            let cut = self.cut(&planned.ask, limits::BLOCK_STILL).await;
             let under_way = planned.under_way.clone();
             // If nothing takes it the backup ends early.
             let _ = self.send(Work::Settle(Box::new(planned), cut), under_way).await;
@@ -257,7 +259,7 @@ impl<'a> Volumes<'a> {
             match work {
                 Work::Claim(planned) => {
                     let permit = cuts.acquire().await;
-                    let cut = self.cut(&planned.ask).await;
+                    let cut = self.cut(&planned.ask, Duration::MAX).await;
                     drop(permit);
                     self.store(*planned, cut, batches).await;
                 }

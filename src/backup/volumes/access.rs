@@ -11,21 +11,60 @@ use berth_core::selection::{Fate, ResourceType};
 use berth_core::volume::Wish;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::outcomes::Outcomes;
 use super::{Job, Volumes};
 use crate::backup::engine::Engine;
 use crate::backup::inputs::Cluster;
 use crate::backup::list::Lister;
-use crate::backup::log::BackupLog;
+use crate::backup::log::{About, BackupLog};
 use crate::backup::prepare::Prepared;
 use crate::backup::related::Related;
 use crate::backup::status::BackupWriter;
 
 /// `spec.csiSnapshotTimeout` of a Backup that has none.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
-/// Nothing is waited for longer, whatever a Backup says.
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// No Backup waits for longer for the data of its volumes, whatever it says, unless
+/// `--fs-backup-timeout` is longer: it has a place of the queue meanwhile.
+const LONGEST: Duration = Duration::from_secs(4 * 3600);
+
+/// How long a run waits for the data of volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitLimits {
+    /// For one snapshot.
+    pub snapshot: Duration,
+    /// After this no snapshot is waited for.
+    pub snapshots_until: Instant,
+    /// For all file-system backups together, as Velero has it.
+    pub files: Duration,
+    pub files_until: Instant,
+}
+
+impl WaitLimits {
+    /// The limits of a run that begins at `begun`. `asked`: `spec.csiSnapshotTimeout` and the
+    /// annotation [`POD_VOLUME_TIMEOUT`] of its Backup. `flag`: `--fs-backup-timeout`. The second
+    /// value names what asks for more than there is.
+    pub fn new(
+        begun: Instant,
+        (snapshot, files): (Option<Duration>, Option<Duration>),
+        flag: Duration,
+    ) -> (Self, Vec<String>) {
+        let longest = flag.max(LONGEST);
+        let asked = [("spec.csiSnapshotTimeout", snapshot), (POD_VOLUME_TIMEOUT, files)];
+        let beyond = asked.into_iter().filter(|(_, asked)| asked.is_some_and(|asked| asked > longest));
+        let told = beyond.map(|(field, _)| {
+            format!(
+                "{field} is longer than any backup waits for the data of its volumes: {} s are taken, and --fs-backup-timeout raises that",
+                longest.as_secs()
+            )
+        });
+        let snapshot = snapshot.unwrap_or(SNAPSHOT_TIMEOUT).min(longest);
+        let files = files.unwrap_or(flag).min(longest);
+        let limits = Self { snapshot, snapshots_until: begun + longest, files, files_until: begun + files };
+        (limits, told.collect())
+    }
+}
 
 /// What is needed to take the data of volumes.
 pub struct Access {
@@ -43,8 +82,7 @@ pub struct Access {
     pub run: String,
     /// The cluster has the kinds of snapshots.
     pub serves_snapshots: bool,
-    pub snapshot_timeout: Duration,
-    pub files_timeout: Duration,
+    pub limits: WaitLimits,
     /// `uploaderConfig.parallelFilesUpload`.
     pub parallel_files: Option<i64>,
 }
@@ -60,10 +98,14 @@ impl Engine {
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
     ) -> (Volumes<'a>, mpsc::Receiver<Job>) {
-        let length = |duration: GoDuration| duration.get().ok().flatten().map(|length| length.min(LONGEST));
+        let length = |duration: GoDuration| duration.get().ok().flatten();
         let annotations = record.object().annotations().clone();
-        let files_timeout = annotations.get(POD_VOLUME_TIMEOUT);
-        let files_timeout = files_timeout.and_then(|text| length(GoDuration(text.clone())));
+        let files = annotations.get(POD_VOLUME_TIMEOUT).and_then(|text| length(GoDuration(text.clone())));
+        let asked = (spec.csi_snapshot_timeout.clone().and_then(length), files);
+        let (limits, told) = WaitLimits::new(Instant::now(), asked, self.volumes.files_timeout);
+        for message in told {
+            log.warning(&About::Velero, "", &message);
+        }
         let parallel = spec.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
         let access = Access {
             client: self.client.clone(),
@@ -75,8 +117,7 @@ impl Engine {
             location: prepared.location.name_any(),
             run: run.to_owned(),
             serves_snapshots: serves_snapshots(&cluster.types),
-            snapshot_timeout: spec.csi_snapshot_timeout.clone().and_then(length).unwrap_or(SNAPSHOT_TIMEOUT),
-            files_timeout: files_timeout.unwrap_or(self.volumes.files_timeout).min(LONGEST),
+            limits,
             parallel_files: parallel.filter(|files| *files > 0),
             annotations,
         };
@@ -109,4 +150,25 @@ pub(in crate::backup) fn of_spec<'a>(
 pub(in crate::backup) fn serves_snapshots(types: &[ResourceType]) -> bool {
     let served = |related: Related| types.iter().any(|kind| related.is(kind));
     [Related::Snapshot, Related::SnapshotContent, Related::SnapshotClass].into_iter().all(served)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_backup_asks_for_holds_its_place_no_longer_than_the_controller_says() {
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        let begun = Instant::now();
+        let (usual, told) = WaitLimits::new(begun, (None, None), hours(4));
+        assert_eq!((usual.snapshot, usual.files, told.len()), (SNAPSHOT_TIMEOUT, hours(4), 0));
+        let (week, told) = WaitLimits::new(begun, (Some(hours(168)), Some(hours(168))), hours(1));
+        assert_eq!((week.snapshot, week.files), (LONGEST, LONGEST));
+        assert_eq!((week.snapshots_until, week.files_until), (begun + LONGEST, begun + LONGEST));
+        assert!(told.len() == 2 && told[0].contains("csiSnapshotTimeout"), "{told:?}");
+        let (day, told) = WaitLimits::new(begun, (Some(hours(12)), None), hours(24));
+        assert_eq!((day.snapshot, day.files_until, told.len()), (hours(12), begun + hours(24), 0));
+        let (short, _) = WaitLimits::new(begun, (None, Some(hours(1))), hours(4));
+        assert_eq!((short.files, short.files_until), (hours(1), begun + hours(1)));
+    }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys::{
-    BACKUP_NAME, BACKUP_UID, PVC_NAME, PVC_UID, REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE,
-    label_value,
+    BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, REPOSITORY_TYPE, STORAGE_LOCATION,
+    VOLUME_NAMESPACE, label_value,
 };
 use berth_api::velero::Backup;
 use berth_api::velero::mover::PodVolumeBackup;
@@ -21,7 +21,7 @@ use kube::runtime::watcher;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::clean::cancel_files_of;
 use super::outcomes::volume_of;
@@ -96,9 +96,15 @@ impl Volumes<'_> {
 
     async fn take_all_files(&self, pod: &FilePod) {
         let Some(access) = &self.access else { return };
+        let until = access.limits.files_until;
         let ready = async {
+            // Not even asked for, because it would only have to be canceled.
+            if until <= Instant::now() {
+                return Err(too_late(access));
+            }
             self.has_node_agent(access, &pod.node).await?;
-            self.repository(access, &pod.namespace).await
+            let repository = self.repository(access, &pod.namespace);
+            timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))
         };
         if let Err(why) = ready.await {
             for volume in &pod.volumes {
@@ -158,9 +164,7 @@ impl Volumes<'_> {
                 .await
         };
         let mut ended = std::pin::pin!(ended);
-        let is_late =
-            format!("its PodVolumeBackup {name} took longer than {}s", access.files_timeout.as_secs());
-        let files = match timeout(access.files_timeout, &mut ended).await {
+        let files = match timeout_at(access.limits.files_until, &mut ended).await {
             Ok(files) => files?,
             Err(_) => {
                 let api = pod_volume_backups(access);
@@ -169,7 +173,9 @@ impl Volumes<'_> {
                 match timeout(LAST, ended).await {
                     // It may have ended well in this moment.
                     Ok(files) => files?,
-                    Err(_) => return Err(is_late),
+                    Err(_) => {
+                        return Err(format!("its PodVolumeBackup {name} has not ended: {}", too_late(access)));
+                    }
                 }
             }
         };
@@ -329,6 +335,13 @@ async fn ensure_repository(access: &Access, namespace: &str) -> Result<(), Strin
         )
     };
     timeout(REPOSITORY, ready).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn too_late(access: &Access) -> String {
+    format!(
+        "all file-system backups of a Backup together may take {} s (--fs-backup-timeout, or its annotation {POD_VOLUME_TIMEOUT})",
+        access.limits.files.as_secs()
+    )
 }
 
 fn pod_volume_backups(access: &Access) -> Api<DynamicObject> {

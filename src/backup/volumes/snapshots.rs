@@ -10,6 +10,7 @@
 //! without it can be removed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, SNAPSHOT_HANDLE, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotSource, VolumeSnapshotSpec};
@@ -55,6 +56,7 @@ pub struct Cut {
     name: String,
     uid: String,
     content: String,
+    begun: Instant,
     until: Instant,
 }
 
@@ -81,14 +83,20 @@ impl Volumes<'_> {
         self.snapshots.get_or_init(start).await
     }
 
-    /// Takes a snapshot and waits until it is cut. If it is not cut in time, nothing of it stays.
-    pub(super) async fn cut(&self, ask: &Ask) -> Result<Cut, Uncut> {
+    /// Takes a snapshot and waits until it is cut, at most for `longest`. If it is not cut in time,
+    /// nothing of it stays.
+    pub(super) async fn cut(&self, ask: &Ask, longest: Duration) -> Result<Cut, Uncut> {
         let Some(access) = &self.access else {
             return Err(Uncut { why: "nothing can take it".to_owned(), attempted: false });
         };
-        let until = Instant::now() + access.snapshot_timeout;
+        let begun = Instant::now();
+        let until = (begun + access.limits.snapshot).min(access.limits.snapshots_until);
+        // Not even asked for, because it would only have to be removed again.
+        if until <= begun {
+            return Err(Uncut { why: late("cut", Duration::ZERO, None), attempted: false });
+        }
         if self.upload_of(ask).is_some() {
-            return Ok(Cut { name: String::new(), uid: String::new(), content: String::new(), until });
+            return Ok(Cut { name: String::new(), uid: String::new(), content: String::new(), begun, until });
         }
         let shown = self.shown(access).await;
         let made = self.make(access, ask).await;
@@ -111,10 +119,11 @@ impl Volumes<'_> {
                 handle.and(content).map(|content| Ok(content.clone()))
             }
         });
-        let why = match timeout_at(until, found).await {
-            Ok(Ok(content)) => return Ok(Cut { name, uid, content, until }),
+        let cut_until = until.min(begun + longest.min(access.limits.snapshot));
+        let why = match timeout_at(cut_until, found).await {
+            Ok(Ok(content)) => return Ok(Cut { name, uid, content, begun, until }),
             Ok(Err(why)) => why,
-            Err(_) => late("cut", access, fault.as_deref()),
+            Err(_) => late("cut", cut_until - begun, fault.as_deref()),
         };
         self.discard(access, &ask.namespace, &name, &uid).await;
         Err(Uncut { why, attempted: true })
@@ -174,7 +183,7 @@ impl Volumes<'_> {
         });
         let found = match timeout_at(cut.until, found).await {
             Ok(found) => found,
-            Err(_) => Err(late("ready", access, fault.as_deref())),
+            Err(_) => Err(late("ready", cut.until - cut.begun, fault.as_deref())),
         };
         let kept = match found {
             Ok((snapshot, content)) if ask.moves => Ok(taken(cut, &snapshot, &content)),
@@ -244,14 +253,14 @@ fn taken(cut: &Cut, snapshot: &Snapshot, content: &Content) -> Taken {
     }
 }
 
-fn late(what: &str, access: &Access, fault: Option<&str>) -> String {
-    let seconds = access.snapshot_timeout.as_secs();
+fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
+    let seconds = limit.as_secs();
     let fault = fault.map(|fault| {
         let fault: String = fault.chars().filter(|c| !c.is_control()).take(200).collect();
         format!("; its driver says: {fault}")
     });
     format!(
-        "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout){}",
+        "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout; less while hooks keep its pod frozen, or when all the backup's time for volumes is over: --fs-backup-timeout){}",
         fault.unwrap_or_default()
     )
 }

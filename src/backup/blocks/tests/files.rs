@@ -6,8 +6,8 @@ use berth_test_scripted::{patch, post, watch};
 use serde_json::Value;
 
 use super::*;
-use crate::backup::volumes::Access;
 use crate::backup::volumes::files::{FilePod, FileVolume};
+use crate::backup::volumes::{Access, WaitLimits};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
 const REPOSITORIES: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
@@ -24,8 +24,7 @@ pub fn access(api: &Scripted, lister: Lister) -> Access {
         location: "default".to_owned(),
         run: "r".to_owned(),
         serves_snapshots: false,
-        snapshot_timeout: Duration::from_secs(600),
-        files_timeout: Duration::from_secs(4 * 3600),
+        limits: WaitLimits::new(Instant::now(), (None, None), Duration::from_secs(4 * 3600)).0,
         parallel_files: None,
     }
 }
@@ -148,4 +147,23 @@ async fn a_pod_that_was_thawed_too_early_gets_no_files_of_an_earlier_run() {
         }
         assert_eq!(*asked.lock(), vec![json!(true); usize::from(is_spoiled)]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_files_of_all_pods_together_take_no_longer_than_those_of_a_backup_may() {
+    let site = site(&[]);
+    site.api.once(post(FILES).takes_as("8"));
+    let name = crate::backup::volumes::files::files_name("nightly", "b", "u", "data", 0);
+    site.api.once(patch(&format!("{FILES}/{name}")).answers(volume_backup(&name, "u", "Canceling")));
+    // The second pod is frozen when the time is over: its files are not even asked for.
+    let pods =
+        ["db", "web"].map(|pod| with_files(site.pod(pod, &[hook("freeze", "ok")], &[hook("thaw", "ok")])));
+    let begun = Instant::now();
+    let stored = site.run(pods.into(), 1).await;
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(4 * 3600) && took < Duration::from_secs(4 * 3600 + 120), "{took:?}");
+    assert_eq!(stored, names(["db", "web"]));
+    let told = site.log.told();
+    assert_eq!(told.iter().filter(|told| told.lasts).count(), 2, "{told:?}");
+    site.api.played().await;
 }
