@@ -177,3 +177,21 @@ async fn nobody_lets_go_of_the_lease_of_another_one_or_waits_long_for_it() {
     about(3.0, took(us.release()).await);
     assert_eq!(api.writes(), []);
 }
+
+/// Deciding may keep a thread for long, and answers to nobody meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_is_renewed_while_its_leader_is_busy() {
+    let api = Scripted::new().always(get(ONE).answers(lease("5", "us"))).always(put(ONE).takes_as("6"));
+    let duration = Duration::from_secs(6);
+    let us = Candidate::new(api.client("velero"), "velero", LEASE, "us".to_owned(), duration);
+    let kept = Arc::new(us).keep_beside();
+    let busy = tokio::spawn(async move {
+        let begun = std::time::Instant::now();
+        while api.writes().is_empty() && begun.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        api.writes().len()
+    });
+    assert!(busy.await.unwrap() > 0, "nothing was renewed for a minute");
+    assert!(!kept.is_finished());
+}

@@ -174,7 +174,10 @@ impl Volumes<'_> {
                     // It may have ended well in this moment.
                     Ok(files) => files?,
                     Err(_) => {
-                        return Err(format!("its PodVolumeBackup {name} has not ended: {}", too_late(access)));
+                        return Err(format!(
+                            "its PodVolumeBackup {name} has not ended: {}",
+                            too_late(access)
+                        ));
                     }
                 }
             }
