@@ -8,8 +8,10 @@ use anyhow::{Context as _, ensure};
 use berth_api::velero::{Backup, BackupPhase};
 use berth_test_support::kwok::Kwok;
 use berth_test_support::{Berth, ControlPlane, Options};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, AttachParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -20,11 +22,12 @@ const NAMESPACE: &str = "velero";
 const PART: &str = "200 hooks of 0.1 s, 10 workers";
 const HOOKS: usize = 200;
 const RUNS: usize = 3;
+const WORKERS: u16 = 10;
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("{PART}:");
-    let options = Options { item_block_workers: 10, ..Options::new(program, NAMESPACE) };
+    let options = Options { item_block_workers: WORKERS, ..Options::new(program, NAMESPACE) };
     let berth = Berth::start(ControlPlane::start()?, options)?;
     let kwok = Kwok::start(berth.plane(), "hooked")?;
     let client = runtime.block_on(berth.plane().client())?;
@@ -50,8 +53,35 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
             }
             report.add(PART, &format!("{what}: wall"), median(&seconds), "s", aim);
         }
+        if pods == HOOKS {
+            // No backup can be faster than the commands alone.
+            let mut seconds = Vec::new();
+            for _ in 0..RUNS {
+                seconds.push(runtime.block_on(bare(&client, namespace))?);
+            }
+            report.add(PART, "the same commands without any backup: wall", median(&seconds), "s", Aim::None);
+        }
     }
     Ok(())
+}
+
+/// The commands of the hooks, run by a client alone, as many at one time as there are workers.
+async fn bare(client: &Client, namespace: &str) -> anyhow::Result<f64> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let started = Instant::now();
+    let runs = futures::stream::iter(0..HOOKS).map(|i| {
+        let api = api.clone();
+        async move {
+            let mut process =
+                api.exec(&format!("pod-{i}"), ["sleep", "0.1"], &AttachParams::default()).await?;
+            let status = process.take_status().context("exec has no status")?.await;
+            let status = status.and_then(|status| status.status);
+            ensure!(status.as_deref() == Some("Success"), "exec in pod-{i} ended {status:?}");
+            Ok(())
+        }
+    });
+    runs.buffer_unordered(usize::from(WORKERS)).try_collect::<()>().await?;
+    Ok(started.elapsed().as_secs_f64())
 }
 
 async fn back_up(client: &Client, name: &str, namespace: &str, hooks: Option<&Value>) -> anyhow::Result<f64> {
