@@ -12,7 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use berth_api::velero::{Backup, BackupPhase};
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
@@ -50,11 +52,20 @@ fn fill(plane: &ControlPlane) {
         return;
     }
     let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    let mut objects = [FULL, BESIDE].map(namespace).to_vec();
-    objects.extend((0..OBJECTS).map(|i| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("c{i}"), "namespace": FULL}, "data": {"i": format!("{i}")}})
-    }));
-    plane.apply(objects).unwrap();
+    plane.apply([FULL, BESIDE].map(namespace).to_vec()).unwrap();
+    // kubectl creates twenty in a second.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let api: Api<ConfigMap> = Api::namespaced(runtime.block_on(plane.client()).unwrap(), FULL);
+    let creates = (0..OBJECTS).map(|i| {
+        let api = api.clone();
+        let object = json!({"metadata": {"name": format!("c{i}")}, "data": {"i": format!("{i}")}});
+        async move {
+            let object = serde_json::from_value(object).unwrap();
+            api.create(&PostParams::default(), &object).await.map(drop)
+        }
+    });
+    let created = stream::iter(creates).buffer_unordered(16).try_collect::<Vec<_>>();
+    runtime.block_on(created).unwrap();
 }
 
 fn create(berth: &Berth, objects: &[Value]) {
