@@ -22,8 +22,8 @@ fn lease(version: &str, holder: &str) -> Value {
     })
 }
 
-fn candidate(api: &Scripted, identity: &str) -> Candidate {
-    Candidate::new(api.client("velero"), "velero", LEASE, identity.to_owned(), DURATION)
+fn candidate(api: &Scripted, identity: &str) -> LeaseCandidate {
+    LeaseCandidate::new(api.client("velero"), "velero", LEASE, identity.to_owned(), DURATION)
 }
 
 /// Each answer shows a version of its own: whoever holds it lives.
@@ -183,7 +183,7 @@ async fn nobody_lets_go_of_the_lease_of_another_one_or_waits_long_for_it() {
 async fn the_lease_is_renewed_while_its_leader_is_busy() {
     let api = Scripted::new().always(get(ONE).answers(lease("5", "us"))).always(put(ONE).takes_as("6"));
     let duration = Duration::from_secs(6);
-    let us = Candidate::new(api.client("velero"), "velero", LEASE, "us".to_owned(), duration);
+    let us = LeaseCandidate::new(api.client("velero"), "velero", LEASE, "us".to_owned(), duration);
     let kept = Arc::new(us).keep_beside();
     let busy = tokio::spawn(async move {
         let begun = std::time::Instant::now();

@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::*;
 use crate::backup::volumes::files::{FilePod, FileVolume};
-use crate::backup::volumes::{Access, WaitLimits};
+use crate::backup::volumes::{VolumeAccess, WaitLimits};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
 const REPOSITORIES: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
 
-pub fn access(api: &Scripted, lister: Lister) -> Access {
-    Access {
+pub fn access(api: &Scripted, lister: Lister) -> VolumeAccess {
+    VolumeAccess {
         client: api.client("velero"),
         watches: api.client("velero"),
         lister,
@@ -67,7 +67,7 @@ fn site(there: &[Value]) -> Site {
     site
 }
 
-fn with_files(mut pod: Held) -> Held {
+fn with_files(mut pod: HeldPod) -> HeldPod {
     pod.used.files = Some(FilePod {
         namespace: "shop".to_owned(),
         name: "db".to_owned(),
