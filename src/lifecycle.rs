@@ -45,7 +45,7 @@ pub struct Lifecycle {
     pub backups: Arc<BackupCache>,
     pub metrics: BackupMetrics,
     pub schedule_metrics: ScheduleMetrics,
-    pub schedule: berth_core::schedule::Settings,
+    pub schedule: berth_core::schedule::ScheduleSettings,
     pub notes: Notes,
     /// Which controllers a Velero runs.
     pub beside: Beside,

@@ -46,7 +46,7 @@ impl<L: Clone + Eq + Hash> Followed<L> {
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ByReason {
-    /// See [`berth_core::queue::Reason::word`].
+    /// See [`berth_core::queue::QueueReason::word`].
     pub reason: &'static str,
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{MoverPhase, Refusal, Step, judge};
+use berth_core::mover::grant::{GateRefusal, MoverPhase, PhaseWrite, judge};
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
 
@@ -90,7 +90,7 @@ pub fn validate<K: Listers>(
     if !state.listers().are_granted() {
         return Ok(Verdict::allow());
     }
-    let step = Step {
+    let step = PhaseWrite {
         kind,
         from: old.as_ref().map(Incoming::phase),
         to: new.phase(),
@@ -99,8 +99,8 @@ pub fn validate<K: Listers>(
     };
     let Err(refusal) = judge(&step) else { return Ok(Verdict::allow()) };
     let reason = match refusal {
-        Refusal::Conflict => RefusalReason::Conflict,
-        Refusal::Forbidden => RefusalReason::Forbidden,
+        GateRefusal::Conflict => RefusalReason::Conflict,
+        GateRefusal::Forbidden => RefusalReason::Forbidden,
     };
     let message =
         "waits for a place (loadConcurrency.prepareQueueLength): `berth queue movers` shows for what";

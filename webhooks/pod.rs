@@ -2,7 +2,7 @@
 //! tolerations are added. A pod stays as Velero made it unless it is certain where it may run.
 
 use berth_api::mover_pod::{owner, term, toleration, write_term, write_toleration};
-use berth_core::affinity::Decision;
+use berth_core::affinity::AffinityDecision;
 use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ fn required(pod: &Pod) -> &[NodeSelectorTerm] {
     required.map_or(&[], |required| required.node_selector_terms.as_slice())
 }
 
-fn edit(pod: &Pod, decision: &Decision) -> Edit {
+fn edit(pod: &Pod, decision: &AffinityDecision) -> Edit {
     let mut edit = Edit::default();
     let spec = pod.spec.as_ref();
     let affinity = spec.and_then(|spec| spec.affinity.as_ref());

@@ -1,7 +1,7 @@
 //! Conversion of a data mover's pod from and to JSON types: its owner, node affinity and
 //! tolerations.
 
-use berth_core::affinity::{Effect, Expression, Operator, Term, Toleration};
+use berth_core::affinity::{Effect, Expression, NodeSelectorOperator, Term, Toleration};
 use berth_core::mover::MoverKind;
 use k8s_openapi::api::core::v1 as wire;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,7 +31,7 @@ pub fn owner(metadata: &ObjectMeta) -> Option<Owner> {
 /// Drops requirements with an unknown operator, because the API server admits none.
 pub fn term(term: &wire::NodeSelectorTerm) -> Term {
     let read = |one: &wire::NodeSelectorRequirement| {
-        let operator = Operator::parse(&one.operator)?;
+        let operator = NodeSelectorOperator::parse(&one.operator)?;
         Some(Expression::new(one.key.clone(), operator, one.values.clone().unwrap_or_default()))
     };
     let all = |list: &Option<Vec<_>>| list.iter().flatten().filter_map(read).collect();

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_core::queue::{FairShare, Order};
+use berth_core::queue::{FairShare, QueueOrder};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use crate::GoDuration;
 
-/// [`Order`] as JSON; durations in whole seconds.
+/// [`QueueOrder`] as JSON; durations in whole seconds.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -32,7 +32,7 @@ struct WireShare {
 ///
 /// # Errors
 /// The order cannot be written as JSON.
-pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
+pub fn to_json(order: &QueueOrder) -> Result<String, serde_json::Error> {
     serde_json::to_string(&Wire {
         priority_classes: order.classes.iter().map(|(name, start)| (name.clone(), start.as_secs())).collect(),
         fair_share: order.share.as_ref().map(|share| WireShare {
@@ -48,9 +48,9 @@ pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
 ///
 /// # Errors
 /// The text is not the output of [`to_json`].
-pub fn from_json(text: &str) -> Result<Order, serde_json::Error> {
+pub fn from_json(text: &str) -> Result<QueueOrder, serde_json::Error> {
     let wire: Wire = serde_json::from_str(text)?;
-    Ok(Order {
+    Ok(QueueOrder {
         classes: wire
             .priority_classes
             .into_iter()
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_order_survives_the_lease() -> Result<(), serde_json::Error> {
-        let order = Order {
+        let order = QueueOrder {
             classes: parse_class("high=1h").into_iter().collect(),
             share: Some(FairShare {
                 label: "team".to_owned(),
@@ -117,7 +117,7 @@ mod tests {
             }),
         };
         assert_eq!(from_json(&to_json(&order)?)?, order);
-        assert_eq!(from_json(&to_json(&Order::default())?)?, Order::default());
+        assert_eq!(from_json(&to_json(&QueueOrder::default())?)?, QueueOrder::default());
         Ok(())
     }
 }

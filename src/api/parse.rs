@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_core::glob::is_subdomain;
-use berth_core::hook::Entry;
+use berth_core::hook::HookRule;
 use berth_core::label::{Selector, check_key};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
@@ -32,7 +32,7 @@ pub struct Wanted {
     /// Key of the claim label whose value names the volume group of a claim.
     pub group_key: String,
     /// Hooks for pods.
-    pub hooks: Vec<Entry>,
+    pub hooks: Vec<HookRule>,
 }
 
 /// Parses a spec by the rules of Velero's own validation.

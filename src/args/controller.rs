@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use berth_core::schedule::{FirstRun, Settings};
+use berth_core::schedule::{FirstRun, ScheduleSettings};
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{CommonArgs, FolderArgs, HubArgs, duration, duration_or_zero};
@@ -107,12 +107,12 @@ pub struct ControllerArgs {
 }
 
 impl ControllerArgs {
-    pub fn schedule(&self) -> Settings {
+    pub fn schedule(&self) -> ScheduleSettings {
         let first_run = match self.schedule_first_run {
             ScheduleFirstRun::NextTick => FirstRun::NextTick,
             ScheduleFirstRun::AtOnce => FirstRun::AtOnce,
         };
-        Settings { first_run, skip_immediately: self.schedule_skip_immediately }
+        ScheduleSettings { first_run, skip_immediately: self.schedule_skip_immediately }
     }
 }
 

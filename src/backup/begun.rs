@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use bytes::Bytes;
 use object_store::UpdateVersion;
 
@@ -19,7 +19,7 @@ pub struct Site {
     pub location: BackupStorageLocation,
     pub layout: Layout,
     pub parts: Parts,
-    pub claim: Claim,
+    pub claim: FolderClaim,
     /// What it continues from.
     pub begun: Option<Begun>,
     /// The scope of the backup, for checkpoints, if the run writes any.

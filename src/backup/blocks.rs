@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_core::hook::{Hook, Hooks, OnError, PodId, When};
+use berth_core::hook::{Hook, HookPhase, Hooks, OnError, PodId};
 use berth_core::limits;
 use futures::StreamExt;
 use futures::future::join_all;
@@ -324,8 +324,8 @@ impl Blocks<'_> {
     /// Reports once that none of the pod's hooks can run. Returns whether the pod is stored.
     async fn refuse(&self, held: &Held, error: HookError) -> bool {
         let Hooks { pre, post, .. } = &held.hooks;
-        let first = pre.first().map(|hook| (When::Pre, hook));
-        if let Some((when, hook)) = first.or_else(|| post.first().map(|hook| (When::Post, hook))) {
+        let first = pre.first().map(|hook| (HookPhase::Pre, hook));
+        if let Some((when, hook)) = first.or_else(|| post.first().map(|hook| (HookPhase::Post, hook))) {
             let _ = self.runner.tell(when, hook, &held.id, async { Err(error) }).await;
         }
         !held.hooks.may_leave_out()
@@ -339,7 +339,7 @@ impl Blocks<'_> {
                 return before;
             }
             let run = self.run_one_before(held, hook, still, &mut before.has_begun);
-            let ran = self.runner.tell(When::Pre, hook, &held.id, run).await;
+            let ran = self.runner.tell(HookPhase::Pre, hook, &held.id, run).await;
             if let Err(error) = ran {
                 before.may_go_on |= error.may_go_on();
                 if hook.on_error == OnError::Fail {

@@ -16,7 +16,7 @@ use std::io::{BufReader, Read as _};
 
 use anyhow::{Context as _, ensure};
 use berth_core::run;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use memchr::memmem;
@@ -115,10 +115,10 @@ impl Scope {
             short_names: kind.short_names.clone(),
             namespaced: kind.namespaced,
             fate: match selection.fate(kind) {
-                Fate::Excluded => ScopedFate::Excluded,
-                Fate::Unnamed => ScopedFate::Unnamed,
-                Fate::Needed => ScopedFate::Needed,
-                Fate::Listed => ScopedFate::Listed,
+                TypeSelection::Excluded => ScopedFate::Excluded,
+                TypeSelection::Unnamed => ScopedFate::Unnamed,
+                TypeSelection::Needed => ScopedFate::Needed,
+                TypeSelection::Listed => ScopedFate::Listed,
             },
         };
         Self {
@@ -151,10 +151,10 @@ impl Scope {
     pub fn selection(&self) -> Selection {
         let fate = |(kind, scoped): (ResourceType, &ScopedType)| {
             let fate = match scoped.fate {
-                ScopedFate::Excluded => Fate::Excluded,
-                ScopedFate::Unnamed => Fate::Unnamed,
-                ScopedFate::Needed => Fate::Needed,
-                ScopedFate::Listed => Fate::Listed,
+                ScopedFate::Excluded => TypeSelection::Excluded,
+                ScopedFate::Unnamed => TypeSelection::Unnamed,
+                ScopedFate::Needed => TypeSelection::Needed,
+                ScopedFate::Listed => TypeSelection::Listed,
             };
             (kind.qualified(), fate)
         };
@@ -302,8 +302,8 @@ impl Head {
         named.ok().filter(|upload| !upload.is_empty())
     }
 
-    pub fn says(&self) -> run::Checkpoint<'_> {
-        run::Checkpoint { run: &self.run, scope: &self.scope }
+    pub fn says(&self) -> run::CheckpointIdentity<'_> {
+        run::CheckpointIdentity { run: &self.run, scope: &self.scope }
     }
 }
 

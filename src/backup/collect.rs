@@ -18,7 +18,7 @@ use berth_api::parse::Wanted;
 use berth_core::label::Selector;
 use berth_core::policy::filters::Filters;
 use berth_core::revision::Apart;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use berth_core::violation::tellable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -94,7 +94,9 @@ impl Collector<'_> {
             .types
             .iter()
             .filter(|kind| {
-                !kind.is_namespaces() && !is_movement(kind) && self.selection.fate(kind) == Fate::Listed
+                !kind.is_namespaces()
+                    && !is_movement(kind)
+                    && self.selection.fate(kind) == TypeSelection::Listed
             })
             .map(|kind| Arc::new(kind.clone()))
             .collect();

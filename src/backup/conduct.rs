@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::velero::BackupPhase;
-use berth_core::operation::Counts;
+use berth_core::operation::OperationCounts;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -148,7 +148,8 @@ impl Engine {
             return Err(failure);
         }
         let counts = log.counts();
-        let attempted = Counts { attempted: site.operations.len() as u64, ..Counts::default() };
+        let attempted =
+            OperationCounts { attempted: site.operations.len() as u64, ..OperationCounts::default() };
         let mut status = counted(&attempted);
         if let Some(hooks) = hooks {
             status["hookStatus"] = hooks;

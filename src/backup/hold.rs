@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::hook::{MARK, Pod};
 use berth_core::block::blocks;
-use berth_core::hook::{Entry, Hooks, PodId};
+use berth_core::hook::{HookRule, Hooks, PodId};
 use berth_core::limits;
 use berth_core::selection::ResourceType;
 use bytes::Bytes;
@@ -68,7 +68,7 @@ pub struct Hooked {
 
 /// Takes pods with hooks out of what is listed.
 pub struct Holder<'a> {
-    entries: &'a [Entry],
+    entries: &'a [HookRule],
     log: &'a BackupLog,
     tally: &'a Tally,
     held: mpsc::Sender<Vec<Held>>,
@@ -80,7 +80,7 @@ pub struct Holder<'a> {
 impl<'a> Holder<'a> {
     /// Also returns the channel of blocks, which ends when the holder is dropped.
     pub fn new(
-        entries: &'a [Entry],
+        entries: &'a [HookRule],
         log: &'a BackupLog,
         tally: &'a Tally,
     ) -> (Self, mpsc::Receiver<Vec<Held>>) {
@@ -290,7 +290,7 @@ mod tests {
             on_error: OnError::Continue,
             timeout: berth_core::hook::TIMEOUT,
         };
-        let entries = [Entry {
+        let entries = [HookRule {
             namespaces: NamespaceSet::new(Vec::new(), Vec::new()),
             takes_pods: true,
             selector: Selector::default(),

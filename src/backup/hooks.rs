@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_api::hook::{Pod, pods};
-use berth_core::hook::{Hook, OnError, PodId, When};
+use berth_core::hook::{Hook, HookPhase, OnError, PodId};
 use berth_core::limits;
 use berth_core::violation::tellable;
 use parking_lot::Mutex;
@@ -142,7 +142,7 @@ impl HookRunner<'_> {
         let mut failed = Vec::new();
         for hook in hooks {
             let run = self.insist(hook, pod, container);
-            if let Err(error) = self.tell(When::Post, hook, pod, run).await {
+            if let Err(error) = self.tell(HookPhase::Post, hook, pod, run).await {
                 failed.push((hook, error));
             }
         }
@@ -182,7 +182,7 @@ impl HookRunner<'_> {
     /// When the hook failed, which is logged.
     pub async fn tell(
         &self,
-        when: When,
+        when: HookPhase,
         hook: &Hook,
         pod: &PodId,
         run: impl Future<Output = Result<(), HookError>>,
@@ -195,9 +195,9 @@ impl HookRunner<'_> {
         };
         self.tally.failed.fetch_add(1, Ordering::Relaxed);
         let then = match (when, hook.on_error) {
-            (When::Pre, OnError::Fail) => "; the pod is not stored",
-            (When::Pre, OnError::Continue) => "; the pod is stored all the same",
-            (When::Post, _) => "; what it was to undo may be as it was",
+            (HookPhase::Pre, OnError::Fail) => "; the pod is not stored",
+            (HookPhase::Pre, OnError::Continue) => "; the pod is stored all the same",
+            (HookPhase::Post, _) => "; what it was to undo may be as it was",
         };
         // The command and its output are not logged, because they may hold a password.
         let why = hook.unquoted(&chain(&error));

@@ -6,7 +6,7 @@ use berth_api::parse::{self, Wanted};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
 use berth_core::run::AfterInterruption;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::selection::{ResourceType, TypeSelection};
 use berth_core::violation::Violations;
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -173,7 +173,7 @@ pub(super) fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) 
     let all = wanted.namespaces.takes_all();
     let is_listed = |namespaced| {
         let any = any(namespaced);
-        wanted.resources.resolve(std::slice::from_ref(&any), all).fate(&any) == Fate::Listed
+        wanted.resources.resolve(std::slice::from_ref(&any), all).fate(&any) == TypeSelection::Listed
     };
     let is_wanted = is_listed(true) || is_listed(false);
     let message = format!(

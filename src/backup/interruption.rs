@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_core::run::{AfterInterruption, Cause, Ended, Next, after};
+use berth_core::run::{AfterInterruption, EndedRun, RunEndCause, RunFollowUp, after};
 use kube::ResourceExt;
 use tracing::{info, warn};
 
@@ -28,13 +28,13 @@ impl Engine {
         record: &BackupWriter,
         is_resumable: bool,
         is_stuck: bool,
-    ) -> Next {
+    ) -> RunFollowUp {
         let (cause, setting) = (cause(failure), self.after_interruption);
         let may_go_on = record.runs().may_go_on();
         let is_after = record.is_after();
         // Nothing has interrupted a backup that this process completes.
         let setting = if is_after { AfterInterruption::Resume } else { setting };
-        after(&Ended { cause, may_go_on, is_resumable, is_stuck, is_after, setting })
+        after(&EndedRun { cause, may_go_on, is_resumable, is_stuck, is_after, setting })
     }
 
     /// Leaves the Backup to the run that takes it up.
@@ -72,7 +72,10 @@ impl Engine {
         let Some(mut keeper) = keeper else { return };
         // Another run would come no further.
         site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
-        if matches!(self.after(failure, record, true, site.is_stuck), Next::HandOver | Next::Resume) {
+        if matches!(
+            self.after(failure, record, true, site.is_stuck),
+            RunFollowUp::HandOver | RunFollowUp::Resume
+        ) {
             keeper.finish(LAST_PART).await;
         }
         site.is_resumable = keeper.has_one();
@@ -94,8 +97,8 @@ impl Engine {
             Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
         );
         match next {
-            Next::HandOver | Next::Resume if site.is_resumable => {}
-            Next::Restart | Next::End if !is_taken => {
+            RunFollowUp::HandOver | RunFollowUp::Resume if site.is_resumable => {}
+            RunFollowUp::Restart | RunFollowUp::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
             }
             // No checkpoint of this run names the upload.
@@ -105,7 +108,7 @@ impl Engine {
                 }
             }
         }
-        if next != Next::End {
+        if next != RunFollowUp::End {
             self.leave(record, &failure).await;
             return Ok(());
         }
@@ -129,13 +132,13 @@ impl Engine {
 }
 
 /// The cause of a failure, as far as it decides what comes next.
-fn cause(failure: &Failure) -> Cause {
+fn cause(failure: &Failure) -> RunEndCause {
     match failure {
-        Failure::Stopped => Cause::Stopped,
-        Failure::Stale | Failure::Changed { .. } => Cause::Unusable,
-        Failure::Upload(UploadError::Store(error)) if is_refused(error) => Cause::Unusable,
-        failure if failure.is_of_the_store() || failure.is_of_the_api_server() => Cause::Passing,
-        _ => Cause::Lasting,
+        Failure::Stopped => RunEndCause::Stopped,
+        Failure::Stale | Failure::Changed { .. } => RunEndCause::Unusable,
+        Failure::Upload(UploadError::Store(error)) if is_refused(error) => RunEndCause::Unusable,
+        failure if failure.is_of_the_store() || failure.is_of_the_api_server() => RunEndCause::Passing,
+        _ => RunEndCause::Lasting,
     }
 }
 

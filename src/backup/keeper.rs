@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::upload::may_write_over;
 use bytes::Bytes;
 use object_store::{Error, UpdateVersion};
@@ -77,7 +77,7 @@ pub enum KeepError {
 pub struct Keeper<'a> {
     layout: &'a Layout,
     known: Known<'a>,
-    claim: Claim,
+    claim: FolderClaim,
     scope: Packed,
     uploaded: Uploaded,
     tail: Bytes,
@@ -100,7 +100,7 @@ pub struct Keeper<'a> {
 
 impl<'a> Keeper<'a> {
     /// The keeper of a run that begins or restarts its backup.
-    pub fn new(layout: &'a Layout, known: Known<'a>, claim: &Claim, scope: Packed) -> Self {
+    pub fn new(layout: &'a Layout, known: Known<'a>, claim: &FolderClaim, scope: Packed) -> Self {
         Self {
             layout,
             known,
@@ -122,7 +122,7 @@ impl<'a> Keeper<'a> {
 
     /// The keeper of a run that continues from a checkpoint, which must be written as this run's
     /// before anything else is stored.
-    pub fn going_on(layout: &'a Layout, known: Known<'a>, claim: &Claim, begun: &Begun) -> Self {
+    pub fn going_on(layout: &'a Layout, known: Known<'a>, claim: &FolderClaim, begun: &Begun) -> Self {
         Self {
             uploaded: begun.uploaded.clone(),
             tail: begun.tail.clone(),
@@ -384,13 +384,13 @@ mod tests {
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let known = run.known(&log, &ledger);
-        let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
+        let mut keeper = Keeper::new(&layout, known, &FolderClaim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps", "secrets"]));
         // What says that there are more does not stand for any of them.
         let log = BackupLog::new("velero/b".into());
-        let keeper = Keeper::new(&layout, Known { log: &log, ..known }, &Claim::default(), scope);
+        let keeper = Keeper::new(&layout, Known { log: &log, ..known }, &FolderClaim::default(), scope);
         for i in 0..6000 {
             log.error(&About::Cluster, "configmaps", &format!("error {i}"));
         }
@@ -403,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn what_stands_there_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {
         let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
-        let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+        let claim = |run: &str| FolderClaim { run: run.to_owned(), ..FolderClaim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
         let (log, ledger, run) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Run::default());
         let known = run.known(&log, &ledger);

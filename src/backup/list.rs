@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use berth_core::revision::{Apart, Next, after_refusal};
+use berth_core::revision::{Apart, RevisionFallback, after_refusal};
 use berth_core::selection::ResourceType;
 use bytes::{Bytes, BytesMut};
 use http::Response;
@@ -164,12 +164,12 @@ impl Lister {
             };
             if let ListError::Refused(status) = &error {
                 match version.and_then(|_| after_refusal(status.code, &status.message, lagged)) {
-                    Some(Next::Again) => {
+                    Some(RevisionFallback::Again) => {
                         lagged += 1;
                         sleep(LAG).await;
                         continue;
                     }
-                    Some(Next::Latest(why)) => {
+                    Some(RevisionFallback::Latest(why)) => {
                         apart = Some(why);
                         continue;
                     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::keys::BACKUP_UID;
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::deletion::DELETION;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
@@ -37,7 +37,11 @@ pub(super) enum Earlier {
 impl Engine {
     /// Waits while a deletion is carried out that has claimed the folder for another Backup. Unless
     /// there is none, the folder may have changed since its claim was read.
-    pub(super) async fn await_deletion(&self, ours: &Claim, standing: &Claim) -> Result<Earlier, Failure> {
+    pub(super) async fn await_deletion(
+        &self,
+        ours: &FolderClaim,
+        standing: &FolderClaim,
+    ) -> Result<Earlier, Failure> {
         if !is_of_earlier(ours, standing) {
             return Ok(Earlier::None);
         }
@@ -74,7 +78,7 @@ impl Engine {
 
 /// Is the claim that of a deletion, here, for another Backup? Anybody may have written it, and its UID
 /// becomes part of a URL.
-fn is_of_earlier(ours: &Claim, standing: &Claim) -> bool {
+fn is_of_earlier(ours: &FolderClaim, standing: &FolderClaim) -> bool {
     let is_label = |c: char| c.is_ascii_alphanumeric() || c == '-';
     standing.run.starts_with(DELETION)
         && standing.cluster == ours.cluster
@@ -93,7 +97,7 @@ mod tests {
     fn only_a_deletion_here_of_another_backup_is_waited_for() {
         let claim = |namespace: &str, backup: &str, run: &str| {
             let [cluster, namespace, backup, run] = ["c", namespace, backup, run].map(str::to_owned);
-            Claim { cluster, namespace, backup, run, before: None }
+            FolderClaim { cluster, namespace, backup, run, before: None }
         };
         let ours = claim("velero", "new", "r");
         assert!(is_of_earlier(&ours, &claim("velero", "old", "deletion-1")));
@@ -104,7 +108,7 @@ mod tests {
             claim("velero", "", "deletion-1"),
             claim("velero", "a,b=c", "deletion-1"),
             claim("velero", &"x".repeat(64), "deletion-1"),
-            Claim { cluster: "away".into(), ..claim("velero", "old", "deletion-1") },
+            FolderClaim { cluster: "away".into(), ..claim("velero", "old", "deletion-1") },
         ] {
             assert!(!is_of_earlier(&ours, &standing), "{standing:?}");
         }

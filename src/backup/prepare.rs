@@ -11,7 +11,9 @@ use berth_core::glob::Glob;
 use berth_core::location::{Location, choose};
 use berth_core::policy::Policies;
 use berth_core::policy::filters::{CLUSTER, Filters};
-use berth_core::selection::{Fate, ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
+use berth_core::selection::{
+    ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection, TypeSelection,
+};
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -174,11 +176,12 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     let all_namespaces = wanted.namespaces.takes_all_but(|name| labelled.contains(name));
     let selection = wanted.resources.resolve(situation.types, all_namespaces);
     let filters = Filters::resolve(policies, situation.types, resolved.iter().map(String::as_str));
-    let is_named = |kind: &&ResourceType| filters.names(kind) && selection.fate(kind) <= Fate::Unnamed;
+    let is_named =
+        |kind: &&ResourceType| filters.names(kind) && selection.fate(kind) <= TypeSelection::Unnamed;
     let left_out = situation.types.iter().filter(is_named).map(ResourceType::qualified).collect();
     let is_taken = |entry: &str| {
         let goes_by = |kind: &ResourceType| kind.resource == entry || kind.qualified() == entry;
-        situation.types.iter().any(|kind| goes_by(kind) && selection.fate(kind) == Fate::Listed)
+        situation.types.iter().any(|kind| goes_by(kind) && selection.fate(kind) == TypeSelection::Listed)
     };
     let idle_order = wanted.ordered.keys().filter(|entry| !is_taken(entry)).cloned().collect();
     let patch = patch(situation, &wanted, location, &resolved);

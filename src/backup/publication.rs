@@ -15,8 +15,8 @@ use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_api::velero::backup::{BackupProgress, HookStatus};
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
-use berth_core::claim::{Claim, Verdict, judge};
-use berth_core::operation::Counts;
+use berth_core::claim::{FolderClaim, FolderDecision, judge};
+use berth_core::operation::OperationCounts;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -61,7 +61,7 @@ pub(super) struct Stored {
     /// The file of item operations.
     pub operations: Vec<Value>,
     /// How many operations there were, and what has become of them.
-    pub counts: Counts,
+    pub counts: OperationCounts,
     pub volumes: Data,
     /// Where in the archive the objects are.
     pub index: Index,
@@ -99,9 +99,9 @@ impl Engine {
         layout: &Layout,
         parts: &Parts,
         run: &str,
-    ) -> Result<Claim, Failure> {
+    ) -> Result<FolderClaim, Failure> {
         let cluster = self.cluster_uid().await.map_err(|error| Failure::Cluster(error.into()))?;
-        let ours = Claim {
+        let ours = FolderClaim {
             cluster: cluster.to_owned(),
             namespace: self.namespace.clone(),
             backup: record.uid().to_owned(),
@@ -121,21 +121,21 @@ impl Engine {
         found.folder.published &= !is_rest;
         let standing = &found.folder.claim;
         let replaces = match (judge(&ours, &found.folder), standing) {
-            (Verdict::Ours, _) => return Ok(ours),
-            (Verdict::Free, _) => None,
-            (Verdict::Published, _) => return Err(ClaimError::Published.into()),
-            (Verdict::IfGone, Some(claim)) => {
+            (FolderDecision::Ours, _) => return Ok(ours),
+            (FolderDecision::Free, _) => None,
+            (FolderDecision::Published, _) => return Err(ClaimError::Published.into()),
+            (FolderDecision::IfGone, Some(claim)) => {
                 if !self.is_gone(claim, layout.backup()).await? {
                     return Err(layout.taken(claim).into());
                 }
                 found.version
             }
-            (Verdict::Taken, Some(claim)) if claim.is_of_backup_of(&ours) => {
+            (FolderDecision::Taken, Some(claim)) if claim.is_of_backup_of(&ours) => {
                 self.confirm_backup(&ours, layout.backup()).await?;
                 found.version
             }
-            (Verdict::Taken, Some(claim)) => return Err(layout.taken(claim).into()),
-            (Verdict::Unclaimed | Verdict::IfGone | Verdict::Taken, _) => {
+            (FolderDecision::Taken, Some(claim)) => return Err(layout.taken(claim).into()),
+            (FolderDecision::Unclaimed | FolderDecision::IfGone | FolderDecision::Taken, _) => {
                 return Err(ClaimError::Unclaimed(layout.folder()).into());
             }
         };
@@ -159,7 +159,7 @@ impl Engine {
     pub(super) async fn claim_over(
         &self,
         layout: &Layout,
-        ours: &Claim,
+        ours: &FolderClaim,
         mut replaces: Option<UpdateVersion>,
     ) -> Result<bool, Failure> {
         let mut looks = 0;
@@ -183,7 +183,7 @@ impl Engine {
     /// Checks that the Backup is still this run's, between reading a claim and replacing it. A
     /// later run takes the Backup over before it claims the folder, so a claim that was read before
     /// this check is of no later run.
-    async fn confirm_backup(&self, ours: &Claim, name: &str) -> Result<(), Failure> {
+    async fn confirm_backup(&self, ours: &FolderClaim, name: &str) -> Result<(), Failure> {
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = self.lister().patiently("the Backup", || api.get_metadata_opt(name)).await;
         let found = found.map_err(|error| Failure::Cluster(error.into()))?;
@@ -196,7 +196,7 @@ impl Engine {
 
     /// Whether the Backup of this claim is gone. Then its run gets no permission to publish; a run
     /// that already has it checks its claim before each attempt.
-    async fn is_gone(&self, claim: &Claim, name: &str) -> Result<bool, Failure> {
+    async fn is_gone(&self, claim: &FolderClaim, name: &str) -> Result<bool, Failure> {
         // The namespace becomes part of a URL, and anybody may have written the claim.
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if claim.namespace.is_empty() || claim.namespace.len() > 63 || !claim.namespace.chars().all(is_name) {
@@ -213,7 +213,7 @@ impl Engine {
         &self,
         record: &mut BackupWriter,
         layout: &Layout,
-        claim: &Claim,
+        claim: &FolderClaim,
         log: &BackupLog,
         stored: &Stored,
         signals: &Signals,
@@ -350,7 +350,13 @@ impl Engine {
     }
 
     /// Removes what the run has stored; a failed run's log and claim stay.
-    pub(super) async fn give_up(&self, layout: &Layout, claim: &Claim, log: &BackupLog, failure: &Failure) {
+    pub(super) async fn give_up(
+        &self,
+        layout: &Layout,
+        claim: &FolderClaim,
+        log: &BackupLog,
+        failure: &Failure,
+    ) {
         let is_unwanted = match failure {
             // Another run has the backup, or the permission to publish may have been written
             // without an answer.
@@ -392,7 +398,7 @@ impl Engine {
 
 /// Removes the index that an earlier run has stored, where this one has none. It is only a hint, which
 /// is not believed of another archive, so a store that keeps it does not end the backup.
-async fn remove_index(layout: &Layout, claim: &Claim) -> Result<(), ClaimError> {
+async fn remove_index(layout: &Layout, claim: &FolderClaim) -> Result<(), ClaimError> {
     match layout.remove_index(claim).await {
         Err(ClaimError::Store(error)) => {
             let name = layout.backup();
@@ -476,7 +482,7 @@ const OPERATIONS: [&str; 3] =
     ["backupItemOperationsAttempted", "backupItemOperationsCompleted", "backupItemOperationsFailed"];
 
 /// The fields of the status that count operations; those that are 0 are absent.
-pub(super) fn counted(counts: &Counts) -> Value {
+pub(super) fn counted(counts: &OperationCounts) -> Value {
     let mut status = json!({});
     for (key, count) in OPERATIONS.into_iter().zip([counts.attempted, counts.completed, counts.failed]) {
         if count > 0 {

@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-use berth_core::reading::{Failures, Fault};
+use berth_core::reading::{Failures, ReadFault};
 use berth_core::selection::ResourceType;
 use http::{HeaderMap, header};
 use kube::core::Status;
@@ -82,17 +82,17 @@ impl ListError {
         Self::Refused(Box::new(status))
     }
 
-    pub(super) fn fault(&self) -> Fault {
+    pub(super) fn fault(&self) -> ReadFault {
         match self {
-            Self::Refused(status) => Fault::of_answer(status.code, &status.message),
-            Self::Unreachable(_) | Self::Answer(_) => Fault::Passing,
+            Self::Refused(status) => ReadFault::of_answer(status.code, &status.message),
+            Self::Unreachable(_) | Self::Answer(_) => ReadFault::Passing,
             Self::Object(_)
             | Self::TooLarge(_)
             | Self::Astray
             | Self::Request(_)
             | Self::NobodyTakes
             | Self::Gone(_)
-            | Self::Token(_) => Fault::Lasting,
+            | Self::Token(_) => ReadFault::Lasting,
         }
     }
 
@@ -200,19 +200,19 @@ impl Patience {
     pub(super) fn pause_after(&mut self, error: &kube::Error) -> Option<Duration> {
         match error {
             kube::Error::Api(status) => {
-                self.pause(Fault::of_answer(status.code, &status.message), asked(status))
+                self.pause(ReadFault::of_answer(status.code, &status.message), asked(status))
             }
-            _ => self.pause(Fault::Passing, None),
+            _ => self.pause(ReadFault::Passing, None),
         }
     }
 
-    fn pause(&mut self, fault: Fault, asked: Option<Duration>) -> Option<Duration> {
+    fn pause(&mut self, fault: ReadFault, asked: Option<Duration>) -> Option<Duration> {
         let now = Instant::now();
-        if self.is_last && fault != Fault::Throttled {
+        if self.is_last && fault != ReadFault::Throttled {
             return None;
         }
         let first = *self.first.get_or_insert(now);
-        if fault != Fault::Throttled {
+        if fault != ReadFault::Throttled {
             self.first_unthrottled.get_or_insert(now);
         }
         let failures = Failures {
@@ -232,7 +232,7 @@ impl Patience {
 
     /// Grants one more attempt, once, if the error may pass. The caller then probes the API server.
     pub(super) fn takes_last(&mut self, error: &ListError) -> bool {
-        error.fault() != Fault::Lasting && !std::mem::replace(&mut self.is_last, true)
+        error.fault() != ReadFault::Lasting && !std::mem::replace(&mut self.is_last, true)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::policy::filters::Filters;
 use berth_core::run::{Recovery, Why};
 use jiff::Timestamp;
@@ -433,7 +433,7 @@ impl Engine {
             site.claim = self.claim(record, location, layout, parts, &scene.ours.run).await?;
             return Ok(log);
         }
-        let ours = Claim { before, ..scene.ours.clone() };
+        let ours = FolderClaim { before, ..scene.ours.clone() };
         self.claim_over(&site.layout, &ours, scene.found.version.clone()).await?;
         site.claim = ours;
         if site.begun.is_none() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::parse;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::hook::{Hook, When};
+use berth_core::hook::{Hook, HookPhase};
 use berth_core::policy::Policies;
 use berth_core::violation::Violations;
 use bytes::Bytes;
@@ -58,7 +58,7 @@ const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 pub struct PlannedHook {
     /// Namespace, slash, pod.
     pub pod: String,
-    pub when: When,
+    pub when: HookPhase,
     pub hook: Arc<Hook>,
     pub container: Option<String>,
 }
@@ -124,7 +124,7 @@ impl Counted {
     }
 
     fn hooks(&mut self, held: &Held) {
-        let all = [(When::Pre, &held.hooks.pre), (When::Post, &held.hooks.post)];
+        let all = [(HookPhase::Pre, &held.hooks.pre), (HookPhase::Post, &held.hooks.post)];
         for (when, hook) in
             all.into_iter().flat_map(|(when, hooks)| hooks.iter().map(move |hook| (when, hook)))
         {

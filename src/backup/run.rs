@@ -1,7 +1,7 @@
 //! One backup, from ReadyToStart to its end.
 
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::run::Next;
+use berth_core::run::RunFollowUp;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
@@ -102,7 +102,7 @@ impl Engine {
         let site = match signals.bound(claim).await {
             Ok(site) => site,
             Err(Failure::Deleted) => return Err(WriteError::Gone),
-            Err(failure) if self.after(&failure, record, false, false) != Next::End => {
+            Err(failure) if self.after(&failure, record, false, false) != RunFollowUp::End => {
                 self.leave(record, &failure).await;
                 return Ok(());
             }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, FINALIZATION, FINALIZATIONS, Glance, is_due};
-use berth_core::places::{Candidate, choose};
-use berth_core::queue::{Entry, Phase, View, may_run};
+use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, OperationCounts, is_due};
+use berth_core::places::{PlaceCandidate, choose};
+use berth_core::queue::{QueueEntry, QueuePhase, QueueView, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -51,7 +51,7 @@ impl Runner {
 
     /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
     /// be running in pods that another backup would take.
-    fn view(&self, running: &HashMap<String, Run>) -> View {
+    fn view(&self, running: &HashMap<String, Run>) -> QueueView {
         let mut view = self.store.view(None, Timestamp::now());
         let gone = running.iter().filter(|(uid, run)| !self.store.is_there(&run.name, uid));
         view.backups.extend(gone.filter_map(|(_, run)| run.entry.clone()));
@@ -112,9 +112,9 @@ impl Runner {
             }
         }
         // The others are looked at again when one of them has ended.
-        let candidates: Vec<Candidate<'_>> = to_complete
+        let candidates: Vec<PlaceCandidate<'_>> = to_complete
             .iter()
-            .map(|(after, unseen)| Candidate { location: &after.location, unseen: *unseen })
+            .map(|(after, unseen)| PlaceCandidate { location: &after.location, unseen: *unseen })
             .collect();
         let taken: Vec<&str> = running.values().filter_map(|run| run.completes_in.as_deref()).collect();
         let chosen = choose(&candidates, &taken, FINALIZATIONS);
@@ -184,7 +184,7 @@ impl Runner {
                 // A Backup that is InProgress and has no run here was left by a leader that is
                 // gone, by a run whose store failed, or by a run that panicked. It keeps its slot
                 // and its namespaces, and is run again or ended.
-                for item in self.store.in_phase(Phase::InProgress) {
+                for item in self.store.in_phase(QueuePhase::InProgress) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
@@ -212,7 +212,7 @@ impl Runner {
                 }
             }
             if !self.stop.is_cancelled() {
-                for item in self.store.in_phase(Phase::ReadyToStart) {
+                for item in self.store.in_phase(QueuePhase::ReadyToStart) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
@@ -307,7 +307,7 @@ impl WriteReporter {
 
     /// Tells of a Backup that has begun to wait for its operations, or waits no more.
     fn tell_operations(&self, backup: &Backup) {
-        let Counts { attempted, completed, failed } = backup.operations();
+        let OperationCounts { attempted, completed, failed } = backup.operations();
         let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
         match Stage::of(backup.phase().as_str()) {
             Some(Stage::Waiting) if completed + failed == 0 => {
@@ -378,7 +378,7 @@ fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
 struct Run {
     name: String,
     /// The entry as it was when the run began. None of a Backup that has left the queue.
-    entry: Option<Arc<Entry>>,
+    entry: Option<Arc<QueueEntry>>,
     signals: Signals,
     /// Where it completes a Backup whose operations have ended.
     completes_in: Option<String>,

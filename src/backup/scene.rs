@@ -1,7 +1,7 @@
 //! What a dead run has left in its location.
 
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::run::{self, AfterInterruption, Interrupted, Recovery, recover};
 use kube::api::Api;
 use object_store::UpdateVersion;
@@ -24,13 +24,13 @@ pub(super) struct Scene {
     /// it may kill the process.
     pub(super) checkpoint: Option<Head>,
     /// The claim of the run that has taken the backup over.
-    pub(super) ours: Claim,
+    pub(super) ours: FolderClaim,
     pub(super) recovery: Recovery,
 }
 
 impl Scene {
     /// The claim of the dead run.
-    pub(super) fn earlier(&self) -> Option<&Claim> {
+    pub(super) fn earlier(&self) -> Option<&FolderClaim> {
         self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
     }
 
@@ -64,7 +64,7 @@ impl Scene {
         };
         // It may be another checkpoint by now.
         let digest = checkpoint.scope.digest();
-        let says = run::Checkpoint { run: &checkpoint.run, scope: &digest };
+        let says = run::CheckpointIdentity { run: &checkpoint.run, scope: &digest };
         let is_believed = self.earlier().is_some_and(|claim| says.is_believed(claim, record.scope()));
         Ok(Some((checkpoint, version)).filter(|_| is_believed))
     }
@@ -92,7 +92,7 @@ impl Engine {
         let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
         let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
         let found = layout.look().await?;
-        let ours = Claim {
+        let ours = FolderClaim {
             cluster: self.cluster_uid().await?.to_owned(),
             namespace: self.namespace.clone(),
             backup: record.uid().to_owned(),

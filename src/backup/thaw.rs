@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::BackupPhase;
-use berth_core::hook::{Entry, PodId, read_frozen, write_frozen};
+use berth_core::hook::{HookRule, PodId, read_frozen, write_frozen};
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
 use futures::StreamExt;
@@ -98,7 +98,7 @@ impl Engine {
 
 /// Runs the hooks after a pod that a dead run left, as the pod is now. `false`: the pod could not
 /// be reached, which may pass.
-async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
+async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[HookRule]) -> bool {
     info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
     runner.log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
     let found = read_pod(lister, pod).await.and_then(|found| {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
@@ -57,14 +57,14 @@ pub struct Upload {
     pub staged: Arc<OnceLock<Staged>>,
     /// The claim under which the archive is stored, checked before the archive becomes visible.
     /// Tests do without.
-    pub claimed: Option<(Layout, Claim)>,
+    pub claimed: Option<(Layout, FolderClaim)>,
 }
 
 /// What completing the archive needs.
 struct Target {
     store: Arc<DynObjectStore>,
     path: Path,
-    claimed: Option<(Layout, Claim)>,
+    claimed: Option<(Layout, FolderClaim)>,
 }
 
 impl Target {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::upload::may_abort;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -49,7 +49,7 @@ impl Engine {
     /// as the folder has the claim `claim`; no run can continue from its checkpoint afterwards.
     /// `own`: the upload of the run that ends. If this fails, the bucket keeps parts that cost
     /// money.
-    pub(super) async fn clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) {
+    pub(super) async fn clear(&self, place: Place<'_>, claim: &FolderClaim, own: Option<&Staged>) {
         let name = place.layout.backup();
         let cleared = timeout(PATIENCE, self.try_clear(place, claim, own)).await;
         let Err(error) = cleared.unwrap_or_else(|_| Err(anyhow!("the store did not answer in time"))) else {
@@ -65,7 +65,12 @@ impl Engine {
         warn!(%name, error = format!("{error:#}"), "could not abort the uploads of a run: the bucket may keep their parts");
     }
 
-    async fn try_clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) -> anyhow::Result<()> {
+    async fn try_clear(
+        &self,
+        place: Place<'_>,
+        claim: &FolderClaim,
+        own: Option<&Staged>,
+    ) -> anyhow::Result<()> {
         let Place { layout, parts, .. } = place;
         let start = layout.void_checkpoint(claim, HEAD).await?;
         // Also one of an older berth, from which no run continues.
@@ -85,7 +90,7 @@ impl Engine {
     ///
     /// # Errors
     /// When another run has the folder by now, or the store refuses.
-    pub(super) async fn sweep(&self, place: Place<'_>, claim: &Claim) -> anyhow::Result<()> {
+    pub(super) async fn sweep(&self, place: Place<'_>, claim: &FolderClaim) -> anyhow::Result<()> {
         let Place { location, layout, .. } = place;
         let mut keys = vec![(layout.archive(), None), (layout.checkpoint_path(), None)];
         if place.is_taken_over {

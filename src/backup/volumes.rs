@@ -25,8 +25,8 @@ use std::sync::Arc;
 use berth_api::keys::label_value;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
-use berth_core::volume::class::Class;
-use berth_core::volume::{Lack, Wish};
+use berth_core::volume::class::SnapshotClass;
+use berth_core::volume::{UnstorableReason, VolumeOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
@@ -82,7 +82,7 @@ impl<M: MoveData> MoveLater for M {
 
 /// The data of one run's volumes.
 pub struct Volumes<'a> {
-    wish: Wish,
+    wish: VolumeOptions,
     policies: Vec<VolumePolicy>,
     /// Label of claims of which a group snapshot should be taken.
     group_key: String,
@@ -93,7 +93,7 @@ pub struct Volumes<'a> {
     access: Option<Access>,
     mover: Option<&'a dyn MoveLater>,
     seen: Mutex<Seen>,
-    classes: OnceCell<Vec<Class>>,
+    classes: OnceCell<Vec<SnapshotClass>>,
     snapshots: OnceCell<Watched<Snapshots>>,
     files: OnceCell<Watched<Shown<Files>>>,
     /// Nodes with a node-agent.
@@ -114,8 +114,8 @@ struct Seen {
     /// What is known of the volumes that have passed.
     traits: BTreeMap<String, VolumeTraits>,
     /// Claims without data, by reason: those that were asked for, and those that were not.
-    asked: BTreeMap<Lack, Vec<String>>,
-    unasked: BTreeMap<Lack, Vec<String>>,
+    asked: BTreeMap<UnstorableReason, Vec<String>>,
+    unasked: BTreeMap<UnstorableReason, Vec<String>>,
     /// Claims that ask for a group snapshot, by namespace and group.
     grouped: BTreeMap<String, Vec<String>>,
     lost: usize,
@@ -148,7 +148,7 @@ pub struct Planned {
 impl<'a> Volumes<'a> {
     /// Also returns the jobs, for [`Volumes::run`].
     pub fn new(
-        wish: Wish,
+        wish: VolumeOptions,
         policies: Vec<VolumePolicy>,
         (group_key, takes_claims): (String, bool),
         log: &'a BackupLog,
@@ -188,7 +188,7 @@ impl<'a> Volumes<'a> {
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
     ) -> (Self, mpsc::Receiver<Job>) {
-        Self::new(Wish::default(), policies, (String::new(), true), log, outcomes, None)
+        Self::new(VolumeOptions::default(), policies, (String::new(), true), log, outcomes, None)
     }
 
     /// Moves the data of snapshots by `mover`.

@@ -12,7 +12,8 @@ use anyhow::{Context as _, anyhow};
 use berth_api::keys::{ALL_BROUGHT, BACKUP_NAME, BACKUP_UID, RESTORE_NAME, RESTORE_UID, label_value};
 use berth_api::velero::{Backup, BackupStorageLocation, DataUpload};
 use berth_core::leftover::{
-    Content, Doubt, Found, Known, OfContent, OfCopy, Policy, Synced, Verdict, What, judge,
+    Doubt, ExistingBackups, LeftoverCandidate, LeftoverDecision, LeftoverKind, LocationSync, OfContent,
+    OfCopy, Policy, SnapshotContent, judge,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -178,7 +179,8 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
     ];
     let unread = is_unread.into_iter().filter(|(_, is_cut)| *is_cut).map(|(kind, _)| kind).collect();
     let (names, uids): (BTreeSet<_>, Vec<_>) = backups.all.into_iter().unzip();
-    let mut known = Known { names, uids: uids.into_iter().flatten().collect(), unsynced: unsynced.clone() };
+    let mut known =
+        ExistingBackups { names, uids: uids.into_iter().flatten().collect(), unsynced: unsynced.clone() };
     // No store tells of what it has.
     if locations.all.is_empty() {
         known.unsynced.insert(String::new());
@@ -265,11 +267,11 @@ pub async fn remove(cluster: &Cluster, before: &Left, now: Left) -> Vec<Leftover
 pub const REMOVED: &str = "removed";
 
 impl Leftover {
-    fn of(object: &DynamicObject, kind: &'static str, verdict: Verdict) -> Option<Self> {
+    fn of(object: &DynamicObject, kind: &'static str, verdict: LeftoverDecision) -> Option<Self> {
         let doubt = match verdict {
-            Verdict::Leave => return None,
-            Verdict::Remove => None,
-            Verdict::Tell(doubt) => Some(doubt),
+            LeftoverDecision::Leave => return None,
+            LeftoverDecision::Remove => None,
+            LeftoverDecision::Tell(doubt) => Some(doubt),
         };
         Some(Self {
             kind,
@@ -330,57 +332,57 @@ struct Objects<'a> {
 impl Objects<'_> {
     /// DataUploads come first, because their node-agents clear up behind them; claims before the
     /// copies that they are made from.
-    fn judge(&self, known: &Known, now: Timestamp) -> Vec<Leftover> {
-        let decide = |object: &DynamicObject, kind: &'static str, what: What| match judge(
+    fn judge(&self, known: &ExistingBackups, now: Timestamp) -> Vec<Leftover> {
+        let decide = |object: &DynamicObject, kind: &'static str, what: LeftoverKind| match judge(
             &found(object, what, now),
             known,
             now,
         ) {
-            Verdict::Remove if self.may_be_needed(kind) => Verdict::Tell(Doubt::Unread),
+            LeftoverDecision::Remove if self.may_be_needed(kind) => LeftoverDecision::Tell(Doubt::Unread),
             verdict => verdict,
         };
         let mut left = Vec::new();
-        let mut uploads: HashMap<String, Verdict> = HashMap::new();
+        let mut uploads: HashMap<String, LeftoverDecision> = HashMap::new();
         for upload in &self.uploads {
             let is_made = upload.labels().contains_key(BACKUP_UID) || owner(upload, BACKUP).is_some();
-            let verdict = decide(upload, UPLOAD, What::Upload { is_made });
+            let verdict = decide(upload, UPLOAD, LeftoverKind::Upload { is_made });
             uploads.insert(upload.name_any(), verdict);
             left.extend(Leftover::of(upload, UPLOAD, verdict));
         }
         let uids: BTreeSet<String> = self.uploads.iter().filter_map(kube::ResourceExt::uid).collect();
         for claim in &self.claims {
             let Some(upload) = owner(claim, UPLOAD) else { continue };
-            let verdict = decide(claim, CLAIM, What::Claim { is_owner_there: uids.contains(upload) });
+            let verdict = decide(claim, CLAIM, LeftoverKind::Claim { is_owner_there: uids.contains(upload) });
             left.extend(Leftover::of(claim, CLAIM, verdict));
         }
         let mut handles: HashMap<(&str, &str), usize> = HashMap::new();
         for handle in self.contents.iter().filter_map(handle) {
             *handles.entry(handle).or_default() += 1;
         }
-        let traits = |content: &DynamicObject| Content {
+        let traits = |content: &DynamicObject| SnapshotContent {
             policy: Policy::of(text(content, POLICY)),
             is_taken: !text(content, OF_VOLUME).is_empty() && text(content, OF_HANDLE).is_empty(),
             is_shared: handle(content).is_some_and(|handle| handles.get(&handle).is_some_and(|all| *all > 1)),
         };
-        let by_snapshot: HashMap<&str, Content> =
+        let by_snapshot: HashMap<&str, SnapshotContent> =
             self.contents.iter().map(|content| (text(content, SNAPSHOT_UID), traits(content))).collect();
         let (mut copies, mut own) = (Vec::new(), Vec::new());
         for snapshot in &self.snapshots {
             let content = snapshot.uid().and_then(|uid| by_snapshot.get(uid.as_str()).copied());
             if self.is_copy(snapshot) {
                 let of = match uploads.get(&snapshot.name_any()) {
-                    Some(Verdict::Remove) => OfCopy::Left,
+                    Some(LeftoverDecision::Remove) => OfCopy::Left,
                     Some(_) => OfCopy::Kept,
                     None => OfCopy::Gone,
                 };
                 let is_shared = content.is_some_and(|content| content.is_shared);
-                let verdict = decide(snapshot, SNAPSHOT, What::Copy { of, is_shared });
+                let verdict = decide(snapshot, SNAPSHOT, LeftoverKind::Copy { of, is_shared });
                 copies.extend(Leftover::of(snapshot, SNAPSHOT, verdict));
                 continue;
             }
             let is_made =
                 snapshot.name_any().starts_with(MADE) && snapshot.labels().contains_key(BACKUP_NAME);
-            let verdict = decide(snapshot, SNAPSHOT, What::Snapshot { is_made, content });
+            let verdict = decide(snapshot, SNAPSHOT, LeftoverKind::Snapshot { is_made, content });
             own.extend(Leftover::of(snapshot, SNAPSHOT, verdict));
         }
         left.extend(copies);
@@ -392,7 +394,8 @@ impl Objects<'_> {
                 uid if there.contains(uid) => OfContent::There,
                 _ => OfContent::Gone,
             };
-            let verdict = decide(content, CONTENT, What::Content { snapshot, content: traits(content) });
+            let verdict =
+                decide(content, CONTENT, LeftoverKind::Content { snapshot, content: traits(content) });
             left.extend(Leftover::of(content, CONTENT, verdict));
         }
         left
@@ -417,8 +420,8 @@ impl Objects<'_> {
     }
 }
 
-fn found(object: &DynamicObject, what: What, now: Timestamp) -> Found {
-    Found {
+fn found(object: &DynamicObject, what: LeftoverKind, now: Timestamp) -> LeftoverCandidate {
+    LeftoverCandidate {
         what,
         backup: label(object, BACKUP_NAME),
         backup_uid: label(object, BACKUP_UID),
@@ -493,8 +496,8 @@ fn owner<'o>(object: &'o DynamicObject, kind: &str) -> Option<&'o String> {
     object.owner_references().iter().find(|owner| owner.kind == kind).map(|owner| &owner.uid)
 }
 
-fn synced(location: &DynamicObject) -> Synced {
-    Synced {
+fn synced(location: &DynamicObject) -> LocationSync {
+    LocationSync {
         is_available: text(location, PHASE) == "Available",
         at: location.annotations().get(ALL_BROUGHT).and_then(|at| at.parse().ok()),
     }
@@ -548,7 +551,7 @@ async fn list(api: &Api<DynamicObject>, absent: Absent) -> anyhow::Result<Read<D
     read(async |params: &ListParams| api.list(params).await, absent, MOST, kept).await
 }
 
-async fn locations(client: &Client) -> anyhow::Result<Read<(String, Synced)>> {
+async fn locations(client: &Client) -> anyhow::Result<Read<(String, LocationSync)>> {
     let api = dynamic::<BackupStorageLocation>(client, None);
     let ask = async |params: &ListParams| api.list(params).await;
     read(ask, Absent::Fault, MOST, |location: DynamicObject| {
@@ -660,9 +663,9 @@ mod tests {
         let twice = objects.contents.iter_mut().find(|one| one.name_any() == "of-twice").unwrap();
         twice.data[HANDLE] = json!("h-2");
         let set = |one: &str| BTreeSet::from([one.to_owned()]);
-        let mut known = Known { names: set("here"), uids: set("u-1"), unsynced: BTreeSet::new() };
+        let mut known = ExistingBackups { names: set("here"), uids: set("u-1"), unsynced: BTreeSet::new() };
         let now: Timestamp = "2026-09-21T11:00:00Z".parse().unwrap();
-        let told = |objects: &Objects<'_>, known: &Known, now| -> Vec<(String, Option<Doubt>)> {
+        let told = |objects: &Objects<'_>, known: &ExistingBackups, now| -> Vec<(String, Option<Doubt>)> {
             objects.judge(known, now).into_iter().map(|one| (one.title(), one.doubt)).collect()
         };
         let expected = [

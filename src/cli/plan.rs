@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::hook::{OnError, When};
+use berth_core::hook::{HookPhase, OnError};
 use jiff::SignedDuration;
 use serde::Serialize;
 use serde_json::Value;
@@ -284,8 +284,8 @@ fn hook(one: &PlannedHook) -> OfHook {
     OfHook {
         pod: one.pod.clone(),
         when: match one.when {
-            When::Pre => "pre",
-            When::Post => "post",
+            HookPhase::Pre => "pre",
+            HookPhase::Post => "post",
         },
         name: one.hook.name.clone(),
         container: one.container.clone(),

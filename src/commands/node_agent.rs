@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use berth_core::affinity::{Binding, Cluster, Coverage, Named, Operation, System, Toleration, cover};
+use berth_core::affinity::{
+    Coverage, CoverageInput, MoverOperation, NodeSample, System, Toleration, VolumeBindingMode, cover,
+};
 use serde::Serialize;
 
 use super::queue::{configmap, lease};
@@ -186,20 +188,24 @@ fn rows(
     fleet: &State,
     agent_tolerations: &[Toleration],
     class: &str,
-    binding: Binding,
+    binding: VolumeBindingMode,
     systems: &[System],
 ) -> Vec<Row> {
     let config = &fleet.configuration.config;
-    let cluster = Cluster {
+    let cluster = CoverageInput {
         rules: &config.load_affinity,
         toleration_rules: &config.load_tolerations,
         agent_tolerations,
         nodes: &fleet.nodes,
     };
     let mapped_class = config.mapped_class(class);
-    let backup =
-        Operation::Backup { claim_class: None, mapped_class, source_class: Some(class), topology: Some(&[]) };
-    let restore = Operation::Restore {
+    let backup = MoverOperation::Backup {
+        claim_class: None,
+        mapped_class,
+        source_class: Some(class),
+        topology: Some(&[]),
+    };
+    let restore = MoverOperation::Restore {
         class: Some(class),
         binding,
         ignore_delay_binding: config.ignore_delay_binding,
@@ -233,7 +239,7 @@ fn with_agent(fleet: &State) -> Vec<String> {
 /// The first few names.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 3;
-    Named { names: names.iter().take(SHOWN).cloned().collect(), count: names.len() }.to_string()
+    NodeSample { names: names.iter().take(SHOWN).cloned().collect(), count: names.len() }.to_string()
 }
 
 #[cfg(test)]
@@ -258,8 +264,8 @@ mod tests {
             fleet.nodes.put_agent(name, true);
         }
         let class = |binding| Class { provisioner: String::new(), binding, reclaim: ReclaimPolicy::Delete };
-        fleet.classes.insert("fast".to_owned(), class(Binding::Immediate));
-        fleet.classes.insert("slow".to_owned(), class(Binding::WaitForFirstConsumer));
+        fleet.classes.insert("fast".to_owned(), class(VolumeBindingMode::Immediate));
+        fleet.classes.insert("slow".to_owned(), class(VolumeBindingMode::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
         fleet.configuration = match parse(&data) {
             Ok(parsed) => Configuration {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::queue::Order;
+use berth_core::queue::QueueOrder;
 use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
@@ -163,7 +163,7 @@ impl Here {
             );
             return annotate(&api, name, wish.key(), &value).await;
         }
-        let Some(entry) = entry(&found, &Order::default()) else {
+        let Some(entry) = entry(&found, &QueueOrder::default()) else {
             bail!("Backup {name} has ended already ({})", found.phase().as_str());
         };
         if entry.phase.is_running() && wish != Wish::Release {

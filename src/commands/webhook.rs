@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use berth_api::node_agent::ReclaimPolicy;
 use berth_certs::{ClientAuthority, CurrentKey};
-use berth_core::affinity::{Decision, Finding};
+use berth_core::affinity::{AffinityDecision, AffinityFinding};
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover;
-use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::queue::{Band, QueueEntry, QueueOrder, QueueView};
 use berth_core::schedule::preview::Others;
 use berth_core::violation::tellable;
 use berth_core::volume::takers::Takers;
@@ -79,11 +79,11 @@ impl MoverListers for Shared {
         &self,
         mover: &MoverRef<'_>,
         pod: &PodConstraints,
-    ) -> impl Future<Output = Result<Option<Decision>, String>> + Send {
+    ) -> impl Future<Output = Result<Option<AffinityDecision>, String>> + Send {
         self.0.placing.decide(mover, pod)
     }
 
-    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding) {
+    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
         let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
         let about = reference(&self.0.namespace, &about);
         self.0.events.tell_about(What::Placement, about, finding.to_string());
@@ -143,7 +143,7 @@ impl Listers for Shared {
         self.0.executor == Executor::Berth
     }
 
-    fn queue(&self, newcomer: &Entry, now: Timestamp) -> View {
+    fn queue(&self, newcomer: &QueueEntry, now: Timestamp) -> QueueView {
         self.0.store.view_facing(newcomer, now, ESTIMATE_MOST)
     }
 
@@ -163,11 +163,11 @@ impl Listers for Shared {
         self.0.store.locations_changed()
     }
 
-    fn order(&self) -> &Order {
+    fn order(&self) -> &QueueOrder {
         &self.0.store.settings().order
     }
 
-    fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>> {
+    fn expected_start(&self, view: &QueueView, uid: &str, now: Timestamp) -> Option<Band<Timestamp>> {
         let of = |index: usize| view.backups.get(index).is_some_and(|entry| entry.uid == uid);
         let expected = self.0.store.expectations(view, now, ESTIMATE_MOST);
         expected.into_iter().find(|e| of(e.backup))?.start

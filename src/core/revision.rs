@@ -76,7 +76,7 @@ impl Apart {
 
 /// What follows from a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum RevisionFallback {
     /// Repeat the same request a moment later.
     Again,
     /// Request the current state instead.
@@ -85,15 +85,15 @@ pub enum Next {
 
 /// What to do when a list at a revision is refused; `None` if the refusal has another cause, as far
 /// as it says. `lagged`: how often the request was repeated because of [`Apart::Behind`].
-pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<Next> {
+pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<RevisionFallback> {
     let is_behind = message.contains("Too large resource version")
         // Older API servers pass on the message of etcd.
         || message.contains("required revision is a future revision");
     match code {
-        410 => Some(Next::Latest(Apart::Expired)),
-        500..=599 if is_behind && lagged < BEHIND => Some(Next::Again),
-        500..=599 if is_behind => Some(Next::Latest(Apart::Behind)),
-        400 | 422 => Some(Next::Latest(Apart::Refused)),
+        410 => Some(RevisionFallback::Latest(Apart::Expired)),
+        500..=599 if is_behind && lagged < BEHIND => Some(RevisionFallback::Again),
+        500..=599 if is_behind => Some(RevisionFallback::Latest(Apart::Behind)),
+        400 | 422 => Some(RevisionFallback::Latest(Apart::Refused)),
         _ => None,
     }
 }
@@ -145,15 +145,15 @@ mod tests {
                 410,
                 "The resourceVersion for the provided list is too old.",
                 0,
-                Some(Next::Latest(Apart::Expired)),
+                Some(RevisionFallback::Latest(Apart::Expired)),
             ),
-            (504, large, 0, Some(Next::Again)),
-            (504, large, 1, Some(Next::Again)),
-            (504, large, 2, Some(Next::Latest(Apart::Behind))),
-            (500, future, 2, Some(Next::Latest(Apart::Behind))),
+            (504, large, 0, Some(RevisionFallback::Again)),
+            (504, large, 1, Some(RevisionFallback::Again)),
+            (504, large, 2, Some(RevisionFallback::Latest(Apart::Behind))),
+            (500, future, 2, Some(RevisionFallback::Latest(Apart::Behind))),
             (504, "the server was unable to return a response in the time allotted", 0, None),
-            (422, "resourceVersionMatch: Forbidden", 0, Some(Next::Latest(Apart::Refused))),
-            (400, "invalid resource version", 0, Some(Next::Latest(Apart::Refused))),
+            (422, "resourceVersionMatch: Forbidden", 0, Some(RevisionFallback::Latest(Apart::Refused))),
+            (400, "invalid resource version", 0, Some(RevisionFallback::Latest(Apart::Refused))),
             (403, "no", 0, None),
             (429, "Too large resource version", 0, None),
             (500, "conversion webhook failed", 0, None),

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
-use berth_core::deletion::{Task, Waiting, plan};
-use berth_core::places::{Candidate, choose};
+use berth_core::deletion::{PendingDeletionRequest, RequestTask, plan};
+use berth_core::places::{PlaceCandidate, choose};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -115,32 +115,35 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
         for known in [&mut begun, &mut tried] {
             known.retain(|uid, _| present.contains(uid.as_str()));
         }
-        let waiting: Vec<Waiting<'_>> = all.iter().map(|request| waiting(request)).collect();
+        let waiting: Vec<PendingDeletionRequest<'_>> = all.iter().map(|request| waiting(request)).collect();
         let named: HashMap<&str, &Arc<DeleteBackupRequest>> =
             all.iter().filter_map(|request| Some((request.metadata.name.as_deref()?, request))).collect();
         let mut to_carry = Vec::new();
         for task in plan(&waiting, Timestamp::now()) {
             let of = |name: &str| named.get(name).copied();
             match task {
-                Task::Remove(name) if removing.len() < REMOVALS && !removing.contains(name) => {
+                RequestTask::Remove(name) if removing.len() < REMOVALS && !removing.contains(name) => {
                     if let Some(request) = of(name) {
                         removing.insert(name.to_owned());
                         under_way.push(remove(lifecycle, Arc::clone(request)).boxed());
                     }
                 }
-                Task::CarryOut(name) => {
+                RequestTask::CarryOut(name) => {
                     let Some(request) = of(name) else { continue };
                     let uid = request.uid().unwrap_or_default();
                     if !resting.contains_key(&uid) && !backups.contains_key(&request.spec.backup_name) {
                         to_carry.push((Arc::clone(request), uid, location_of(lifecycle, request)));
                     }
                 }
-                Task::Remove(_) => {}
+                RequestTask::Remove(_) => {}
             }
         }
-        let candidates: Vec<Candidate<'_>> = to_carry
+        let candidates: Vec<PlaceCandidate<'_>> = to_carry
             .iter()
-            .map(|(_, uid, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
+            .map(|(_, uid, location)| PlaceCandidate {
+                location,
+                unseen: tried.get(uid).map(Instant::elapsed),
+            })
             .collect();
         let taken: Vec<&str> = backups.values().map(String::as_str).collect();
         for index in choose(&candidates, &taken, AT_ONCE) {
@@ -188,9 +191,9 @@ fn location_of(lifecycle: &Lifecycle, request: &DeleteBackupRequest) -> String {
     recorded.or_else(known).unwrap_or_default()
 }
 
-fn waiting(request: &DeleteBackupRequest) -> Waiting<'_> {
+fn waiting(request: &DeleteBackupRequest) -> PendingDeletionRequest<'_> {
     let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    Waiting {
+    PendingDeletionRequest {
         name: request.metadata.name.as_deref().unwrap_or_default(),
         backup: &request.spec.backup_name,
         created,

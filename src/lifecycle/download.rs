@@ -17,7 +17,7 @@ use berth_api::velero::download_request::DownloadRequest;
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
-use berth_core::download::{File, INDEX, Request, Step, VALID};
+use berth_core::download::{DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
 use berth_core::location::DEFAULT_LOCATION;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -88,7 +88,7 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                 continue;
             }
             let step = seen(&request).next(now);
-            if let Step::Leave { until } = step {
+            if let DownloadStep::Leave { until } = step {
                 pause = pause.min(until.duration_since(now).unsigned_abs());
                 continue;
             }
@@ -99,9 +99,9 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             let is_first = told.insert(uid.clone());
             let work = async move {
                 match step {
-                    Step::Answer => answer(lifecycle, &request, now, is_first).await,
-                    Step::Remove => remove(lifecycle, &request).await,
-                    Step::Leave { .. } => {}
+                    DownloadStep::Answer => answer(lifecycle, &request, now, is_first).await,
+                    DownloadStep::Remove => remove(lifecycle, &request).await,
+                    DownloadStep::Leave { .. } => {}
                 }
                 uid
             };
@@ -118,10 +118,10 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
     }
 }
 
-fn seen(request: &DownloadRequest) -> Request {
+fn seen(request: &DownloadRequest) -> DownloadRequestState {
     let status = request.status.as_ref();
     let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    Request {
+    DownloadRequestState {
         created,
         is_processed: status.and_then(|status| status.phase) == Some(Phase::Processed),
         expiration: status.and_then(|status| status.expiration.as_ref()).map(|time| time.0),
@@ -180,22 +180,22 @@ fn reference(request: &DownloadRequest) -> ObjectReference {
     request.object_ref(&())
 }
 
-fn file(kind: Kind) -> File {
+fn file(kind: Kind) -> DownloadFile {
     match kind {
-        Kind::BackupLog => File::BackupLog,
-        Kind::BackupContents => File::BackupContents,
-        Kind::BackupVolumeSnapshots => File::BackupVolumeSnapshots,
-        Kind::BackupItemOperations => File::BackupItemOperations,
-        Kind::BackupResourceList => File::BackupResourceList,
-        Kind::BackupResults => File::BackupResults,
-        Kind::RestoreLog => File::RestoreLog,
-        Kind::RestoreResults => File::RestoreResults,
-        Kind::RestoreResourceList => File::RestoreResourceList,
-        Kind::RestoreItemOperations => File::RestoreItemOperations,
-        Kind::CsiBackupVolumeSnapshots => File::CsiVolumeSnapshots,
-        Kind::CsiBackupVolumeSnapshotContents => File::CsiVolumeSnapshotContents,
-        Kind::BackupVolumeInfos => File::BackupVolumeInfos,
-        Kind::RestoreVolumeInfo => File::RestoreVolumeInfo,
+        Kind::BackupLog => DownloadFile::BackupLog,
+        Kind::BackupContents => DownloadFile::BackupContents,
+        Kind::BackupVolumeSnapshots => DownloadFile::BackupVolumeSnapshots,
+        Kind::BackupItemOperations => DownloadFile::BackupItemOperations,
+        Kind::BackupResourceList => DownloadFile::BackupResourceList,
+        Kind::BackupResults => DownloadFile::BackupResults,
+        Kind::RestoreLog => DownloadFile::RestoreLog,
+        Kind::RestoreResults => DownloadFile::RestoreResults,
+        Kind::RestoreResourceList => DownloadFile::RestoreResourceList,
+        Kind::RestoreItemOperations => DownloadFile::RestoreItemOperations,
+        Kind::CsiBackupVolumeSnapshots => DownloadFile::CsiVolumeSnapshots,
+        Kind::CsiBackupVolumeSnapshotContents => DownloadFile::CsiVolumeSnapshotContents,
+        Kind::BackupVolumeInfos => DownloadFile::BackupVolumeInfos,
+        Kind::RestoreVolumeInfo => DownloadFile::RestoreVolumeInfo,
     }
 }
 
@@ -203,7 +203,7 @@ fn file(kind: Kind) -> File {
 async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) -> anyhow::Result<String> {
     let target = &request.spec.target;
     let file = match request.annotations().get(keys::DOWNLOAD).map(String::as_str) {
-        Some(INDEX) if target.kind == Kind::BackupContents => File::BackupIndex,
+        Some(INDEX) if target.kind == Kind::BackupContents => DownloadFile::BackupIndex,
         _ => file(target.kind),
     };
     let key = file.key(&target.name).context("spec.target.name: no object has such a name")?;

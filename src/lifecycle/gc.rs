@@ -10,7 +10,9 @@ use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackup
 use berth_api::velero::schedule::history_of;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
 use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
-use berth_core::retention::{Candidate, History, Location, Verdict, judge, look_again, relabel};
+use berth_core::retention::{
+    ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, judge, look_again, relabel,
+};
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -106,10 +108,10 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     let kept = list_as(client, namespace, |backup| Some(keep(backup))).await;
     let kept = kept.map_err(|error| anyhow!(chain(&error))).context("failed to list the Backups")?.items;
     let histories = histories(lifecycle, &kept).await?;
-    let candidates: Vec<Candidate<'_>> =
+    let candidates: Vec<ExpiryCandidate<'_>> =
         kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &histories)).collect();
     let mut verdicts = judge(&candidates, now);
-    if verdicts.contains(&Verdict::Delete) {
+    if verdicts.contains(&RetentionDecision::Delete) {
         // The clock of this node may be ahead, and what is deleted is gone.
         let told = api_server_time(lifecycle).await?;
         if told < now {
@@ -117,7 +119,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         }
     }
     let room = UNDER_WAY.saturating_sub(under_way);
-    let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == Verdict::Delete).collect();
+    let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == RetentionDecision::Delete).collect();
     let labels = (0..kept.len()).filter_map(|i| Some((i, relabel(&candidates[i], verdicts[i])?)));
     let labelling = stream::iter(labels)
         .for_each_concurrent(AT_ONCE, |(i, value)| label(lifecycle, &kept[i], value, verdicts[i]));
@@ -129,7 +131,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
 }
 
 /// The limits of the Schedules that are there, by UID, if any Backup is of one.
-async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashMap<String, History>> {
+async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashMap<String, HistoryLimits>> {
     if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
         return Ok(HashMap::new());
     }
@@ -140,7 +142,7 @@ async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashM
     };
     let history = |schedule: &Schedule| {
         let history = history_of(schedule.annotations(), &mut Violations::default());
-        (history != History::default()).then(|| Some((schedule.uid()?, history)))?
+        (history != HistoryLimits::default()).then(|| Some((schedule.uid()?, history)))?
     };
     Ok(schedules.iter().filter_map(history).collect())
 }
@@ -182,24 +184,24 @@ fn candidate<'a>(
     backup: &'a Kept,
     locations: &[Known],
     asked_for: &HashSet<&str>,
-    histories: &HashMap<String, History>,
-) -> Candidate<'a> {
+    histories: &HashMap<String, HistoryLimits>,
+) -> ExpiryCandidate<'a> {
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     let found = match backup.location.as_str() {
         "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),
         wanted => locations.iter().find(|location| location.name == wanted),
     };
     let location = match found {
-        None => Location::Missing,
-        Some(location) if location.read_only => Location::ReadOnly,
-        Some(location) if location.unavailable.is_some() => Location::Unavailable,
-        Some(_) => Location::Usable,
+        None => RetentionLocation::Missing,
+        Some(location) if location.read_only => RetentionLocation::ReadOnly,
+        Some(location) if location.unavailable.is_some() => RetentionLocation::Unavailable,
+        Some(_) => RetentionLocation::Usable,
     };
     let label =
         |key: &str| backup.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
     let annotations = backup.metadata.annotations.as_ref();
     let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
-    Candidate {
+    ExpiryCandidate {
         name,
         phase: backup.phase,
         expiration: backup.expiration,
@@ -217,14 +219,19 @@ fn candidate<'a>(
 }
 
 /// Writes the label `velero.io/gc-failure`, or removes it.
-async fn label(lifecycle: &Lifecycle, backup: &Kept, value: Option<&'static str>, verdict: Verdict) {
+async fn label(
+    lifecycle: &Lifecycle,
+    backup: &Kept,
+    value: Option<&'static str>,
+    verdict: RetentionDecision,
+) {
     let api: Api<Backup> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     let uid = backup.metadata.uid.as_deref();
     let change = json!({"metadata": {"labels": {keys::GC_FAILURE: value}}});
     match patch_metadata(&api, Write::to(name).uid(uid), change).await {
         Answer::Written(_) => {
-            if let (Verdict::Blocked(_), Some(value)) = (verdict, value) {
+            if let (RetentionDecision::Blocked(_), Some(value)) = (verdict, value) {
                 warn!(%name, failure = value, "an expired Backup cannot be deleted");
                 let note = format!(
                     "expired, and not deleted: {value}: its location {} is gone, read-only or unavailable",

@@ -9,7 +9,7 @@ use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::backup_namespaces;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::sync::{Size, Standing, Standings};
+use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
@@ -86,9 +86,9 @@ impl KnownBackup {
         self.namespaces.as_ref().map_or(0, |set| set.weight())
     }
 
-    fn standing(&self, location: &str, label: &str) -> Standing {
+    fn standing(&self, location: &str, label: &str) -> ClusterBackup {
         let is_stored = matches!(self.phase, BackupPhase::Completed | BackupPhase::PartiallyFailed);
-        Standing {
+        ClusterBackup {
             uid: self.uid.clone(),
             is_here: self.location == location && self.label == label,
             // One that somebody keeps stays, because its copy from the store would lack the hold.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
-use berth_core::queue::Phase;
-use berth_core::schedule::{self as core, Settings, Skipped, Step};
+use berth_core::queue::QueuePhase;
+use berth_core::schedule::{self as core, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -77,7 +77,7 @@ impl Versioned for Item {
 }
 
 /// Name and phase of the Backups that have not ended, by the UID of the Schedule that made them.
-type Unfinished = HashMap<String, Vec<(String, Phase)>>;
+type Unfinished = HashMap<String, Vec<(String, QueuePhase)>>;
 
 /// What is left after all Schedules have been looked at.
 struct Rest {
@@ -113,7 +113,7 @@ struct Scheduler {
     backups: Api<Backup>,
     store: Arc<BackupCache>,
     cache: Shared<Cache<String, Item>>,
-    settings: Settings,
+    settings: ScheduleSettings,
     events: Events,
     metrics: ScheduleMetrics,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -183,11 +183,11 @@ impl Scheduler {
                 continue;
             }
             match self.decide(&item.schedule, &unfinished, now) {
-                Step::Wait(next) => {
+                ScheduleStep::Wait(next) => {
                     let pause = next.map(|next| next.duration_since(now).unsigned_abs());
                     rest.pause = rest.pause.min(pause.unwrap_or(PERIOD));
                 }
-                Step::Postpone => rest.postponed = true,
+                ScheduleStep::Postpone => rest.postponed = true,
                 _ => due.push(item),
             }
         }
@@ -222,14 +222,14 @@ impl Scheduler {
         Rest { pause: Duration::ZERO, ..rest }
     }
 
-    fn decide(&self, schedule: &core::Schedule, unfinished: &Unfinished, now: Timestamp) -> Step {
+    fn decide(&self, schedule: &core::Schedule, unfinished: &Unfinished, now: Timestamp) -> ScheduleStep {
         let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
-        let own: Vec<(&str, Phase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
+        let own: Vec<(&str, QueuePhase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
         schedule.decide(self.settings, &own, now)
     }
 
     fn unfinished(&self) -> Unfinished {
-        let phases = [Phase::New, Phase::Queued, Phase::ReadyToStart, Phase::InProgress];
+        let phases = [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress];
         let mut all = Unfinished::new();
         for item in phases.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
             let entry = &item.entry;
@@ -263,10 +263,10 @@ impl Scheduler {
         let (schedule, now) = (found.decided(), (self.clock)());
         let at = |at: Timestamp| json!(Time(at));
         let change = match self.decide(&schedule, unfinished, now) {
-            Step::Wait(_) | Step::Postpone if self.seen(&found) => return Done::Yes,
+            ScheduleStep::Wait(_) | ScheduleStep::Postpone if self.seen(&found) => return Done::Yes,
             // Another Schedule of that name, which the watch has not shown yet.
-            Step::Wait(_) | Step::Postpone => return Done::Failed,
-            Step::Show => {
+            ScheduleStep::Wait(_) | ScheduleStep::Postpone => return Done::Failed,
+            ScheduleStep::Show => {
                 let (phase, errors) = found.validity();
                 if !errors.is_empty() {
                     warn!(schedule = name, ?phase, errors = errors.join("; "), "the Schedule has faults");
@@ -274,27 +274,27 @@ impl Scheduler {
                 let errors = Some(errors).filter(|errors| !errors.is_empty());
                 json!({"status": {"phase": phase, "validationErrors": errors}})
             }
-            Step::SkipNow => {
+            ScheduleStep::SkipNow => {
                 info!(schedule = name, "skips what is due now, because spec.skipImmediately says so");
                 json!({"spec": {"skipImmediately": false}, "status": {"lastSkipped": at(now)}})
             }
-            Step::Mend => {
+            ScheduleStep::Mend => {
                 warn!(schedule = name, "the status is in the future: writing the present time in its place");
                 let mend = |last: Option<Timestamp>| last.map(|last| at(last.min(now)));
                 let (backup, skipped) = (mend(schedule.last_backup), mend(schedule.last_skipped));
                 json!({"status": {"lastBackup": backup, "lastSkipped": skipped}})
             }
-            Step::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
+            ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
                 Some(change) => change,
                 None => return Done::Failed,
             },
-            Step::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
-            Step::Skip(tick, why) => self.skip(&found, tick, why),
+            ScheduleStep::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
+            ScheduleStep::Skip(tick, why) => self.skip(&found, tick, why),
         };
         Done::Write(Box::new(found), change)
     }
 
-    fn skip(&self, schedule: &Schedule, tick: Timestamp, why: Skipped) -> Value {
+    fn skip(&self, schedule: &Schedule, tick: Timestamp, why: SkipReason) -> Value {
         let note = format!("no backup of {tick}: {}", why.why());
         info!(schedule = %schedule.name_any(), %tick, why = why.why(), "skipped a time");
         self.events.tell_about(What::TimeSkipped, schedule.object_ref(&()), note);

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys;
-use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Patience, Plan, Recover, View, plan};
+use berth_core::mover::grant::{
+    GrantPlan, GrantView, LedgerWrite, Limits, Mover, NodeAgentTimeouts, Recover, plan,
+};
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::json;
@@ -50,7 +52,7 @@ const GATHER: Duration = Duration::from_millis(5);
 pub struct Granting {
     pub clients: Clients,
     pub namespace: String,
-    pub patience: Patience,
+    pub patience: NodeAgentTimeouts,
     pub signs: Signs,
     pub fleet: Arc<NodeCache>,
     pub events: Events,
@@ -199,9 +201,9 @@ impl Granting {
         }
     }
 
-    fn view(&self, items: &[Item], ledger: &Ledger, since: Timestamp) -> View {
+    fn view(&self, items: &[Item], ledger: &Ledger, since: Timestamp) -> GrantView {
         let (agents, node_labels) = self.fleet.read(State::carriers);
-        View {
+        GrantView {
             movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
             agents,
             node_labels,
@@ -326,7 +328,7 @@ impl Granting {
     }
 
     /// Reports each waiting data mover once.
-    fn tell(&self, view: &View, decided: &Plan, told: &mut HashSet<String>) {
+    fn tell(&self, view: &GrantView, decided: &GrantPlan, told: &mut HashSet<String>) {
         self.metrics.waiting.set(i64::try_from(decided.waiting.len()).unwrap_or(i64::MAX));
         let holds =
             view.movers.iter().filter(|mover| !mover.third_party && mover.phase.holds_place()).count();

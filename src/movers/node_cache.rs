@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use berth_api::node_agent::ReclaimPolicy;
-use berth_core::affinity::{Binding, Effect, Node, Nodes, Taint};
+use berth_core::affinity::{Effect, Node, Nodes, Taint, VolumeBindingMode};
 use berth_core::mover::grant;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
@@ -49,7 +49,7 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub struct Class {
     pub provisioner: String,
-    pub binding: Binding,
+    pub binding: VolumeBindingMode,
     pub reclaim: ReclaimPolicy,
 }
 
@@ -87,8 +87,10 @@ impl State {
     }
 
     /// The agents by node, in the form that grants need, and the labels of those nodes.
-    pub fn carriers(&self) -> (HashMap<String, grant::Agent>, HashMap<String, BTreeMap<String, String>>) {
-        let mut agents: HashMap<String, grant::Agent> = HashMap::new();
+    pub fn carriers(
+        &self,
+    ) -> (HashMap<String, grant::NodeAgentState>, HashMap<String, BTreeMap<String, String>>) {
+        let mut agents: HashMap<String, grant::NodeAgentState> = HashMap::new();
         for agent in self.agents.values() {
             let known = agents.entry(agent.node.clone()).or_default();
             known.ready |= agent.ready;
@@ -269,8 +271,8 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
 
 pub(super) fn class(class: StorageClass) -> (String, Class) {
     let binding = match class.volume_binding_mode.as_deref() {
-        Some("WaitForFirstConsumer") => Binding::WaitForFirstConsumer,
-        _ => Binding::Immediate,
+        Some("WaitForFirstConsumer") => VolumeBindingMode::WaitForFirstConsumer,
+        _ => VolumeBindingMode::Immediate,
     };
     let reclaim = match class.reclaim_policy.as_deref() {
         Some("Retain") => ReclaimPolicy::Retain,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::location::{self, Location};
 use berth_core::queue::{
-    Entry, Expectation, History, Order, Phase, Run, Use, View, depends_on_all, expect, handicaps,
+    CompletedRun, Expectation, QueueEntry, QueueOrder, QueuePhase, QueueView, RunHistory, Use,
+    depends_on_all, expect, handicaps,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher;
@@ -26,7 +27,7 @@ struct State {
     /// Those that wait or run, by name.
     backups: Cache<String, Item, Known>,
     /// Runs that ended well, by the name of the Backup.
-    ended: HashMap<String, Run>,
+    ended: HashMap<String, CompletedRun>,
     /// Those that wait for operations, or have to be completed, by name.
     after: Cache<String, After>,
     /// Those of them that were deleted, until somebody asks.
@@ -62,7 +63,7 @@ impl Marks {
 pub struct Settings {
     /// `--concurrent-backups`.
     pub slots: usize,
-    pub order: Order,
+    pub order: QueueOrder,
 }
 
 /// Readers take a snapshot; [`BackupCache::changed`] wakes the loops that act on it.
@@ -215,7 +216,7 @@ impl BackupCache {
     }
 
     /// Frozen; `stopped` says why nothing can start at all.
-    pub fn view(&self, stopped: Option<String>, now: Timestamp) -> View {
+    pub fn view(&self, stopped: Option<String>, now: Timestamp) -> QueueView {
         let mut view = self.frame(stopped, now);
         view.backups = self.state.read().standing(&view);
         view
@@ -223,7 +224,7 @@ impl BackupCache {
 
     /// A view for the answer to one newcomer: if there are more than `few` Backups, without those
     /// that do not change the answer.
-    pub fn view_facing(&self, newcomer: &Entry, now: Timestamp, few: usize) -> View {
+    pub fn view_facing(&self, newcomer: &QueueEntry, now: Timestamp, few: usize) -> QueueView {
         let mut view = self.frame(None, now);
         {
             let state = self.state.read();
@@ -240,13 +241,13 @@ impl BackupCache {
     }
 
     /// A view without Backups.
-    fn frame(&self, stopped: Option<String>, now: Timestamp) -> View {
+    fn frame(&self, stopped: Option<String>, now: Timestamp) -> QueueView {
         let Settings { slots, order } = &self.settings;
         let handicaps = match &order.share {
             Some(share) => handicaps(self.state.read().uses(share.workers, now), share, now),
             None => HashMap::new(),
         };
-        View {
+        QueueView {
             slots: *slots,
             order: order.clone(),
             handicaps,
@@ -254,17 +255,17 @@ impl BackupCache {
             stopped,
             unwritable: self.refusals.out_of_line(),
             failures: self.refusals.failures(),
-            ..View::default()
+            ..QueueView::default()
         }
     }
 
     /// Estimates for the backups of this view, where similar runs are known. Empty if there are
     /// more than `most`, because the caller waits for the answer.
-    pub fn expectations(&self, view: &View, now: Timestamp, most: usize) -> Vec<Expectation> {
+    pub fn expectations(&self, view: &QueueView, now: Timestamp, most: usize) -> Vec<Expectation> {
         if view.backups.len() + view.others > most {
             return Vec::new();
         }
-        expect(view, &History::new(self.state.read().ended.values()), now, most)
+        expect(view, &RunHistory::new(self.state.read().ended.values()), now, most)
     }
 
     pub fn get(&self, name: &str) -> Option<Item> {
@@ -276,7 +277,7 @@ impl BackupCache {
         self.state.read().marks.known.contains(&mark)
     }
 
-    pub fn in_phase(&self, phase: Phase) -> Vec<Item> {
+    pub fn in_phase(&self, phase: QueuePhase) -> Vec<Item> {
         self.state.read().backups.values().filter(|item| item.entry.phase == phase).cloned().collect()
     }
 }
@@ -316,7 +317,7 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
 }
 
 impl State {
-    fn standing(&self, view: &View) -> Vec<Arc<Entry>> {
+    fn standing(&self, view: &QueueView) -> Vec<Arc<QueueEntry>> {
         let entries = self.backups.values().map(|item| &item.entry);
         entries.filter(|entry| !view.is_stuck(entry)).cloned().collect()
     }
@@ -330,7 +331,7 @@ impl State {
         };
         let ended =
             self.ended.values().filter_map(move |run| Some(used(run.tenant.as_ref()?, run.took, run.ended)));
-        let in_progress = self.backups.values().filter(|item| item.entry.phase == Phase::InProgress);
+        let in_progress = self.backups.values().filter(|item| item.entry.phase == QueuePhase::InProgress);
         let running = in_progress.filter_map(move |item| {
             let took = now.duration_since(item.entry.started_at?);
             Some(used(item.entry.tenant.as_ref()?, took, now))
@@ -390,7 +391,7 @@ impl State {
 
     /// Keeps what outlives a Backup in the cache. A run is kept only once its Backup has left the
     /// cache.
-    fn note(&mut self, name: String, mark: Option<Timestamp>, run: Option<Run>) {
+    fn note(&mut self, name: String, mark: Option<Timestamp>, run: Option<CompletedRun>) {
         if let Some(mark) = mark {
             self.marks.note(mark);
         }

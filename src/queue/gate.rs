@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::Backup;
 use berth_core::limits;
-use berth_core::queue::Phase;
+use berth_core::queue::QueuePhase;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -196,7 +196,7 @@ impl Gate {
     }
 
     async fn nudge(&self, ready_since: &mut HashMap<String, Instant>) {
-        let ready = self.store.in_phase(Phase::ReadyToStart);
+        let ready = self.store.in_phase(QueuePhase::ReadyToStart);
         ready_since.retain(|uid, _| ready.iter().any(|item| item.entry.uid == *uid));
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
         for item in ready {

@@ -8,8 +8,8 @@ use berth_api::place::Source;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
-use berth_core::operation::Counts;
-use berth_core::queue::{CLOCKS_DIFFER, Entry, Order, Phase, Run, is_likely};
+use berth_core::operation::OperationCounts;
+use berth_core::queue::{CLOCKS_DIFFER, CompletedRun, QueueEntry, QueueOrder, QueuePhase, is_likely};
 use berth_core::run::Runs;
 use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
@@ -20,7 +20,7 @@ use crate::cache::{Observed, Versioned};
 /// One Backup that waits or runs.
 #[derive(Clone, Debug)]
 pub struct Item {
-    pub entry: Arc<Entry>,
+    pub entry: Arc<QueueEntry>,
     pub resource_version: String,
     /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
     pub schedule_uid: Option<String>,
@@ -50,7 +50,7 @@ pub struct After {
     /// When it was created, or got its place.
     pub since: Timestamp,
     pub location: String,
-    pub operations: Counts,
+    pub operations: OperationCounts,
     /// How long each of its operations may take.
     pub limit: Duration,
     pub runs: Runs,
@@ -94,11 +94,11 @@ pub(super) struct Seen {
     pub(super) after: Observed<After>,
     pub(super) mark: Option<Timestamp>,
     /// It ended well.
-    pub(super) run: Option<Run>,
+    pub(super) run: Option<CompletedRun>,
 }
 
 impl Seen {
-    pub(super) fn of(backup: &Backup, order: &Order) -> Self {
+    pub(super) fn of(backup: &Backup, order: &QueueOrder) -> Self {
         let resource_version = backup.resource_version().unwrap_or_default();
         let schedule_uid = backup.annotations().get(keys::SCHEDULE_UID).cloned();
         let observed = match entry(backup, order) {
@@ -127,26 +127,27 @@ fn mark(backup: &Backup) -> Option<Timestamp> {
 }
 
 /// What the queue sees of a Backup. `None` if it neither waits nor runs.
-pub fn entry(backup: &Backup, order: &Order) -> Option<Entry> {
+pub fn entry(backup: &Backup, order: &QueueOrder) -> Option<QueueEntry> {
     let phase = match backup.phase() {
-        BackupPhase::New => Phase::New,
-        BackupPhase::Queued => Phase::Queued,
-        BackupPhase::ReadyToStart => Phase::ReadyToStart,
-        BackupPhase::InProgress => Phase::InProgress,
+        BackupPhase::New => QueuePhase::New,
+        BackupPhase::Queued => QueuePhase::Queued,
+        BackupPhase::ReadyToStart => QueuePhase::ReadyToStart,
+        BackupPhase::InProgress => QueuePhase::InProgress,
         _ => return None,
     };
     let status = backup.status.as_ref();
-    let resolved = backup.annotations().get(keys::RESOLVED_NAMESPACES).filter(|_| phase == Phase::InProgress);
+    let resolved =
+        backup.annotations().get(keys::RESOLVED_NAMESPACES).filter(|_| phase == QueuePhase::InProgress);
     let resolved = resolved
         .map(|names| NamespaceSet::literal(names.split(',').filter_map(|name| Glob::parse(name).ok())));
     let read = source(backup).entry(order);
     let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     let soon = Timestamp::now().saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
-    Some(Entry {
+    Some(QueueEntry {
         // Ignore time marks far from the creationTimestamp, or in the future: they were forged.
         enqueued_at: read.enqueued_at.filter(|mark| is_likely(*mark, created_at)),
         // Written with its place.
-        waits_since: read.waits_since.filter(|_| phase != Phase::New),
+        waits_since: read.waits_since.filter(|_| phase != QueuePhase::New),
         first: read.first.filter(|first| *first <= soon),
         name: backup.name_any(),
         uid: backup.uid().unwrap_or_default(),
@@ -164,13 +165,13 @@ fn source(backup: &Backup) -> Source<'_> {
 }
 
 /// How a run that ended well went.
-pub fn run(backup: &Backup, order: &Order) -> Option<Run> {
+pub fn run(backup: &Backup, order: &QueueOrder) -> Option<CompletedRun> {
     if !matches!(backup.phase(), BackupPhase::Completed | BackupPhase::PartiallyFailed) {
         return None;
     }
     let status = backup.status.as_ref()?;
     let (start, end) = (status.start_timestamp.as_ref()?.0, status.completion_timestamp.as_ref()?.0);
-    Some(Run {
+    Some(CompletedRun {
         schedule: backup.labels().get(keys::SCHEDULE).cloned(),
         tenant: source(backup).tenant(order),
         includes: source(backup).includes(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::queue::{Entry, Phase};
+use berth_core::queue::{QueueEntry, QueuePhase};
 use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -62,13 +62,13 @@ impl Writer {
     }
 
     /// Sets phase ReadyToStart. `false`: the write failed, decide again.
-    pub async fn start(&self, entry: &Entry) -> bool {
+    pub async fn start(&self, entry: &QueueEntry) -> bool {
         let status = json!({"phase": BackupPhase::ReadyToStart.as_str(), "queuePosition": null});
         self.write(entry, json!({"status": status})).await
     }
 
     /// Ends a Backup that has not run.
-    pub async fn end(&self, entry: &Entry, reason: &str) -> bool {
+    pub async fn end(&self, entry: &QueueEntry, reason: &str) -> bool {
         let status = json!({
             "phase": BackupPhase::Failed.as_str(),
             "queuePosition": null,
@@ -79,7 +79,7 @@ impl Writer {
     }
 
     /// Ends a Backup because its spec is invalid.
-    pub async fn refuse(&self, entry: &Entry, why: &[String]) -> bool {
+    pub async fn refuse(&self, entry: &QueueEntry, why: &[String]) -> bool {
         let status = json!({
             "phase": BackupPhase::FailedValidation.as_str(),
             "queuePosition": null,
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Adds the fields that every ended Backup has.
-    async fn finish(&self, entry: &Entry, status: Value) -> bool {
+    async fn finish(&self, entry: &QueueEntry, status: Value) -> bool {
         let found = match timeout(READ, self.api.get_opt(&entry.name)).await {
             Ok(Ok(Some(found))) if found.uid().as_ref() == Some(&entry.uid) => found,
             Ok(Ok(_)) => {
@@ -117,10 +117,10 @@ impl Writer {
 
     /// Writes its exact position. A Backup that the webhook did not see gets its time mark here,
     /// and one that supersedes another gets that one's time mark.
-    pub async fn place(&self, entry: &Entry, place: u32, inherits: Option<Timestamp>) {
+    pub async fn place(&self, entry: &QueueEntry, place: u32, inherits: Option<Timestamp>) {
         let status = json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": place});
         let mut annotations = BTreeMap::new();
-        if entry.phase == Phase::New {
+        if entry.phase == QueuePhase::New {
             info!(name = %entry.name, place, "queued: the webhook had not seen it");
             annotations.insert(keys::ENQUEUED_AT, format!("{:.6}", entry.arrived()));
         }
@@ -136,7 +136,7 @@ impl Writer {
         }
     }
 
-    async fn write(&self, entry: &Entry, patch: Value) -> bool {
+    async fn write(&self, entry: &QueueEntry, patch: Value) -> bool {
         let Some(item) = self.store.get(&entry.name).filter(|item| item.entry.decides_as(entry)) else {
             return false;
         };
@@ -169,7 +169,7 @@ impl Writer {
 
     /// Writes on the fields that the decision depended on. `None`: one of them has changed, or the
     /// Backup cannot be read.
-    async fn write_again(&self, entry: &Entry, patch: &Value) -> Option<Answer<Backup>> {
+    async fn write_again(&self, entry: &QueueEntry, patch: &Value) -> Option<Answer<Backup>> {
         let found = timeout(READ, self.api.get_opt(&entry.name)).await.ok()?.ok()??;
         let now = seen::entry(&found, &self.store.settings().order)?;
         if !now.decides_as(entry) {
@@ -185,7 +185,7 @@ impl Writer {
     }
 
     /// What cannot be read to be written is refused as well.
-    fn count(&self, entry: &Entry, error: &kube::Error) {
+    fn count(&self, entry: &QueueEntry, error: &kube::Error) {
         if is_refusal(error) && self.store.refusals.refused(&entry.uid) {
             tell_unwritable(&self.events, &entry.name, &entry.uid, error);
         }

@@ -1,7 +1,7 @@
 //! The checkpoint in a backup's folder: the progress of its run, beside its claim. It is removed
 //! when the backup is stored.
 
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
 use object_store::path::Path;
@@ -54,7 +54,7 @@ impl Layout {
     /// store fails.
     pub async fn void_checkpoint(
         &self,
-        claim: &Claim,
+        claim: &FolderClaim,
         most: usize,
     ) -> std::result::Result<Option<Bytes>, ClaimError> {
         for _ in 0..TRIES {
@@ -130,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    fn claim(run: &str) -> Claim {
-        Claim { cluster: "here".into(), backup: "b".into(), run: run.into(), ..Claim::default() }
+    fn claim(run: &str) -> FolderClaim {
+        FolderClaim { cluster: "here".into(), backup: "b".into(), run: run.into(), ..FolderClaim::default() }
     }
 
     #[tokio::test]

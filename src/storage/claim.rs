@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_core::claim::{Claim, Folder};
+use berth_core::claim::{FolderClaim, FolderContents};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
@@ -63,7 +63,7 @@ struct Wire {
 /// The state of a folder.
 #[derive(Debug)]
 pub struct Found {
-    pub folder: Folder,
+    pub folder: FolderContents,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
     files: BTreeSet<String>,
@@ -116,11 +116,11 @@ impl Layout {
         let claim = if files.contains(FILE) { self.read_claim().await? } else { None };
         let (claim, version) = claim.unzip();
         let others = files.iter().any(|name| name != FILE && name != METADATA);
-        let folder = Folder { published: files.contains(METADATA), claim, others };
+        let folder = FolderContents { published: files.contains(METADATA), claim, others };
         Ok(Found { folder, version, files })
     }
 
-    pub(super) async fn read_claim(&self) -> Result<Option<(Claim, UpdateVersion)>, ClaimError> {
+    pub(super) async fn read_claim(&self) -> Result<Option<(FolderClaim, UpdateVersion)>, ClaimError> {
         let path = self.claim_path();
         let found = match self.store().get(&path).await {
             Ok(found) => found,
@@ -135,15 +135,15 @@ impl Layout {
         let Ok(Wire { cluster, namespace, backup, run, before }) = serde_json::from_slice(&bytes) else {
             return Err(ClaimError::Unreadable(path));
         };
-        Ok(Some((Claim { cluster, namespace, backup, run, before }, version)))
+        Ok(Some((FolderClaim { cluster, namespace, backup, run, before }, version)))
     }
 
     /// Claims the folder for this run, in place of no claim, or of version `replaces`.
     ///
     /// # Errors
     /// When another run was faster, or the store fails.
-    pub async fn claim(&self, ours: &Claim, replaces: Option<UpdateVersion>) -> Result<(), ClaimError> {
-        let Claim { cluster, namespace, backup, run, before } = ours.clone();
+    pub async fn claim(&self, ours: &FolderClaim, replaces: Option<UpdateVersion>) -> Result<(), ClaimError> {
+        let FolderClaim { cluster, namespace, backup, run, before } = ours.clone();
         let wire = serde_json::to_vec(&Wire { cluster, namespace, backup, run, before });
         let payload =
             PutPayload::from(wire.map_err(|error| {
@@ -160,7 +160,7 @@ impl Layout {
 
     /// # Errors
     /// When another run claims the folder by now, or the store fails.
-    pub async fn confirm(&self, ours: &Claim) -> Result<(), ClaimError> {
+    pub async fn confirm(&self, ours: &FolderClaim) -> Result<(), ClaimError> {
         match self.read_claim().await? {
             Some((claim, _)) if claim == *ours => Ok(()),
             Some((claim, _)) => Err(self.taken(&claim)),
@@ -169,7 +169,7 @@ impl Layout {
     }
 
     /// The message for another run that finds this claim.
-    pub fn taken(&self, by: &Claim) -> ClaimError {
+    pub fn taken(&self, by: &FolderClaim) -> ClaimError {
         // Shortened to safe text, because the claim is foreign data and the message goes into a
         // status.
         let short = |text: &str| text.chars().take(63).filter(|c| !c.is_control()).collect::<String>();
@@ -189,7 +189,7 @@ impl Layout {
     /// # Errors
     /// When another run claims the folder by now, or the error of the first file that the store did
     /// not remove.
-    pub async fn remove(&self, claim: &Claim, with_claim: bool) -> Result<bool, ClaimError> {
+    pub async fn remove(&self, claim: &FolderClaim, with_claim: bool) -> Result<bool, ClaimError> {
         let found = self.look().await?;
         if found.folder.published || found.folder.claim.as_ref() != Some(claim) {
             return Ok(false);
@@ -216,7 +216,7 @@ impl Layout {
     ///
     /// # Errors
     /// When another run claims the folder by now, or the store fails.
-    pub async fn remove_index(&self, claim: &Claim) -> Result<(), ClaimError> {
+    pub async fn remove_index(&self, claim: &FolderClaim) -> Result<(), ClaimError> {
         let path = self.folder().join(self.artifact_name(Artifact::Index));
         match self.store().head(&path).await {
             Ok(_) => {}

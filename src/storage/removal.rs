@@ -2,8 +2,8 @@
 //! writes. The file that makes the backup visible goes first, so that no reader takes a half for a
 //! whole, and the claim last, because it proves whose the rest is.
 
-use berth_core::claim::Claim;
-use berth_core::deletion::{Metadata, Stored};
+use berth_core::claim::FolderClaim;
+use berth_core::deletion::{StoredFolder, StoredMetadata};
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use object_store::path::Path;
@@ -23,7 +23,7 @@ const ENOUGH: usize = 3;
 /// What a folder holds.
 #[derive(Debug)]
 pub struct Survey {
-    pub stored: Stored,
+    pub stored: StoredFolder,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
 }
@@ -68,14 +68,14 @@ impl Layout {
                 let read = read.filter(|read| !read.metadata.uid.is_empty());
                 // A file that is no Backup says nothing of whose it is.
                 has_others |= read.is_none();
-                read.map(|Wire { metadata, status }| Metadata {
+                read.map(|Wire { metadata, status }| StoredMetadata {
                     uid: metadata.uid,
                     started: status.start_timestamp,
                     completed: status.completion_timestamp,
                 })
             }
         };
-        Ok(Survey { stored: Stored { claim, metadata, has_others }, version })
+        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, version })
     }
 
     /// Has the location no file of any backup? One request.
@@ -94,7 +94,7 @@ impl Layout {
     /// # Errors
     /// When another has claimed the folder by now, or the error of the first file that the store
     /// did not remove.
-    pub async fn remove_folder(&self, claim: &Claim) -> Result<bool, ClaimError> {
+    pub async fn remove_folder(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
         if !self.empty(claim).await? {
             return Ok(false);
         }
@@ -107,7 +107,7 @@ impl Layout {
     ///
     /// # Errors
     /// As [`Layout::remove_folder`].
-    pub async fn empty(&self, claim: &Claim) -> Result<bool, ClaimError> {
+    pub async fn empty(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
         self.confirm(claim).await?;
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
         let claim_path = self.claim_path();
@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
 
-    fn claim(run: &str) -> Claim {
-        Claim { cluster: "c".into(), backup: "b".into(), run: run.into(), ..Claim::default() }
+    fn claim(run: &str) -> FolderClaim {
+        FolderClaim { cluster: "c".into(), backup: "b".into(), run: run.into(), ..FolderClaim::default() }
     }
 
     async fn put(layout: &Layout, key: &str, text: &str) {
@@ -205,7 +205,7 @@ mod tests {
             assert!(layout.remove_restore("r").await.unwrap());
             assert_eq!(keys(&layout).await, ["p/backups/one-more/velero-backup.json", "p/restores/r2/a"]);
             let empty = layout.survey().await.unwrap();
-            assert_eq!(empty.stored, Stored::default());
+            assert_eq!(empty.stored, StoredFolder::default());
             assert!(!layout.has_no_backup().await.unwrap(), "its neighbour is there");
             layout.store().delete(&Path::from("p/backups/one-more/velero-backup.json")).await.unwrap();
             assert!(layout.has_no_backup().await.unwrap(), "other folders are no backups");

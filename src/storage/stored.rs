@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_core::deletion::DELETION;
-use berth_core::sync::{Listing, MOST_NAMES, Tag};
+use berth_core::sync::{FolderListing, MOST_NAMES, Tag};
 use futures::StreamExt as _;
 use object_store::{DynObjectStore, Error, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::time::timeout;
@@ -84,13 +84,13 @@ impl StoredBackups {
     ///
     /// # Errors
     /// When the store fails, or does not answer in time.
-    pub async fn names(&self) -> object_store::Result<Listing> {
+    pub async fn names(&self) -> object_store::Result<FolderListing> {
         let listed = timeout(LIST, self.store.list_with_delimiter(Some(&self.folder()))).await;
         let listed = listed.map_err(|_| late("the list of the backups"))??;
         let names: BTreeSet<String> =
             listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect();
         let is_whole = names.len() <= MOST_NAMES;
-        Ok(Listing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
+        Ok(FolderListing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
     }
 
     /// A list of all files of `backups` folders. `None`: there are too many to be those of backups.

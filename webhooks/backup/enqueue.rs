@@ -6,7 +6,9 @@ use std::time::Instant;
 use berth_api::keys;
 use berth_api::place::PlacedSpec;
 use berth_api::velero::BackupPhase;
-use berth_core::queue::{Band, Entry, Phase, Reason, View, explain_newcomer, mark, position_of_newcomer};
+use berth_core::queue::{
+    Band, QueueEntry, QueuePhase, QueueReason, QueueView, explain_newcomer, mark, position_of_newcomer,
+};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -38,10 +40,10 @@ pub fn enqueue<K: Listers>(
         return Ok(incoming.later("this replica has just started"));
     }
     // Shared, because the entry may be large: the assumed entry is this one, not a copy.
-    let mut newcomer = Arc::new(Entry {
+    let mut newcomer = Arc::new(QueueEntry {
         name: incoming.name(),
         uid: request.uid.clone(),
-        phase: Phase::Queued,
+        phase: QueuePhase::Queued,
         created_at: now,
         ..incoming.source().entry(state.listers().order())
     });
@@ -67,7 +69,7 @@ pub fn enqueue<K: Listers>(
     );
     let mut warnings = vec![warning(position, reason.as_ref())];
     let start = state.listers().expected_start(&view, &request.uid, now);
-    if let Some(start) = start.filter(|_| reason != Some(Reason::Next)) {
+    if let Some(start) = start.filter(|_| reason != Some(QueueReason::Next)) {
         warnings.push(expectation(start, now));
     }
     if let (Some(schedule), 1..) = (incoming.source().labels.get(keys::SCHEDULE), piled_up) {
@@ -102,8 +104,8 @@ pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<Verdict, ReviewEr
 }
 
 /// Backups of the newcomer's schedule that wait and will not be superseded by it.
-fn waiting_of_schedule(view: &View, newcomer: &Entry) -> usize {
-    let same = |b: &&Arc<Entry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
+fn waiting_of_schedule(view: &QueueView, newcomer: &QueueEntry) -> usize {
+    let same = |b: &&Arc<QueueEntry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
     match newcomer.schedule {
         Some(_) if !newcomer.supersedes => view.backups.iter().filter(same).count(),
         _ => 0,
@@ -123,9 +125,9 @@ fn micros(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
-fn warning(position: u32, reason: Option<&Reason>) -> String {
+fn warning(position: u32, reason: Option<&QueueReason>) -> String {
     match reason {
-        Some(Reason::Next) => format!("berth: queued at position {position}; it starts next"),
+        Some(QueueReason::Next) => format!("berth: queued at position {position}; it starts next"),
         Some(reason) => format!("berth: queued at position {position}; waits for {reason}"),
         None => format!("berth: queued at position {position}"),
     }

@@ -7,7 +7,7 @@ use berth_api::keys::{self, MARKS};
 use berth_api::place::Source;
 use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
-use berth_core::guard::{Change, Roles, judge};
+use berth_core::guard::{BackupChange, Roles, judge};
 use berth_core::limits;
 use berth_core::location::{Location, choose};
 use berth_core::queue::DEFAULT_CLASS;
@@ -44,13 +44,13 @@ pub async fn validate<K: Listers>(
         Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
         None => MARKS.iter().any(|key| *key != keys::ENQUEUED_AT && incoming.mark(key).is_some()),
     };
-    let change = Change {
+    let change = BackupChange {
         from: old.as_ref().map(Incoming::phase),
         to: incoming.phase(),
         status_changed: status(old.as_ref().and_then(|old| old.status))? != status(incoming.status)?,
         spec_changed,
         marks_changed,
-        ..Change::default()
+        ..BackupChange::default()
     };
     let user = request.user_info.username.as_str();
     // The admission policy checks what RBAC allows, with the API server's own authorizer, because
@@ -121,7 +121,7 @@ pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: Source<
 
 /// Does the component that runs or deletes backups write a queue phase, as Velero's own queue does
 /// unless it is switched off?
-fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
+fn is_of_another_queue(roles: Roles, change: &BackupChange<'_>) -> bool {
     let places = [BackupPhase::Queued, BackupPhase::ReadyToStart].iter().any(|p| p.as_str() == change.to);
     !roles.queue && (roles.executor || roles.lifecycle) && change.status_changed && places
 }

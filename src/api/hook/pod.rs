@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, hooks};
+use berth_core::hook::{Hook, HookRule, Hooks, OnError, PodId, hooks};
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
@@ -79,7 +79,7 @@ impl Pod {
     /// # Errors
     /// Its annotations are malformed, or it has too many hooks. None of them may be run then,
     /// because one that freezes the workload could run without the one that thaws it.
-    pub fn hooks(&self, entries: &[Entry]) -> Result<Hooks, Violations> {
+    pub fn hooks(&self, entries: &[HookRule]) -> Result<Hooks, Violations> {
         let none = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&none);
         let annotations = self.metadata.annotations.as_ref().unwrap_or(&none);
@@ -92,7 +92,7 @@ impl Pod {
             let post = annotated(annotations, &POST, &mut found);
             found.into_result((pre, post))?
         };
-        let pod = berth_core::hook::Pod {
+        let pod = berth_core::hook::HookPod {
             namespace: &self.metadata.namespace,
             labels,
             has_ended,

@@ -117,7 +117,7 @@ impl Site {
         let lister = || Lister::new(self.api.client("velero"), 500, Duration::ZERO, Arc::clone(&requests));
         let access = self.reads_files.then(|| files::access(&self.api, lister()));
         let (volumes, _jobs) = Volumes::new(
-            berth_core::volume::Wish::default(),
+            berth_core::volume::VolumeOptions::default(),
             Vec::new(),
             (String::new(), true),
             &self.log,

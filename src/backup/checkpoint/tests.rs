@@ -23,7 +23,10 @@ fn kind(resource: &str, group: &str) -> ResourceType {
 
 fn checkpoint() -> Checkpoint {
     let types = [kind("configmaps", ""), kind("gadgets", "example.com")];
-    let fates = [("configmaps".to_owned(), Fate::Listed), ("gadgets.example.com".to_owned(), Fate::Needed)];
+    let fates = [
+        ("configmaps".to_owned(), TypeSelection::Listed),
+        ("gadgets.example.com".to_owned(), TypeSelection::Needed),
+    ];
     let selection = Selection::of(fates, true);
     let scope = Scope::of(&types, &selection, &HashSet::from(["app".to_owned()]), "a digest");
     let log = BackupLog::new("velero/b".into());
@@ -71,7 +74,7 @@ fn a_checkpoint_is_read_as_it_was_written() {
     let digest = written.scope.digest();
     let content = Bytes::from(written.content().unwrap());
     let (head, _) = Head::read(content.slice(..content.len().min(HEAD))).unwrap();
-    assert_eq!(head.says(), run::Checkpoint { run: "r", scope: &digest });
+    assert_eq!(head.says(), run::CheckpointIdentity { run: "r", scope: &digest });
     let (told, log) = Checkpoint::read_notes(content.slice(..content.len().min(NOTES))).unwrap();
     assert_eq!((&told.told, &told.untold, &log), (&remembered.told, &remembered.untold, &lines));
     assert!(Checkpoint::read_notes(content.slice(..content.len() / 4)).is_err());
@@ -86,7 +89,7 @@ fn a_checkpoint_is_read_as_it_was_written() {
     assert_eq!(types, [kind("configmaps", ""), kind("gadgets", "example.com")]);
     let selection = scope.selection();
     assert!(selection.all_namespaces && scope.resolved().contains("app") && scope.policy() == "a digest");
-    assert_eq!([0, 1].map(|i| selection.fate(&types[i])), [Fate::Listed, Fate::Needed]);
+    assert_eq!([0, 1].map(|i| selection.fate(&types[i])), [TypeSelection::Listed, TypeSelection::Needed]);
     for damaged in [content.slice(..content.len() - 1), content.slice(1..), Bytes::new()] {
         assert!(Checkpoint::read(damaged).is_err());
     }
@@ -158,7 +161,7 @@ fn no_more_is_noted_of_a_checkpoint_than_a_run_tells() {
 fn what_would_lead_elsewhere_in_an_address_is_no_type() {
     let open = |group: &str, version: &str, resource: &str| {
         let kind = ResourceType { version: version.into(), ..kind(resource, group) };
-        let selection = Selection::of([(kind.qualified(), Fate::Listed)], true);
+        let selection = Selection::of([(kind.qualified(), TypeSelection::Listed)], true);
         Packed::new(&Scope::of(&[kind], &selection, &HashSet::new(), "")).unwrap().open()
     };
     assert!(open("", "v1", "pods").is_ok() && open("example.com", "v1beta1", "gadgets").is_ok());

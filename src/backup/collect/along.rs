@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_core::limits;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::selection::{ResourceType, TypeSelection};
 use futures::StreamExt;
 use tokio::sync::oneshot;
 
@@ -102,7 +102,7 @@ impl Collector<'_> {
                 None => (self.none_of(&kind), None),
             };
             let origin = match self.selection.fate(&kind) {
-                Fate::Excluded | Fate::Unnamed => None,
+                TypeSelection::Excluded | TypeSelection::Unnamed => None,
                 _ if self.open(related).is_some() => Some(Origin::Needed),
                 _ => Some(Origin::Listed),
             };

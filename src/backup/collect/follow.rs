@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use berth_core::revision::Apart;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::selection::{ResourceType, TypeSelection};
 
 use super::Collector;
 use super::pending::Pending;
@@ -85,9 +85,9 @@ impl Collector<'_> {
     pub(super) fn open(&self, related: Related) -> Option<Arc<ResourceType>> {
         let kind = self.served(related)?;
         let is_open = match self.selection.fate(&kind) {
-            Fate::Listed => !self.wanted.selectors.is_empty() || self.filters.of(&kind).is_some(),
-            Fate::Needed => true,
-            Fate::Unnamed | Fate::Excluded => false,
+            TypeSelection::Listed => !self.wanted.selectors.is_empty() || self.filters.of(&kind).is_some(),
+            TypeSelection::Needed => true,
+            TypeSelection::Unnamed | TypeSelection::Excluded => false,
         };
         is_open.then_some(kind)
     }
@@ -228,8 +228,8 @@ impl Collector<'_> {
     async fn take_definitions(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let Some(kind) = self.served(Related::Definition) else { return Ok(()) };
         let are_all_listed =
-            self.selection.fate(&kind) == Fate::Listed && self.open(Related::Definition).is_none();
-        if are_all_listed || self.selection.fate(&kind) == Fate::Excluded {
+            self.selection.fate(&kind) == TypeSelection::Listed && self.open(Related::Definition).is_none();
+        if are_all_listed || self.selection.fate(&kind) == TypeSelection::Excluded {
             return Ok(());
         }
         let is_custom = |one: &&Taken| {
@@ -248,7 +248,7 @@ impl Collector<'_> {
     /// selectors, only those that match a selector or contain an object that was taken.
     async fn take_namespaces(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
         let Some(kind) = self.types.iter().find(|kind| kind.is_namespaces()) else { return Ok(()) };
-        if self.selection.fate(kind) != Fate::Listed {
+        if self.selection.fate(kind) != TypeSelection::Listed {
             return Ok(());
         }
         let mut held = self.none_of(&Arc::new(kind.clone()));

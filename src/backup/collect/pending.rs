@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use berth_core::policy::filters::OfType;
+use berth_core::policy::filters::TypeFilters;
 use tokio::sync::oneshot;
 
 use super::Collector;
@@ -38,7 +38,7 @@ pub(super) struct Pending<'c, 'a> {
     /// Why the objects that come now are taken.
     pub(super) origin: Origin,
     /// The resource policy's filter for objects of this type.
-    pub(super) filter: Option<OfType<'a>>,
+    pub(super) filter: Option<TypeFilters<'a>>,
     /// Each batch must be in the archive before the next one.
     pub(super) in_order: bool,
     items: Vec<Item>,

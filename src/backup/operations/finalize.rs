@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use berth_core::operation::{Counts, Fault, Standing};
+use berth_core::operation::{OperationCounts, OperationFault, OperationProgress};
 use berth_core::selection::ResourceType;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -155,9 +155,11 @@ impl Engine {
                 let upload = found.iter().find(|upload| upload.name == movement.upload).cloned();
                 let standing = match upload.as_ref().map(|upload| upload.standing(limit, now)) {
                     // It was not over in time, and is not canceled yet.
-                    Some(Standing::New | Standing::InProgress) => Standing::Failed(Fault::TimedOut),
+                    Some(OperationProgress::New | OperationProgress::InProgress) => {
+                        OperationProgress::Failed(OperationFault::TimedOut)
+                    }
                     Some(standing) => standing,
-                    None => Standing::Failed(Fault::Gone),
+                    None => OperationProgress::Failed(OperationFault::Gone),
                 };
                 Ended { movement, upload, standing }
             })
@@ -172,7 +174,7 @@ impl Engine {
                 log.error(&about, "persistentvolumeclaims", &message);
             }
         }
-        let counts = Counts::of(ended.iter().map(|one| one.standing), 0);
+        let counts = OperationCounts::of(ended.iter().map(|one| one.standing), 0);
         let mut stored = if begun.is_whole {
             self.put_together(record, site, begun, log).await?
         } else {

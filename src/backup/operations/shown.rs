@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::keys::BACKUP_UID;
 use berth_api::velero::{DataMover as _, DataUpload};
-use berth_core::operation::{Counts, Seen, Standing};
+use berth_core::operation::{OperationCounts, OperationObject, OperationProgress};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
@@ -70,13 +70,24 @@ impl UploadCache {
     }
 
     /// What has become of the operations of a Backup, and how many there are.
-    pub fn counts(&self, uid: &str, attempted: u64, limit: Duration, now: Timestamp) -> (Counts, u64) {
+    pub fn counts(
+        &self,
+        uid: &str,
+        attempted: u64,
+        limit: Duration,
+        now: Timestamp,
+    ) -> (OperationCounts, u64) {
         let state = self.0.read();
         let all = state.all.get(uid).into_iter().flat_map(BTreeMap::values);
-        let standings =
-            all.map(|one| Standing::of(Some(&Seen { phase: &one.phase, created: one.created }), limit, now));
+        let standings = all.map(|one| {
+            OperationProgress::of(
+                Some(&OperationObject { phase: &one.phase, created: one.created }),
+                limit,
+                now,
+            )
+        });
         let there = state.all.get(uid).map_or(0, BTreeMap::len) as u64;
-        (Counts::of(standings, attempted), there)
+        (OperationCounts::of(standings, attempted), there)
     }
 
     /// Watches. Never returns.

@@ -8,7 +8,7 @@ use berth_api::GoDuration;
 use berth_api::keys::{self, label_value};
 use berth_api::velero::Backup;
 use berth_core::mover::MoverKind;
-use berth_core::operation::{Seen, Standing};
+use berth_core::operation::{OperationObject, OperationProgress};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -170,9 +170,9 @@ impl Upload {
         self.is_deleted || self.phase == "Canceled" || self.is_canceled && !has_ended
     }
 
-    pub fn standing(&self, timeout: Duration, now: Timestamp) -> Standing {
+    pub fn standing(&self, timeout: Duration, now: Timestamp) -> OperationProgress {
         let created = self.created.unwrap_or(now);
-        Standing::of(Some(&Seen { phase: &self.phase, created }), timeout, now)
+        OperationProgress::of(Some(&OperationObject { phase: &self.phase, created }), timeout, now)
     }
 
     /// How many bytes are moved, of how many, as far as the data mover says.

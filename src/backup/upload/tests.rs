@@ -156,7 +156,7 @@ async fn a_run_that_has_lost_its_claim_puts_nothing_in_place_of_what_stands_ther
         let (_folder, stores) = stores();
         for (store, parts) in stores {
             let layout = Layout::new(Arc::clone(&store), None, "b");
-            let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+            let claim = |run: &str| FolderClaim { run: run.to_owned(), ..FolderClaim::default() };
             layout.claim(&claim("next"), None).await.unwrap();
             let path = layout.archive();
             store.put(&path, "of the next".into()).await.unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use berth_api::GoDuration;
 use berth_api::keys::POD_VOLUME_TIMEOUT;
 use berth_api::velero::BackupSpec;
-use berth_core::selection::{Fate, ResourceType};
-use berth_core::volume::Wish;
+use berth_core::selection::{ResourceType, TypeSelection};
+use berth_core::volume::VolumeOptions;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::mpsc;
 
@@ -94,8 +94,8 @@ pub(in crate::backup) fn of_spec<'a>(
     access: Access,
 ) -> (Volumes<'a>, mpsc::Receiver<Job>) {
     let claims = types.iter().find(|kind| Related::Claim.is(kind));
-    let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != Fate::Excluded);
-    let wish = Wish {
+    let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != TypeSelection::Excluded);
+    let wish = VolumeOptions {
         snapshots: spec.snapshot_volumes,
         files: spec.default_volumes_to_fs_backup == Some(true),
         moves: spec.snapshot_move_data == Some(true),

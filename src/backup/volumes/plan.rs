@@ -6,9 +6,10 @@ use berth_api::keys::{BACKUP_VOLUMES, CLAIM_SNAPSHOT_CLASS, DEFAULT_SNAPSHOT_CLA
 use berth_core::policy::volume::action;
 use berth_core::selection::ResourceType;
 use berth_core::violation::tellable;
-use berth_core::volume::class::{Class, choose};
+use berth_core::volume::class::{SnapshotClass, choose};
 use berth_core::volume::{
-    Claim, Decision, Obstacle, OfPod, PodVolume, is_asked_for, names, of_claim, of_pod,
+    ClaimDecision, FileBackupObstacle, OfPod, PodVolumeState, VolumeClaim, is_asked_for, names, of_claim,
+    of_pod,
 };
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -79,7 +80,7 @@ impl Volumes<'_> {
         volume: &read::PodVolume,
     ) -> Result<Option<FileVolume>, ListError> {
         let namespace = found.namespace.as_deref();
-        let mut about = PodVolume {
+        let mut about = PodVolumeState {
             name: &volume.name,
             kind: &volume.source.kind,
             policy: None,
@@ -140,7 +141,7 @@ impl Volumes<'_> {
         Ok(Some(FileVolume { name: volume.name.clone(), claim: Some(claim) }))
     }
 
-    fn tell_obstacle(&self, found: &ListedObject, volume: &PodVolume<'_>, obstacle: Obstacle) {
+    fn tell_obstacle(&self, found: &ListedObject, volume: &PodVolumeState<'_>, obstacle: FileBackupObstacle) {
         let message =
             format!("volume {} of pod {} is not backed up by files: {obstacle}", volume.name, found.name);
         let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
@@ -170,7 +171,7 @@ impl Volumes<'_> {
             (found.namespace.clone().unwrap_or_default(), key(found.namespace.as_deref(), &found.name));
         let volume_name = claim.bound.clone().unwrap_or_default();
         let by_files = self.seen.lock().filed.contains_key(&claim_key);
-        let mut about = Claim {
+        let mut about = VolumeClaim {
             policy: None,
             by_files,
             is_bound: claim.bound.is_some(),
@@ -180,7 +181,7 @@ impl Volumes<'_> {
         };
         let mut decision = of_claim(&self.wish, &about);
         let (mut bound, mut class) = (None, None);
-        let may_take = matches!(decision, Decision::Snapshot | Decision::Move);
+        let may_take = matches!(decision, ClaimDecision::Snapshot | ClaimDecision::Move);
         let classes = if may_take || !self.policies.is_empty() { self.classes().await } else { &[] };
         if let Some(name) = &claim.bound
             && (!self.policies.is_empty() || (may_take && !classes.is_empty()))
@@ -202,13 +203,13 @@ impl Volumes<'_> {
             fate,
         };
         let moves = match decision {
-            Decision::Skip(why) => {
+            ClaimDecision::Skip(why) => {
                 self.settle(&claim_key, outcome(Fate::Skipped { reason: why.to_string() }));
                 return Ok(None);
             }
             // Its pod has told of it.
-            Decision::Files => return Ok(None),
-            Decision::Nothing(lack) => {
+            ClaimDecision::Files => return Ok(None),
+            ClaimDecision::Nothing(lack) => {
                 let is_asked = is_asked_for(&self.wish, about.policy);
                 let (reason, asked) = (lack.to_string(), Some(is_asked));
                 self.settle(&claim_key, outcome(Fate::Missing { reason, attempted: false, asked }));
@@ -217,8 +218,8 @@ impl Volumes<'_> {
                 all.entry(lack).or_default().push(claim_key);
                 return Ok(None);
             }
-            Decision::Snapshot => false,
-            Decision::Move => true,
+            ClaimDecision::Snapshot => false,
+            ClaimDecision::Move => true,
         };
         if let Some(group) = claim.labels.get(&self.group_key).filter(|group| !group.is_empty()) {
             let group = key(found.namespace.as_deref(), group);
@@ -251,8 +252,8 @@ impl Volumes<'_> {
         claim_key: &str,
         driver: &str,
         claim: &FoundClaim,
-        classes: &'c [Class],
-    ) -> Option<&'c Class> {
+        classes: &'c [SnapshotClass],
+    ) -> Option<&'c SnapshotClass> {
         let annotation = format!("{CLAIM_SNAPSHOT_CLASS}_{}", driver.to_lowercase());
         let by_backup = self.access.as_ref().and_then(|access| access.annotations.get(&annotation));
         let by_backup = by_backup.map(String::as_str);
@@ -267,7 +268,7 @@ impl Volumes<'_> {
         choice.class
     }
 
-    async fn classes(&self) -> &[Class] {
+    async fn classes(&self) -> &[SnapshotClass] {
         let read = || async {
             let Some(access) = self.access.as_ref().filter(|access| access.serves_snapshots) else {
                 return Vec::new();
@@ -332,7 +333,7 @@ impl Volumes<'_> {
     }
 }
 
-async fn list_classes(client: &Client) -> Result<Vec<Class>, kube::Error> {
+async fn list_classes(client: &Client) -> Result<Vec<SnapshotClass>, kube::Error> {
     let [group, version, kind] = CLASSES;
     let kind = ApiResource {
         plural: "volumesnapshotclasses".to_owned(),
@@ -345,7 +346,7 @@ async fn list_classes(client: &Client) -> Result<Vec<Class>, kube::Error> {
         Err(error) if crate::client::is_not_found(&error) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let class = |class: DynamicObject| Class {
+    let class = |class: DynamicObject| SnapshotClass {
         name: class.name_any(),
         driver: class.data["driver"].as_str().unwrap_or_default().to_owned(),
         is_labelled: class.labels().contains_key(CLAIM_SNAPSHOT_CLASS),

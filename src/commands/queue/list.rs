@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use berth_core::queue::Reason;
+use berth_core::queue::QueueReason;
 use jiff::Timestamp;
 use tokio::sync::watch::{Receiver, Sender};
 
@@ -177,7 +177,9 @@ pub fn write_explanation(
         (Some(position), Some(waits_for)) => {
             writeln!(out, "{name} is at position {position} and waits for {waits_for}.")?
         }
-        (None, Some(_)) if line.reason == Some(Reason::Next.word()) => writeln!(out, "{name} starts next.")?,
+        (None, Some(_)) if line.reason == Some(QueueReason::Next.word()) => {
+            writeln!(out, "{name} starts next.")?
+        }
         (None, Some(waits_for)) => writeln!(out, "{name} waits for {waits_for}.")?,
         _ if line.operations.is_some() => writeln!(out, "{name} is being completed, and holds no slot.")?,
         _ => writeln!(out, "{name} runs.")?,
@@ -226,7 +228,7 @@ mod tests {
             is_canceled: false,
             since: Timestamp::UNIX_EPOCH,
             location: String::new(),
-            operations: berth_core::operation::Counts::default(),
+            operations: berth_core::operation::OperationCounts::default(),
             limit: Duration::from_secs(3600),
             runs: berth_core::run::Runs::default(),
         }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
-use berth_core::mover::grant::{Mover, MoverPhase, Plan, Reason, View, plan};
+use berth_core::mover::grant::{GrantPlan, GrantView, Mover, MoverPhase, MoverWaitReason, plan};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -37,14 +37,14 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
     let look::Found { items, hidden } = look::movers(client, namespace).await?;
     let now = Timestamp::now();
     let (agents, node_labels) = fleet.carriers();
-    let view = View {
+    let view = GrantView {
         movers: items.into_iter().map(|item| item.mover).collect(),
         agents,
         node_labels,
         limits: fleet.limits(),
         ledger,
         watching_since: now,
-        ..View::default()
+        ..GrantView::default()
     };
     notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
     let report = Report::new(&fleet, &view, &hidden, notes, now);
@@ -56,7 +56,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
 }
 
 /// Reasons why the real order may differ.
-fn told(fleet: &State, view: &View, absence: Option<String>) -> Vec<String> {
+fn told(fleet: &State, view: &GrantView, absence: Option<String>) -> Vec<String> {
     let configuration = &fleet.configuration;
     let mut notes = Vec::new();
     if configuration.unusable {
@@ -116,13 +116,19 @@ struct Line {
 }
 
 impl Report {
-    fn new(fleet: &State, view: &View, hidden: &HashSet<String>, notes: Vec<String>, now: Timestamp) -> Self {
-        let plan = if fleet.configuration.unusable { Plan::default() } else { plan(view, now) };
+    fn new(
+        fleet: &State,
+        view: &GrantView,
+        hidden: &HashSet<String>,
+        notes: Vec<String>,
+        now: Timestamp,
+    ) -> Self {
+        let plan = if fleet.configuration.unusable { GrantPlan::default() } else { plan(view, now) };
         let mut movers: Vec<(usize, &Mover)> = view.movers.iter().map(|mover| &**mover).enumerate().collect();
         movers.retain(|(_, mover)| !mover.phase.is_final());
         movers.sort_unstable_by_key(|(_, mover)| mover.queue_key());
-        let mut waiting: HashMap<usize, (Option<usize>, Reason)> = HashMap::new();
-        waiting.extend(plan.grant.iter().map(|i| (*i, (None, Reason::Next))));
+        let mut waiting: HashMap<usize, (Option<usize>, MoverWaitReason)> = HashMap::new();
+        waiting.extend(plan.grant.iter().map(|i| (*i, (None, MoverWaitReason::Next))));
         waiting.extend(plan.waiting.into_iter().map(|one| (one.mover, (Some(one.place), one.reason))));
         let lines = movers.into_iter().map(|(i, mover)| line(view, mover, waiting.remove(&i), hidden));
         let movers: Vec<Line> = lines.collect();
@@ -177,9 +183,9 @@ impl Report {
 
 /// `waiting`: its position and the reason, if it waits for a place.
 fn line(
-    view: &View,
+    view: &GrantView,
     mover: &Mover,
-    waiting: Option<(Option<usize>, Reason)>,
+    waiting: Option<(Option<usize>, MoverWaitReason)>,
     hidden: &HashSet<String>,
 ) -> Line {
     let granted = view.holds_place(mover);
@@ -189,7 +195,7 @@ fn line(
     };
     let is_new = mover.phase == MoverPhase::New;
     let waits_for = match &reason {
-        Some(Reason::NoNode) if hidden.contains(&mover.uid) => {
+        Some(MoverWaitReason::NoNode) if hidden.contains(&mover.uid) => {
             Some("the node of its pod, which you may not read".to_owned())
         }
         Some(reason) => Some(reason.to_string()),
@@ -205,16 +211,16 @@ fn line(
         place,
         node: mover.node().map(str::to_owned),
         waits_for,
-        reason: reason.as_ref().map(Reason::word),
+        reason: reason.as_ref().map(MoverWaitReason::word),
         since: mover.created_at,
     }
 }
 
 /// It has a place, but its node-agent is gone.
-fn stalled(view: &View, mover: &Mover) -> Option<Reason> {
+fn stalled(view: &GrantView, mover: &Mover) -> Option<MoverWaitReason> {
     let accepted = mover.accepted_by.as_deref().filter(|_| mover.phase == MoverPhase::Accepted);
     let node = accepted.or(mover.node())?;
-    (!view.has_ready_agent(node)).then(|| Reason::NoAgent { node: Some(node.to_owned()) })
+    (!view.has_ready_agent(node)).then(|| MoverWaitReason::NoAgent { node: Some(node.to_owned()) })
 }
 
 #[cfg(test)]
@@ -222,7 +228,7 @@ mod tests {
     use std::sync::Arc;
 
     use berth_core::mover::MoverKind;
-    use berth_core::mover::grant::{Agent, Limits};
+    use berth_core::mover::grant::{Limits, NodeAgentState};
     use jiff::SignedDuration;
 
     use super::*;
@@ -234,15 +240,15 @@ mod tests {
         Mover::new(kind, name, format!("uid of {name}"), NOW - SignedDuration::from_secs(age))
     }
 
-    fn view(movers: Vec<Mover>, limit: Option<usize>, ledger: &[&str]) -> View {
-        let ready = |ready| Agent { ready, ..Agent::default() };
-        View {
+    fn view(movers: Vec<Mover>, limit: Option<usize>, ledger: &[&str]) -> GrantView {
+        let ready = |ready| NodeAgentState { ready, ..NodeAgentState::default() };
+        GrantView {
             movers: movers.into_iter().map(Arc::new).collect(),
             agents: [("n1".to_owned(), ready(true)), ("n2".to_owned(), ready(false))].into(),
             limits: Limits { limit, global: 9, per_node: Vec::new() },
             ledger: Some(ledger.iter().map(|uid| (*uid).to_owned()).collect()),
             watching_since: NOW,
-            ..View::default()
+            ..GrantView::default()
         }
     }
 
@@ -253,7 +259,7 @@ mod tests {
         fleet
     }
 
-    fn printed(fleet: &State, view: &View, hidden: &[&str], notes: Vec<String>) -> String {
+    fn printed(fleet: &State, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
         let hidden = hidden.iter().map(|uid| (*uid).to_owned()).collect();
         let mut out = Vec::new();
         let written = Report::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
@@ -302,14 +308,15 @@ granted  DataUpload        granted   New               60s
         let lines = Report::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
         let [line] = lines.as_slice() else { unreachable!("{}", lines.len()) };
         assert_eq!((line.granted, line.place, line.reason), (false, None, Some("Next")));
-        let unlimited = View { ledger: None, ..view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]) };
+        let unlimited =
+            GrantView { ledger: None, ..view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]) };
         let table = printed(&fleet(), &unlimited, &[], Vec::new());
         assert_eq!(
             table,
             "no prepareQueueLength in ConfigMap agents\n\
              PLACE  KIND        NAME  PHASE  SINCE\n       DataUpload  up    New    1s\n"
         );
-        let nothing = printed(&State::default(), &View::default(), &[], Vec::new());
+        let nothing = printed(&State::default(), &GrantView::default(), &[], Vec::new());
         let expected =
             "no prepareQueueLength: no node-agent names a ConfigMap\nNo data mover waits and none runs.\n";
         assert_eq!(nothing, expected);
@@ -321,7 +328,7 @@ granted  DataUpload        granted   New               60s
         assert_eq!(told(&fleet(), &limited, None), [""; 0]);
         let silent = told(&fleet(), &limited, Some("nobody leads".to_owned()));
         assert_eq!(silent, ["nobody gives places now (nobody leads): node-agents accept what they like"]);
-        let new = View { ledger: None, ..view(Vec::new(), Some(1), &[]) };
+        let new = GrantView { ledger: None, ..view(Vec::new(), Some(1), &[]) };
         assert_eq!(told(&fleet(), &new, None), ["the limit is new: nothing is held back yet"]);
         // A former limit is unknown here.
         let mut broken = fleet();

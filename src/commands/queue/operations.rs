@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use berth_core::operation::{Counts, Standing};
+use berth_core::operation::{OperationCounts, OperationProgress};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -32,8 +32,8 @@ pub struct Operations {
     pub bytes_total: Option<u64>,
 }
 
-impl From<Counts> for Operations {
-    fn from(Counts { attempted, completed, failed }: Counts) -> Self {
+impl From<OperationCounts> for Operations {
+    fn from(OperationCounts { attempted, completed, failed }: OperationCounts) -> Self {
         Self { attempted, completed, failed, ..Self::default() }
     }
 }
@@ -53,7 +53,7 @@ impl fmt::Display for Operations {
 
 impl Operations {
     fn of(after: &After, seen: &Seen) -> Self {
-        let counts = Counts::of(seen.standings.iter().copied(), after.operations.attempted);
+        let counts = OperationCounts::of(seen.standings.iter().copied(), after.operations.attempted);
         let is_known = |bytes: u64| (seen.total > 0).then_some(bytes);
         Self { bytes_done: is_known(seen.done), bytes_total: is_known(seen.total), ..Self::from(counts) }
     }
@@ -62,7 +62,7 @@ impl Operations {
 /// What is kept of the DataUploads of one Backup while they are read.
 #[derive(Default)]
 struct Seen {
-    standings: Vec<Standing>,
+    standings: Vec<OperationProgress>,
     done: u64,
     total: u64,
 }
@@ -129,7 +129,7 @@ mod tests {
             is_canceled: false,
             since: Timestamp::UNIX_EPOCH,
             location: String::new(),
-            operations: Counts { attempted: 4, completed: 0, failed: 0 },
+            operations: OperationCounts { attempted: 4, completed: 0, failed: 0 },
             limit: Duration::from_secs(4 * 3600),
             runs: berth_core::run::Runs::default(),
         };

@@ -9,7 +9,9 @@ use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::glob::Effort;
 use berth_core::location::{Location, choose};
-use berth_core::queue::{Band, Entry, Expectation, Order, Phase, Plan, Reason, Run, View, plan};
+use berth_core::queue::{
+    Band, CompletedRun, Expectation, Plan, QueueEntry, QueueOrder, QueuePhase, QueueReason, QueueView, plan,
+};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -45,11 +47,11 @@ pub struct Leader {
 
 /// The state at one moment.
 pub struct Situation {
-    pub view: View,
+    pub view: QueueView,
     pub plan: Plan,
     /// Started Backups that are skipped since, because not even InProgress could be written. They
     /// take no slot.
-    stuck: Vec<Arc<Entry>>,
+    stuck: Vec<Arc<QueueEntry>>,
     /// Backups whose objects are stored and that have not ended, in the order of arrival.
     pub after: Vec<After>,
     /// What has become of their operations, by UID, where that is known better than they say.
@@ -153,9 +155,9 @@ pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result
 }
 
 /// Of the same Schedule, or else of the same namespaces, as the queue's own estimate goes by.
-fn last_like(newcomer: &Backup, backups: &[Backup], order: &Order) -> Option<Like> {
+fn last_like(newcomer: &Backup, backups: &[Backup], order: &QueueOrder) -> Option<Like> {
     let wanted = entry(newcomer, order)?;
-    let is_like = |run: &Run| match &wanted.schedule {
+    let is_like = |run: &CompletedRun| match &wanted.schedule {
         Some(schedule) => run.schedule.as_ref() == Some(schedule),
         None => run.schedule.is_none() && run.includes == wanted.includes,
     };
@@ -205,7 +207,7 @@ impl Situation {
     }
 
     fn going_to(&self, location: Option<&str>, backups: impl IntoIterator<Item = usize>) -> Vec<String> {
-        let goes_there = |entry: &&Entry| {
+        let goes_there = |entry: &&QueueEntry| {
             let chosen = choose(&self.locations, &entry.location);
             location.is_none() || chosen.map(|chosen| chosen.name.as_str()) == location
         };
@@ -224,19 +226,19 @@ impl Situation {
     /// Running Backups, those whose objects are stored, next and waiting ones, in order.
     pub fn lines(&self) -> Vec<Line> {
         let running = self.running().into_iter().map(|i| self.line(i, None, None));
-        let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
+        let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&QueueReason::Next)));
         let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
-        let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&Reason::Unwritable), None));
+        let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&QueueReason::Unwritable), None));
         let after = self.after.iter().map(|after| self.line_after(after));
         running.chain(after).chain(starting).chain(waiting).chain(stuck).collect()
     }
 
-    fn entry(&self, index: usize) -> &Entry {
-        static NONE: std::sync::LazyLock<Arc<Entry>> = std::sync::LazyLock::new(Arc::default);
+    fn entry(&self, index: usize) -> &QueueEntry {
+        static NONE: std::sync::LazyLock<Arc<QueueEntry>> = std::sync::LazyLock::new(Arc::default);
         self.view.backups.get(index).unwrap_or(&NONE)
     }
 
-    fn line(&self, index: usize, position: Option<u32>, reason: Option<&Reason>) -> Line {
+    fn line(&self, index: usize, position: Option<u32>, reason: Option<&QueueReason>) -> Line {
         line(self.entry(index), position, reason, self.expected.get(&index))
     }
 
@@ -266,12 +268,12 @@ impl Situation {
         let lines = self.lines();
         let wanted = self.view.backups.iter().chain(&self.stuck).find(|b| b.name == name);
         let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
-        let ahead = |b: &&Arc<Entry>| {
+        let ahead = |b: &&Arc<QueueEntry>| {
             b.name != name
                 && self.view.blocks(b)
                 && (b.phase.is_running() || self.view.precedence(b, wanted).is_lt())
         };
-        let mut blockers: Vec<&Arc<Entry>> = if wanted.phase.is_running() {
+        let mut blockers: Vec<&Arc<QueueEntry>> = if wanted.phase.is_running() {
             Vec::new()
         } else {
             self.view.backups.iter().filter(ahead).collect()
@@ -304,23 +306,23 @@ impl Situation {
 }
 
 fn line(
-    entry: &Entry,
+    entry: &QueueEntry,
     position: Option<u32>,
-    reason: Option<&Reason>,
+    reason: Option<&QueueReason>,
     expected: Option<&Expectation>,
 ) -> Line {
     Line {
         name: entry.name.clone(),
         phase: match entry.phase {
-            Phase::New => "New",
-            Phase::Queued => "Queued",
-            Phase::ReadyToStart => "ReadyToStart",
-            Phase::InProgress => "InProgress",
+            QueuePhase::New => "New",
+            QueuePhase::Queued => "Queued",
+            QueuePhase::ReadyToStart => "ReadyToStart",
+            QueuePhase::InProgress => "InProgress",
         },
         position,
         priority_class: entry.class.clone(),
         waits_for: reason.map(ToString::to_string),
-        reason: reason.map(Reason::word),
+        reason: reason.map(QueueReason::word),
         since: entry.enqueued_at.unwrap_or(entry.created_at),
         expected_start: expected.and_then(|e| e.start).map(When::from),
         expected_end: expected.and_then(|e| e.end).map(When::from),

@@ -11,11 +11,11 @@ use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::claim::Claim;
+use crate::claim::FolderClaim;
 
 /// What is known of the Backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct BackupIdentity {
     /// UID of this cluster.
     pub cluster: String,
     /// Namespace of the Backup.
@@ -28,7 +28,7 @@ pub struct Known {
 
 /// What the file says that makes the backup visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Metadata {
+pub struct StoredMetadata {
     pub uid: String,
     pub started: Option<Timestamp>,
     pub completed: Option<Timestamp>,
@@ -36,9 +36,9 @@ pub struct Metadata {
 
 /// What the folder holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    pub claim: Option<Claim>,
-    pub metadata: Option<Metadata>,
+pub struct StoredFolder {
+    pub claim: Option<FolderClaim>,
+    pub metadata: Option<StoredMetadata>,
     /// There are files besides these two.
     pub has_others: bool,
 }
@@ -133,7 +133,7 @@ impl fmt::Display for Stranger {
 
 /// Whose the folder is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum FolderOwner {
     /// It is empty, and the location has other backups.
     Nobody,
     /// It is empty, as is the whole location: that of a bucket or a volume that is not the one that it
@@ -150,28 +150,28 @@ pub enum Owner {
 pub const DELETION: &str = "deletion-";
 
 /// Decides whose the folder is.
-pub fn owner(known: &Known, stored: &Stored, inherited: Inherited<'_>) -> Owner {
-    let strange = |stranger| Owner::Stranger(stranger);
-    let is_copy = |metadata: &Metadata| {
+pub fn owner(known: &BackupIdentity, stored: &StoredFolder, inherited: Inherited<'_>) -> FolderOwner {
+    let strange = |stranger| FolderOwner::Stranger(stranger);
+    let is_copy = |metadata: &StoredMetadata| {
         let is_same = |a: Option<Timestamp>, b: Option<Timestamp>| a.is_some() && a == b;
         is_same(metadata.started, known.started) && is_same(metadata.completed, known.completed)
     };
     match (&stored.claim, &stored.metadata) {
         (None, None) if stored.has_others => strange(Stranger::Unknown),
-        (None, None) => Owner::Nobody,
+        (None, None) => FolderOwner::Nobody,
         (Some(claim), metadata) if claim.cluster == known.cluster && claim.backup == known.uid => {
             match metadata {
                 Some(metadata) if metadata.uid != known.uid && !is_copy(metadata) => {
                     strange(Stranger::Backup(metadata.uid.clone()))
                 }
-                _ if claim.run.starts_with(DELETION) => Owner::Claimed,
-                _ => Owner::Ours,
+                _ if claim.run.starts_with(DELETION) => FolderOwner::Claimed,
+                _ => FolderOwner::Ours,
             }
         }
         (Some(claim), Some(metadata)) if metadata.uid == claim.backup && is_copy(metadata) => {
             let is_here = claim.cluster == known.cluster;
             if (is_here && claim.namespace == known.namespace) || inherited.has(&claim.cluster) {
-                Owner::Ours
+                FolderOwner::Ours
             } else if is_here {
                 let (namespace, cluster) = (claim.namespace.clone(), claim.cluster.clone());
                 strange(Stranger::CopyOfNamespace { namespace, cluster })
@@ -181,8 +181,8 @@ pub fn owner(known: &Known, stored: &Stored, inherited: Inherited<'_>) -> Owner 
         }
         (Some(claim), _) if claim.cluster == known.cluster => strange(Stranger::Backup(claim.backup.clone())),
         (Some(claim), _) => strange(Stranger::Cluster(claim.cluster.clone())),
-        (None, Some(metadata)) if metadata.uid == known.uid => Owner::Ours,
-        (None, Some(metadata)) if is_copy(metadata) && inherited.has_all() => Owner::Ours,
+        (None, Some(metadata)) if metadata.uid == known.uid => FolderOwner::Ours,
+        (None, Some(metadata)) if is_copy(metadata) && inherited.has_all() => FolderOwner::Ours,
         (None, Some(metadata)) if is_copy(metadata) => strange(Stranger::CopyOfBackup(metadata.uid.clone())),
         (None, Some(metadata)) => strange(Stranger::Backup(metadata.uid.clone())),
     }

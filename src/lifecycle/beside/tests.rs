@@ -45,7 +45,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         backups: Arc::new(BackupCache::new(Settings::default())),
         metrics: crate::backup::metrics::BackupMetrics::default(),
         schedule_metrics: ScheduleMetrics::default(),
-        schedule: berth_core::schedule::Settings::default(),
+        schedule: berth_core::schedule::ScheduleSettings::default(),
         notes: Notes::default(),
         beside: Beside::default(),
         known: Arc::default(),

@@ -10,7 +10,8 @@ use berth_api::velero::{
     DeleteBackupRequestPhase as Phase,
 };
 use berth_core::deletion::{
-    Backup as SeenBackup, Location, Owner, Request, Restores, Seen, Step, Volumes, next,
+    DeletionBackup, DeletionLocation, DeletionRequest, DeletionState, DeletionStep, FolderOwner,
+    RemainingVolumeData, Restores, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
 use berth_core::sync::is_name;
@@ -142,8 +143,8 @@ impl Carrying<'_> {
         };
         let (mut folder, mut volumes, mut restores) = (None, None, None);
         loop {
-            let step = next(&Seen {
-                request: Request {
+            let step = next(&DeletionState {
+                request: DeletionRequest {
                     backup: &name,
                     uid: asked.as_deref(),
                     created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
@@ -157,24 +158,26 @@ impl Carrying<'_> {
                 restores: restores.clone(),
             });
             match step {
-                Step::LookAtFolder => folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?),
-                Step::LookAtVolumes => {
-                    let is_strange = matches!(folder, Some(Owner::Stranger(_)));
+                DeletionStep::LookAtFolder => {
+                    folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?)
+                }
+                DeletionStep::LookAtVolumes => {
+                    let is_strange = matches!(folder, Some(FolderOwner::Stranger(_)));
                     let layout = found.layout.as_ref().filter(|_| !is_strange);
                     let uid = found.backup.as_ref().and_then(|backup| backup.uid()).unwrap_or_default();
                     found.volumes = self.look_at_volumes(layout, &uid).await?;
-                    volumes = Some(Volumes {
+                    volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len(),
                     });
                 }
-                Step::LookAtRestores => {
+                DeletionStep::LookAtRestores => {
                     let (ended, running) = self.look_at_restores().await?;
                     let running = running.iter().map(|restore| restore.name_any()).collect();
                     restores = Some(Restores { running, ended: ended.len() });
                     found.restores = ended;
                 }
-                Step::RemoveOthers => {
+                DeletionStep::RemoveOthers => {
                     for other in &others {
                         self.remove_request(other).await?;
                     }
@@ -185,21 +188,21 @@ impl Carrying<'_> {
         }
     }
 
-    async fn act(&mut self, step: Step, found: &Found) -> anyhow::Result<Progress> {
+    async fn act(&mut self, step: DeletionStep, found: &Found) -> anyhow::Result<Progress> {
         let request = &found.request;
         match step {
-            Step::TakeOut | Step::RemoveBackup => {
+            DeletionStep::TakeOut | DeletionStep::RemoveBackup => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 // Only as it was looked at, because a Backup that waits may start meanwhile.
                 written(delete(&self.backups(), Write::on(backup)).await)
                     .context("failed to remove the Backup")?;
-                if step == Step::TakeOut {
+                if step == DeletionStep::TakeOut {
                     self.count_begun();
                     self.done(request, &backup.uid().unwrap_or_default(), "taken out of the queue").await?;
                     return Ok(Progress::Ended);
                 }
             }
-            Step::Begin => {
+            DeletionStep::Begin => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 let location = found.location.as_ref().map(|location| location.name_any());
                 let change = json!({
@@ -216,15 +219,15 @@ impl Carrying<'_> {
                     .context("failed to write the request")?;
                 info!(backup = self.backup_name(), uid = backup.uid(), "began to delete a backup");
             }
-            Step::Mark => {
+            DeletionStep::Mark => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
                 written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
                     .context("failed to make the Backup Deleting")?;
                 self.count_begun();
             }
-            Step::Claim => self.claim(found).await?,
-            Step::RemoveSnapshots => {
+            DeletionStep::Claim => self.claim(found).await?,
+            DeletionStep::RemoveSnapshots => {
                 let removed = self.remove_snapshots(&found.volumes.snapshots).await;
                 let is_left = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).leaves_volumes);
                 match removed {
@@ -239,20 +242,22 @@ impl Carrying<'_> {
                 }
                 self.are_snapshots_gone = true;
             }
-            Step::Record => {
+            DeletionStep::Record => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
                 written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
                     .context("failed to write to the Backup that its files go")?;
             }
-            Step::RemoveFiles => self.remove_files(found).await?,
-            Step::RemoveRestores => self.remove_restores(found.layout.as_ref(), &found.restores).await?,
-            Step::Done => {
+            DeletionStep::RemoveFiles => self.remove_files(found).await?,
+            DeletionStep::RemoveRestores => {
+                self.remove_restores(found.layout.as_ref(), &found.restores).await?
+            }
+            DeletionStep::Done => {
                 let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
                 self.done(request, &uid, "deleted, with all that was stored of it").await?;
                 return Ok(Progress::Ended);
             }
-            Step::Forget => {
+            DeletionStep::Forget => {
                 self.remove_request(request).await?;
                 info!(
                     backup = self.backup_name(),
@@ -261,13 +266,16 @@ impl Carrying<'_> {
                 );
                 return Ok(Progress::Ended);
             }
-            Step::Wait(why) => return Ok(Progress::Later(why)),
-            Step::End(errors) => {
+            DeletionStep::Wait(why) => return Ok(Progress::Later(why)),
+            DeletionStep::End(errors) => {
                 self.count_begun();
                 self.end(request, found.backup.as_ref(), errors).await?;
                 return Ok(Progress::Ended);
             }
-            Step::RemoveOthers | Step::LookAtFolder | Step::LookAtVolumes | Step::LookAtRestores => {}
+            DeletionStep::RemoveOthers
+            | DeletionStep::LookAtFolder
+            | DeletionStep::LookAtVolumes
+            | DeletionStep::LookAtRestores => {}
         }
         Ok(Progress::Next)
     }
@@ -343,10 +351,10 @@ fn wanted_location(request: &DeleteBackupRequest, backup: Option<&DynamicObject>
     of_backup.or_else(recorded).unwrap_or_default()
 }
 
-fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
+fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
     let annotations = backup.annotations();
     let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
-    SeenBackup {
+    DeletionBackup {
         uid: backup.meta().uid.as_deref().unwrap_or_default(),
         created: backup.meta().creation_timestamp.as_ref().map(|time| time.0),
         phase: backup.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
@@ -357,12 +365,12 @@ fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
     }
 }
 
-fn seen_location<'a>(location: Option<&BackupStorageLocation>, name: &'a str) -> Location<'a> {
-    let Some(location) = location else { return Location::Missing(name) };
+fn seen_location<'a>(location: Option<&BackupStorageLocation>, name: &'a str) -> DeletionLocation<'a> {
+    let Some(location) = location else { return DeletionLocation::Missing(name) };
     let phase = location.status.as_ref().and_then(|status| status.phase);
     match location.spec.access_mode {
-        Some(AccessMode::ReadOnly) => Location::ReadOnly(name),
-        _ if phase == Some(BackupStorageLocationPhase::Unavailable) => Location::Unavailable(name),
-        _ => Location::Usable,
+        Some(AccessMode::ReadOnly) => DeletionLocation::ReadOnly(name),
+        _ if phase == Some(BackupStorageLocationPhase::Unavailable) => DeletionLocation::Unavailable(name),
+        _ => DeletionLocation::Usable,
     }
 }

@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
-use berth_core::claim::Claim;
-use berth_core::deletion::{DELETION, Inherited, Known, Owner, Stranger, owner};
+use berth_core::claim::FolderClaim;
+use berth_core::deletion::{BackupIdentity, DELETION, FolderOwner, Inherited, Stranger, owner};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
@@ -37,7 +37,7 @@ impl Carrying<'_> {
         &mut self,
         found: &mut Found,
         asked: Option<&str>,
-    ) -> anyhow::Result<Owner> {
+    ) -> anyhow::Result<FolderOwner> {
         let location = found.location.as_ref().context("the location is gone")?;
         let opened = self.lifecycle.opener.open_existing(location).await;
         let store = opened.map_err(|error| anyhow!(chain(&error)))?;
@@ -45,7 +45,7 @@ impl Carrying<'_> {
         let layout = Layout::new(store, prefix, self.backup_name());
         let survey = match layout.survey().await {
             Ok(survey) => survey,
-            Err(ClaimError::Unreadable(_)) => return Ok(Owner::Stranger(Stranger::Unknown)),
+            Err(ClaimError::Unreadable(_)) => return Ok(FolderOwner::Stranger(Stranger::Unknown)),
             Err(error) => return Err(anyhow!(chain(&error))),
         };
         let uid = found.backup.as_ref().and_then(|backup| backup.uid());
@@ -54,7 +54,7 @@ impl Carrying<'_> {
             let text = found.backup.as_ref()?.data.pointer(&format!("/status/{key}"))?.as_str()?;
             text.parse::<Timestamp>().ok()
         };
-        let known = Known {
+        let known = BackupIdentity {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
             uid,
@@ -63,8 +63,10 @@ impl Carrying<'_> {
         };
         let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
         let whose = match owner(&known, &survey.stored, Inherited(inherits)) {
-            Owner::Nobody if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? => {
-                Owner::NobodyInEmpty
+            FolderOwner::Nobody
+                if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? =>
+            {
+                FolderOwner::NobodyInEmpty
             }
             whose => whose,
         };
@@ -77,7 +79,7 @@ impl Carrying<'_> {
         let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
             return Ok(());
         };
-        let ours = Claim {
+        let ours = FolderClaim {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
             backup: backup.uid().unwrap_or_default(),

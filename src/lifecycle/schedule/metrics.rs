@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_core::schedule::Skipped;
+use berth_core::schedule::SkipReason;
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -69,7 +69,7 @@ impl ScheduleMetrics {
             "From the time of a Schedule to the creation of its Backup",
             all.lateness.clone(),
         );
-        for why in [Skipped::Late, Skipped::Overlap] {
+        for why in [SkipReason::Late, SkipReason::Overlap] {
             drop(all.skipped.get_or_create(&by(why)));
         }
         all
@@ -80,7 +80,7 @@ impl ScheduleMetrics {
         self.lateness.observe(late.as_secs_f64().max(0.0));
     }
 
-    pub fn skipped(&self, why: Skipped) {
+    pub fn skipped(&self, why: SkipReason) {
         self.skipped.get_or_create(&by(why)).inc();
     }
 
@@ -128,11 +128,11 @@ impl ScheduleMetrics {
     }
 }
 
-fn by(why: Skipped) -> ByReason {
+fn by(why: SkipReason) -> ByReason {
     ByReason {
         reason: match why {
-            Skipped::Overlap => "Overlap",
-            Skipped::Late => "Late",
+            SkipReason::Overlap => "Overlap",
+            SkipReason::Late => "Late",
         },
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::Schedule;
-use berth_core::schedule::preview::{Others, Planned};
+use berth_core::schedule::preview::{Others, PlannedSchedule};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::RwLock;
@@ -20,7 +20,7 @@ const OWN_WEIGHT: usize = 2;
 
 /// What is kept of a Schedule.
 enum Kept {
-    Planned(Arc<Planned>),
+    Planned(Arc<PlannedSchedule>),
     /// It is never due, because it is paused or faulty.
     Idle,
     /// There was no room for it.
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-fn weight_of(planned: &Planned) -> usize {
+fn weight_of(planned: &PlannedSchedule) -> usize {
     OWN_WEIGHT + planned.namespaces.weight()
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
-use berth_core::sync::{Doubtful, Plan, Skip, Tag};
+use berth_core::sync::{Doubtful, SyncPlan, SyncSkipReason, Tag};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -85,16 +85,17 @@ impl Sync<'_> {
         self.repair(location, &stored, past).await;
         self.note(location, !(failed || later) && past.memory.has_all(&listing, &plan)).await;
         let counts = past.memory.skipped();
-        let count = |why: Skip| counts.get(&why).copied().unwrap_or(0);
+        let count = |why: SyncSkipReason| counts.get(&why).copied().unwrap_or(0);
         lifecycle.sync_metrics.round(&name, count, Timestamp::now());
         debug!(location = name, names = listing.names.len(), ?plan, "storage location is synced");
         ensure!(!failed, "the store or the API server failed for some backups: they come in a later round");
         Ok(())
     }
 
-    fn tell_names(&self, location: &BackupStorageLocation, plan: &Plan, past: &mut Past) {
+    fn tell_names(&self, location: &BackupStorageLocation, plan: &SyncPlan, past: &mut Past) {
         let name = location.name_any();
-        for (names, why) in [(&plan.invalid, Skip::Name), (&plan.taken, Skip::NameTaken)] {
+        for (names, why) in [(&plan.invalid, SyncSkipReason::Name), (&plan.taken, SyncSkipReason::NameTaken)]
+        {
             self.tell_skipped(location, why, names, "");
         }
         if plan.spared > 0 && plan.spared != past.spared {
@@ -108,7 +109,13 @@ impl Sync<'_> {
     }
 
     /// Logs each of the folders, and sends one Event.
-    fn tell_skipped(&self, location: &BackupStorageLocation, why: Skip, names: &[String], more: &str) {
+    fn tell_skipped(
+        &self,
+        location: &BackupStorageLocation,
+        why: SyncSkipReason,
+        names: &[String],
+        more: &str,
+    ) {
         if names.is_empty() {
             return;
         }
@@ -127,7 +134,7 @@ impl Sync<'_> {
         &self,
         location: &BackupStorageLocation,
         stored: &StoredBackups,
-        plan: &Plan,
+        plan: &SyncPlan,
         folders: usize,
         past: &mut Past,
         last: Option<Timestamp>,
@@ -152,7 +159,7 @@ impl Sync<'_> {
             .map(|folder| async move { (folder, site.take(folder).await) })
             .buffer_unordered(READS_AT_ONCE);
         let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
-        let mut told: Vec<(Skip, String, String)> = Vec::new();
+        let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
                 Taken::Created { ended, volumes } => {
@@ -173,7 +180,13 @@ impl Sync<'_> {
                 }
                 // Somebody else has created it; the watch will show it.
                 Taken::Exists => {
-                    past.memory.skip(folder, Skip::Unfinished, Tag::new(), period, Timestamp::now());
+                    past.memory.skip(
+                        folder,
+                        SyncSkipReason::Unfinished,
+                        Tag::new(),
+                        period,
+                        Timestamp::now(),
+                    );
                 }
                 Taken::Later => later += 1,
                 Taken::Failed(why) => {

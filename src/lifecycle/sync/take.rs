@@ -7,7 +7,9 @@ use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::sync::{Room, Size, Skip, Tag, is_written_by_copy, is_written_elsewhere, room};
+use berth_core::sync::{
+    BackupCapacity, Size, SyncSkipReason, Tag, is_written_by_copy, is_written_elsewhere, room,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
@@ -63,19 +65,19 @@ impl Allowance {
     }
 
     /// Before anything is read.
-    fn look(&self) -> Room {
+    fn look(&self) -> BackupCapacity {
         let (brought, is_spent) = *self.brought.lock();
-        if is_spent { Room::Later } else { room(self.standing, brought, 0) }
+        if is_spent { BackupCapacity::Later } else { room(self.standing, brought, 0) }
     }
 
     /// Takes the room, if there is enough.
-    fn take(&self, bytes: usize) -> Room {
+    fn take(&self, bytes: usize) -> BackupCapacity {
         let (brought, is_spent) = &mut *self.brought.lock();
         let found = room(self.standing, *brought, bytes);
         match found {
-            Room::Enough => *brought = brought.with(bytes),
-            Room::Later => *is_spent = true,
-            Room::None => {}
+            BackupCapacity::Enough => *brought = brought.with(bytes),
+            BackupCapacity::Later => *is_spent = true,
+            BackupCapacity::None => {}
         }
         found
     }
@@ -90,7 +92,7 @@ pub(super) enum Taken {
         volumes: usize,
     },
     Skipped {
-        why: Skip,
+        why: SyncSkipReason,
         tag: Tag,
         more: String,
     },
@@ -105,20 +107,20 @@ impl Site<'_> {
     pub(super) async fn take(&self, name: &str) -> Taken {
         let skipped = |why, tag| Taken::Skipped { why, tag, more: String::new() };
         match self.allowance.look() {
-            Room::Enough => {}
-            Room::Later => return Taken::Later,
-            Room::None => return skipped(Skip::NoRoom, Tag::new()),
+            BackupCapacity::Enough => {}
+            BackupCapacity::Later => return Taken::Later,
+            BackupCapacity::None => return skipped(SyncSkipReason::NoRoom, Tag::new()),
         }
         if self.deleted.contains(name) {
-            return skipped(Skip::BeingDeleted, Tag::new());
+            return skipped(SyncSkipReason::BeingDeleted, Tag::new());
         }
         if self.files.is_some_and(|files| !files.has_metadata(name)) {
-            return skipped(Skip::NoMetadata, Tag::new());
+            return skipped(SyncSkipReason::NoMetadata, Tag::new());
         }
         let (json, tag) = match self.stored.metadata(name).await {
             Ok(Metadata::Found { json, tag }) => (json, tag),
-            Ok(Metadata::TooLarge(tag)) => return skipped(Skip::TooLarge, tag),
-            Ok(Metadata::Absent) => return skipped(Skip::NoMetadata, Tag::new()),
+            Ok(Metadata::TooLarge(tag)) => return skipped(SyncSkipReason::TooLarge, tag),
+            Ok(Metadata::Absent) => return skipped(SyncSkipReason::NoMetadata, Tag::new()),
             Err(error) => return Taken::Failed(chain(&error)),
         };
         let namespace = &self.sync.lifecycle.namespace;
@@ -130,7 +132,7 @@ impl Site<'_> {
         };
         match self.stored.deletion(name, self.files).await {
             Ok(None) => {}
-            Ok(Some(claim)) => return skipped(Skip::HalfDeleted, claim),
+            Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
             Err(error) => return Taken::Failed(chain(&error)),
         }
         // Read before the Backup is created, because afterwards nobody would look at this folder again.
@@ -141,9 +143,9 @@ impl Site<'_> {
         // The room is taken before the API server is asked, because others are read meanwhile.
         let bytes = json_size(&restored.object).saturating_add(volumes.bytes());
         match self.allowance.take(bytes) {
-            Room::Enough => {}
-            Room::Later => return Taken::Later,
-            Room::None => return skipped(Skip::NoRoom, Tag::new()),
+            BackupCapacity::Enough => {}
+            BackupCapacity::Later => return Taken::Later,
+            BackupCapacity::None => return skipped(SyncSkipReason::NoRoom, Tag::new()),
         }
         match self.create(name, restored, volumes, &tag).await {
             Ok(taken) => taken,
@@ -181,7 +183,7 @@ impl Site<'_> {
                 if is_unprocessable(&error) || is_too_large(&error) || is_forbidden(&error) =>
             {
                 let more: String = chain(&error).chars().take(REASON).collect();
-                return Ok(Taken::Skipped { why: Skip::Refused, tag: tag.to_owned(), more });
+                return Ok(Taken::Skipped { why: SyncSkipReason::Refused, tag: tag.to_owned(), more });
             }
             Answer::Refused(error) => return Err(error).context("the API server refuses the Backup"),
             Answer::TimedOut => anyhow::bail!("the API server did not answer in time"),

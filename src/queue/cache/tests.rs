@@ -16,7 +16,7 @@ fn backup(version: u64, phase: &str) -> Backup {
     serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-fn phase(store: &BackupCache) -> Option<Phase> {
+fn phase(store: &BackupCache) -> Option<QueuePhase> {
     store.get("b").map(|item| item.entry.phase)
 }
 
@@ -25,7 +25,7 @@ fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
     let store = BackupCache::new(Settings::default());
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     store.observe_write(&backup(2, "ReadyToStart"));
-    assert_eq!(phase(&store), Some(Phase::ReadyToStart));
+    assert_eq!(phase(&store), Some(QueuePhase::ReadyToStart));
     store.observe(WatchEvent::Applied(backup(3, "Completed")));
     store.observe_write(&backup(2, "ReadyToStart"));
     assert_eq!(phase(&store), None, "its slot would be gone for ever");
@@ -37,7 +37,7 @@ fn a_list_does_not_undo_an_answer_that_is_newer() {
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     store.observe_write(&backup(2, "ReadyToStart"));
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
-    assert_eq!(phase(&store), Some(Phase::ReadyToStart), "it would be started twice over");
+    assert_eq!(phase(&store), Some(QueuePhase::ReadyToStart), "it would be started twice over");
     store.observe(WatchEvent::Replaced(Vec::new()));
     assert_eq!(phase(&store), None);
 }
@@ -78,7 +78,7 @@ fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
     backups.extend((1..100).map(|i| arrived(i, "Queued", "busy")));
     store.observe(WatchEvent::Replaced(backups));
     let namespaces = NamespaceSet::literal(Glob::parse("free"));
-    let newcomer = Entry { phase: Phase::Queued, namespaces, ..Entry::default() };
+    let newcomer = QueueEntry { phase: QueuePhase::Queued, namespaces, ..QueueEntry::default() };
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(200);
     let seen = |few: usize| {
         let view = store.view_facing(&newcomer, now, few);
@@ -167,7 +167,7 @@ fn the_names_of_a_list_are_bound_as_they_come() {
     let listed = ListWeight::default();
     let kept = |from: u64| {
         let seen = (from..from + 1000).map(|i| {
-            let mut seen = Seen::of(&names_many(i, 1, false), &Order::default());
+            let mut seen = Seen::of(&names_many(i, 1, false), &QueueOrder::default());
             listed.bound(&mut seen.observed);
             let Observed::Kept(item) = seen.observed else { unreachable!() };
             item.entry.namespaces.weight()

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Index, Phase};
+use berth_core::queue::{QueueIndex, QueuePhase};
 
 use crate::cache::{Indexer, Observed};
 use crate::queue::seen::Item;
@@ -12,7 +12,7 @@ use crate::queue::seen::Item;
 /// What is known of all items together.
 #[derive(Default)]
 pub(super) struct Known {
-    pub(super) index: Index,
+    pub(super) index: QueueIndex,
     /// Weights of the large sets of namespaces among them.
     pub(super) weight: usize,
 }
@@ -53,7 +53,7 @@ pub(super) fn bound(observed: &mut Observed<Item>, weight: usize) {
 }
 
 fn is_parked(item: &Item) -> bool {
-    item.entry.held && matches!(item.entry.phase, Phase::New | Phase::Queued)
+    item.entry.held && matches!(item.entry.phase, QueuePhase::New | QueuePhase::Queued)
 }
 
 /// Bounds the sets of one list as its objects come, because a list reaches the cache only when it is

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_core::queue::Phase;
+use berth_core::queue::QueuePhase;
 use berth_test_scripted::{Hold, Scripted, get, list, patch, watch as watching};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
@@ -171,7 +171,7 @@ async fn no_more_start_than_there_are_slots_though_the_watch_shows_nothing() {
     let _ = timeout(Duration::from_secs(30), cycle.run(CancellationToken::new())).await;
     let writes = api.writes();
     let starts = writes.iter().filter(|write| write.body["status"]["phase"] == "ReadyToStart").count();
-    assert_eq!((starts, store.in_phase(Phase::ReadyToStart).len()), (2, 2));
+    assert_eq!((starts, store.in_phase(QueuePhase::ReadyToStart).len()), (2, 2));
 }
 
 /// More than are ended in one cycle, and all of them ahead of the others.
@@ -208,7 +208,7 @@ async fn those_that_cannot_be_ended_keep_nobody_from_ending_nor_from_the_queue()
         let Queue { store, cycle, _stopped, .. } = Queue::new(&api, 1).showing(&shown);
         let _ = timeout(Duration::from_secs(200), cycle.run(CancellationToken::new())).await;
         let phase = |name: &str| store.get(name).map(|item| item.entry.phase);
-        let ready = Some(Phase::ReadyToStart);
+        let ready = Some(QueuePhase::ReadyToStart);
         assert_eq!((phase("last"), phase("new")), (None, ready), "refused: {is_refused}");
     }
 }

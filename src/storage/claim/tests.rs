@@ -8,9 +8,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::storage::Artifact;
 
-fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
+fn claim(cluster: &str, backup: &str, run: &str) -> FolderClaim {
     let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
-    Claim { cluster, namespace: "velero".to_owned(), backup, run, before: None }
+    FolderClaim { cluster, namespace: "velero".to_owned(), backup, run, before: None }
 }
 
 /// One that knows conditions, and one that knows but one of them.
@@ -31,7 +31,7 @@ async fn of_two_runs_in_one_folder_the_second_finds_out_whose_it_is_and_leaves_n
     for store in stores {
         let layout = Layout::new(store, Some("shared"), "nightly");
         let (first, second) = (claim("a", "1", "x"), claim("b", "2", "y"));
-        assert_eq!(layout.look().await.unwrap().folder, Folder::default());
+        assert_eq!(layout.look().await.unwrap().folder, FolderContents::default());
         layout.claim(&first, None).await.unwrap();
         // Both had seen an empty folder.
         let taken = layout.claim(&second, None).await.unwrap_err().to_string();
@@ -45,7 +45,7 @@ async fn of_two_runs_in_one_folder_the_second_finds_out_whose_it_is_and_leaves_n
         let found = layout.look().await.unwrap();
         assert_eq!((found.folder.claim, found.files.len()), (Some(first.clone()), 3));
         assert!(layout.remove(&first, true).await.unwrap());
-        assert_eq!(layout.look().await.unwrap().folder, Folder::default());
+        assert_eq!(layout.look().await.unwrap().folder, FolderContents::default());
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use berth_core::run::Runs;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 
@@ -522,7 +522,7 @@ fn forge(site: &Site) {
         short_names: Vec::new(),
         namespaced: true,
     };
-    let selection = Selection::of([("secrets".to_owned(), Fate::Listed)], true);
+    let selection = Selection::of([("secrets".to_owned(), TypeSelection::Listed)], true);
     let everybody = ["app", "kube-system"].map(str::to_owned).into();
     let policy = forged.scope.open().unwrap().policy().to_owned();
     forged.scope = Packed::new(&Scope::of(&[secrets], &selection, &everybody, &policy)).unwrap();

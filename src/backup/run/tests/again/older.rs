@@ -1,16 +1,16 @@
 //! What another version of berth has left.
 
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use object_store::memory::InMemory;
 
 use super::*;
 use crate::backup::uploads::Place;
 use crate::storage::Parts;
 
-fn claim() -> Claim {
+fn claim() -> FolderClaim {
     let [cluster, namespace, backup, run] = ["here", "velero", "u", "dead"].map(str::to_owned);
-    Claim { cluster, namespace, backup, run, before: None }
+    FolderClaim { cluster, namespace, backup, run, before: None }
 }
 
 /// Many a key may not list uploads, so nobody else would find it: here the list is made elsewhere.
