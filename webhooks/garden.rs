@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use berth_core::violation::{Field, Violations, tellable};
 use berth_garden_api::{self as garden, extensions};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::check::location::Location;
-use berth_garden_core::check::{self, Credentials, Findings};
-use berth_garden_core::entry::Entry;
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::check::location::ReviewedLocation;
+use berth_garden_core::check::{self, AdmissionFindings, SecretLookup};
+use berth_garden_core::entry::GardenEntry;
 use berth_garden_core::store::SecretRef;
-use berth_garden_core::view::Extension;
-use berth_garden_core::{Profile, Seed, View};
+use berth_garden_core::view::ExtensionObject;
+use berth_garden_core::{GardenView, Profile, Seed};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -85,10 +85,10 @@ fn spec(object: Option<&RawValue>) -> Result<Value, ReviewError> {
 enum Subject {
     Profile(Change<Profile>),
     Seed(Change<Seed>),
-    Bucket(Change<Bucket>),
-    Entry(Change<Entry>),
-    Extension(Change<Extension>),
-    Location(Change<Location>),
+    Bucket(Change<GardenBucket>),
+    Entry(Change<GardenEntry>),
+    Extension(Change<ExtensionObject>),
+    Location(Change<ReviewedLocation>),
 }
 
 impl Subject {
@@ -156,7 +156,12 @@ impl Subject {
         }
     }
 
-    fn judge(&self, credentials: Option<&Credentials>, by_hub: bool, view: &View) -> Findings {
+    fn judge(
+        &self,
+        credentials: Option<&SecretLookup>,
+        by_hub: bool,
+        view: &GardenView,
+    ) -> AdmissionFindings {
         match self {
             Self::Profile(Change { old, new: Some(new), .. }) => {
                 check::profile::check(old.as_ref(), new, credentials, view)
@@ -172,7 +177,7 @@ impl Subject {
                 check::entry::check(old.as_ref(), new, by_hub, view)
             }
             Self::Location(Change { new: Some(new), .. }) => check::location::check(new, view),
-            _ => Findings { faults: self.faults(by_hub), ..Findings::default() },
+            _ => AdmissionFindings { faults: self.faults(by_hub), ..AdmissionFindings::default() },
         }
     }
 }
@@ -193,11 +198,11 @@ pub async fn validate<K: Listers>(
         Some(secret) if state.may_read_secret(Instant::now()) => {
             Some(state.listers().credentials(secret).await)
         }
-        Some(_) => Some(Credentials::Unknown("too many Secrets are asked for at once".to_owned())),
+        Some(_) => Some(SecretLookup::Unknown("too many Secrets are asked for at once".to_owned())),
         None => None,
     };
     let is_deletion = request.operation == Operation::Delete;
-    let judge = |view: &View| subject.judge(credentials.as_ref(), roles.queue, view);
+    let judge = |view: &GardenView| subject.judge(credentials.as_ref(), roles.queue, view);
     let mut found = match settled(state.listers(), judge).await {
         Some(found) => found,
         None => unknown(&subject, roles.queue, is_deletion),
@@ -221,7 +226,10 @@ pub async fn validate<K: Listers>(
 
 /// Judges again at each change of the other objects until none of them blocks the write, for
 /// [`PATIENCE`] at most. `None`: the other objects are not listed yet.
-async fn settled<K: GardenListers>(listers: &K, judge: impl Fn(&View) -> Findings) -> Option<Findings> {
+async fn settled<K: GardenListers>(
+    listers: &K,
+    judge: impl Fn(&GardenView) -> AdmissionFindings,
+) -> Option<AdmissionFindings> {
     let patient = tokio::time::timeout(PATIENCE, async {
         loop {
             let changed = listers.garden_changed();
@@ -238,8 +246,8 @@ async fn settled<K: GardenListers>(listers: &K, judge: impl Fn(&View) -> Finding
     }
 }
 
-fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> Findings {
-    let mut found = Findings { faults: subject.faults(by_hub), ..Findings::default() };
+fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> AdmissionFindings {
+    let mut found = AdmissionFindings { faults: subject.faults(by_hub), ..AdmissionFindings::default() };
     let why = "what else there is is not known yet: this replica has just started, or may not see it";
     if is_deletion && matches!(subject, Subject::Profile(_) | Subject::Bucket(_)) {
         let field = Field::root("metadata").child("deletionTimestamp");

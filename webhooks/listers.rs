@@ -10,7 +10,7 @@ use berth_core::location::Location;
 use berth_core::queue::{Band, QueueEntry, QueueOrder, QueueView};
 use berth_core::schedule::preview::Others;
 use berth_core::volume::takers::Takers;
-use berth_garden_core::check::Credentials;
+use berth_garden_core::check::SecretLookup;
 use berth_garden_core::{self as garden, SecretRef};
 use jiff::Timestamp;
 
@@ -43,11 +43,11 @@ pub trait MoverListers: Send + Sync + 'static {
 /// Read access to what a replica has cached about shared buckets.
 pub trait GardenListers: Send + Sync + 'static {
     /// The objects of hub and member. `None`: some kind of them has not been listed yet.
-    fn garden(&self) -> Option<Arc<garden::View>>;
+    fn garden(&self) -> Option<Arc<garden::GardenView>>;
     /// Resolves at the next change of [`GardenListers::garden`].
     fn garden_changed(&self) -> impl Future<Output = ()> + Send;
     /// Reads a Secret from the API server, because no Secret is cached. Takes well under a second.
-    fn credentials(&self, secret: &SecretRef) -> impl Future<Output = Credentials> + Send;
+    fn credentials(&self, secret: &SecretRef) -> impl Future<Output = SecretLookup> + Send;
 }
 
 /// Read access to all watch caches of a replica.

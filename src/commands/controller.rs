@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_garden_core::hub::Settings;
+use berth_garden_core::hub::HubSettings;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -124,7 +124,7 @@ async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
     (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
-    hub: &Settings,
+    hub: &HubSettings,
     notes: &Notes,
     pulse: Pulse,
     stop: CancellationToken,

@@ -17,7 +17,7 @@ use berth_core::schedule::preview::Others;
 use berth_core::violation::tellable;
 use berth_core::volume::takers::Takers;
 use berth_garden_core as garden;
-use berth_garden_core::check::Credentials;
+use berth_garden_core::check::SecretLookup;
 use berth_webhooks::listers::{GardenListers, MoverListers};
 use berth_webhooks::placement::{MoverRef, PodConstraints};
 use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
@@ -114,7 +114,7 @@ impl MoverListers for Shared {
 }
 
 impl GardenListers for Shared {
-    fn garden(&self) -> Option<Arc<garden::View>> {
+    fn garden(&self) -> Option<Arc<garden::GardenView>> {
         self.0.garden.view()
     }
 
@@ -122,7 +122,7 @@ impl GardenListers for Shared {
         self.0.garden.changed()
     }
 
-    fn credentials(&self, secret: &garden::SecretRef) -> impl Future<Output = Credentials> + Send {
+    fn credentials(&self, secret: &garden::SecretRef) -> impl Future<Output = SecretLookup> + Send {
         self.0.garden.credentials(secret)
     }
 }

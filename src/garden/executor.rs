@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_garden_api::extensions::{BackupBucket, BackupEntry};
-use berth_garden_core::operation::{Next, OperationType, next};
+use berth_garden_core::operation::{NextOperation, OperationType, next};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -158,11 +158,11 @@ async fn reconcile<K: Actuator>(
     let now = Timestamp::now();
     let not_before = context.retries.not_before(&object.uid().unwrap_or_default());
     let operation = match next(&view(&object, not_before), now) {
-        Next::Do(operation) => operation,
-        Next::Unconfirmed => {
+        NextOperation::Do(operation) => operation,
+        NextOperation::Unconfirmed => {
             return Task::new(&context, object, OperationType::Delete).wait_for_confirmation().await;
         }
-        Next::Rest(until) => return Ok(at(until, now)),
+        NextOperation::Rest(until) => return Ok(at(until, now)),
     };
     let task = Task::new(&context, object, operation);
     let again = match operation {

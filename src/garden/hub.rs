@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_garden_api::BackupEntry;
-use berth_garden_core::deletion_permit::Moment;
+use berth_garden_core::deletion_permit::ClockReading;
 use berth_garden_core::heartbeat::{Missing, Senders};
-use berth_garden_core::hub::{Plan, SeedState, Settings, View, plan};
+use berth_garden_core::hub::{HubPlan, HubSettings, HubView, SeedState, plan};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use tokio::time::{sleep, timeout};
@@ -52,7 +52,7 @@ const PAGE: u32 = 500;
 
 pub struct Hub {
     pub clients: Clients,
-    pub settings: Settings,
+    pub settings: HubSettings,
     pub events: Events,
     pub metrics: GardenMetrics,
 }
@@ -86,7 +86,7 @@ impl Hub {
             let frozen = objects.frozen();
             let mut view = frozen.view(absent.gone.clone());
             let now = Timestamp::now();
-            let moment = Moment { wall: now, ..deletion_permits::now() };
+            let moment = ClockReading { wall: now, ..deletion_permits::now() };
             listen(&mut senders, &mut view, moment);
             view.unregistered = missing.look(&view.missing_seeds(), moment);
             let decided = plan(&view, &self.settings, now);
@@ -110,7 +110,7 @@ impl Hub {
 }
 
 /// Takes in heartbeats. A seed that reports is alive, whatever its clock says.
-fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
+fn listen(senders: &mut Senders, view: &mut HubView, now: ClockReading) {
     for cluster in &mut view.seeds {
         let SeedState { member, beat, .. } = cluster;
         let seed = &member.seed.name;
@@ -142,7 +142,7 @@ struct Absent {
 
 impl Absent {
     /// UIDs that no bucket lists any more are forgotten, because no UID comes twice.
-    fn forget(&mut self, view: &View) {
+    fn forget(&mut self, view: &HubView) {
         let listed: BTreeSet<&String> =
             view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
         self.gone.retain(|uid| listed.contains(uid));
@@ -150,7 +150,7 @@ impl Absent {
 
     /// A place is given to another entry only when the API server itself has no entry with the UID.
     /// `true`: more of them are gone now.
-    async fn look(&mut self, clients: &Clients, decided: &Plan) -> bool {
+    async fn look(&mut self, clients: &Clients, decided: &HubPlan) -> bool {
         self.since.retain(|uid, _| decided.unknown.contains(uid));
         for uid in &decided.unknown {
             self.since.entry(uid.clone()).or_insert_with(Instant::now);

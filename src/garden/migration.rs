@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
-use berth_garden_core::migration::standing::{Found, Leads, Resume, standing};
+use berth_garden_core::migration::standing::{FoundRecord, Leads, Resume, standing};
 use berth_garden_core::migration::{
-    Attempt, Counts, Items, Listed, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
-    record as note, relist, retirement,
+    CopyAttempt, CopyCounts, CopyStatus, Items, MigrationPhase, Retirement, SourceObject, ensure_not_emptied,
+    expire, gate, leftovers, record as note, relist, retirement,
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -67,8 +67,8 @@ pub struct Migration {
 
 /// What there is to do, or what was done.
 pub struct Summary {
-    pub phase: Option<Phase>,
-    pub counts: Counts,
+    pub phase: Option<MigrationPhase>,
+    pub counts: CopyCounts,
     /// Objects that are at the destination already, by key.
     pub there: usize,
 }
@@ -100,7 +100,7 @@ impl Migration {
         let mut items = found.as_ref().map(Record::items).unwrap_or_default();
         relist(&mut items, listing);
         let there = items.keys().filter(|key| there.contains_key(*key)).count();
-        Ok(Summary { phase: found.map(|record| record.head().phase), counts: Counts::of(&items), there })
+        Ok(Summary { phase: found.map(|record| record.head().phase), counts: CopyCounts::of(&items), there })
     }
 
     /// Continues to the cut-over, or with `retire` to an empty source. Calls `tell` at each phase.
@@ -132,10 +132,13 @@ impl Migration {
                 Some(phase) => (record, phase),
                 None => {
                     tell(&set_aside(record.head(), &self.entry, &entry_uid(&to)));
-                    (self.plan(&opener, (&from, &to), Some(record), claim, tell).await?, Phase::Planned)
+                    (
+                        self.plan(&opener, (&from, &to), Some(record), claim, tell).await?,
+                        MigrationPhase::Planned,
+                    )
                 }
             },
-            None => (self.plan(&opener, (&from, &to), None, claim, tell).await?, Phase::Planned),
+            None => (self.plan(&opener, (&from, &to), None, claim, tell).await?, MigrationPhase::Planned),
         };
         record.take_over(claim.run()).await?;
         if phase != record.head().phase {
@@ -153,31 +156,31 @@ impl Migration {
         loop {
             let phase = record.head().phase;
             match phase {
-                Phase::Planned => {}
-                Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
-                Phase::Quiescing => self.quiesce(tell).await?,
-                Phase::Delta => {
+                MigrationPhase::Planned => {}
+                MigrationPhase::Copying => self.copy_all(&places, &mut record, tell).await?,
+                MigrationPhase::Quiescing => self.quiesce(tell).await?,
+                MigrationPhase::Delta => {
                     // A person may have let backups continue since.
                     if phase == begun_at {
                         self.quiesce(tell).await?;
                     }
                     self.copy_the_rest(&places, &mut record, claim, tell).await?;
                 }
-                Phase::CutOver => {
+                MigrationPhase::CutOver => {
                     self.cut_over(&head.destination, tell).await?;
                     if !retire {
                         break;
                     }
                     self.retire(&places, &mut record, claim, tell).await?;
                 }
-                Phase::Retired => break,
+                MigrationPhase::Retired => break,
             }
             match phase.next() {
                 Some(next) => record.enter(next).await?,
                 None => break,
             }
         }
-        let counts = Counts::of(&record.items());
+        let counts = CopyCounts::of(&record.items());
         Ok(Summary { phase: Some(record.head().phase), counts, there: 0 })
     }
 
@@ -192,7 +195,7 @@ impl Migration {
         let places = self.places(opener, &from.spec, &to.spec).await?;
         let mut items = Items::new();
         relist(&mut items, list(&places.source, "source").await?);
-        let counts = Counts::of(&items);
+        let counts = CopyCounts::of(&items);
         tell(&format!("{} objects with {} bytes to copy", counts.none, counts.bytes));
         let (source, destination) = (from.spec.clone(), to.spec.clone());
         let head = Head::new(&entry_uid(to), &self.from, source, destination, claim.run(), Timestamp::now());
@@ -206,7 +209,7 @@ impl Migration {
         head: &Head,
         from: &BackupStorageLocation,
         to: &BackupStorageLocation,
-    ) -> Result<Option<Phase>, MigrationError> {
+    ) -> Result<Option<MigrationPhase>, MigrationError> {
         let leads = if leads_to(&from.spec, &head.destination) {
             Leads::ToDestination
         } else if leads_to(&from.spec, &head.source) {
@@ -214,7 +217,7 @@ impl Migration {
         } else {
             Leads::Elsewhere
         };
-        let found = Found {
+        let found = FoundRecord {
             is_of_entry: head.entry_uid == entry_uid(to),
             is_of_location: head.location == self.from,
             is_in_place: leads_to(&head.destination, &to.spec),
@@ -239,12 +242,12 @@ impl Migration {
         record: &mut Record,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
-        let all: u64 = Counts::of(&record.items()).none;
+        let all: u64 = CopyCounts::of(&record.items()).none;
         let (mut done, mut failed) = (0, BTreeMap::new());
         for i in 0..record.shards() {
             while let Some(items) = record.shard(i) {
                 let waiting = items.iter().filter(|(key, item)| {
-                    item.status == Status::None && failed.get(*key).is_none_or(|tries| *tries < ATTEMPTS)
+                    item.status == CopyStatus::None && failed.get(*key).is_none_or(|tries| *tries < ATTEMPTS)
                 });
                 let batch: Vec<_> =
                     waiting.take(SAVE).map(|(key, item)| (key.clone(), item.clone())).collect();
@@ -283,9 +286,9 @@ impl Migration {
                 for (key, attempt) in attempts {
                     let Some(item) = items.get_mut(&key) else { continue };
                     // The object disappeared before anything was written.
-                    item.begun &= attempt != Attempt::Missing || !begun.contains(&key);
+                    item.begun &= attempt != CopyAttempt::Missing || !begun.contains(&key);
                     let may_retry = note(item, attempt);
-                    if item.status == Status::None {
+                    if item.status == CopyStatus::None {
                         let tries = failed.entry(key).or_insert(0);
                         *tries = if may_retry { *tries + 1 } else { ATTEMPTS };
                     } else {
@@ -464,6 +467,6 @@ async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Direc
 async fn list(
     directory: &Directory,
     which: &'static str,
-) -> Result<BTreeMap<String, Listed>, MigrationError> {
+) -> Result<BTreeMap<String, SourceObject>, MigrationError> {
     directory.list().await.map_err(|error| MigrationError::List(which, error))
 }

@@ -17,7 +17,7 @@ use std::fmt;
 
 use berth_api::keys::FILESYSTEM_PROVIDER;
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -42,14 +42,14 @@ const VERSION_PAGES: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
-    pub fault: Fault,
+    pub fault: StoreFault,
     /// The store's own error code, such as `NoSuchBucket`. Empty where it has none.
     pub word: String,
     pub message: String,
 }
 
 impl StoreError {
-    pub fn new(fault: Fault, message: impl Into<String>) -> Self {
+    pub fn new(fault: StoreFault, message: impl Into<String>) -> Self {
         Self { fault, word: String::new(), message: message.into() }
     }
 }
@@ -141,7 +141,7 @@ impl Bucket {
     /// folders that may hold stores.
     ///
     /// # Errors
-    /// [`Fault::Configuration`], with every fault of the settings and the Secret.
+    /// [`StoreFault::Configuration`], with every fault of the settings and the Secret.
     pub fn open(
         provider: &str,
         name: &str,
@@ -156,7 +156,7 @@ impl Bucket {
             "azure" => Azure::open(name, config, secret).map(Self::Azure),
             "gcp" => Google::open(name, region, config, secret).map(Self::Google),
             other => Err(StoreError::new(
-                Fault::Configuration,
+                StoreFault::Configuration,
                 format!(
                     "spec.type: {other:?} is not supported: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}"
                 ),
@@ -165,7 +165,7 @@ impl Bucket {
     }
 
     /// # Errors
-    /// [`Fault::NameTaken`] when another account has the name, or the store's error.
+    /// [`StoreFault::NameTaken`] when another account has the name, or the store's error.
     pub async fn create(&self) -> Result<Created> {
         match self {
             Self::S3(bucket) => bucket.create().await,
@@ -194,7 +194,7 @@ impl Bucket {
     pub async fn exists(&self) -> Result<bool> {
         match self.page("", None, 1).await {
             Ok(_) => Ok(true),
-            Err(error) if error.fault == Fault::NoSuchBucket => Ok(false),
+            Err(error) if error.fault == StoreFault::NoSuchBucket => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -202,7 +202,7 @@ impl Bucket {
     /// Deletes the bucket, if it is empty.
     ///
     /// # Errors
-    /// [`Fault::NotEmpty`], or the store's error.
+    /// [`StoreFault::NotEmpty`], or the store's error.
     pub async fn delete(&self) -> Result<Removed> {
         let deleted = match self {
             Self::S3(bucket) => bucket.delete().await,
@@ -212,7 +212,7 @@ impl Bucket {
         };
         match deleted {
             Ok(()) => Ok(Removed::Now),
-            Err(error) if error.fault == Fault::NoSuchBucket => Ok(Removed::WasAbsent),
+            Err(error) if error.fault == StoreFault::NoSuchBucket => Ok(Removed::WasAbsent),
             Err(error) => Err(error),
         }
     }
@@ -221,7 +221,7 @@ impl Bucket {
     /// keys. `most`: size of the page.
     ///
     /// # Errors
-    /// [`Fault::NoSuchBucket`] only when the store reports it, or the store's other error.
+    /// [`StoreFault::NoSuchBucket`] only when the store reports it, or the store's other error.
     pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
         match self {
             Self::S3(bucket) => bucket.page(prefix, after, most).await,
@@ -304,7 +304,7 @@ impl Bucket {
             }
         }
         let message = format!("{self:?}: more unfinished uploads are left than one attempt aborts");
-        Err(StoreError::new(Fault::Unavailable, message))
+        Err(StoreError::new(StoreFault::Unavailable, message))
     }
 
     /// Lists the first page of unfinished uploads of keys that begin with `prefix`.

@@ -7,7 +7,7 @@ use berth_api::keys;
 use berth_api::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 use berth_core::violation::{Field, Violations};
-use berth_garden_core::location::{Access, Candidate};
+use berth_garden_core::location::{LegacyCandidate, LocationAccess};
 use berth_garden_core::store::{AZURE, GCP};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -67,7 +67,7 @@ pub fn takes_credentials(provider: &str) -> bool {
 pub fn location(
     entry: &BackupEntry,
     bucket: &BackupBucket,
-    access: Access,
+    access: LocationAccess,
     is_default: bool,
     account: Option<&Account>,
     context: MemberContext<'_>,
@@ -103,8 +103,8 @@ pub fn location(
             },
             default: is_default.then_some(true),
             access_mode: Some(match access {
-                Access::ReadWrite => AccessMode::ReadWrite,
-                Access::ReadOnly => AccessMode::ReadOnly,
+                LocationAccess::ReadWrite => AccessMode::ReadWrite,
+                LocationAccess::ReadOnly => AccessMode::ReadOnly,
             }),
             ..BackupStorageLocationSpec::default()
         },
@@ -300,9 +300,9 @@ pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Op
     Some(Condition { kind: LEGACY_LOCATION.to_owned(), ..condition })
 }
 
-fn candidate(location: &BackupStorageLocation) -> Candidate<'_> {
+fn candidate(location: &BackupStorageLocation) -> LegacyCandidate<'_> {
     let labels = location.metadata.labels.as_ref();
-    Candidate {
+    LegacyCandidate {
         name: location.metadata.name.as_deref().unwrap_or_default(),
         is_default: location.spec.default == Some(true),
         is_shared: member_objects::is_ours(&location.metadata)

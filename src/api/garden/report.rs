@@ -1,7 +1,7 @@
 //! Reports of a member cluster: what the status of the hub's object should say.
 
 use berth_api::keys;
-use berth_garden_core::member::Problem;
+use berth_garden_core::member::StatusProblem;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
@@ -144,7 +144,7 @@ pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> Repor
 }
 
 /// Report of an entry that should move while this cluster cannot be kept from writing.
-pub fn stays(problem: &Problem, now: Timestamp) -> Report {
+pub fn stays(problem: &StatusProblem, now: Timestamp) -> Report {
     let failed = failed(problem, false, None, now);
     let last_operation = LastOperation { kind: OperationType::Migrate, ..failed.last_operation };
     Report { last_operation, ..failed }
@@ -163,7 +163,12 @@ pub fn locked_until(status: Option<&ExtensionStatus>) -> Option<Time> {
 }
 
 /// Report of an object that could not be written to the member.
-pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>, now: Timestamp) -> Report {
+pub fn failed(
+    problem: &StatusProblem,
+    deleting: bool,
+    before: Option<&LastOperation>,
+    now: Timestamp,
+) -> Report {
     let kind = if deleting { OperationType::Delete } else { kind_of(before, OperationState::Error) };
     Report {
         last_operation: LastOperation {
@@ -183,7 +188,7 @@ pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>,
     }
 }
 
-fn codes(problem: &Problem) -> Vec<String> {
+fn codes(problem: &StatusProblem) -> Vec<String> {
     problem.is_configuration.then(|| CONFIGURATION_PROBLEM.to_owned()).into_iter().collect()
 }
 
@@ -331,7 +336,7 @@ mod tests {
             (told.last_operation.state, told.observed_generation),
             (OperationState::Succeeded, Some(3))
         );
-        let told = stays(&Problem::of_configuration("no"), NOW);
+        let told = stays(&StatusProblem::of_configuration("no"), NOW);
         assert_eq!((told.last_operation.state, told.observed_generation), (OperationState::Error, None));
         assert_eq!(told.last_operation.kind, OperationType::Migrate);
     }

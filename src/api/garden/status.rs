@@ -3,7 +3,7 @@
 use berth_api::velero::BackupStorageLocation;
 use berth_garden_core::member::EntryReport;
 use berth_garden_core::member::handoff::Handoff;
-use berth_garden_core::member::location::{LocationReport, Reason};
+use berth_garden_core::member::location::{LocationReport, NoLocationReason};
 use berth_garden_core::member::object::ObjectReport;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -185,20 +185,20 @@ fn conditions(
     changed.or(told)
 }
 
-fn reason_text(why: Reason) -> &'static str {
+fn reason_text(why: NoLocationReason) -> &'static str {
     match why {
-        Reason::Unavailable => reason::UNAVAILABLE,
-        Reason::BucketNotReady => reason::BUCKET_NOT_READY,
-        Reason::Moving => reason::MOVING,
-        Reason::NameTaken => reason::NAME_TAKEN,
-        Reason::Credentials => reason::CREDENTIALS,
-        Reason::Removed => reason::REMOVED,
+        NoLocationReason::Unavailable => reason::UNAVAILABLE,
+        NoLocationReason::BucketNotReady => reason::BUCKET_NOT_READY,
+        NoLocationReason::Moving => reason::MOVING,
+        NoLocationReason::NameTaken => reason::NAME_TAKEN,
+        NoLocationReason::Credentials => reason::CREDENTIALS,
+        NoLocationReason::Removed => reason::REMOVED,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_garden_core::member::Problem;
+    use berth_garden_core::member::StatusProblem;
 
     use super::*;
     use crate::{BackupEntrySpec, BackupEntryStatus};
@@ -233,13 +233,16 @@ mod tests {
     fn what_the_status_says_already_is_not_written_again() {
         let reports = [
             EntryReport {
-                object: ObjectReport::Failed { problem: Problem::of_configuration("why"), is_removal: false },
+                object: ObjectReport::Failed {
+                    problem: StatusProblem::of_configuration("why"),
+                    is_removal: false,
+                },
                 ..nothing()
             },
             EntryReport { handoff: Some(Handoff::Leaving { running: 2, is_made: true }), ..nothing() },
             EntryReport { handoff: Some(Handoff::Leaving { running: 0, is_made: true }), ..nothing() },
             EntryReport {
-                location: LocationReport::Without(Reason::NameTaken, "it is".to_owned()),
+                location: LocationReport::Without(NoLocationReason::NameTaken, "it is".to_owned()),
                 ..nothing()
             },
         ];

@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use berth_garden_api::hub::cluster;
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, GARDEN_NAMESPACE, Seed};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::check::{self, Findings};
-use berth_garden_core::entry::Entry;
-use berth_garden_core::hub::{ProfileState, Settings, View};
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::check::{self, AdmissionFindings};
+use berth_garden_core::entry::GardenEntry;
+use berth_garden_core::hub::{HubSettings, HubView, ProfileState};
 use berth_garden_core::quota::Quota;
 use berth_garden_core::simulation::{Outlook, simulate};
 use berth_garden_core::view;
@@ -70,10 +70,10 @@ struct EntryLine {
 }
 
 pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
-    let settings = Settings {
+    let settings = HubSettings {
         quota: Quota::new(args.bucket_quotas.iter().cloned())?,
         namespace: GARDEN_NAMESPACE.to_owned(),
-        ..Settings::default()
+        ..HubSettings::default()
     };
     let objects = read(&args.files)?;
     let (faults, warnings) = objects.findings();
@@ -140,16 +140,16 @@ impl Objects {
 
     /// The answers of admission for each object: faults and warnings.
     fn findings(&self) -> (Vec<String>, Vec<String>) {
-        let known = view::View {
+        let known = view::GardenView {
             garden_namespace: GARDEN_NAMESPACE.to_owned(),
             profiles: self.profiles.iter().map(|one| (one.name_any(), one.into())).collect(),
             seeds: self.seeds.iter().map(|one| (one.name_any(), one.into())).collect(),
             buckets: self.buckets.iter().map(|one| (one.name_any(), one.into())).collect(),
             entries: self.entries.iter().map(|one| (key(one), one.into())).collect(),
-            ..view::View::default()
+            ..view::GardenView::default()
         };
         let (mut faults, mut warnings) = (Vec::new(), Vec::new());
-        let mut take = |kind: &str, name: String, found: Findings| {
+        let mut take = |kind: &str, name: String, found: AdmissionFindings| {
             faults.extend(found.violations().iter().map(|fault| format!("{kind} {name}: {fault}")));
             warnings.extend(found.warnings.iter().map(|warning| format!("{kind} {name}: {warning}")));
         };
@@ -194,7 +194,7 @@ impl Objects {
     }
 
     /// Assumes that every seed exists and reports, and that every named Secret exists.
-    fn view(&self, now: Timestamp) -> View {
+    fn view(&self, now: Timestamp) -> HubView {
         let provider = |seed: &Seed| {
             let profile = self.profiles.iter().find(|one| one.name_any() == seed.spec.cloud_profile_name);
             profile.map(|profile| profile.spec.provider.as_str())
@@ -214,14 +214,22 @@ impl Objects {
         let backups = self.profiles.iter().filter_map(|profile| profile.spec.backup.as_ref());
         let named = backups.filter_map(|backup| backup.secret_ref.as_ref());
         let named = named.chain(self.buckets.iter().filter_map(|bucket| bucket.spec.secret_ref.as_ref()));
-        View {
+        HubView {
             profiles: profiles.collect(),
             seeds: seeds.collect(),
             // Files may have `generateName` alone.
-            buckets: self.buckets.iter().map(|one| Bucket { name: one.name_any(), ..one.into() }).collect(),
-            entries: self.entries.iter().map(|one| Entry { name: one.name_any(), ..one.into() }).collect(),
+            buckets: self
+                .buckets
+                .iter()
+                .map(|one| GardenBucket { name: one.name_any(), ..one.into() })
+                .collect(),
+            entries: self
+                .entries
+                .iter()
+                .map(|one| GardenEntry { name: one.name_any(), ..one.into() })
+                .collect(),
             secrets: named.map(|secret| (secret.name.clone(), Default::default())).collect(),
-            ..View::default()
+            ..HubView::default()
         }
     }
 }

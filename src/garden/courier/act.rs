@@ -13,7 +13,9 @@ use berth_garden_api::{BackupBucket, BackupEntry, hub_state, status};
 use berth_garden_core::entry_life::{HubState, Intent, intent};
 use berth_garden_core::member::handoff::Handoff;
 use berth_garden_core::member::object::ObjectReport;
-use berth_garden_core::member::{self, EntryReport, Facts, Next, ObjectStep, Problem, Step};
+use berth_garden_core::member::{
+    self, EntryReport, Facts, MemberDecision, MemberStep, ObjectStep, StatusProblem,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
@@ -43,9 +45,9 @@ impl Courier {
         for _ in 0..MOST_STEPS {
             let frozen = self.freeze_bucket(name);
             let step = match member::bucket(&frozen.view(&self.settings.seed, &facts)) {
-                Next::Do(step) => step,
-                Next::Await => return Err(frozen.object.unanswered()),
-                Next::Report(report) => {
+                MemberDecision::Do(step) => step,
+                MemberDecision::Await => return Err(frozen.object.unanswered()),
+                MemberDecision::Report(report) => {
                     let Some(hub) = &frozen.hub else { return Ok(()) };
                     let found = frozen.object.found.as_deref();
                     let change = status::bucket_change(hub, &report, found, Timestamp::now());
@@ -55,14 +57,17 @@ impl Courier {
                 }
             };
             let acted = match &step {
-                Step::Object(step) => self.act(&frozen.object, &self.buckets(), *step).await,
-                Step::AskHub => {
+                MemberStep::Object(step) => self.act(&frozen.object, &self.buckets(), *step).await,
+                MemberStep::AskHub => {
                     let state = |hub: &BackupBucket| hub_state::bucket(hub, &self.settings.seed).state;
                     self.ask_hub(frozen.hub.as_deref(), &self.hub_buckets(), state, &mut facts).await
                 }
-                Step::Revoke => self.revoke(&frozen.object),
+                MemberStep::Revoke => self.revoke(&frozen.object),
                 // Of entries.
-                Step::BeginQuiet | Step::ForgetQuiet | Step::CountBackups(_) | Step::Location(_) => Ok(()),
+                MemberStep::BeginQuiet
+                | MemberStep::ForgetQuiet
+                | MemberStep::CountBackups(_)
+                | MemberStep::Location(_) => Ok(()),
             };
             note(&step, acted, name, &mut facts)?;
         }
@@ -74,9 +79,9 @@ impl Courier {
         for _ in 0..MOST_STEPS {
             let frozen = self.freeze_entry(name, &facts);
             let step = match member::entry(&frozen.view(&facts)) {
-                Next::Do(step) => step,
-                Next::Await => return Err(frozen.object.unanswered()),
-                Next::Report(report) => return self.report_entry(&frozen, &report).await,
+                MemberDecision::Do(step) => step,
+                MemberDecision::Await => return Err(frozen.object.unanswered()),
+                MemberDecision::Report(report) => return self.report_entry(&frozen, &report).await,
             };
             let acted = self.act_entry(&frozen, &step, &mut facts).await;
             note(&step, acted, name, &mut facts)?;
@@ -99,24 +104,29 @@ impl Courier {
         Ok(())
     }
 
-    async fn act_entry(&self, frozen: &FrozenEntry, step: &Step, facts: &mut Facts) -> Result<(), Failure> {
+    async fn act_entry(
+        &self,
+        frozen: &FrozenEntry,
+        step: &MemberStep,
+        facts: &mut Facts,
+    ) -> Result<(), Failure> {
         let name = &frozen.object.name;
         match step {
-            Step::Object(step) => return self.act(&frozen.object, &self.entries(), *step).await,
-            Step::Location(step) => return self.act_location(frozen, step, facts).await,
-            Step::AskHub => {
+            MemberStep::Object(step) => return self.act(&frozen.object, &self.entries(), *step).await,
+            MemberStep::Location(step) => return self.act_location(frozen, step, facts).await,
+            MemberStep::AskHub => {
                 let Some(hub) = &frozen.hub else { return Ok(()) };
                 let state = |hub: &BackupEntry| hub_state::entry(hub, &self.settings.seed).object.state;
                 return self.ask_hub(Some(&**hub), &self.hub_entries(hub), state, facts).await;
             }
-            Step::Revoke => return self.revoke(&frozen.object),
-            Step::BeginQuiet => {
+            MemberStep::Revoke => return self.revoke(&frozen.object),
+            MemberStep::BeginQuiet => {
                 let marks = frozen.locations.iter();
                 let marks = marks.filter_map(|one| one.annotations().get(keys::MIGRATED_BY).cloned());
                 self.quiet.begin(name, marks.collect());
             }
-            Step::ForgetQuiet => self.quiet.forget(name),
-            Step::CountBackups(locations) => {
+            MemberStep::ForgetQuiet => self.quiet.forget(name),
+            MemberStep::CountBackups(locations) => {
                 let found = count_active(&self.clients.call, &self.settings.namespace, locations).await;
                 let failed = |error| Failure::of::<Backup>("list", "of an entry that moves away", error);
                 facts.running = Some(found.map_err(failed)?);
@@ -284,24 +294,24 @@ where
 
 /// Takes in what became of a step. What fails of the location keeps nothing else from going on, and
 /// what fails of the object is reported to the hub, whose status is where people look.
-fn note(step: &Step, acted: Result<(), Failure>, name: &str, facts: &mut Facts) -> Result<(), Failure> {
+fn note(step: &MemberStep, acted: Result<(), Failure>, name: &str, facts: &mut Facts) -> Result<(), Failure> {
     facts.done.insert(step.clone());
     match (step, acted) {
         (_, Ok(())) => Ok(()),
         (_, Err(failure)) if failure.passes() => Err(failure),
-        (Step::Location(_), Err(failure)) => {
+        (MemberStep::Location(_), Err(failure)) => {
             let why = chain(&failure);
             warn!(name, error = why, "could not update a storage location");
             facts.location_failed = Some(why);
             Ok(())
         }
-        (Step::Object(_), Err(failure)) => {
+        (MemberStep::Object(_), Err(failure)) => {
             let why = chain(&failure);
             warn!(name, error = why, "could not update an object of a bucket or an entry");
             facts.object_failed = Some(match failure {
-                Failure::Foreign { .. } => Problem::of_configuration(why),
+                Failure::Foreign { .. } => StatusProblem::of_configuration(why),
                 Failure::Api { .. } | Failure::Unanswered { .. } | Failure::Unfinished => {
-                    Problem::of_call(why)
+                    StatusProblem::of_call(why)
                 }
             });
             Ok(())

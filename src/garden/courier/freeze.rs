@@ -11,10 +11,10 @@ use berth_garden_api::extensions::{self, Extension};
 use berth_garden_api::location::{self as wire, secret_name, takes_credentials};
 use berth_garden_api::member_objects::{self, MemberContext, hub_uid, is_ours, lacks, member_state};
 use berth_garden_api::{BackupBucket, BackupEntry, hub_state};
-use berth_garden_core::entry_life::{MemberState, Phase};
+use berth_garden_core::entry_life::{EntryPhase, MemberState};
 use berth_garden_core::member::{
-    self, BucketView, CopyState, EntryView, Facts, Kind, LocationCredentials, MemberLocation, ObjectView,
-    OwnLocation, Wanted,
+    self, BucketView, CopyState, EntryView, Facts, HubKind, LocationCredentials, MemberLocation, ObjectDrift,
+    ObjectView, OwnLocation,
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
@@ -109,7 +109,7 @@ impl FrozenEntry {
 
 /// What is common to buckets and entries.
 struct Object<'a, E> {
-    kind: Kind,
+    kind: HubKind,
     name: &'a str,
     cache: &'a ObjectCache<E>,
     copy_name: String,
@@ -122,7 +122,7 @@ impl Courier {
     pub(super) fn freeze_bucket(&self, name: &str) -> FrozenBucket {
         let hub = self.hub.buckets.get(name);
         let object = Object {
-            kind: Kind::BackupBucket,
+            kind: HubKind::BackupBucket,
             name,
             cache: &self.member.buckets,
             copy_name: member_objects::bucket_secret(name),
@@ -140,7 +140,7 @@ impl Courier {
         let bucket = hub.as_ref().and_then(|hub| hub.spec.bucket_name.as_ref());
         let bucket = bucket.and_then(|bucket| self.hub.buckets.get(bucket));
         let object = Object {
-            kind: Kind::BackupEntry,
+            kind: HubKind::BackupEntry,
             name,
             cache: &self.member.entries,
             copy_name: member_objects::entry_secret(name),
@@ -189,7 +189,7 @@ impl Courier {
         let own = frozen.location(name).filter(|own| is_ours(own.meta()));
         // A seed that gave the entry away may no longer read its keys.
         let known = match credentials {
-            Some(HubCredentials::Known(known)) if view.phase() != Some(Phase::Elsewhere) => Some(known),
+            Some(HubCredentials::Known(known)) if view.phase() != Some(EntryPhase::Elsewhere) => Some(known),
             _ => None,
         };
         let (digest, account) = match &known {
@@ -248,17 +248,17 @@ impl Courier {
         let found_copy = self.member.secrets.get(&copy_name);
         let (mut copied, mut unanswered) = (None, None);
         let credentials = match credentials {
-            None => member::Credentials::NoBucket,
+            None => member::CredentialsState::NoBucket,
             Some(HubCredentials::Unanswered(secret)) => {
                 unanswered = Some(secret);
-                member::Credentials::Unanswered
+                member::CredentialsState::Unanswered
             }
-            Some(HubCredentials::Missing(problem)) => member::Credentials::Missing(problem),
+            Some(HubCredentials::Missing(problem)) => member::CredentialsState::Missing(problem),
             Some(HubCredentials::Known(known)) => {
                 digest = digest_of(&known);
                 copied =
                     Some(secret(&copy_name, &[(keys::CARRIED_FOR, self.settings.seed.as_str())], &known));
-                member::Credentials::Known
+                member::CredentialsState::Known
             }
         };
         let context = MemberContext {
@@ -279,7 +279,7 @@ impl Courier {
             bucket: None,
             wanted: match &wanted {
                 Some(wanted) => compare(found.as_deref(), wanted),
-                None => Wanted::Unknown,
+                None => ObjectDrift::Unknown,
             },
             credentials,
             copy: match (&found_copy, &copied) {
@@ -294,16 +294,16 @@ impl Courier {
     }
 }
 
-fn compare<E: Extension + Resource>(found: Option<&E>, wanted: &E) -> Wanted {
-    let Some(found) = found else { return Wanted::Different { in_marks: true } };
+fn compare<E: Extension + Resource>(found: Option<&E>, wanted: &E) -> ObjectDrift {
+    let Some(found) = found else { return ObjectDrift::Different { in_marks: true } };
     // Nothing can be put on an object that is being deleted, but marks.
     let mut marks = wanted.meta().clone();
     marks.finalizers = None;
     let in_marks = lacks(found.meta(), &marks);
     if in_marks || found.wants_else(wanted) || lacks(found.meta(), wanted.meta()) {
-        Wanted::Different { in_marks }
+        ObjectDrift::Different { in_marks }
     } else {
-        Wanted::Same
+        ObjectDrift::Same
     }
 }
 

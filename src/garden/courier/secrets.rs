@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_garden_core::member::Problem;
+use berth_garden_core::member::StatusProblem;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::RwLock;
@@ -34,7 +34,7 @@ pub enum HubCredentials {
     /// The hub has yet to say what this Secret contains.
     Unanswered(String),
     /// There are none: why, and what to do about it.
-    Missing(Problem),
+    Missing(StatusProblem),
     Known(Arc<Credentials>),
 }
 

@@ -8,7 +8,7 @@ use berth_api::velero::BackupStorageLocation;
 use berth_garden_api::extensions;
 use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
 use berth_garden_core::location_keys;
-use berth_garden_core::member::Problem;
+use berth_garden_core::member::StatusProblem;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
@@ -118,7 +118,7 @@ impl Hub {
 
     /// Of a bucket, or of an entry in it.
     pub fn credentials(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> HubCredentials {
-        let fault = |text: String| HubCredentials::Missing(Problem::of_configuration(text));
+        let fault = |text: String| HubCredentials::Missing(StatusProblem::of_configuration(text));
         let secret = self.secret_of(bucket, entry);
         let Some(SecretReference { name, namespace }) = &secret else {
             if !berth_garden_api::location::takes_credentials(&bucket.spec.provider) {

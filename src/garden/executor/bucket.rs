@@ -5,8 +5,8 @@ use std::sync::Arc;
 use berth_api::keys;
 use berth_garden_api::Removed;
 use berth_garden_api::extensions::{BackupBucket, BackupEntry};
-use berth_garden_core::fault::Fault;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::scope::RemovalScope;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
@@ -42,7 +42,7 @@ impl Actuator for BackupBucket {
                  one? Put that right; if what was in it is lost, annotate {}={name}, and an empty one is made",
                 keys::MAKE_ANEW
             );
-            return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+            return Err(StoreError::new(StoreFault::NoSuchBucket, message).into());
         }
         let created = if is_there { Created::Already } else { bucket.create().await? };
         let mut warnings = bucket.configure().await?;
@@ -82,12 +82,12 @@ impl Actuator for BackupBucket {
         }
         let bucket = Arc::new(task.open(&name, None).await?);
         match bucket.delete().await {
-            Err(error) if error.fault == Fault::NotEmpty => {}
+            Err(error) if error.fault == StoreFault::NotEmpty => {}
             removed => return gone(task, &name, removed?),
         }
         // Uploads that were never completed are no objects, but keep the bucket from being removed.
-        let everything =
-            Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
+        let everything = RemovalScope::of_bucket(&name, &name)
+            .map_err(|error| Problem::configuration(error.to_string()))?;
         let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
         if found.objects > 0 {
             let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
@@ -99,10 +99,10 @@ impl Actuator for BackupBucket {
                     found.bytes,
                     keys::EMPTY_BUCKET
                 );
-                return Err(StoreError::new(Fault::NotEmpty, message).into());
+                return Err(StoreError::new(StoreFault::NotEmpty, message).into());
             };
-            let scope =
-                Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
+            let scope = RemovalScope::of_bucket(&name, &named)
+                .map_err(|error| Problem::configuration(error.to_string()))?;
             if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
                 return Ok(waits);
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use berth_garden_api::Removed;
 use berth_garden_core::lock::look_again;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::scope::RemovalScope;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -21,7 +21,7 @@ const TOLD: Duration = Duration::from_secs(2);
 pub async fn empty<K: Actuator>(
     task: &mut Task<'_, K>,
     bucket: &Arc<Bucket>,
-    scope: &Scope,
+    scope: &RemovalScope,
 ) -> Result<Outcome, Problem> {
     // Counted first, so that the sum is right however often the removal is interrupted.
     let found = match task.record.found {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use berth_api::keys;
 use berth_garden_api::extensions::{BackupBucket, BackupEntry};
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use berth_garden_core::name::tombstone;
-use berth_garden_core::owner::End;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::owner::DirectoryEnd;
+use berth_garden_core::scope::RemovalScope;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -36,7 +36,7 @@ impl Actuator for BackupEntry {
             let message = format!(
                 "bucket {name} does not exist (not created yet, or deleted): cannot create the directory"
             );
-            return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+            return Err(StoreError::new(StoreFault::NoSuchBucket, message).into());
         }
         if task.was_set_up() {
             task.record.made = Some(true);
@@ -62,7 +62,7 @@ impl Actuator for BackupEntry {
         }
         let bucket = Arc::new(open(task).await?);
         match remove(task, &bucket, &scope).await {
-            Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
+            Err(Problem::Store(error)) if error.fault == StoreFault::NoSuchBucket => {
                 let bucket = bucket_here(task).await?;
                 let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
                 task.believe_it_gone(&bucket_name, was_seen)?;
@@ -79,7 +79,7 @@ impl Actuator for BackupEntry {
 async fn remove(
     task: &mut Task<'_, BackupEntry>,
     bucket: &Arc<Bucket>,
-    scope: &Scope,
+    scope: &RemovalScope,
 ) -> Result<Outcome, Problem> {
     let (Some(claim), Some(notes)) = (Claim::of(&task.object, &task.record, scope, false), scope.notes())
     else {
@@ -88,19 +88,19 @@ async fn remove(
     // Listed before the mark is read, so that no version is of an owner who came after that.
     let marks = claim.versions(bucket).await?;
     match claim.end(bucket, scope).await? {
-        End::LeftAlone(why) => {
+        DirectoryEnd::LeftAlone(why) => {
             task.record.name_taken = Some(true);
             let directory = scope.prefix();
             warn!(name = task.object.name_any(), bucket = ?bucket, directory, %why, "left alone");
             let description = format!("{directory} was left alone, for it {why}");
             return Ok(Outcome::Done { description });
         }
-        End::Nothing => {
+        DirectoryEnd::Nothing => {
             task.record.name_taken = None;
             let description = format!("{} was never set up, and nothing is in it", scope.prefix());
             return Ok(Outcome::Done { description });
         }
-        End::Remove => {}
+        DirectoryEnd::Remove => {}
     }
     task.record.name_taken = None;
     // Recorded, because a lock may keep an earlier version of the mark when nothing else is left
@@ -125,7 +125,7 @@ async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket
 /// by then. Returns what the store keeps.
 async fn clear(
     bucket: &Arc<Bucket>,
-    scope: &Scope,
+    scope: &RemovalScope,
     (mark, versions): (&str, Vec<Version>),
 ) -> Result<Option<Kept>, StoreError> {
     for pick in [Pick::AllBut(mark.to_owned()), Pick::These(versions)] {
@@ -139,8 +139,8 @@ async fn clear(
     Ok(None)
 }
 
-fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {
-    let scope = Scope::of_entry(&task.object.name_any(), task.record.prefix.as_deref());
+fn scope(task: &Task<'_, BackupEntry>) -> Result<RemovalScope, Problem> {
+    let scope = RemovalScope::of_entry(&task.object.name_any(), task.record.prefix.as_deref());
     scope.map_err(|error| Problem::configuration(error.to_string()))
 }
 
@@ -156,7 +156,11 @@ async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
 
 /// Leaves the data in the store, and records that in a ConfigMap, because nothing else shows it
 /// once the object is gone.
-async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) -> Result<Outcome, Problem> {
+async fn forget(
+    task: &mut Task<'_, BackupEntry>,
+    scope: &RemovalScope,
+    why: String,
+) -> Result<Outcome, Problem> {
     let (spec, name) = (&task.object.spec, task.object.name_any());
     let uid = task.object.uid().unwrap_or_default();
     let data = [

@@ -26,21 +26,21 @@ pub fn is_same(before: &LastError, error: &StoreError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use berth_garden_core::fault::Fault;
+    use berth_garden_core::fault::StoreFault;
 
     use super::*;
 
     #[test]
     fn a_failure_is_news_until_it_is_known() {
-        let error = StoreError::new(Fault::RateLimited, "slow down");
+        let error = StoreError::new(StoreFault::RateLimited, "slow down");
         let before = |description: &str, code: &str| LastError {
             description: description.to_owned(),
             codes: vec![code.to_owned()],
             ..LastError::default()
         };
-        assert!(is_same(&before("slow down", Fault::RateLimited.code()), &error));
-        assert!(!is_same(&before("slow down", Fault::Unauthorized.code()), &error));
-        assert!(!is_same(&before("no", Fault::RateLimited.code()), &error));
+        assert!(is_same(&before("slow down", StoreFault::RateLimited.code()), &error));
+        assert!(!is_same(&before("slow down", StoreFault::Unauthorized.code()), &error));
+        assert!(!is_same(&before("no", StoreFault::RateLimited.code()), &error));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How an operation ends, and what is recorded of it, for both kinds.
 
 use berth_garden_api::{Removed, StoreConfig};
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub enum Problem {
 
 impl Problem {
     pub fn configuration(message: impl Into<String>) -> Self {
-        Self::Store(StoreError::new(Fault::Configuration, message))
+        Self::Store(StoreError::new(StoreFault::Configuration, message))
     }
 }
 
@@ -81,12 +81,12 @@ impl Record {
 }
 
 /// # Errors
-/// [`Fault::Configuration`] when it is not a StoreConfig of berth.
+/// [`StoreFault::Configuration`] when it is not a StoreConfig of berth.
 pub fn store_config(config: Option<&Value>) -> Result<StoreConfig, StoreError> {
     let Some(config) = config else { return Ok(StoreConfig::default()) };
     serde_json::from_value(config.clone()).map_err(|error| {
         StoreError::new(
-            Fault::Configuration,
+            StoreFault::Configuration,
             format!("spec.providerConfig: not a StoreConfig of garden.berth.dev/v1alpha1: {error}"),
         )
     })

@@ -1,12 +1,12 @@
-//! Removes all that a [`Scope`] covers, page by page. After an interruption it starts again from
+//! Removes all that a [`RemovalScope`] covers, page by page. After an interruption it starts again from
 //! the first key. It ends when one whole listing finds nothing but what the store does not let go
 //! of.
 
 use std::sync::Arc;
 
 use berth_garden_api::Removed;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::scope::RemovalScope;
 use futures::StreamExt as _;
 use futures::stream;
 use jiff::Timestamp;
@@ -27,7 +27,11 @@ const QUESTIONS_AT_ONCE: usize = 8;
 ///
 /// # Errors
 /// What the store says.
-pub async fn survey(bucket: &Bucket, scope: &Scope, most_pages: Option<usize>) -> Result<(Removed, bool)> {
+pub async fn survey(
+    bucket: &Bucket,
+    scope: &RemovalScope,
+    most_pages: Option<usize>,
+) -> Result<(Removed, bool)> {
     let (mut found, mut after) = (Removed::default(), None);
     let mut pages = 0;
     loop {
@@ -80,7 +84,7 @@ impl Pick {
 /// A removal under way.
 pub struct Purge {
     bucket: Arc<Bucket>,
-    scope: Scope,
+    scope: RemovalScope,
     pick: Pick,
     /// What this removal has removed.
     pub removed: Removed,
@@ -100,12 +104,12 @@ struct Look {
 }
 
 impl Purge {
-    pub fn new(bucket: Arc<Bucket>, scope: Scope) -> Self {
+    pub fn new(bucket: Arc<Bucket>, scope: RemovalScope) -> Self {
         Self::picking(bucket, scope, Pick::All)
     }
 
     /// Of what `scope` covers, only what `pick` names.
-    pub fn picking(bucket: Arc<Bucket>, scope: Scope, pick: Pick) -> Self {
+    pub fn picking(bucket: Arc<Bucket>, scope: RemovalScope, pick: Pick) -> Self {
         let (removed, look) = (Removed::default(), Look::default());
         Self { bucket, scope, pick, removed, flight: JoinSet::new(), look, looks: 0 }
     }
@@ -136,7 +140,7 @@ impl Purge {
         self.looks += 1;
         if self.looks >= LOOKS {
             return Err(StoreError::new(
-                Fault::Unavailable,
+                StoreFault::Unavailable,
                 format!(
                     "{:?}: {LOOKS} times everything below {:?} was removed, and there is more: another program is writing there",
                     self.bucket,
@@ -164,7 +168,7 @@ impl Purge {
                 strange.key,
                 self.scope.prefix()
             );
-            return Err(StoreError::new(Fault::Configuration, message));
+            return Err(StoreError::new(StoreFault::Configuration, message));
         }
         page.versions.retain(|version| self.pick.takes(version));
         if !page.versions.is_empty() {
@@ -183,7 +187,8 @@ impl Purge {
     }
 
     fn take(&mut self, ended: std::result::Result<Result<Removal>, tokio::task::JoinError>) -> Result<()> {
-        let removal = ended.map_err(|error| StoreError::new(Fault::Unavailable, error.to_string()))??;
+        let removal =
+            ended.map_err(|error| StoreError::new(StoreFault::Unavailable, error.to_string()))??;
         removal.removed.iter().for_each(|version| count(&mut self.removed, version));
         self.look.has_removed |= !removal.removed.is_empty();
         self.look.kept = self.look.kept.saturating_add(removal.kept.len() as u64);
@@ -195,7 +200,7 @@ impl Purge {
     /// What is left, after the last step.
     ///
     /// # Errors
-    /// [`Fault::Unauthorized`] when objects that berth may not remove have no lock; what the store
+    /// [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock; what the store
     /// says.
     pub async fn kept(&self) -> Result<Option<Kept>> {
         let Some(example) = self.look.examples.first() else { return Ok(None) };
@@ -211,7 +216,7 @@ impl Purge {
         }
         if kept.until.is_none() && !kept.is_indefinite {
             return Err(StoreError::new(
-                Fault::Unauthorized,
+                StoreFault::Unauthorized,
                 format!(
                     "{:?}: the store does not let these keys remove {} objects, {} for one, and says of no lock on them",
                     self.bucket, kept.versions, example.key

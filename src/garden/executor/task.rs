@@ -6,8 +6,8 @@ use berth_api::keys;
 use berth_garden_api::extensions::Extension;
 use berth_garden_api::operation::{OperationState, OperationType};
 use berth_garden_api::{LastError, LastOperation, member_objects};
-use berth_garden_core::fault::Fault;
-use berth_garden_core::operation::{Request, done_at};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::operation::{OperationAnnotation, done_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -157,7 +157,8 @@ impl<'a, K: Actuator> Task<'a, K> {
 
     pub(super) async fn set_up(mut self) -> Result<Option<Timestamp>, kube::Error> {
         // The annotation that asks for a restore stays until the restore is done.
-        let requested = self.object.annotation(keys::OPERATION).and_then(Request::parse).is_some();
+        let requested =
+            self.object.annotation(keys::OPERATION).and_then(OperationAnnotation::parse).is_some();
         let is_taken_up = requested && self.operation != OperationType::Restore;
         self.take_up(if is_taken_up { &[keys::OPERATION] } else { &[] }).await?;
         if K::IS_SLOW {
@@ -233,7 +234,7 @@ impl<'a, K: Actuator> Task<'a, K> {
             Err(Problem::Store(error)) => {
                 warn!(%kind, %name, operation = self.operation.as_str(), %error, "failed");
                 let is_final = error.fault.is_final();
-                if error.fault == Fault::NameTaken {
+                if error.fault == StoreFault::NameTaken {
                     self.record.name_taken = Some(true);
                 }
                 let again = (!is_final).then(|| self.context.retries.failed(&uid, now));
@@ -330,7 +331,7 @@ impl<'a, K: Actuator> Task<'a, K> {
         }
         let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();
         Err(StoreError::new(
-            Fault::NoSuchBucket,
+            StoreFault::NoSuchBucket,
             format!(
                 "the store that Seed {seed} reaches has no bucket {bucket}, and this cluster has never seen it: set spec.reaches of \
                  that Seed to the stores that it really reaches; or, if the bucket is gone, annotate the hub's object with \

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use berth_api::keys::{self, EXCLUDE_FROM_BACKUP, GARDEN_FINALIZER};
 use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, StoreConfig};
-use berth_garden_core::location_keys::{Made, is_due, secret_name};
-use berth_garden_core::scope::Scope;
+use berth_garden_core::location_keys::{IssuedKeys, is_due, secret_name};
+use berth_garden_core::scope::RemovalScope;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -55,7 +55,7 @@ struct Order {
     bucket: Arc<BackupBucket>,
     /// Name of the Secret with the keys that create them.
     source: String,
-    /// See [`Made::from`].
+    /// See [`IssuedKeys::from`].
     from: String,
 }
 
@@ -141,7 +141,7 @@ impl Keeper<'_> {
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
         let source = timeout(CALL, api.get(&order.source)).await??;
-        let directory = Scope::of_entry(&entry.name_any(), None)?;
+        let directory = RemovalScope::of_entry(&entry.name_any(), None)?;
         let policy = sts::policy(&bucket.name_any(), &bucket.spec.region, &directory);
         let none = StoreConfig::default();
         let config = bucket.spec.provider_config.as_ref().unwrap_or(&none);
@@ -244,10 +244,10 @@ fn is_over(secret: &Metadata, wanted: &BTreeSet<&str>, now: Timestamp) -> bool {
         && made(secret).is_none_or(|made| made.expire_at <= now)
 }
 
-fn made(secret: &Metadata) -> Option<Made> {
+fn made(secret: &Metadata) -> Option<IssuedKeys> {
     let said = |key: &str| secret.annotations().get(key).filter(|_| is_ours(secret));
     let time = |key: &str| said(key)?.parse::<Timestamp>().ok();
-    Some(Made {
+    Some(IssuedKeys {
         from: said(keys::MADE_FROM)?.clone(),
         at: time(keys::MADE_AT)?,
         expire_at: time(keys::EXPIRE_AT)?,

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use berth_api::keys;
 use berth_garden_api::hub::cluster;
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, Seed};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::entry::Entry;
-use berth_garden_core::hub::{Credentials, ProfileState, View};
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::entry::GardenEntry;
+use berth_garden_core::hub::{HubView, ProfileState, SecretState};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
@@ -150,7 +150,7 @@ fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
 }
 
 impl Frozen {
-    pub fn view(&self, gone: BTreeSet<String>) -> View {
+    pub fn view(&self, gone: BTreeSet<String>) -> HubView {
         let profiles: Vec<ProfileState> = self.profiles.iter().map(|wire| (&**wire).into()).collect();
         let owner = |name: Option<&String>| profiles.iter().find(|one| Some(&one.profile.name) == name);
         let seeds = self.seeds.iter().map(|wire| {
@@ -158,23 +158,23 @@ impl Frozen {
             cluster(wire, owner.map(|owner| owner.profile.provider.as_str()))
         });
         let buckets = self.buckets.iter().map(|wire| {
-            let mut bucket = Bucket::from(&**wire);
+            let mut bucket = GardenBucket::from(&**wire);
             // A hub that was restored has new UIDs.
             let owner = owner(bucket.profile.as_ref());
             bucket.is_claimed &= owner.is_none_or(|owner| is_owned_by(&**wire, &owner.uid));
             bucket
         });
         let secrets = self.secrets.iter().map(|secret| {
-            let credentials = Credentials {
+            let credentials = SecretState {
                 is_guarded: secret.finalizers().iter().any(|one| one == keys::CREDENTIALS_FINALIZER),
                 is_deleted: secret.metadata.deletion_timestamp.is_some(),
             };
             (secret.name_any(), credentials)
         });
-        View {
+        HubView {
             seeds: seeds.collect(),
             buckets: buckets.collect(),
-            entries: self.entries.iter().map(|wire| Entry::from(&**wire)).collect(),
+            entries: self.entries.iter().map(|wire| GardenEntry::from(&**wire)).collect(),
             secrets: secrets.collect(),
             access: access::found(&self.roles, &self.bindings),
             gone,

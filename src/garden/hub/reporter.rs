@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile};
-use berth_garden_core::entry::Entry;
+use berth_garden_core::entry::GardenEntry;
 use berth_garden_core::fence::{HandoverReason, WaitingFor};
-use berth_garden_core::hub::{Handed, Plan, View, Waiting};
+use berth_garden_core::hub::{Handed, HubPlan, HubView, PlacementWaitReason};
 use berth_garden_core::name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
@@ -37,7 +37,7 @@ impl Reporter {
     }
 
     /// Reports a plan, before it is carried out.
-    pub fn record_plan(&mut self, view: &View, plan: &Plan) {
+    pub fn record_plan(&mut self, view: &HubView, plan: &HubPlan) {
         self.metrics.pending.set(i64::try_from(plan.waiting.len()).unwrap_or(i64::MAX));
         self.metrics.entries.clear();
         self.metrics.limit.clear();
@@ -50,7 +50,7 @@ impl Reporter {
             }
         }
         let mut waiting = BTreeMap::new();
-        for (index, why) in plan.waiting.iter().filter(|(_, why)| *why != Waiting::Making) {
+        for (index, why) in plan.waiting.iter().filter(|(_, why)| *why != PlacementWaitReason::Making) {
             let Some(entry) = view.entries.get(*index) else { continue };
             if self.waiting.get(&entry.uid) != Some(&why.word()) {
                 self.events.tell_about(What::NotPlaced, entry_reference(entry), why.to_string());
@@ -63,7 +63,7 @@ impl Reporter {
     }
 
     /// Reports moves that wait for a person.
-    fn moves(&mut self, view: &View, plan: &Plan) {
+    fn moves(&mut self, view: &HubView, plan: &HubPlan) {
         let mut moving = BTreeMap::new();
         for (index, what) in plan.moving.iter().filter(|(_, what)| *what != WaitingFor::Answer) {
             let Some(entry) = view.entries.get(*index) else { continue };
@@ -87,7 +87,7 @@ impl Reporter {
         self.moving = moving;
     }
 
-    fn executors(&mut self, view: &View) {
+    fn executors(&mut self, view: &HubView) {
         let mut executors = BTreeMap::new();
         let mut take = |id: &str, seed: &Option<String>, about: ObjectReference| {
             let Some(seed) = seed else { return };
@@ -110,7 +110,7 @@ impl Reporter {
     }
 
     /// Reports what was carried out.
-    pub fn record_done(&self, view: &View, acted: &Acted) {
+    pub fn record_done(&self, view: &HubView, acted: &Acted) {
         for (bucket, profile) in &acted.made {
             let Some(owner) = view.profiles.get(*profile) else { continue };
             let about = cluster_scoped::<CloudProfile>(&owner.profile.name);
@@ -138,7 +138,7 @@ impl Reporter {
 }
 
 impl Reporter {
-    fn handed(&self, entry: &Entry, Handed { from, to, because }: &Handed) {
+    fn handed(&self, entry: &GardenEntry, Handed { from, to, because }: &Handed) {
         let (what, why) = match because {
             HandoverReason::Free | HandoverReason::NeverMade => {
                 (What::Moved, "nothing was ever made of it there".to_owned())
@@ -167,7 +167,7 @@ fn cluster_scoped<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference 
     }
 }
 
-fn entry_reference(entry: &Entry) -> ObjectReference {
+fn entry_reference(entry: &GardenEntry) -> ObjectReference {
     ObjectReference {
         namespace: Some(entry.namespace.clone()),
         uid: Some(entry.uid.clone()),

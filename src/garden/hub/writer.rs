@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_api::keys::{self, CREDENTIALS_FINALIZER, GARDEN_FINALIZER};
 use berth_garden_api::hub::{bucket_change, entry_change, profile_change, seed_change};
 use berth_garden_api::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
-use berth_garden_core::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, NewBucket, Plan, View};
+use berth_garden_core::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, HubPlan, HubView, NewBucket};
 use futures::StreamExt;
 use futures::stream;
 use jiff::Timestamp;
@@ -66,7 +66,7 @@ struct To<K> {
 /// One round of writes.
 struct Round<'r> {
     frozen: &'r Frozen,
-    view: &'r View,
+    view: &'r HubView,
     now: Timestamp,
     is_complete: AtomicBool,
     /// Buckets whose status could not be written as entries of this plan need it.
@@ -86,7 +86,7 @@ impl<'o> Writer<'o> {
     }
 
     /// Buckets first, because an entry gets its place once the bucket's status lists it.
-    pub async fn act(&self, frozen: &Frozen, view: &View, plan: &Plan, now: Timestamp) -> Acted {
+    pub async fn act(&self, frozen: &Frozen, view: &HubView, plan: &HubPlan, now: Timestamp) -> Acted {
         let round = Round {
             frozen,
             view,
@@ -96,7 +96,7 @@ impl<'o> Writer<'o> {
             acted: Mutex::default(),
         };
         let round = &round;
-        let Plan { create, buckets, entries, profiles, seeds, secrets, access, .. } = plan;
+        let HubPlan { create, buckets, entries, profiles, seeds, secrets, access, .. } = plan;
         // Roles first, so that a seed that is assigned a bucket can already read its Secret.
         stream::iter(access).for_each_concurrent(AT_ONCE, |one| self.access(round, one)).await;
         stream::iter(create).for_each_concurrent(AT_ONCE, |new| self.make(round, new)).await;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_garden_core::migration::claim::{RENEW, Step, is_held, step};
+use berth_garden_core::migration::claim::{MigrationClaimStep, RENEW, is_held, step};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::api::Api;
@@ -65,18 +65,18 @@ impl Claim {
             let watched = first.as_ref().map(|(_, at)| passed(at.elapsed())).unwrap_or_default();
             let seen = first.as_ref().map(|(mark, _)| mark.as_str());
             match step(mark.map(String::as_str), seen, length(watched)) {
-                Step::Refuse => {
+                MigrationClaimStep::Refuse => {
                     let by = mark.map(String::as_str).unwrap_or_default().to_owned();
                     return Err(ClaimError::Busy { location: location.to_owned(), by });
                 }
-                Step::Watch => {
+                MigrationClaimStep::Watch => {
                     if let (None, Some(mark)) = (&first, mark) {
                         tell(&format!("{mark} was migrating from here: waiting for a sign of life"));
                         first = Some((mark.clone(), Instant::now()));
                     }
                     sleep(paced(RENEW.unsigned_abs())).await;
                 }
-                Step::Take => {
+                MigrationClaimStep::Take => {
                     let mark = format!("{run} {}", since.1);
                     if write(&api, &found, Some(&mark)).await? {
                         let last = Mutex::new(Last { mark, since });

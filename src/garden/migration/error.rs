@@ -1,6 +1,6 @@
 //! Why a migration stops.
 
-use berth_garden_core::migration::Obstacle;
+use berth_garden_core::migration::MigrationObstacle;
 
 use super::claim::ClaimError;
 use super::record::RecordError;
@@ -58,7 +58,7 @@ pub enum MigrationError {
     )]
     NotCopied { count: usize, first: String },
     #[error("{0}")]
-    Emptied(Obstacle),
+    Emptied(MigrationObstacle),
     #[error("backups cannot go to the shared bucket yet:\n{0}")]
     Gate(String),
     #[error("{0} backups still run after {1} s: run it again when they have ended")]

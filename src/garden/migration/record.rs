@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::BackupStorageLocationSpec;
-use berth_garden_core::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
+use berth_garden_core::migration::{
+    CopyStatus, Items, MigrationItem, MigrationPhase, SourceObject, shard_of, shards,
+};
 use berth_garden_core::scope::NOTES;
 use jiff::Timestamp;
 use object_store::path::Path;
@@ -48,7 +50,7 @@ pub struct Head {
     /// Of the entry.
     pub destination: BackupStorageLocationSpec,
     #[serde(with = "WirePhase")]
-    pub phase: Phase,
+    pub phase: MigrationPhase,
     pub started_at: Timestamp,
     /// The run that wrote it last. It changes with every run, so that another run's conditional
     /// write fails.
@@ -72,7 +74,7 @@ impl Head {
             location: location.to_owned(),
             source,
             destination,
-            phase: Phase::Planned,
+            phase: MigrationPhase::Planned,
             started_at: now,
             run: run.to_owned(),
             shards: 0,
@@ -82,7 +84,7 @@ impl Head {
 
 /// The names of the phases in a record.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Phase")]
+#[serde(remote = "MigrationPhase")]
 enum WirePhase {
     Planned,
     Copying,
@@ -100,7 +102,7 @@ struct WireItem {
     tag: Option<String>,
     modified: Timestamp,
     #[serde(with = "WireStatus")]
-    status: Status,
+    status: CopyStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksum: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -111,15 +113,15 @@ struct WireItem {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Status")]
+#[serde(remote = "CopyStatus")]
 enum WireStatus {
     None,
     Copied,
     NotFound,
 }
 
-impl From<&Item> for WireItem {
-    fn from(item: &Item) -> Self {
+impl From<&MigrationItem> for WireItem {
+    fn from(item: &MigrationItem) -> Self {
         Self {
             size: item.listed.size,
             tag: item.listed.tag.clone(),
@@ -133,10 +135,10 @@ impl From<&Item> for WireItem {
     }
 }
 
-impl From<WireItem> for Item {
+impl From<WireItem> for MigrationItem {
     fn from(item: WireItem) -> Self {
         Self {
-            listed: Listed { size: item.size, tag: item.tag, modified: item.modified },
+            listed: SourceObject { size: item.size, tag: item.tag, modified: item.modified },
             status: item.status,
             checksum: item.checksum,
             begun: item.begun,
@@ -230,7 +232,7 @@ impl Record {
         &self.head.value
     }
 
-    pub async fn enter(&mut self, phase: Phase) -> Result<(), RecordError> {
+    pub async fn enter(&mut self, phase: MigrationPhase) -> Result<(), RecordError> {
         self.head.value.phase = phase;
         self.confirm().await
     }

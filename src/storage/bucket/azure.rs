@@ -5,7 +5,7 @@
 use std::fmt;
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, Method, header};
@@ -129,7 +129,7 @@ impl Azure {
     pub async fn delete(&self) -> Result<()> {
         if let Some(found) = self.page("", None, 1).await?.versions.first() {
             let message = format!("{self} is not empty: {} is in it, for one", found.key);
-            return Err(StoreError::new(Fault::NotEmpty, message));
+            return Err(StoreError::new(StoreFault::NotEmpty, message));
         }
         self.send(Method::DELETE, Call { query: &[CONTAINER], ..Call::default() }).await.map(|_| ())
     }
@@ -290,7 +290,10 @@ impl Azure {
     }
 
     fn unreadable(&self, error: &str) -> StoreError {
-        StoreError::new(Fault::Unavailable, format!("{self}: the store's answer is not Azure's: {error}"))
+        StoreError::new(
+            StoreFault::Unavailable,
+            format!("{self}: the store's answer is not Azure's: {error}"),
+        )
     }
 }
 
@@ -312,7 +315,7 @@ fn refusal(what: &str, answer: &Answer) -> StoreError {
             message = format!("{message} {word}");
         }
     }
-    StoreError { fault: Fault::of(answer.status.as_u16(), code), word: code.to_owned(), message }
+    StoreError { fault: StoreFault::of(answer.status.as_u16(), code), word: code.to_owned(), message }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub struct Folder {
 
 impl Folder {
     pub fn open(name: &str, config: &StoreConfig, roots: &Roots) -> Result<Self> {
-        let wrong = |what: String| Err(StoreError::new(Fault::Configuration, what));
+        let wrong = |what: String| Err(StoreError::new(StoreFault::Configuration, what));
         let Some(root) = config.path.as_deref().filter(|path| path.starts_with('/')) else {
             return wrong(
                 "spec.providerConfig.path: required, the absolute path of the folder that holds the buckets"
@@ -50,8 +50,8 @@ impl Folder {
         });
         made.await.map_err(|error| match error.fault {
             // Because a volume that is not mounted must not be taken for an empty one.
-            Fault::NoSuchBucket => StoreError::new(
-                Fault::Configuration,
+            StoreFault::NoSuchBucket => StoreError::new(
+                StoreFault::Configuration,
                 format!("spec.providerConfig.path: the folder that is to hold {self} is not there"),
             ),
             _ => error,
@@ -179,7 +179,7 @@ impl Folder {
         match done {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(told(&error, format!("{self}: {error}"))),
-            Err(error) => Err(StoreError::new(Fault::Unavailable, format!("{self}: {error}"))),
+            Err(error) => Err(StoreError::new(StoreFault::Unavailable, format!("{self}: {error}"))),
         }
     }
 }
@@ -193,12 +193,12 @@ impl fmt::Display for Folder {
 fn told(error: &io::Error, message: String) -> StoreError {
     let fault = match error.kind() {
         // The bucket is missing, because missing files inside it are no errors here.
-        ErrorKind::NotFound => Fault::NoSuchBucket,
-        ErrorKind::DirectoryNotEmpty => Fault::NotEmpty,
-        ErrorKind::AlreadyExists => Fault::NameTaken,
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Fault::Unauthorized,
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Fault::QuotaExceeded,
-        _ => Fault::Unavailable,
+        ErrorKind::NotFound => StoreFault::NoSuchBucket,
+        ErrorKind::DirectoryNotEmpty => StoreFault::NotEmpty,
+        ErrorKind::AlreadyExists => StoreFault::NameTaken,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreFault::Unauthorized,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreFault::QuotaExceeded,
+        _ => StoreFault::Unavailable,
     };
     StoreError::new(fault, message)
 }

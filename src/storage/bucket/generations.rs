@@ -1,6 +1,6 @@
 //! The documents of Google's JSON API that berth reads and writes (source: its reference, v1).
 
-use berth_garden_core::lock::{Lock, Mode};
+use berth_garden_core::lock::{DefaultLockMode, Lock};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -80,7 +80,7 @@ pub fn lock(bucket: &Value) -> Option<Lock> {
     let seconds = policy.get("retentionPeriod")?;
     let seconds = seconds.as_u64().or_else(|| seconds.as_str()?.parse().ok())?;
     let is_locked = policy.get("isLocked").and_then(Value::as_bool).unwrap_or_default();
-    let mode = if is_locked { Mode::Compliance } else { Mode::Governance };
+    let mode = if is_locked { DefaultLockMode::Compliance } else { DefaultLockMode::Governance };
     Some(Lock { mode, days: u32::try_from(seconds / DAY).unwrap_or(u32::MAX) })
 }
 
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn a_retention_policy_is_a_lock() {
         let of = |policy| lock(&json!({"retentionPolicy": policy}));
-        let weak = Lock { mode: Mode::Governance, days: 2 };
+        let weak = Lock { mode: DefaultLockMode::Governance, days: 2 };
         assert_eq!(of(json!({"retentionPeriod": "172800"})), Some(weak));
         assert_eq!(
             of(json!({"retentionPeriod": 172800, "isLocked": true})),
-            Some(Lock { mode: Mode::Compliance, ..weak })
+            Some(Lock { mode: DefaultLockMode::Compliance, ..weak })
         );
         assert_eq!(of(json!({})), None);
         assert_eq!(lock(&json!({})), None);

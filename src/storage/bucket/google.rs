@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use berth_garden_api::StoreConfig;
 use berth_garden_api::store::ObjectLockMode;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::lock::{Change, Lock, Mode, change};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::lock::{DefaultLockMode, Lock, LockChange, change};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, Method, header};
@@ -99,8 +99,8 @@ impl Google {
             .map_err(|_| of_secret("lacks client_email, private_key_id, or a private_key in PEM"))?;
         let lock = config.object_lock.as_ref().map(|lock| Lock {
             mode: match lock.mode {
-                ObjectLockMode::Governance => Mode::Governance,
-                ObjectLockMode::Compliance => Mode::Compliance,
+                ObjectLockMode::Governance => DefaultLockMode::Governance,
+                ObjectLockMode::Compliance => DefaultLockMode::Compliance,
             },
             days: lock.retention_days,
         });
@@ -150,7 +150,7 @@ impl Google {
             "a bucket {} exists and belongs to somebody else: names are the store's, not the project's; use another one ({refused})",
             self.bucket
         );
-        Err(StoreError::new(Fault::NameTaken, message))
+        Err(StoreError::new(StoreFault::NameTaken, message))
     }
 
     /// Configures the bucket. Foreign settings stay: a longer retention, other lifecycle rules.
@@ -170,17 +170,17 @@ impl Google {
         let mut warnings = Vec::new();
         let mut lock = None;
         match change(self.lock, generations::lock(&found)) {
-            Change::Keep => {}
-            Change::Set(wanted) => {
+            LockChange::Keep => {}
+            LockChange::Set(wanted) => {
                 let seconds = u64::from(wanted.days).saturating_mul(DAY);
                 patch["retentionPolicy"] = json!({"retentionPeriod": seconds.to_string()});
                 asked.push("/retentionPolicy/retentionPeriod");
                 lock = Some(wanted.mode);
             }
-            Change::Stronger(found) => warnings.push(format!(
+            LockChange::Stronger(found) => warnings.push(format!(
                 "the bucket's retention policy ({} days{}) is stronger than spec.providerConfig.objectLock, and stays",
                 found.days,
-                if found.mode == Mode::Compliance { ", locked" } else { "" }
+                if found.mode == DefaultLockMode::Compliance { ", locked" } else { "" }
             )),
         }
         if asked.is_empty() {
@@ -190,7 +190,7 @@ impl Google {
         let is_unknown = |at: &&&str| set.pointer(at) != patch.pointer(at);
         let unknown: Vec<&str> =
             asked.iter().filter(is_unknown).filter_map(|at| at.split('/').nth(1)).collect();
-        if lock == Some(Mode::Compliance) && !unknown.contains(&"retentionPolicy") {
+        if lock == Some(DefaultLockMode::Compliance) && !unknown.contains(&"retentionPolicy") {
             self.lock_retention(&set).await?;
         }
         if !unknown.is_empty() {
@@ -213,7 +213,7 @@ impl Google {
             Ok(_) => Ok(()),
             // Google answers with the first, compatible stores with the second.
             Err(error) if matches!(error.word.as_str(), "conflict" | "conditionNotMet") => {
-                Err(StoreError { fault: Fault::NotEmpty, ..error })
+                Err(StoreError { fault: StoreFault::NotEmpty, ..error })
             }
             Err(error) => Err(error),
         }
@@ -265,7 +265,7 @@ impl Google {
         let call = Call { path: &path, query: &query, ..Call::default() };
         let body = match self.send(Method::GET, call).await {
             Ok(answer) => answer.body,
-            Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
+            Err(error) if matches!(error.fault, StoreFault::NotImplemented | StoreFault::NoSuchBucket) => {
                 return Ok(Uploads::default());
             }
             Err(error) => return Err(error),
@@ -364,7 +364,10 @@ impl Google {
     }
 
     fn unreadable(&self, error: &str) -> StoreError {
-        StoreError::new(Fault::Unavailable, format!("{self}: the store's answer is not Google's: {error}"))
+        StoreError::new(
+            StoreFault::Unavailable,
+            format!("{self}: the store's answer is not Google's: {error}"),
+        )
     }
 }
 
@@ -398,7 +401,7 @@ fn refusal(what: &str, is_of_bucket: bool, answer: &Answer) -> StoreError {
             message = format!("{message} {word}");
         }
     }
-    StoreError { fault: Fault::of(status, word), word: word.to_owned(), message }
+    StoreError { fault: StoreFault::of(status, word), word: word.to_owned(), message }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
@@ -88,7 +88,8 @@ impl Line {
     }
 
     async fn once(&self, what: &str, request: Request) -> Result<Answer> {
-        let failed = |why: &dyn fmt::Display| StoreError::new(Fault::Unavailable, format!("{what}: {why}"));
+        let failed =
+            |why: &dyn fmt::Display| StoreError::new(StoreFault::Unavailable, format!("{what}: {why}"));
         let response = self.0.execute(request).await.map_err(|error| failed(&chain(&error)))?;
         let (head, body) = response.into_parts();
         // The time-out covers the body, too.
@@ -135,7 +136,7 @@ pub fn address(endpoint: &str) -> Option<String> {
 }
 
 pub fn wrong(what: impl fmt::Display) -> StoreError {
-    StoreError::new(Fault::Configuration, what.to_string())
+    StoreError::new(StoreFault::Configuration, what.to_string())
 }
 
 /// One value of a Secret, which must be one line. Empty where it is missing, empty or not one line.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_garden_api::StoreConfig;
 use berth_garden_api::store::ObjectLockMode;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::lock::{Change, Lock, Mode, change};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::lock::{DefaultLockMode, Lock, LockChange, change};
 use bytes::Bytes;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
@@ -32,8 +32,8 @@ impl S3 {
     pub fn open(name: &str, region: &str, config: &StoreConfig, keys: Keys) -> Result<Self> {
         let lock = config.object_lock.as_ref().map(|lock| Lock {
             mode: match lock.mode {
-                ObjectLockMode::Governance => Mode::Governance,
-                ObjectLockMode::Compliance => Mode::Compliance,
+                ObjectLockMode::Governance => DefaultLockMode::Governance,
+                ObjectLockMode::Compliance => DefaultLockMode::Compliance,
             },
             days: lock.retention_days,
         });
@@ -54,8 +54,8 @@ impl S3 {
             Ok(_) if is_there => Ok(Created::Already),
             Ok(_) => Ok(Created::New),
             Err(error) if error.word == "BucketAlreadyOwnedByYou" => Ok(Created::Already),
-            Err(error) if error.fault == Fault::NameTaken => Err(StoreError::new(
-                Fault::NameTaken,
+            Err(error) if error.fault == StoreFault::NameTaken => Err(StoreError::new(
+                StoreFault::NameTaken,
                 format!(
                     "a bucket {} exists and belongs to somebody else: names are the store's, not the account's; use another one ({error})",
                     self.endpoint.bucket
@@ -69,7 +69,9 @@ impl S3 {
         match self.page("", None, 1).await {
             Ok(_) => Ok(true),
             // Another account owns it; a create reports that.
-            Err(error) if matches!(error.fault, Fault::NoSuchBucket | Fault::Unauthorized) => Ok(false),
+            Err(error) if matches!(error.fault, StoreFault::NoSuchBucket | StoreFault::Unauthorized) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -93,14 +95,14 @@ impl S3 {
             };
             match set {
                 Ok(_) => {}
-                Err(error) if error.fault == Fault::NotImplemented => unknown.push(name),
+                Err(error) if error.fault == StoreFault::NotImplemented => unknown.push(name),
                 Err(error) => return Err(error),
             }
         }
         if let Some(wanted) = self.lock {
             match self.set_lock(wanted).await {
                 Ok(warning) => warnings.extend(warning),
-                Err(error) if error.fault == Fault::NotImplemented => unknown.push("object-lock"),
+                Err(error) if error.fault == StoreFault::NotImplemented => unknown.push("object-lock"),
                 Err(error) => return Err(error),
             }
         }
@@ -112,8 +114,8 @@ impl S3 {
 
     async fn set_lock(&self, wanted: Lock) -> Result<Option<String>> {
         match change(Some(wanted), self.default_lock().await?) {
-            Change::Keep => Ok(None),
-            Change::Set(lock) => {
+            LockChange::Keep => Ok(None),
+            LockChange::Set(lock) => {
                 let body = xml::object_lock(word(lock.mode), lock.days);
                 match self.setting(Method::PUT, "object-lock", body.clone()).await {
                     // The bucket was created without object lock. Some stores also answer so for
@@ -128,7 +130,7 @@ impl S3 {
                 }
                 Ok(None)
             }
-            Change::Stronger(found) => Ok(Some(format!(
+            LockChange::Stronger(found) => Ok(Some(format!(
                 "the bucket's object lock ({}, {} days) is stronger than the one in spec.providerConfig.objectLock, and stays",
                 word(found.mode).to_lowercase(),
                 found.days
@@ -171,7 +173,7 @@ impl S3 {
             }
             match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
                 Ok(body) => return self.read_page(&body, prefix, after),
-                Err(error) if error.fault == Fault::NotImplemented => {
+                Err(error) if error.fault == StoreFault::NotImplemented => {
                     self.is_unversioned.store(true, Ordering::Relaxed);
                 }
                 Err(error) => return Err(error),
@@ -223,9 +225,9 @@ impl S3 {
                 // S3 has no other code for a locked version.
                 "AccessDenied" | "ObjectLocked" => removal.kept.push(version),
                 code => {
-                    let fault = match Fault::of(0, code) {
-                        Fault::RateLimited => Fault::RateLimited,
-                        _ => Fault::Unavailable,
+                    let fault = match StoreFault::of(0, code) {
+                        StoreFault::RateLimited => StoreFault::RateLimited,
+                        _ => StoreFault::Unavailable,
                     };
                     let message = format!("{} was not removed: {code} {}", version.key, error.message);
                     removal.failed.get_or_insert_with(|| StoreError::new(fault, message));
@@ -244,7 +246,7 @@ impl S3 {
         let query = [("uploads", ""), ("prefix", prefix)];
         let body = match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
             Ok(body) => body,
-            Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
+            Err(error) if matches!(error.fault, StoreFault::NotImplemented | StoreFault::NoSuchBucket) => {
                 return Ok(Uploads::default());
             }
             Err(error) => return Err(error),
@@ -279,7 +281,7 @@ impl S3 {
         };
         match self.endpoint.send(put(&[("if-none-match", "*")])).await {
             // Some stores know no conditions. Whoever calls this has looked.
-            Err(error) if error.fault == Fault::NotImplemented => self.endpoint.send(put(&[])).await?,
+            Err(error) if error.fault == StoreFault::NotImplemented => self.endpoint.send(put(&[])).await?,
             answer => answer?,
         };
         Ok(())
@@ -337,7 +339,7 @@ impl S3 {
 
     fn unreadable(&self, error: &str) -> StoreError {
         StoreError::new(
-            Fault::Unavailable,
+            StoreFault::Unavailable,
             format!("bucket {}: the store's answer is not S3's: {error}", self.endpoint.bucket),
         )
     }
@@ -349,17 +351,17 @@ impl fmt::Display for S3 {
     }
 }
 
-fn word(mode: Mode) -> &'static str {
+fn word(mode: DefaultLockMode) -> &'static str {
     match mode {
-        Mode::Governance => "GOVERNANCE",
-        Mode::Compliance => "COMPLIANCE",
+        DefaultLockMode::Governance => "GOVERNANCE",
+        DefaultLockMode::Compliance => "COMPLIANCE",
     }
 }
 
 fn lock_of(found: &xml::DefaultRetention) -> Option<Lock> {
     let mode = match found.mode.as_str() {
-        "GOVERNANCE" => Mode::Governance,
-        "COMPLIANCE" => Mode::Compliance,
+        "GOVERNANCE" => DefaultLockMode::Governance,
+        "COMPLIANCE" => DefaultLockMode::Compliance,
         _ => return None,
     };
     // One of the two is set; some stores report the other one as 0.

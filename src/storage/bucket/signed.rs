@@ -5,7 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 use k8s_openapi::api::core::v1::Secret;
@@ -27,7 +27,7 @@ pub struct Keys(AwsCredential);
 
 impl Keys {
     /// # Errors
-    /// [`Fault::Configuration`] with the names of all missing keys. It never quotes a value.
+    /// [`StoreFault::Configuration`] with the names of all missing keys. It never quotes a value.
     pub fn read(secret: &Secret) -> Result<Self> {
         match (word(secret, "accessKeyID"), word(secret, "secretAccessKey")) {
             (Some(key_id), Some(secret_key)) => {
@@ -165,7 +165,7 @@ impl Endpoint {
                 self.region
             );
         }
-        let fault = Fault::of(status.as_u16(), &refusal.code);
+        let fault = StoreFault::of(status.as_u16(), &refusal.code);
         StoreError { fault, word: refusal.code, message }
     }
 
@@ -280,7 +280,7 @@ mod tests {
             body: "<Error><Code>PermanentRedirect</Code><Message>Not here.</Message></Error>".into(),
         };
         let error = endpoint.refusal(&Call::default(), &answer);
-        assert_eq!(error.fault, Fault::Configuration);
+        assert_eq!(error.fault, StoreFault::Configuration);
         let message = "GET bucket b: 301 PermanentRedirect Not here.; the bucket lies in region us-west-2, and this asks for eu-west-1";
         assert_eq!(error.message, message);
     }

@@ -2,8 +2,8 @@
 //! keys with fewer rights than those that request them, and with an expiry.
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::scope::RemovalScope;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use jiff::Timestamp;
@@ -68,7 +68,7 @@ impl Sts {
     /// Sends no request. `secret`: the keys with rights to the whole store.
     ///
     /// # Errors
-    /// [`Fault::Configuration`], with the faults of the settings or the Secret.
+    /// [`StoreFault::Configuration`], with the faults of the settings or the Secret.
     pub fn open(region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
         let url = match &config.sts_endpoint {
             Some(endpoint) => format!("{}/", endpoint.trim_end_matches('/')),
@@ -98,7 +98,7 @@ impl Sts {
         let answer = self.line.ask(self.action(), || self.request(&body), refusal).await?;
         read(&answer.body).map_err(|error| {
             let message = format!("{}: the answer of {} is not STS's: {error}", self.action(), self.url);
-            StoreError::new(Fault::Unavailable, message)
+            StoreError::new(StoreFault::Unavailable, message)
         })
     }
 
@@ -141,7 +141,7 @@ impl Sts {
                 message = format!("{message} {word}");
             }
         }
-        StoreError { fault: Fault::of(status, &refused.code), word: refused.code, message }
+        StoreError { fault: StoreFault::of(status, &refused.code), word: refused.code, message }
     }
 }
 
@@ -160,7 +160,7 @@ fn read(body: &[u8]) -> std::result::Result<Made, String> {
 /// The keys can list names of objects outside the directory. Without the right to list the whole
 /// bucket, S3 answers 403 instead of 404 for a missing object, and refuses HeadBucket, which
 /// Velero's uploaders call first.
-pub fn policy(bucket: &str, region: &str, directory: &Scope) -> String {
+pub fn policy(bucket: &str, region: &str, directory: &RemovalScope) -> String {
     let bucket = format!("arn:{}:s3:::{bucket}", partition(region));
     let directories = [Some(directory.clone()), directory.notes()];
     let objects: Vec<String> =

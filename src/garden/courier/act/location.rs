@@ -7,7 +7,7 @@ use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_garden_api::location::secret_name;
 use berth_garden_api::member_objects::is_ours;
-use berth_garden_core::location::Access;
+use berth_garden_core::location::LocationAccess;
 use berth_garden_core::member::{Facts, LocationStep};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -135,9 +135,9 @@ impl Courier {
     }
 }
 
-fn access_mode(access: Access) -> AccessMode {
+fn access_mode(access: LocationAccess) -> AccessMode {
     match access {
-        Access::ReadWrite => AccessMode::ReadWrite,
-        Access::ReadOnly => AccessMode::ReadOnly,
+        LocationAccess::ReadWrite => AccessMode::ReadWrite,
+        LocationAccess::ReadOnly => AccessMode::ReadOnly,
     }
 }

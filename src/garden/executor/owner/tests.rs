@@ -30,8 +30,8 @@ fn entry(name: &str, namespace: Option<&str>, uid: &str) -> BackupEntry {
     BackupEntry { metadata, spec: BackupEntrySpec::default(), status: None }
 }
 
-fn scope(name: &str) -> Scope {
-    Scope::of_entry(name, None).unwrap()
+fn scope(name: &str) -> RemovalScope {
+    RemovalScope::of_entry(name, None).unwrap()
 }
 
 async fn take(bucket: &Bucket, object: &BackupEntry, record: &Record) -> Option<String> {
@@ -41,7 +41,7 @@ async fn take(bucket: &Bucket, object: &BackupEntry, record: &Record) -> Option<
 }
 
 /// What becomes of the directory of a deleted entry.
-async fn ends(bucket: &Bucket, object: &BackupEntry, record: &Record) -> End {
+async fn ends(bucket: &Bucket, object: &BackupEntry, record: &Record) -> DirectoryEnd {
     let scope = scope(&object.name_any());
     let claim = Claim::of(object, record, &scope, false).unwrap();
     claim.end(bucket, &scope).await.unwrap()
@@ -88,12 +88,12 @@ async fn what_one_namespace_left_no_other_one_gets_or_removes() {
             assert!(why.contains("BackupEntry one/a of a hub (UID 1, Seed ship)"), "{why}");
             assert!(why.contains("another name") && why.contains("_berth/a/owner.json"), "{why}");
             let end = ends(&bucket, &second, record).await;
-            assert!(matches!(end, End::LeftAlone(Refusal::Anothers(..))), "{end:?}");
+            assert!(matches!(end, DirectoryEnd::LeftAlone(DirectoryRefusal::Anothers(..))), "{end:?}");
         }
     }
     assert_eq!(mark(root.path(), "a"), written);
     // Made again in its namespace, by a cluster that never set it up.
-    assert_eq!(ends(&bucket, &entry("a", Some("one"), "4"), &Record::default()).await, End::Remove);
+    assert_eq!(ends(&bucket, &entry("a", Some("one"), "4"), &Record::default()).await, DirectoryEnd::Remove);
 }
 
 #[tokio::test]
@@ -107,9 +107,12 @@ async fn what_lay_there_before_is_taken_only_where_somebody_says_so() {
     let refused = Record { name_taken: Some(true), ..made() };
     for record in [&Record::default(), &refused] {
         let end = ends(&bucket, &us, record).await;
-        assert!(matches!(end, End::LeftAlone(Refusal::Unmarked(..))), "{end:?}");
+        assert!(matches!(end, DirectoryEnd::LeftAlone(DirectoryRefusal::Unmarked(..))), "{end:?}");
     }
-    assert_eq!(ends(&bucket, &entry("none", Some("one"), "3"), &Record::default()).await, End::Nothing);
+    assert_eq!(
+        ends(&bucket, &entry("none", Some("one"), "3"), &Record::default()).await,
+        DirectoryEnd::Nothing
+    );
     // Of another name: that is not meant.
     for (value, is_taken) in [("b", false), ("a", true)] {
         let annotations = us.metadata.annotations.get_or_insert_default();
@@ -125,17 +128,17 @@ async fn what_an_earlier_version_set_up_needs_no_word_and_goes_when_it_is_delete
     for (name, record) in [("a", made()), ("b", begun)] {
         fill(root.path(), name);
         let us = entry(name, Some("one"), "2");
-        assert_eq!(ends(&bucket, &us, &record).await, End::Remove, "{name}");
+        assert_eq!(ends(&bucket, &us, &record).await, DirectoryEnd::Remove, "{name}");
         // Its hub is gone, and somebody took the label of the Seed off; an earlier version did not
         // say the namespace.
         let mut orphan = us.clone();
         orphan.metadata.labels.as_mut().unwrap().remove(keys::CARRIED_FOR);
         orphan.metadata.annotations = None;
-        assert_eq!(ends(&bucket, &orphan, &record).await, End::Remove, "{name}");
+        assert_eq!(ends(&bucket, &orphan, &record).await, DirectoryEnd::Remove, "{name}");
         assert_eq!(take(&bucket, &us, &record).await, None);
         assert!(mark(root.path(), name).contains("one"));
         // The same by its mark alone.
-        assert_eq!(ends(&bucket, &orphan, &Record::default()).await, End::Remove, "{name}");
+        assert_eq!(ends(&bucket, &orphan, &Record::default()).await, DirectoryEnd::Remove, "{name}");
     }
 }
 
@@ -163,7 +166,7 @@ async fn what_is_no_mark_is_an_error_and_stays() {
     ] {
         std::fs::write(root.path().join("shared/_berth/a/owner.json"), &text).unwrap();
         let error = claim.take(&bucket, &scope).await.unwrap_err();
-        assert_eq!(error.fault, Fault::Configuration);
+        assert_eq!(error.fault, StoreFault::Configuration);
         assert!(error.message.len() < 500 && !error.message.contains(char::is_control), "{error}");
         assert!(claim.end(&bucket, &scope).await.is_err(), "nor is anything removed");
         assert_eq!(mark(root.path(), "a"), text);
@@ -182,5 +185,5 @@ async fn an_object_that_does_not_say_its_namespace_yet_marks_nothing_and_waits_w
     let scope = scope("a");
     let claim = Claim::of(&us, &made(), &scope, false).unwrap();
     let error = claim.end(&bucket, &scope).await.unwrap_err();
-    assert_eq!(error.fault, Fault::Unavailable, "the hub may have been restored: {error}");
+    assert_eq!(error.fault, StoreFault::Unavailable, "the hub may have been restored: {error}");
 }

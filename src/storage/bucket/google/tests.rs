@@ -59,8 +59,8 @@ fn only_of_a_bucket_does_not_found_mean_that_it_is_gone() {
     let found = refusal("GET bucket b", true, &google);
     assert_eq!(
         (found.fault, found.message.as_str()),
-        (Fault::NoSuchBucket, "GET bucket b: 404 notFound Not here.")
+        (StoreFault::NoSuchBucket, "GET bucket b: 404 notFound Not here.")
     );
-    assert_eq!(refusal("GET b/k", false, &google).fault, Fault::Unavailable);
-    assert_eq!(refusal("GET bucket b", true, &answer("<html>404</html>")).fault, Fault::Unavailable);
+    assert_eq!(refusal("GET b/k", false, &google).fault, StoreFault::Unavailable);
+    assert_eq!(refusal("GET bucket b", true, &answer("<html>404</html>")).fault, StoreFault::Unavailable);
 }
