@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys;
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::velero::schedule::{Steering, check_expression, check_name, history_of};
 use berth_api::velero::{BackupSpec, Schedule};
 use berth_core::cron::Cron;
@@ -62,9 +62,9 @@ impl Incoming {
     }
 
     /// What its Backups have.
-    fn source(&self) -> Source<'_> {
+    fn source(&self) -> QueueFields<'_> {
         let template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-        Source {
+        QueueFields {
             labels: template.or(self.metadata.labels.as_ref()).unwrap_or(&NONE),
             annotations: self.annotations(),
             spec: &self.spec.template,

@@ -12,7 +12,7 @@ use crate::GoDuration;
 /// [`QueueOrder`] as JSON; durations in whole seconds.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireOrder {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     priority_classes: BTreeMap<String, i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ struct WireShare {
 /// # Errors
 /// The order cannot be written as JSON.
 pub fn to_json(order: &QueueOrder) -> Result<String, serde_json::Error> {
-    serde_json::to_string(&Wire {
+    serde_json::to_string(&WireOrder {
         priority_classes: order.classes.iter().map(|(name, start)| (name.clone(), start.as_secs())).collect(),
         fair_share: order.share.as_ref().map(|share| WireShare {
             label: share.label.clone(),
@@ -49,7 +49,7 @@ pub fn to_json(order: &QueueOrder) -> Result<String, serde_json::Error> {
 /// # Errors
 /// The text is not the output of [`to_json`].
 pub fn from_json(text: &str) -> Result<QueueOrder, serde_json::Error> {
-    let wire: Wire = serde_json::from_str(text)?;
+    let wire: WireOrder = serde_json::from_str(text)?;
     Ok(QueueOrder {
         classes: wire
             .priority_classes

@@ -19,7 +19,7 @@ use crate::{hook, keys};
 
 /// A Backup's spec, validated: the input of the queue and the engine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct ValidatedBackupSpec {
     pub namespaces: NamespaceSet,
     pub resources: ResourceFilter,
     /// An object must match one of these. Empty: all objects match.
@@ -39,7 +39,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// Every fault, each with its field path.
-pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
+pub fn backup(spec: &BackupSpec) -> Result<ValidatedBackupSpec, Violations> {
     read(spec, parse_selector)
 }
 
@@ -57,7 +57,7 @@ pub fn check(spec: &BackupSpec) -> Violations {
 fn read(
     spec: &BackupSpec,
     selector: impl Fn(&LabelSelector, &Field, &mut Violations) -> Selector,
-) -> Result<Wanted, Violations> {
+) -> Result<ValidatedBackupSpec, Violations> {
     let at = Field::root("spec");
     let mut found = Violations::default();
     let namespaces = namespaces(spec, &at, &mut found);
@@ -85,7 +85,15 @@ fn read(
     check_key(group_key, &at.child("volumeGroupSnapshotLabelKey"), &mut found);
     let group_key = group_key.to_owned();
     let hooks = hook::entries(spec.hooks.as_ref(), &at.child("hooks"), &mut found);
-    found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key, hooks })
+    found.into_result(ValidatedBackupSpec {
+        namespaces,
+        resources,
+        selectors,
+        ttl,
+        ordered,
+        group_key,
+        hooks,
+    })
 }
 
 /// The name of the ConfigMap with the resource policy, if it is a valid name.

@@ -15,13 +15,13 @@ use crate::velero::BackupSpec;
 
 /// The parts of a Backup that decide its place.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct QueueFields<'a> {
     pub labels: &'a BTreeMap<String, String>,
     pub annotations: &'a BTreeMap<String, String>,
     pub spec: &'a BackupSpec,
 }
 
-/// The fields of a spec that [`Source`] needs. Parsing the others may take long, and they do not
+/// The fields of a spec that [`QueueFields`] needs. Parsing the others may take long, and they do not
 /// change the place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -38,7 +38,7 @@ impl From<PlacedSpec> for BackupSpec {
     }
 }
 
-impl Source<'_> {
+impl QueueFields<'_> {
     /// Builds a [`QueueEntry`] without name, UID, phase, position and timestamps.
     pub fn entry(&self, order: &QueueOrder) -> QueueEntry {
         let (namespaces, refused) = match backup_namespaces(self.spec) {
@@ -93,7 +93,7 @@ mod tests {
     fn a_place_follows_from_what_is_read_for_it_alone() {
         let none = BTreeMap::new();
         let entry = |spec: &BackupSpec| {
-            Source { labels: &none, annotations: &none, spec }.entry(&QueueOrder::default())
+            QueueFields { labels: &none, annotations: &none, spec }.entry(&QueueOrder::default())
         };
         for spec in [
             serde_json::json!({}),

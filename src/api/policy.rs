@@ -23,7 +23,7 @@ use serde_saphyr::Options;
 use crate::filter::check_lists;
 use crate::quantity::Quantity;
 use crate::selector::{limit_labels, parse_selector};
-use document::{Document, ResourceFilter};
+use document::{PolicyDocument, ResourceFilterDocument};
 
 /// The only version.
 const VERSION: &str = "v1";
@@ -56,7 +56,7 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
         found.push(at, format!("has {size} bytes, and at most {most} are taken: use patterns"));
         return Err(found);
     }
-    let document: Document = match serde_saphyr::from_str_with_options(text, options()) {
+    let document: PolicyDocument = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(document) => document,
         Err(error) => {
             found.push(at, format!("is not YAML of a resource policy: {}", fault::describe(&error)));
@@ -86,7 +86,7 @@ fn options() -> Options {
     }
 }
 
-fn read(document: Document, at: &Field, found: &mut Violations) -> Policies {
+fn read(document: PolicyDocument, at: &Field, found: &mut Violations) -> Policies {
     let version = document.version.unwrap_or_default();
     let message = format!("{version:?} is not known: write {VERSION}");
     found.require(version == VERSION, &at.child("version"), message);
@@ -165,7 +165,7 @@ enum Reach {
 }
 
 fn rules(
-    filters: Vec<ResourceFilter>,
+    filters: Vec<ResourceFilterDocument>,
     reach: Reach,
     at: &Field,
     found: &mut Violations,
@@ -201,7 +201,7 @@ fn rules(
     rules
 }
 
-fn rule(filter: ResourceFilter, at: &Field, found: &mut Violations) -> ResourceFilterRule {
+fn rule(filter: ResourceFilterDocument, at: &Field, found: &mut Violations) -> ResourceFilterRule {
     let mut kinds = filter.kinds.unwrap_or_default();
     let kinds_at = at.child("kinds");
     found.limit(kinds.len(), limits::NAMES, &kinds_at, "use fewer");
@@ -281,7 +281,11 @@ fn compare(policies: &[NamespacePolicy], at: &Field, found: &mut Violations) {
     }
 }
 
-fn volume(policy: document::VolumePolicy, at: &Field, found: &mut Violations) -> Option<VolumePolicy> {
+fn volume(
+    policy: document::VolumePolicyDocument,
+    at: &Field,
+    found: &mut Violations,
+) -> Option<VolumePolicy> {
     let conditions = conditions(policy.conditions.unwrap_or_default(), &at.child("conditions"), found);
     let kind = policy.action.and_then(|action| action.kind).unwrap_or_default();
     let Some(action) = VolumeAction::ALL.into_iter().find(|action| action.as_str() == kind) else {
@@ -292,7 +296,7 @@ fn volume(policy: document::VolumePolicy, at: &Field, found: &mut Violations) ->
     Some(VolumePolicy { conditions, action })
 }
 
-fn conditions(wire: document::Conditions, at: &Field, found: &mut Violations) -> VolumeConditions {
+fn conditions(wire: document::ConditionsDocument, at: &Field, found: &mut Violations) -> VolumeConditions {
     let (at_least, at_most) = capacity(wire.capacity.as_deref(), &at.child("capacity"), found);
     let csi = wire.csi.map(|csi| CsiSource {
         driver: csi.driver.unwrap_or_default(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::keys;
-use berth_api::parse::Wanted;
+use berth_api::parse::ValidatedBackupSpec;
 use berth_core::label::Selector;
 use berth_core::policy::filters::Filters;
 use berth_core::revision::Apart;
@@ -62,7 +62,7 @@ pub struct Counters {
 /// What a backup takes and from where; shared by its lists.
 pub struct Collector<'a> {
     pub lister: Lister,
-    pub wanted: &'a Wanted,
+    pub wanted: &'a ValidatedBackupSpec,
     pub selection: &'a Selection,
     /// The resource policy's filters of objects.
     pub filters: &'a Filters,

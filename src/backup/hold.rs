@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use berth_api::hook::{MARK, Pod};
+use berth_api::hook::{AnnotatedPod, MARK};
 use berth_core::block::blocks;
 use berth_core::hook::{HookRule, Hooks, PodId};
 use berth_core::limits;
@@ -102,7 +102,7 @@ impl<'a> Holder<'a> {
         if !(Related::Pod.is(kind) && may_have_some()) {
             return None;
         }
-        let read = serde_json::from_slice::<Pod>(&found.json).map_err(|error| error.to_string());
+        let read = serde_json::from_slice::<AnnotatedPod>(&found.json).map_err(|error| error.to_string());
         let read = read.and_then(|pod| match pod.hooks(self.entries) {
             Ok(hooks) => Ok((pod, hooks)),
             Err(faults) => Err(faults.to_string()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use berth_api::hook::{Pod, pods};
+use berth_api::hook::{AnnotatedPod, pods};
 use berth_core::hook::{Hook, HookPhase, OnError, PodId};
 use berth_core::limits;
 use berth_core::violation::tellable;
@@ -213,14 +213,14 @@ impl HookRunner<'_> {
 ///
 /// # Errors
 /// When it is another pod, is gone, or cannot be read.
-pub async fn read_pod(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
+pub async fn read_pod(lister: &Lister, pod: &PodId) -> Result<AnnotatedPod, HookError> {
     // The names of a recorded pod become part of a URL.
     if !(is_name(&pod.namespace) && is_name(&pod.name)) {
         return Err(HookError::Gone);
     }
     let found = lister.get(&pods(), Some(&pod.namespace), &pod.name).await;
     let found = found.map_err(HookError::Unreadable)?.ok_or(HookError::Gone)?;
-    let read = serde_json::from_slice::<Pod>(&found.json);
+    let read = serde_json::from_slice::<AnnotatedPod>(&found.json);
     let read = read.map_err(|error| HookError::Failed(error.to_string()))?;
     if read.id().uid == pod.uid { Ok(read) } else { Err(HookError::Gone) }
 }

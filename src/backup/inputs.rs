@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use berth_api::parse::{self, Wanted};
+use berth_api::parse::{self, ValidatedBackupSpec};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
 use berth_core::run::AfterInterruption;
@@ -158,7 +158,7 @@ pub(super) async fn namespaces(backup: &Backup, lister: &Lister) -> Result<Vec<N
 
 /// Logs a group whose types are unknown: an error, because objects may be missing, or a warning if
 /// the backup takes only other types.
-pub(super) fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
+pub(super) fn tell_unknown(wanted: &ValidatedBackupSpec, unknown: &Unknown, log: &BackupLog) {
     let Unknown { group, version, why } = unknown;
     // The types are unknown, so a made-up type tells whether the backup takes all types.
     let any = |namespaced| ResourceType {

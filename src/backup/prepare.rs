@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::parse::Wanted;
+use berth_api::parse::ValidatedBackupSpec;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
@@ -54,7 +54,7 @@ pub struct Situation<'a> {
 
 /// A backup that may start.
 pub struct Prepared {
-    pub wanted: Wanted,
+    pub wanted: ValidatedBackupSpec,
     /// Which types are taken, of those that the cluster serves now.
     pub selection: Selection,
     /// The resource policy's filters, resolved for the same types.
@@ -217,7 +217,7 @@ fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a
 
 fn patch(
     situation: &Situation<'_>,
-    wanted: &Wanted,
+    wanted: &ValidatedBackupSpec,
     location: &BackupStorageLocation,
     resolved: &HashSet<String>,
 ) -> Value {

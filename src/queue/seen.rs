@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
@@ -160,8 +160,8 @@ pub fn entry(backup: &Backup, order: &QueueOrder) -> Option<QueueEntry> {
     })
 }
 
-fn source(backup: &Backup) -> Source<'_> {
-    Source { labels: backup.labels(), annotations: backup.annotations(), spec: &backup.spec }
+fn source(backup: &Backup) -> QueueFields<'_> {
+    QueueFields { labels: backup.labels(), annotations: backup.annotations(), spec: &backup.spec }
 }
 
 /// How a run that ended well went.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys::MARKS;
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -87,8 +87,8 @@ impl<'a> Incoming<'a> {
         self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key))
     }
 
-    pub(super) fn source(&self) -> Source<'_> {
-        Source {
+    pub(super) fn source(&self) -> QueueFields<'_> {
+        QueueFields {
             labels: self.metadata.labels.as_ref().unwrap_or(&NONE),
             annotations: self.metadata.annotations.as_ref().unwrap_or(&NONE),
             spec: &self.spec,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::keys::{self, MARKS};
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use berth_core::guard::{BackupChange, Roles, judge};
@@ -96,7 +96,7 @@ pub(crate) struct Findings {
 }
 
 /// Judges the spec of a Backup that is to be run, with its priority class and its location.
-pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: Source<'_>) -> Findings {
+pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: QueueFields<'_>) -> Findings {
     let spec = source.spec;
     let (mut found, mut warnings) = (berth_api::parse::check(spec), Vec::new());
     if state.listers().runs_backups() {
@@ -130,7 +130,7 @@ fn is_of_another_queue(roles: Roles, change: &BackupChange<'_>) -> bool {
 /// the default one.
 fn check_class<K: Listers>(
     state: &AdmissionState<K>,
-    source: Source<'_>,
+    source: QueueFields<'_>,
     found: &mut Violations,
     warnings: &mut Vec<String>,
 ) {

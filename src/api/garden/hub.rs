@@ -139,7 +139,7 @@ impl From<&LastOperation> for OperationReport {
 pub fn bucket_change(wire: &BackupBucket, wanted: &BucketStatus, now: Timestamp) -> Value {
     let found = GardenBucket::from(wire).status;
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     change.set("seed", &found.seed, &wanted.seed, json!(wanted.seed));
     change.set("allocated", &found.allocated, &wanted.allocated, json!(wanted.allocated));
     change.set("entries", &found.entries, &wanted.entries, json!(wanted.entries));
@@ -154,7 +154,7 @@ pub fn bucket_change(wire: &BackupBucket, wanted: &BucketStatus, now: Timestamp)
 /// As [`bucket_change`].
 pub fn entry_change(wire: &BackupEntry, wanted: &EntryStatus, now: Timestamp) -> Value {
     let found = GardenEntry::from(wire).status;
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     let (was, is) = (&found.earliest_deletion, &wanted.earliest_deletion);
     change.set("seed", &found.seed, &wanted.seed, json!(wanted.seed));
     change.set("earliestDeletionTime", was, is, json!(is.map(Time)));
@@ -167,7 +167,7 @@ pub fn entry_change(wire: &BackupEntry, wanted: &EntryStatus, now: Timestamp) ->
 pub fn profile_change(wire: &CloudProfile, wanted: &ProfileStatus, now: Timestamp) -> Value {
     let found = ProfileState::from(wire).status;
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     let (was, is) = (&found.last_ordinals, &wanted.last_ordinals);
     change.set("lastOrdinals", was, is, json!(is));
     change.conditions(&found.conditions, &wanted.conditions, theirs, now);
@@ -177,15 +177,15 @@ pub fn profile_change(wire: &CloudProfile, wanted: &ProfileStatus, now: Timestam
 /// As [`bucket_change`].
 pub fn seed_change(wire: &Seed, wanted: &ConditionMap, now: Timestamp) -> Value {
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     change.conditions(&conditions(theirs), wanted, theirs, now);
     change.done(wire.metadata.generation)
 }
 
 #[derive(Default)]
-struct Change(Map<String, Value>);
+struct StatusPatch(Map<String, Value>);
 
-impl Change {
+impl StatusPatch {
     fn set<T: PartialEq>(&mut self, field: &str, found: &T, wanted: &T, value: Value) {
         if found != wanted {
             self.0.insert(field.to_owned(), value);

@@ -89,9 +89,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::hook::pod::Pod;
+    use crate::hook::pod::AnnotatedPod;
 
-    fn pod() -> Pod {
+    fn pod() -> AnnotatedPod {
         let metadata = json!({"name": "db-0", "namespace": "shop", "uid": "u", "labels": {"app": "db"}});
         let containers = json!([{"name": "main", "image": "i"}, {"name": "side"}]);
         let pod =

@@ -55,7 +55,7 @@ fn a_folder_needs_no_credentials() {
 
 #[test]
 fn clouds_get_what_their_plugins_of_velero_know() {
-    let spec = |provider: &str, endpoint: Option<&str>, account: Option<&Account>| {
+    let spec = |provider: &str, endpoint: Option<&str>, account: Option<&StorageAccount>| {
         let config = StoreConfig { endpoint: endpoint.map(str::to_owned), ..StoreConfig::default() };
         let (entry, bucket) = shared(provider, config);
         location(&entry, &bucket, LocationAccess::ReadWrite, false, account, FREIGHT)
