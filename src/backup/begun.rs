@@ -12,13 +12,13 @@ use super::ledger::Ledger;
 use super::log::{About, BackupLog};
 use super::operations::{Movement, Movements};
 use super::volumes::outcomes::{Kept, Outcomes};
-use crate::storage::{Layout, Parts, Staged};
+use crate::storage::{BackupLayout, MultipartTarget, Staged};
 
 /// Where a run stores, under its own claim.
 pub struct Site {
     pub location: BackupStorageLocation,
-    pub layout: Layout,
-    pub parts: Parts,
+    pub layout: BackupLayout,
+    pub parts: MultipartTarget,
     pub claim: FolderClaim,
     /// What it continues from.
     pub begun: Option<Begun>,
@@ -74,8 +74,8 @@ impl Begun {
     /// # Errors
     /// When it is impossible to continue from this checkpoint: then the backup must restart.
     pub async fn open(
-        layout: &Layout,
-        parts: &Parts,
+        layout: &BackupLayout,
+        parts: &MultipartTarget,
         checkpoint: Checkpoint,
         version: UpdateVersion,
         heard: &BackupLog,

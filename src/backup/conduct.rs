@@ -21,7 +21,7 @@ use super::status::{BackupWriter, WriteError};
 use super::take::Taken;
 use super::upload::{UploadError, put_together};
 use crate::patch::merge_into;
-use crate::storage::Layout;
+use crate::storage::BackupLayout;
 use crate::text::chain;
 
 impl Engine {
@@ -178,7 +178,7 @@ impl Engine {
 
 /// Removes the checkpoint, which is not needed any more. If that fails, it is removed with the
 /// folder.
-pub(super) async fn forget_checkpoint(layout: &Layout) {
+pub(super) async fn forget_checkpoint(layout: &BackupLayout) {
     let removed = timeout(SHORTLY, layout.remove_checkpoint()).await;
     if let Ok(Err(error)) = removed {
         warn!(name = layout.backup(), error = chain(&error), "could not remove a checkpoint");

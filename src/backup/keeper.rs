@@ -21,7 +21,7 @@ use super::noted::Noted;
 use super::operations::Movements;
 use super::revision::Revision;
 use super::volumes::outcomes::Outcomes;
-use crate::storage::{ClaimError, Layout};
+use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
 /// Shortest pause between two checkpoints, and the pause as a share of the run's time: at most that
@@ -75,7 +75,7 @@ pub enum KeepError {
 
 /// Keeps the checkpoint of one run.
 pub struct Keeper<'a> {
-    layout: &'a Layout,
+    layout: &'a BackupLayout,
     known: Known<'a>,
     claim: FolderClaim,
     scope: Packed,
@@ -100,7 +100,7 @@ pub struct Keeper<'a> {
 
 impl<'a> Keeper<'a> {
     /// The keeper of a run that begins or restarts its backup.
-    pub fn new(layout: &'a Layout, known: Known<'a>, claim: &FolderClaim, scope: Packed) -> Self {
+    pub fn new(layout: &'a BackupLayout, known: Known<'a>, claim: &FolderClaim, scope: Packed) -> Self {
         Self {
             layout,
             known,
@@ -122,7 +122,7 @@ impl<'a> Keeper<'a> {
 
     /// The keeper of a run that continues from a checkpoint, which must be written as this run's
     /// before anything else is stored.
-    pub fn going_on(layout: &'a Layout, known: Known<'a>, claim: &FolderClaim, begun: &Begun) -> Self {
+    pub fn going_on(layout: &'a BackupLayout, known: Known<'a>, claim: &FolderClaim, begun: &Begun) -> Self {
         Self {
             uploaded: begun.uploaded.clone(),
             tail: begun.tail.clone(),
@@ -380,7 +380,7 @@ mod tests {
             names.iter().map(of).collect::<Untold>()
         };
         log.count_untold(untold(&["", "configmaps", "secrets"]));
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let selection = Selection::of(std::iter::empty(), true);
         let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let known = run.known(&log, &ledger);
@@ -402,7 +402,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_stands_there_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let claim = |run: &str| FolderClaim { run: run.to_owned(), ..FolderClaim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
         let (log, ledger, run) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Run::default());

@@ -38,7 +38,7 @@ use super::status::{BackupWriter, WriteError};
 use super::uploads::Place;
 use super::volumes::outcomes::Data;
 use crate::patch::merge_into;
-use crate::storage::{Artifact, ClaimError, Layout, Parts};
+use crate::storage::{BackupArtifact, BackupLayout, ClaimError, MultipartTarget};
 use crate::text::chain;
 
 /// The namespace by whose UID a cluster is known, as is common practice.
@@ -96,8 +96,8 @@ impl Engine {
         &self,
         record: &BackupWriter,
         location: &BackupStorageLocation,
-        layout: &Layout,
-        parts: &Parts,
+        layout: &BackupLayout,
+        parts: &MultipartTarget,
         run: &str,
     ) -> Result<FolderClaim, Failure> {
         let cluster = self.cluster_uid().await.map_err(|error| Failure::Cluster(error.into()))?;
@@ -158,7 +158,7 @@ impl Engine {
     /// happened.
     pub(super) async fn claim_over(
         &self,
-        layout: &Layout,
+        layout: &BackupLayout,
         ours: &FolderClaim,
         mut replaces: Option<UpdateVersion>,
     ) -> Result<bool, Failure> {
@@ -212,7 +212,7 @@ impl Engine {
     pub(super) async fn publish(
         &self,
         record: &mut BackupWriter,
-        layout: &Layout,
+        layout: &BackupLayout,
         claim: &FolderClaim,
         log: &BackupLog,
         stored: &Stored,
@@ -246,17 +246,17 @@ impl Engine {
         let (lines, results) = log.files().map_err(Failure::File)?;
         let none = gzip_json(&json!([])).map_err(Failure::File)?;
         let mut files = vec![
-            (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
-            (Artifact::Results, results),
-            (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
-            (Artifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(Failure::File)?),
-            (Artifact::VolumeSnapshots, none),
-            (Artifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
-            (Artifact::Logs, lines),
+            (BackupArtifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
+            (BackupArtifact::Results, results),
+            (BackupArtifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
+            (BackupArtifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(Failure::File)?),
+            (BackupArtifact::VolumeSnapshots, none),
+            (BackupArtifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
+            (BackupArtifact::Logs, lines),
         ];
         let index = stored.index.file(stored.bytes).map_err(Failure::File)?;
         match index {
-            Some(index) => files.push((Artifact::Index, index)),
+            Some(index) => files.push((BackupArtifact::Index, index)),
             None => remove_index(layout, claim).await?,
         }
         let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
@@ -310,7 +310,7 @@ impl Engine {
     pub(super) async fn show(
         &self,
         record: &BackupWriter,
-        layout: &Layout,
+        layout: &BackupLayout,
         status: &Value,
     ) -> object_store::Result<bool> {
         let unreadable = |error: serde_json::Error| object_store::Error::Generic {
@@ -327,7 +327,7 @@ impl Engine {
     }
 
     /// Reads the file that makes a backup visible.
-    pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Shown> {
+    pub(super) async fn shown(&self, layout: &BackupLayout, uid: &str) -> object_store::Result<Shown> {
         let Some(metadata) = layout.read_metadata().await? else { return Ok(Shown::Nothing) };
         let unreadable = |error: serde_json::Error| object_store::Error::Generic {
             store: "metadata",
@@ -352,7 +352,7 @@ impl Engine {
     /// Removes what the run has stored; a failed run's log and claim stay.
     pub(super) async fn give_up(
         &self,
-        layout: &Layout,
+        layout: &BackupLayout,
         claim: &FolderClaim,
         log: &BackupLog,
         failure: &Failure,
@@ -384,21 +384,21 @@ impl Engine {
     /// Stores what `velero backup logs` and `velero backup describe` show of a failed backup.
     pub(super) async fn keep_log(
         &self,
-        layout: &Layout,
+        layout: &BackupLayout,
         log: &BackupLog,
         reason: &str,
     ) -> anyhow::Result<()> {
         log.error(&About::Velero, "", reason);
         let (lines, results) = log.files()?;
-        layout.put_artifact(Artifact::Logs, lines).await?;
-        layout.put_artifact(Artifact::Results, results).await?;
+        layout.put_artifact(BackupArtifact::Logs, lines).await?;
+        layout.put_artifact(BackupArtifact::Results, results).await?;
         Ok(())
     }
 }
 
 /// Removes the index that an earlier run has stored, where this one has none. It is only a hint, which
 /// is not believed of another archive, so a store that keeps it does not end the backup.
-async fn remove_index(layout: &Layout, claim: &FolderClaim) -> Result<(), ClaimError> {
+async fn remove_index(layout: &BackupLayout, claim: &FolderClaim) -> Result<(), ClaimError> {
     match layout.remove_index(claim).await {
         Err(ClaimError::Store(error)) => {
             let name = layout.backup();

@@ -33,7 +33,7 @@ use super::scene::Scene;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
 use crate::queue::cycle::CANCELED;
-use crate::storage::{Layout, Opened, is_refused};
+use crate::storage::{BackupLayout, Opened, is_refused};
 use crate::text::chain;
 
 /// How long a location that cannot be read is tried again, because what is stored there may be
@@ -234,7 +234,7 @@ impl Engine {
     }
 
     /// `None`: what is stored there belongs to another Backup.
-    async fn ended_as(&self, layout: &Layout, record: &BackupWriter) -> anyhow::Result<Option<Value>> {
+    async fn ended_as(&self, layout: &BackupLayout, record: &BackupWriter) -> anyhow::Result<Option<Value>> {
         match self.shown(layout, record.uid()).await? {
             Shown::Ours(status) => Ok(Some(status)),
             Shown::Strange => Ok(None),
@@ -278,7 +278,7 @@ impl Engine {
             }
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
-        let layout = Layout::new(store, prefix, &name);
+        let layout = BackupLayout::new(store, prefix, &name);
         let claim = scene.earlier().unwrap_or(&scene.ours).clone();
         let Thawed { log: thawed, tally, spoiled } = thawed;
         let is_resumable = scene.recovery == Recovery::Resume;

@@ -15,7 +15,7 @@ use super::log::BackupLog;
 use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
-use crate::storage::{Layout, Opened};
+use crate::storage::{BackupLayout, Opened};
 use crate::text::chain;
 
 impl Engine {
@@ -80,7 +80,7 @@ impl Engine {
         let claim = async {
             let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
             let location = prepared.location.clone();
-            let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
             let claim = self.claim(record, &location, &layout, &parts, &run).await?;
             Ok(Site {
                 location,

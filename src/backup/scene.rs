@@ -12,14 +12,14 @@ use super::engine::{Engine, Signals};
 use super::log::BackupLog;
 use super::status::BackupWriter;
 use super::uploads::Place;
-use crate::storage::{Found, Layout, Opened, Parts};
+use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 
 /// What was found there.
 pub(super) struct Scene {
     pub(super) location: BackupStorageLocation,
-    pub(super) layout: Layout,
-    pub(super) parts: Parts,
-    pub(super) found: Found,
+    pub(super) layout: BackupLayout,
+    pub(super) parts: MultipartTarget,
+    pub(super) found: ClaimedFolder,
     /// The first line of its checkpoint. The rest is read once the run is counted, because reading
     /// it may kill the process.
     pub(super) checkpoint: Option<Head>,
@@ -90,7 +90,7 @@ impl Engine {
         let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
         let location = api.get(&location).await?;
         let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
-        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
         let found = layout.look().await?;
         let ours = FolderClaim {
             cluster: self.cluster_uid().await?.to_owned(),

@@ -17,7 +17,7 @@ use super::checkpoint::Uploaded;
 use super::index::Piece;
 use super::ledger::Contents;
 use super::messages::{Part, Progress};
-use crate::storage::{ClaimError, Layout, Parts, Receipt, Staged};
+use crate::storage::{BackupLayout, ClaimError, MultipartTarget, Receipt, Staged};
 
 /// Size of every part but the last. S3 needs 5 MiB or more, and Cloudflare's R2 needs all of one
 /// size: a part ends where it is full, even in the middle of a gzip member.
@@ -44,7 +44,7 @@ pub enum UploadError {
 /// Where the archive goes, and from where it continues.
 pub struct Upload {
     pub store: Arc<DynObjectStore>,
-    pub parts: Parts,
+    pub parts: MultipartTarget,
     pub path: Path,
     /// Usually [`PART`].
     pub part_size: usize,
@@ -57,14 +57,14 @@ pub struct Upload {
     pub staged: Arc<OnceLock<Staged>>,
     /// The claim under which the archive is stored, checked before the archive becomes visible.
     /// Tests do without.
-    pub claimed: Option<(Layout, FolderClaim)>,
+    pub claimed: Option<(BackupLayout, FolderClaim)>,
 }
 
 /// What completing the archive needs.
 struct Target {
     store: Arc<DynObjectStore>,
     path: Path,
-    claimed: Option<(Layout, FolderClaim)>,
+    claimed: Option<(BackupLayout, FolderClaim)>,
 }
 
 impl Target {
@@ -156,7 +156,7 @@ pub async fn abort(begun: &Staged) {
 
 /// Receives members until the archive is complete, and sends every full part.
 async fn receive(
-    parts: &Parts,
+    parts: &MultipartTarget,
     path: &Path,
     members: &mut mpsc::Receiver<Part>,
     waiting: &mut Waiting,

@@ -15,7 +15,7 @@ use super::checkpoint::{HEAD, Head};
 use super::engine::Engine;
 use super::noted::Noted;
 use super::upload::abort;
-use crate::storage::{ClaimError, Layout, Parts, Staged};
+use crate::storage::{BackupLayout, ClaimError, MultipartTarget, Staged};
 
 /// Time-out of everything, because the store may be what failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,8 +27,8 @@ const AT_REST: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub location: &'a BackupStorageLocation,
-    pub layout: &'a Layout,
-    pub parts: &'a Parts,
+    pub layout: &'a BackupLayout,
+    pub parts: &'a MultipartTarget,
     /// The folder was taken over, so what an earlier run was writing as its claim is aborted, too.
     pub is_taken_over: bool,
 }
@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// Aborts an upload that only this run knows, whichever run has the folder by now.
-    pub(super) async fn let_go(&self, layout: &Layout, upload: &Staged) {
+    pub(super) async fn let_go(&self, layout: &BackupLayout, upload: &Staged) {
         let Ok(Ok(found)) = timeout(PATIENCE, layout.read_checkpoint_start(HEAD)).await else { return };
         let noted = Noted::of(found.map(|(start, _)| start));
         if may_abort(upload.id(), &noted.standing()) {

@@ -44,7 +44,7 @@ use crate::queue::teller::Teller;
 use crate::queue::writer::{Keeping, Writer};
 use crate::queue::{self, BackupCache};
 use crate::settings::{Certificates, Executor};
-use crate::storage::{Checker, Opener};
+use crate::storage::{LocationChecker, Opener};
 use crate::{backup, shutdown};
 
 /// Archive workers of a run: one per core, up to this many, because each holds some MiB.
@@ -251,9 +251,10 @@ async fn execute(
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
     let roots = args.folders.filesystem_roots.clone().into();
     let opener = Opener::new(client.clone(), namespace, roots);
-    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
-        .writing(args.store_write_check_frequency)
-        .keeping_one_default(events.clone());
+    let checker =
+        LocationChecker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
+            .writing(args.store_write_check_frequency)
+            .keeping_one_default(events.clone());
     let lifecycle = Lifecycle {
         clients: clients.clone(),
         namespace: namespace.to_owned(),

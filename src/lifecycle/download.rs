@@ -36,7 +36,7 @@ use tracing::{debug, warn};
 use super::Lifecycle;
 use crate::cache::{Cache, Shared};
 use crate::events::What;
-use crate::storage::{Layout, Link};
+use crate::storage::{BackupLayout, Link};
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 use crate::write::{Answer, Write, delete, patch};
@@ -216,7 +216,7 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
         Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let location = locations.get_opt(wanted).await.map_err(|error| anyhow!(chain(&error)))?;
     let location = location.with_context(|| format!("BackupStorageLocation {wanted} does not exist"))?;
-    let path = Layout::path(location.spec.object_storage.prefix.as_deref(), &key);
+    let path = BackupLayout::path(location.spec.object_storage.prefix.as_deref(), &key);
     let valid = VALID.unsigned_abs();
     let made = lifecycle.opener.link(&location, &path, valid).await;
     match made.map_err(|error| anyhow!(chain(&error)))? {

@@ -24,10 +24,10 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use azure::Azure;
-use folder::Folder;
+use folder::FolderBucket;
 use google::Google;
 use s3::S3;
-use signed::Keys;
+use signed::S3Credentials;
 
 use super::Roots;
 
@@ -76,7 +76,7 @@ pub struct Marker {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct VersionPage {
     /// At most [`PAGE`].
     pub versions: Vec<Version>,
     /// `None` on the last page.
@@ -85,15 +85,15 @@ pub struct Page {
 
 /// An unfinished upload in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Upload {
+pub struct UnfinishedUpload {
     pub key: String,
     pub id: String,
 }
 
 /// One page of unfinished uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Uploads {
-    pub uploads: Vec<Upload>,
+pub struct UploadPage {
+    pub uploads: Vec<UnfinishedUpload>,
     /// More pages follow.
     pub is_cut: bool,
 }
@@ -118,7 +118,7 @@ pub enum Created {
 
 /// Did the bucket exist?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removed {
+pub enum BucketRemoval {
     Now,
     WasAbsent,
 }
@@ -128,7 +128,7 @@ pub enum Bucket {
     S3(S3),
     Azure(Azure),
     Google(Google),
-    Folder(Folder),
+    Folder(FolderBucket),
 }
 
 impl Bucket {
@@ -151,8 +151,8 @@ impl Bucket {
         roots: &Roots,
     ) -> Result<Self> {
         match provider {
-            FILESYSTEM_PROVIDER => Folder::open(name, config, roots).map(Self::Folder),
-            "aws" => S3::open(name, region, config, Keys::read(secret)?).map(Self::S3),
+            FILESYSTEM_PROVIDER => FolderBucket::open(name, config, roots).map(Self::Folder),
+            "aws" => S3::open(name, region, config, S3Credentials::read(secret)?).map(Self::S3),
             "azure" => Azure::open(name, config, secret).map(Self::Azure),
             "gcp" => Google::open(name, region, config, secret).map(Self::Google),
             other => Err(StoreError::new(
@@ -203,7 +203,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`StoreFault::NotEmpty`], or the store's error.
-    pub async fn delete(&self) -> Result<Removed> {
+    pub async fn delete(&self) -> Result<BucketRemoval> {
         let deleted = match self {
             Self::S3(bucket) => bucket.delete().await,
             Self::Azure(container) => container.delete().await,
@@ -211,8 +211,8 @@ impl Bucket {
             Self::Folder(folder) => folder.delete().await,
         };
         match deleted {
-            Ok(()) => Ok(Removed::Now),
-            Err(error) if error.fault == StoreFault::NoSuchBucket => Ok(Removed::WasAbsent),
+            Ok(()) => Ok(BucketRemoval::Now),
+            Err(error) if error.fault == StoreFault::NoSuchBucket => Ok(BucketRemoval::WasAbsent),
             Err(error) => Err(error),
         }
     }
@@ -222,7 +222,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`StoreFault::NoSuchBucket`] only when the store reports it, or the store's other error.
-    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<VersionPage> {
         match self {
             Self::S3(bucket) => bucket.page(prefix, after, most).await,
             Self::Azure(container) => container.page(prefix, after, most).await,
@@ -295,7 +295,7 @@ impl Bucket {
             return folder.remove_empty(prefix).await;
         }
         for _ in 0..SWEPT {
-            let Uploads { uploads, is_cut } = self.uploads(prefix).await?;
+            let UploadPage { uploads, is_cut } = self.uploads(prefix).await?;
             for upload in &uploads {
                 self.abort(upload).await?;
             }
@@ -311,12 +311,12 @@ impl Bucket {
     ///
     /// # Errors
     /// The store's error, except that it does not support such uploads.
-    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
+    pub async fn uploads(&self, prefix: &str) -> Result<UploadPage> {
         match self {
             Self::S3(bucket) => bucket.uploads(prefix).await,
             Self::Google(bucket) => bucket.uploads(prefix).await,
             // Azure removes uncommitted blocks itself within a week.
-            Self::Azure(_) | Self::Folder(_) => Ok(Uploads::default()),
+            Self::Azure(_) | Self::Folder(_) => Ok(UploadPage::default()),
         }
     }
 
@@ -324,7 +324,7 @@ impl Bucket {
     ///
     /// # Errors
     /// The store's error.
-    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+    pub async fn abort(&self, upload: &UnfinishedUpload) -> Result<()> {
         match self {
             Self::S3(bucket) => bucket.abort(upload).await,
             Self::Google(bucket) => bucket.abort(upload).await,

@@ -37,7 +37,7 @@ const CHECKS_AT_ONCE: usize = 16;
 const TOP_LEVEL: [&str; 6] = ["backups", "restores", "restic", "metadata", "plugins", "kopia"];
 
 /// Checks locations. Runs only while this process leads.
-pub struct Checker {
+pub struct LocationChecker {
     client: Client,
     namespace: String,
     pub api: Api<BackupStorageLocation>,
@@ -48,7 +48,7 @@ pub struct Checker {
     events: Option<Events>,
 }
 
-impl Checker {
+impl LocationChecker {
     pub fn new(client: Client, namespace: &str, opener: Opener, frequency: Duration) -> Self {
         let api = Api::namespaced(client.clone(), namespace);
         let (writing, events) = (WriteChecks::default(), None);

@@ -11,7 +11,7 @@ use object_store::{Error, UpdateVersion};
 use serde::Deserialize;
 
 use super::claim::ClaimError;
-use super::layout::Layout;
+use super::layout::BackupLayout;
 
 /// Files of one request to the store.
 const PAGE: usize = 1000;
@@ -31,14 +31,14 @@ pub struct Survey {
 /// Parts of the file that makes a backup visible.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Wire {
-    metadata: Identity,
+struct WireBackup {
+    metadata: WireBackupMetadata,
     status: Times,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Identity {
+struct WireBackupMetadata {
     uid: String,
 }
 
@@ -49,7 +49,7 @@ struct Times {
     completion_timestamp: Option<Timestamp>,
 }
 
-impl Layout {
+impl BackupLayout {
     /// Reads whose the folder is.
     ///
     /// # Errors
@@ -64,11 +64,11 @@ impl Layout {
         let metadata = match self.read_metadata().await.map_err(ClaimError::Store)? {
             None => None,
             Some(bytes) => {
-                let read = serde_json::from_slice::<Wire>(&bytes).ok();
+                let read = serde_json::from_slice::<WireBackup>(&bytes).ok();
                 let read = read.filter(|read| !read.metadata.uid.is_empty());
                 // A file that is no Backup says nothing of whose it is.
                 has_others |= read.is_none();
-                read.map(|Wire { metadata, status }| StoredMetadata {
+                read.map(|WireBackup { metadata, status }| StoredMetadata {
                     uid: metadata.uid,
                     started: status.start_timestamp,
                     completed: status.completion_timestamp,
@@ -106,7 +106,7 @@ impl Layout {
     /// is more than one attempt removes.
     ///
     /// # Errors
-    /// As [`Layout::remove_folder`].
+    /// As [`BackupLayout::remove_folder`].
     pub async fn empty(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
         self.confirm(claim).await?;
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
@@ -174,11 +174,11 @@ mod tests {
         FolderClaim { cluster: "c".into(), backup: "b".into(), run: run.into(), ..FolderClaim::default() }
     }
 
-    async fn put(layout: &Layout, key: &str, text: &str) {
+    async fn put(layout: &BackupLayout, key: &str, text: &str) {
         layout.store().put(&Path::from(key), text.to_owned().into()).await.unwrap();
     }
 
-    async fn keys(layout: &Layout) -> Vec<String> {
+    async fn keys(layout: &BackupLayout) -> Vec<String> {
         let listed = layout.store().list(None).map_ok(|object| object.location.to_string());
         let mut keys: Vec<String> = listed.try_collect().await.unwrap();
         keys.sort();
@@ -191,7 +191,7 @@ mod tests {
         let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap().with_automatic_cleanup(true);
         let stores: [Arc<DynObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
         for store in stores {
-            let layout = Layout::new(store, Some("p"), "one");
+            let layout = BackupLayout::new(store, Some("p"), "one");
             layout.claim(&claim("deletion-1"), None).await.unwrap();
             put(&layout, "p/backups/one/velero-backup.json", "{}").await;
             for i in 0..1500 {
@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_survey_tells_whose_a_folder_is_whatever_lies_in_it() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let text = r#"{"metadata":{"uid":"u"},"status":{"startTimestamp":"2026-01-01T00:00:00Z"}}"#;
         put(&layout, "backups/b/velero-backup.json", text).await;
         let found = layout.survey().await.unwrap().stored;

@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth::storage::Roots;
-use berth::storage::bucket::{Bucket, Created, Hold, Marker, PAGE, Removed, Version};
+use berth::storage::bucket::{Bucket, BucketRemoval, Created, Hold, Marker, PAGE, Version};
 use berth_api::velero::BackupPhase;
 use berth_garden_api::StoreConfig;
 use berth_garden_core::fault::StoreFault;
@@ -157,7 +157,7 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
             assert_eq!(bucket.exists().await, Ok(false));
             let error = bucket.page("", None, 1).await.unwrap_err();
             assert_eq!(error.fault, StoreFault::NoSuchBucket, "{error}");
-            assert_eq!(bucket.delete().await, Ok(Removed::WasAbsent));
+            assert_eq!(bucket.delete().await, Ok(BucketRemoval::WasAbsent));
 
             assert_eq!(bucket.create().await, Ok(Created::New));
             assert_eq!(bucket.create().await, Ok(Created::Already));
@@ -185,8 +185,8 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
             assert_eq!(bucket.remove(versions.clone()).await.unwrap().removed.len(), 2);
             assert_eq!(bucket.hold(&versions[0]).await, Ok(Hold::None));
             bucket.sweep("").await.unwrap();
-            assert_eq!(bucket.delete().await, Ok(Removed::Now));
-            assert_eq!(bucket.delete().await, Ok(Removed::WasAbsent));
+            assert_eq!(bucket.delete().await, Ok(BucketRemoval::Now));
+            assert_eq!(bucket.delete().await, Ok(BucketRemoval::WasAbsent));
             assert_eq!(bucket.exists().await, Ok(false));
         });
     }

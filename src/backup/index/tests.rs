@@ -20,7 +20,7 @@ use crate::backup::ledger::Ledger;
 use crate::backup::messages::{Part, Progress};
 use crate::backup::upload::Upload;
 use crate::cli::archive::{Next, object, visit, visit_piece};
-use crate::storage::Parts;
+use crate::storage::MultipartTarget;
 
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -228,7 +228,8 @@ type Made = (bool, u8, u16, u16);
 async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, Index) {
     let types = [kind("pods", true), kind("volumes", false)];
     let memory = Arc::new(InMemory::new());
-    let (store, parts): (Arc<DynObjectStore>, Parts) = (memory.clone(), Parts::Bucket(memory));
+    let (store, parts): (Arc<DynObjectStore>, MultipartTarget) =
+        (memory.clone(), MultipartTarget::Bucket(memory));
     let path = Path::from("b.tar.gz");
     let mut ledger = Ledger::new(&types);
     let mut begun = None;

@@ -36,7 +36,7 @@ use crate::backup::scene::Scene;
 use crate::backup::status::{BackupWriter, WriteError};
 use crate::backup::upload::{Upload as Uploading, UploadError};
 use crate::backup::volumes::outcomes::Outcomes;
-use crate::storage::{Layout, Opened};
+use crate::storage::{BackupLayout, Opened};
 use crate::text::chain;
 use crate::write::Pauses;
 
@@ -77,7 +77,7 @@ impl Engine {
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let mut site = Site {
             location: scene.location.clone(),
-            layout: Layout::new(store, prefix, &name),
+            layout: BackupLayout::new(store, prefix, &name),
             parts,
             claim: scene.earlier().unwrap_or(&scene.ours).clone(),
             begun: None,

@@ -18,7 +18,7 @@ use crate::backup::engine::{Engine, Signals};
 use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
 use crate::backup::uploads::Place;
-use crate::storage::{Layout, Opened};
+use crate::storage::{BackupLayout, Opened};
 
 /// How long one write is tried.
 const WRITE: Duration = Duration::from_secs(30);
@@ -102,7 +102,7 @@ impl Engine {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             let Some(location) = api.get_opt(location).await? else { return Ok(()) };
             let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
-            let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
             let found = layout.look().await?;
             let ours = FolderClaim {
                 cluster: self.cluster_uid().await?.to_owned(),

@@ -54,12 +54,12 @@ fn parts_are_of_one_size_whatever_arrives_and_know_what_they_hold() {
 }
 
 /// Stores that another process can go on with: a bucket and a folder.
-fn stores() -> (tempfile::TempDir, [(Arc<DynObjectStore>, Parts); 2]) {
+fn stores() -> (tempfile::TempDir, [(Arc<DynObjectStore>, MultipartTarget); 2]) {
     let folder = tempfile::tempdir().unwrap();
     let memory = Arc::new(InMemory::new());
     let local = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
-    let bucket: (Arc<DynObjectStore>, Parts) = (memory.clone(), Parts::Bucket(memory));
-    (folder, [bucket, (local.clone(), Parts::Folder(local))])
+    let bucket: (Arc<DynObjectStore>, MultipartTarget) = (memory.clone(), MultipartTarget::Bucket(memory));
+    (folder, [bucket, (local.clone(), MultipartTarget::Folder(local))])
 }
 
 fn member(i: usize) -> Bytes {
@@ -155,7 +155,7 @@ async fn a_run_that_has_lost_its_claim_puts_nothing_in_place_of_what_stands_ther
     for part_size in [PART, 4] {
         let (_folder, stores) = stores();
         for (store, parts) in stores {
-            let layout = Layout::new(Arc::clone(&store), None, "b");
+            let layout = BackupLayout::new(Arc::clone(&store), None, "b");
             let claim = |run: &str| FolderClaim { run: run.to_owned(), ..FolderClaim::default() };
             layout.claim(&claim("next"), None).await.unwrap();
             let path = layout.archive();

@@ -16,7 +16,7 @@ use super::emptying::empty;
 use super::outcome::{Outcome, Problem};
 use super::purge::survey;
 use super::task::{Actuator, Task};
-use crate::storage::bucket::{Created, Removed as How, StoreError};
+use crate::storage::bucket::{BucketRemoval, Created, StoreError};
 
 /// Pages of a bucket's objects that are counted before the bucket is refused to be removed: it is
 /// enough to know that there are many.
@@ -115,10 +115,10 @@ impl Actuator for BackupBucket {
     }
 }
 
-fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: How) -> Result<Outcome, Problem> {
+fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: BucketRemoval) -> Result<Outcome, Problem> {
     let how = match removed {
-        How::Now => "was removed",
-        How::WasAbsent => {
+        BucketRemoval::Now => "was removed",
+        BucketRemoval::WasAbsent => {
             // If berth tried to create it and failed, no other program created it.
             task.believe_it_gone(name, task.record.made.is_some())?;
             "was gone already"

@@ -12,7 +12,7 @@ use futures::stream;
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 
-use crate::storage::bucket::{Bucket, Hold, Marker, PAGE, Page, Removal, Result, StoreError, Version};
+use crate::storage::bucket::{Bucket, Hold, Marker, PAGE, Removal, Result, StoreError, Version, VersionPage};
 
 /// Pages that are removed while the next one is listed.
 const AT_ONCE: usize = 4;
@@ -152,14 +152,14 @@ impl Purge {
         Ok(true)
     }
 
-    async fn list(&mut self) -> Result<Page> {
+    async fn list(&mut self) -> Result<VersionPage> {
         let page = self.bucket.page(self.scope.prefix(), self.look.after.as_ref(), PAGE).await?;
         self.look.after = page.next.clone();
         self.look.is_listed = page.next.is_none();
         Ok(page)
     }
 
-    fn begin(&mut self, mut page: Page) -> Result<()> {
+    fn begin(&mut self, mut page: VersionPage) -> Result<()> {
         // A store may list anything, but nothing outside the scope is removed.
         if let Some(strange) = page.versions.iter().find(|version| !self.scope.covers(&version.key)) {
             let message = format!(

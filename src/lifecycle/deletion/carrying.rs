@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::Requests;
 use super::calls::{CALL, told};
 use crate::lifecycle::Lifecycle;
-use crate::storage::{Layout, Survey};
+use crate::storage::{BackupLayout, Survey};
 
 /// A deletion, and what this process knows of it. Whatever decides is read again before each step.
 pub(super) struct Carrying<'a> {
@@ -34,7 +34,7 @@ pub(super) struct Found {
     pub(super) request: DeleteBackupRequest,
     pub(super) backup: Option<DynamicObject>,
     pub(super) location: Option<BackupStorageLocation>,
-    pub(super) layout: Option<Layout>,
+    pub(super) layout: Option<BackupLayout>,
     pub(super) survey: Option<Survey>,
     pub(super) volumes: VolumeData,
     pub(super) restores: Vec<DynamicObject>,

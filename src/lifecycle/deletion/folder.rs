@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::calls::{CALL, told};
 use super::carrying::{Carrying, Found};
-use crate::storage::{ClaimError, Layout};
+use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
 /// Namespace by whose UID a cluster is known.
@@ -42,7 +42,7 @@ impl Carrying<'_> {
         let opened = self.lifecycle.opener.open_existing(location).await;
         let store = opened.map_err(|error| anyhow!(chain(&error)))?;
         let prefix = location.spec.object_storage.prefix.as_deref();
-        let layout = Layout::new(store, prefix, self.backup_name());
+        let layout = BackupLayout::new(store, prefix, self.backup_name());
         let survey = match layout.survey().await {
             Ok(survey) => survey,
             Err(ClaimError::Unreadable(_)) => return Ok(FolderOwner::Stranger(Stranger::Unknown)),

@@ -334,7 +334,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     use object_store::memory::InMemory;
     use object_store::{ObjectStoreExt as _, path::Path as StorePath};
 
-    use crate::storage::Layout;
+    use crate::storage::BackupLayout;
     let root = tempfile::tempdir().unwrap();
     let restore = |name: &str, backup: &str, phase: &str| {
         json!({
@@ -365,7 +365,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     assert_eq!(names(&ended), ["good", "refused"]);
     assert_eq!(names(&running), ["running"]);
 
-    let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+    let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
     for restore in ["good", "refused"] {
         layout.store().put(&file(restore), "x".into()).await.unwrap();

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::calls::list;
 use super::carrying::{Carrying, Snapshot, VolumeData};
 use crate::patch::digest;
-use crate::storage::{Layout, StoredBackups};
+use crate::storage::{BackupLayout, StoredBackups};
 
 /// Bytes of a file that lists volumes, as it is stored and unpacked.
 const PACKED: u64 = 16 << 20;
@@ -37,7 +37,7 @@ impl Carrying<'_> {
     /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup.
     pub(super) async fn look_at_volumes(
         &self,
-        layout: Option<&Layout>,
+        layout: Option<&BackupLayout>,
         uid: &str,
     ) -> anyhow::Result<VolumeData> {
         let mut found = VolumeData::default();
@@ -191,7 +191,7 @@ fn told_by(info: VolumeInfo) -> Told {
 }
 
 /// The entries of a file beside the archive. A missing file has none.
-async fn read<T: DeserializeOwned>(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<T>> {
+async fn read<T: DeserializeOwned>(layout: &BackupLayout, suffix: &str) -> anyhow::Result<Vec<T>> {
     let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
     let found = match layout.store().get(&path).await {
         Ok(found) => found,
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
         let bomb = format!("[{}]", vec![r#"{"":0}"#; VALUES / 2].join(","));
         for text in [bomb, " ".repeat(usize::try_from(UNPACKED).unwrap() + 1)] {
@@ -290,7 +290,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_is_read_whatever_the_store_holds() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
         assert!(read::<VolumeInfo>(&layout, "-x.gz").await.unwrap().is_empty());
         for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {

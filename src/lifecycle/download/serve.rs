@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use super::links::{Checker, Claimed, Links, PATH};
 use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::pace::paced;
-use crate::storage::{Layout, Opener};
+use crate::storage::{BackupLayout, Opener};
 use crate::text::chain;
 
 /// Files that are sent at the same time. Each takes a buffer, and a thread while it reads.
@@ -218,7 +218,7 @@ impl Server {
         let api: Api<BackupStorageLocation> = Api::namespaced(client.clone(), namespace);
         let found = timeout(CALL, api.get_opt(location)).await.map_err(|_| failed("no answer in time"))?;
         let location = found.map_err(|error| failed(&chain(&error)))?.ok_or(missing)?;
-        let path = Layout::path(location.spec.object_storage.prefix.as_deref(), key);
+        let path = BackupLayout::path(location.spec.object_storage.prefix.as_deref(), key);
         let opener = self.opener.clone();
         let opened = spawn_blocking(move || {
             let found = opener.file(&location, &path)?;

@@ -19,7 +19,7 @@ use super::take::{Allowance, Site, Taken};
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::client::{is_not_found, list_as};
 use crate::events::What;
-use crate::storage::{Files, StoredBackups};
+use crate::storage::{FileSizes, StoredBackups};
 use crate::text::{chain, few};
 use crate::write::{Answer, Write, delete, patch};
 
@@ -144,7 +144,7 @@ impl Sync<'_> {
         }
         let name = location.name_any();
         let period = self.period(location).unwrap_or(SignedDuration::ZERO);
-        let files: Option<Files> = match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
+        let files: Option<FileSizes> = match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
             true => stored.files(folders).await.context("failed to list the files of the store")?,
             false => None,
         };

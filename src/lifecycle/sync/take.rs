@@ -27,7 +27,7 @@ use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
 use crate::events::What;
 use crate::patch::{json_size, merge_into};
-use crate::storage::{Files, Metadata, StoredBackups};
+use crate::storage::{FileSizes, MetadataFile, StoredBackups};
 use crate::text::chain;
 use crate::write::{Answer, create};
 
@@ -45,7 +45,7 @@ pub(super) struct Site<'r> {
     pub(super) location: &'r BackupStorageLocation,
     pub(super) stored: &'r StoredBackups,
     /// What a list of all files shows, if there was one.
-    pub(super) files: Option<&'r Files>,
+    pub(super) files: Option<&'r FileSizes>,
     /// Names of Backups that are being deleted.
     pub(super) deleted: &'r BTreeSet<String>,
     pub(super) allowance: Allowance,
@@ -118,9 +118,9 @@ impl Site<'_> {
             return skipped(SyncSkipReason::NoMetadata, Tag::new());
         }
         let (json, tag) = match self.stored.metadata(name).await {
-            Ok(Metadata::Found { json, tag }) => (json, tag),
-            Ok(Metadata::TooLarge(tag)) => return skipped(SyncSkipReason::TooLarge, tag),
-            Ok(Metadata::Absent) => return skipped(SyncSkipReason::NoMetadata, Tag::new()),
+            Ok(MetadataFile::Found { json, tag }) => (json, tag),
+            Ok(MetadataFile::TooLarge(tag)) => return skipped(SyncSkipReason::TooLarge, tag),
+            Ok(MetadataFile::Absent) => return skipped(SyncSkipReason::NoMetadata, Tag::new()),
             Err(error) => return Taken::Failed(chain(&error)),
         };
         let namespace = &self.sync.lifecycle.namespace;

@@ -5,45 +5,45 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Hold, Marker, Page, Version, xml};
+use super::{Hold, Marker, Version, VersionPage, xml};
 
 const DAY: u64 = 24 * 60 * 60;
 
-pub struct Refusal {
+pub struct GoogleRefusal {
     pub word: String,
     pub message: String,
 }
 
 /// An error answer. Empty where the answer is not Google's. Google's S3-compatible calls answer as
 /// S3 does.
-pub fn refusal(body: &[u8]) -> Refusal {
+pub fn refusal(body: &[u8]) -> GoogleRefusal {
     let Ok(told) = serde_json::from_slice::<Value>(body) else {
         let told = xml::refusal(body);
-        return Refusal { word: told.code, message: told.message };
+        return GoogleRefusal { word: told.code, message: told.message };
     };
     let at = |path: &str| told.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Refusal { word: at("/error/errors/0/reason"), message: at("/error/message") }
+    GoogleRefusal { word: at("/error/errors/0/reason"), message: at("/error/message") }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Objects {
+struct ObjectsDocument {
     kind: String,
     #[serde(default)]
-    items: Vec<Object>,
+    items: Vec<ObjectDocument>,
     next_page_token: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Object {
+struct ObjectDocument {
     name: String,
     generation: Option<String>,
     size: Option<String>,
     updated: Option<String>,
 }
 
-pub fn page(body: &[u8]) -> Result<Page, String> {
-    let found: Objects = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+pub fn page(body: &[u8]) -> Result<VersionPage, String> {
+    let found: ObjectsDocument = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     // Checked, because an answer of another kind must not be taken for an empty list.
     if found.kind != "storage#objects" {
         return Err(format!("{:?} is no list of objects", found.kind));
@@ -56,7 +56,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
     });
     let versions = versions.collect::<Result<Vec<_>, String>>()?;
     let next = found.next_page_token.filter(|token| !token.is_empty());
-    Ok(Page { versions, next: next.map(|key| Marker { key, version: None }) })
+    Ok(VersionPage { versions, next: next.map(|key| Marker { key, version: None }) })
 }
 
 /// The names in a list of buckets.
@@ -64,10 +64,10 @@ pub fn buckets(body: &[u8]) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct Buckets {
         #[serde(default)]
-        items: Vec<Bucket>,
+        items: Vec<BucketDocument>,
     }
     #[derive(Deserialize)]
-    struct Bucket {
+    struct BucketDocument {
         name: String,
     }
     let found: Buckets = serde_json::from_slice(body).map_err(|error| error.to_string())?;
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_no_empty_one() {
-        assert_eq!(page(br#"{"kind": "storage#objects"}"#), Ok(Page::default()));
+        assert_eq!(page(br#"{"kind": "storage#objects"}"#), Ok(VersionPage::default()));
         for other in [&b"{}"[..], br#"{"kind": "storage#bucket"}"#, b"[]", b"<html>", b""] {
             assert!(page(other).is_err());
         }

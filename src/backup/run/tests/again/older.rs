@@ -6,7 +6,7 @@ use object_store::memory::InMemory;
 
 use super::*;
 use crate::backup::uploads::Place;
-use crate::storage::Parts;
+use crate::storage::MultipartTarget;
 
 fn claim() -> FolderClaim {
     let [cluster, namespace, backup, run] = ["here", "velero", "u", "dead"].map(str::to_owned);
@@ -19,7 +19,8 @@ async fn the_upload_that_a_checkpoint_of_another_version_names_is_aborted_by_its
     for (names_it, is_left) in [(true, false), (false, true)] {
         let (api, folder, bucket) =
             (Scripted::new(), tempfile::tempdir().unwrap(), Arc::new(InMemory::new()));
-        let (layout, parts) = (Layout::new(bucket.clone(), None, "one"), Parts::Bucket(bucket));
+        let (layout, parts) =
+            (BackupLayout::new(bucket.clone(), None, "one"), MultipartTarget::Bucket(bucket));
         layout.claim(&claim(), None).await.unwrap();
         let upload = parts.begin(&layout.archive()).await.unwrap();
         let mut line =
