@@ -33,10 +33,10 @@ use crate::garden::deletion_permits;
 use crate::metrics::GardenMetrics;
 use crate::pace::paced;
 use crate::text::chain;
-use location_keys::Keeper;
+use location_keys::LocationKeyKeeper;
 use objects::HubCache;
 use reporter::Reporter;
-use writer::Writer;
+use writer::HubWriter;
 
 /// A cycle begins at least this often, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ impl Hub {
     pub async fn run(&self) {
         let objects = HubCache::default();
         let namespace = &self.settings.namespace;
-        let keeper = Keeper { client: &self.clients.call, namespace, events: &self.events };
+        let keeper = LocationKeyKeeper { client: &self.clients.call, namespace, events: &self.events };
         tokio::join!(
             objects.follow(&self.clients.watch, namespace),
             self.decide(&objects),
@@ -75,9 +75,10 @@ impl Hub {
         while !objects.is_synced() {
             let _ = changed.changed().await;
         }
-        let writer = Writer::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
+        let writer =
+            HubWriter::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
         let mut reporter = Reporter::new(self.events.clone(), self.metrics.clone());
-        let mut absent = Absent::default();
+        let mut absent = MissingEntries::default();
         let mut senders = Senders::default();
         let mut missing = Missing::default();
         let mut retry = RETRY;
@@ -135,12 +136,12 @@ fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
 
 /// UIDs that have a place and no entry: since when, and which of them are certainly gone.
 #[derive(Default)]
-struct Absent {
+struct MissingEntries {
     since: BTreeMap<String, Instant>,
     gone: BTreeSet<String>,
 }
 
-impl Absent {
+impl MissingEntries {
     /// UIDs that no bucket lists any more are forgotten, because no UID comes twice.
     fn forget(&mut self, view: &HubView) {
         let listed: BTreeSet<&String> =

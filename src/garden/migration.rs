@@ -33,11 +33,11 @@ use tokio::time::{Instant, sleep};
 use crate::garden::active_backups::{SETTLED, count_active};
 use crate::leader::identity;
 use crate::storage::{Opener, Roots};
-use claim::Claim;
-use copy::{Directory, copy};
+use claim::MigrationClaim;
+use copy::{BucketDirectory, copy};
 use error::api_error;
 use location::{HELD_FOR, entry_uid, leads_to};
-use record::{Head, Record};
+use record::{MigrationHead, MigrationRecord};
 
 pub use error::MigrationError;
 
@@ -74,8 +74,8 @@ pub struct Summary {
 }
 
 struct Places {
-    source: Directory,
-    destination: Directory,
+    source: BucketDirectory,
+    destination: BucketDirectory,
 }
 
 impl Migration {
@@ -88,7 +88,7 @@ impl Migration {
         let (from, to) = (self.own_location().await?, self.entry_location().await?);
         let opener = self.opener();
         let shared = open(&opener, &to).await?;
-        let found = Record::open(Arc::clone(shared.store()), &self.entry).await?;
+        let found = MigrationRecord::open(Arc::clone(shared.store()), &self.entry).await?;
         let found = match found {
             Some(record) => self.goes_on(record.head(), &from, &to)?.map(|_| record),
             None => None,
@@ -97,7 +97,7 @@ impl Migration {
         let places = self.places(&opener, source, &to.spec).await?;
         let listing = list(&places.source, "source").await?;
         let there = list(&places.destination, "destination").await?;
-        let mut items = found.as_ref().map(Record::items).unwrap_or_default();
+        let mut items = found.as_ref().map(MigrationRecord::items).unwrap_or_default();
         relist(&mut items, listing);
         let there = items.keys().filter(|key| there.contains_key(*key)).count();
         Ok(Summary { phase: found.map(|record| record.head().phase), counts: CopyCounts::of(&items), there })
@@ -108,7 +108,7 @@ impl Migration {
         // Faults are reported before the run waits for anything.
         self.own_location().await?;
         self.entry_location().await?;
-        let claim = Claim::take(self.locations(), &self.from, &identity(), tell).await?;
+        let claim = MigrationClaim::take(self.locations(), &self.from, &identity(), tell).await?;
         let done = tokio::select! {
             done = self.run_alone(retire, &claim, tell) => done,
             lost = claim.keep() => Err(lost.into()),
@@ -120,14 +120,15 @@ impl Migration {
     async fn run_alone(
         &self,
         retire: bool,
-        claim: &Claim,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
     ) -> Result<Summary, MigrationError> {
         let to = self.entry_location().await?;
         let opener = self.opener();
         let shared = open(&opener, &to).await?;
         let from = self.own_location().await?;
-        let (mut record, phase) = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
+        let (mut record, phase) = match MigrationRecord::open(Arc::clone(shared.store()), &self.entry).await?
+        {
             Some(record) => match self.goes_on(record.head(), &from, &to)? {
                 Some(phase) => (record, phase),
                 None => {
@@ -188,25 +189,32 @@ impl Migration {
         &self,
         opener: &Opener,
         (from, to): (&BackupStorageLocation, &BackupStorageLocation),
-        earlier: Option<Record>,
-        claim: &Claim,
+        earlier: Option<MigrationRecord>,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
-    ) -> Result<Record, MigrationError> {
+    ) -> Result<MigrationRecord, MigrationError> {
         let places = self.places(opener, &from.spec, &to.spec).await?;
         let mut items = Items::new();
         relist(&mut items, list(&places.source, "source").await?);
         let counts = CopyCounts::of(&items);
         tell(&format!("{} objects with {} bytes to copy", counts.none, counts.bytes));
         let (source, destination) = (from.spec.clone(), to.spec.clone());
-        let head = Head::new(&entry_uid(to), &self.from, source, destination, claim.run(), Timestamp::now());
+        let head = MigrationHead::new(
+            &entry_uid(to),
+            &self.from,
+            source,
+            destination,
+            claim.run(),
+            Timestamp::now(),
+        );
         let store = Arc::clone(places.destination.store());
-        Ok(Record::create(store, &self.entry, head, items, earlier).await?)
+        Ok(MigrationRecord::create(store, &self.entry, head, items, earlier).await?)
     }
 
     /// The phase to continue from; `None`: the record is of something else, and a new one is begun.
     fn goes_on(
         &self,
-        head: &Head,
+        head: &MigrationHead,
         from: &BackupStorageLocation,
         to: &BackupStorageLocation,
     ) -> Result<Option<MigrationPhase>, MigrationError> {
@@ -239,7 +247,7 @@ impl Migration {
     async fn copy_all(
         &self,
         places: &Places,
-        record: &mut Record,
+        record: &mut MigrationRecord,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let all: u64 = CopyCounts::of(&record.items()).none;
@@ -335,8 +343,8 @@ impl Migration {
     async fn copy_the_rest(
         &self,
         places: &Places,
-        record: &mut Record,
-        claim: &Claim,
+        record: &mut MigrationRecord,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let mut last = Vec::new();
@@ -373,8 +381,8 @@ impl Migration {
     async fn retire(
         &self,
         places: &Places,
-        record: &mut Record,
-        claim: &Claim,
+        record: &mut MigrationRecord,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let (source, destination) = (&places.source, &places.destination);
@@ -422,10 +430,10 @@ impl Migration {
 /// Is this run still the only one? Checked with the API server first, and by the clock for each
 /// object.
 async fn remove(
-    directory: &Directory,
+    directory: &BucketDirectory,
     which: &'static str,
     keys: &[String],
-    claim: &Claim,
+    claim: &MigrationClaim,
 ) -> Result<(), MigrationError> {
     if !keys.is_empty() {
         claim.renew().await?;
@@ -444,7 +452,7 @@ async fn remove(
     Ok(())
 }
 
-fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
+fn set_aside(head: &MigrationHead, entry: &str, uid: &str) -> String {
     let why = if head.entry_uid == uid {
         "of a migration that is over".to_owned()
     } else {
@@ -458,14 +466,14 @@ fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
     )
 }
 
-async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Directory, MigrationError> {
+async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<BucketDirectory, MigrationError> {
     let store = opener.open_existing(location).await;
     let store = store.map_err(|error| MigrationError::Open(location.name_any(), error))?;
-    Ok(Directory::new(store, location.spec.object_storage.prefix.as_deref()))
+    Ok(BucketDirectory::new(store, location.spec.object_storage.prefix.as_deref()))
 }
 
 async fn list(
-    directory: &Directory,
+    directory: &BucketDirectory,
     which: &'static str,
 ) -> Result<BTreeMap<String, SourceObject>, MigrationError> {
     directory.list().await.map_err(|error| MigrationError::List(which, error))

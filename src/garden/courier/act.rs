@@ -29,7 +29,7 @@ use tracing::{info, warn};
 use super::Courier;
 use super::cache::ObjectCache;
 use super::freeze::{FrozenEntry, FrozenObject};
-use super::write::{Failure, Target};
+use super::write::{CourierError, WriteTarget};
 use crate::garden::active_backups::count_active;
 use crate::garden::deletion_permits::now;
 use crate::text::chain;
@@ -40,7 +40,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const MOST_STEPS: usize = 200;
 
 impl Courier {
-    pub(super) async fn bucket(&self, name: &str) -> Result<(), Failure> {
+    pub(super) async fn bucket(&self, name: &str) -> Result<(), CourierError> {
         let mut facts = Facts::default();
         for _ in 0..MOST_STEPS {
             let frozen = self.freeze_bucket(name);
@@ -71,10 +71,10 @@ impl Courier {
             };
             note(&step, acted, name, &mut facts)?;
         }
-        Err(Failure::Unfinished)
+        Err(CourierError::Unfinished)
     }
 
-    pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
+    pub(super) async fn entry(&self, name: &str) -> Result<(), CourierError> {
         let mut facts = Facts::default();
         for _ in 0..MOST_STEPS {
             let frozen = self.freeze_entry(name, &facts);
@@ -86,10 +86,10 @@ impl Courier {
             let acted = self.act_entry(&frozen, &step, &mut facts).await;
             note(&step, acted, name, &mut facts)?;
         }
-        Err(Failure::Unfinished)
+        Err(CourierError::Unfinished)
     }
 
-    async fn report_entry(&self, frozen: &FrozenEntry, report: &EntryReport) -> Result<(), Failure> {
+    async fn report_entry(&self, frozen: &FrozenEntry, report: &EntryReport) -> Result<(), CourierError> {
         let Some(hub) = &frozen.hub else { return Ok(()) };
         let locations: Vec<_> = frozen.locations.iter().map(|one| &**one).collect();
         let is_ours = hub.spec.seed_name == self.settings.seed;
@@ -109,7 +109,7 @@ impl Courier {
         frozen: &FrozenEntry,
         step: &MemberStep,
         facts: &mut Facts,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CourierError> {
         let name = &frozen.object.name;
         match step {
             MemberStep::Object(step) => return self.act(&frozen.object, &self.entries(), *step).await,
@@ -128,7 +128,7 @@ impl Courier {
             MemberStep::ForgetQuiet => self.quiet.forget(name),
             MemberStep::CountBackups(locations) => {
                 let found = count_active(&self.clients.call, &self.settings.namespace, locations).await;
-                let failed = |error| Failure::of::<Backup>("list", "of an entry that moves away", error);
+                let failed = |error| CourierError::of::<Backup>("list", "of an entry that moves away", error);
                 facts.running = Some(found.map_err(failed)?);
             }
         }
@@ -140,10 +140,10 @@ impl Courier {
     async fn ask_hub<K>(
         &self,
         shown: Option<&K>,
-        hub: &Target<'_, K>,
+        hub: &WriteTarget<'_, K>,
         state: impl Fn(&K) -> HubState,
         facts: &mut Facts,
-    ) -> Result<(), Failure>
+    ) -> Result<(), CourierError>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
     {
@@ -152,7 +152,7 @@ impl Courier {
         let asked = now();
         let answer = timeout(ANSWER, hub.api.get_opt(&name)).await;
         let answer = answer.unwrap_or_else(|late| Err(kube::Error::Service(late.into())));
-        let answer = answer.map_err(|error| Failure::of::<K>("ask the hub again for", &name, error))?;
+        let answer = answer.map_err(|error| CourierError::of::<K>("ask the hub again for", &name, error))?;
         let is_removal = answer.is_some_and(|present| {
             present.uid() == shown.uid() && intent(Some(&state(&present)), false) == Intent::Remove
         });
@@ -165,7 +165,7 @@ impl Courier {
         Ok(())
     }
 
-    fn revoke<E: Resource<DynamicType = ()>>(&self, object: &FrozenObject<E>) -> Result<(), Failure> {
+    fn revoke<E: Resource<DynamicType = ()>>(&self, object: &FrozenObject<E>) -> Result<(), CourierError> {
         if let Some(uid) = object.found.as_ref().and_then(|found| hub_uid(found.meta())) {
             self.permits.revoke(uid);
         }
@@ -175,9 +175,9 @@ impl Courier {
     async fn act<E>(
         &self,
         object: &FrozenObject<E>,
-        target: &Target<'_, E>,
+        target: &WriteTarget<'_, E>,
         step: ObjectStep,
-    ) -> Result<(), Failure>
+    ) -> Result<(), CourierError>
     where
         E: Extension + Resource<DynamicType = ()> + Clone + Debug,
         E: Serialize + DeserializeOwned + Send + 'static,
@@ -239,33 +239,36 @@ impl Courier {
         Ok(())
     }
 
-    fn buckets(&self) -> Target<'_, berth_garden_api::extensions::BackupBucket> {
-        Target { api: Api::all(self.clients.call.clone()), cache: &self.member.buckets }
+    fn buckets(&self) -> WriteTarget<'_, berth_garden_api::extensions::BackupBucket> {
+        WriteTarget { api: Api::all(self.clients.call.clone()), cache: &self.member.buckets }
     }
 
-    fn entries(&self) -> Target<'_, berth_garden_api::extensions::BackupEntry> {
-        Target { api: Api::all(self.clients.call.clone()), cache: &self.member.entries }
+    fn entries(&self) -> WriteTarget<'_, berth_garden_api::extensions::BackupEntry> {
+        WriteTarget { api: Api::all(self.clients.call.clone()), cache: &self.member.entries }
     }
 
-    fn hub_buckets(&self) -> Target<'_, BackupBucket> {
-        Target { api: Api::all(self.hub_clients.call.clone()), cache: &self.hub.buckets }
+    fn hub_buckets(&self) -> WriteTarget<'_, BackupBucket> {
+        WriteTarget { api: Api::all(self.hub_clients.call.clone()), cache: &self.hub.buckets }
     }
 
-    fn hub_entries(&self, entry: &BackupEntry) -> Target<'_, BackupEntry> {
+    fn hub_entries(&self, entry: &BackupEntry) -> WriteTarget<'_, BackupEntry> {
         let namespace = entry.namespace().unwrap_or_default();
-        Target { api: Api::namespaced(self.hub_clients.call.clone(), &namespace), cache: &self.hub.entries }
+        WriteTarget {
+            api: Api::namespaced(self.hub_clients.call.clone(), &namespace),
+            cache: &self.hub.entries,
+        }
     }
 
-    fn secrets(&self) -> Target<'_, Secret> {
+    fn secrets(&self) -> WriteTarget<'_, Secret> {
         self.here(&self.settings.garden_namespace, &self.member.secrets)
     }
 
     /// Objects of a namespace of the member cluster.
-    pub(super) fn here<'a, K>(&self, namespace: &str, cache: &'a ObjectCache<K>) -> Target<'a, K>
+    pub(super) fn here<'a, K>(&self, namespace: &str, cache: &'a ObjectCache<K>) -> WriteTarget<'a, K>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Target { api: Api::namespaced(self.clients.call.clone(), namespace), cache }
+        WriteTarget { api: Api::namespaced(self.clients.call.clone(), namespace), cache }
     }
 }
 
@@ -273,8 +276,8 @@ impl<E> FrozenObject<E>
 where
     E: Extension + Resource<DynamicType = ()>,
 {
-    fn unanswered(&self) -> Failure {
-        Failure::Unanswered { name: self.unanswered.clone().unwrap_or_default() }
+    fn unanswered(&self) -> CourierError {
+        CourierError::Unanswered { name: self.unanswered.clone().unwrap_or_default() }
     }
 
     fn log(&self, report: &ObjectReport) {
@@ -294,7 +297,12 @@ where
 
 /// Takes in what became of a step. What fails of the location keeps nothing else from going on, and
 /// what fails of the object is reported to the hub, whose status is where people look.
-fn note(step: &MemberStep, acted: Result<(), Failure>, name: &str, facts: &mut Facts) -> Result<(), Failure> {
+fn note(
+    step: &MemberStep,
+    acted: Result<(), CourierError>,
+    name: &str,
+    facts: &mut Facts,
+) -> Result<(), CourierError> {
     facts.done.insert(step.clone());
     match (step, acted) {
         (_, Ok(())) => Ok(()),
@@ -309,8 +317,8 @@ fn note(step: &MemberStep, acted: Result<(), Failure>, name: &str, facts: &mut F
             let why = chain(&failure);
             warn!(name, error = why, "could not update an object of a bucket or an entry");
             facts.object_failed = Some(match failure {
-                Failure::Foreign { .. } => StatusProblem::of_configuration(why),
-                Failure::Api { .. } | Failure::Unanswered { .. } | Failure::Unfinished => {
+                CourierError::Foreign { .. } => StatusProblem::of_configuration(why),
+                CourierError::Api { .. } | CourierError::Unanswered { .. } | CourierError::Unfinished => {
                     StatusProblem::of_call(why)
                 }
             });

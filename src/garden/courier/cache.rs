@@ -15,10 +15,10 @@ use crate::watch::reflect_by;
 
 /// Name, then namespace (empty for cluster-scoped kinds), so that all objects of one name are
 /// together.
-type Key = (String, String);
+type CacheKey = (String, String);
 
 pub struct ObjectCache<K> {
-    objects: Shared<Cache<Key, Arc<K>>>,
+    objects: Shared<Cache<CacheKey, Arc<K>>>,
 }
 
 impl<K> ObjectCache<K>
@@ -75,7 +75,7 @@ where
     }
 }
 
-fn key(object: &impl ResourceExt) -> Key {
+fn key(object: &impl ResourceExt) -> CacheKey {
     (object.name_any(), object.namespace().unwrap_or_default())
 }
 

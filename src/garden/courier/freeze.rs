@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 
 use super::Courier;
 use super::cache::ObjectCache;
-use super::secrets::{Credentials, HubCredentials};
+use super::secrets::{HubCredentials, SecretData};
 use super::write::{is_kept, secret};
 
 /// The member's object of a bucket or an entry.
@@ -108,7 +108,7 @@ impl FrozenEntry {
 }
 
 /// What is common to buckets and entries.
-struct Object<'a, E> {
+struct SyncedObject<'a, E> {
     kind: HubKind,
     name: &'a str,
     cache: &'a ObjectCache<E>,
@@ -121,7 +121,7 @@ struct Object<'a, E> {
 impl Courier {
     pub(super) fn freeze_bucket(&self, name: &str) -> FrozenBucket {
         let hub = self.hub.buckets.get(name);
-        let object = Object {
+        let object = SyncedObject {
             kind: HubKind::BackupBucket,
             name,
             cache: &self.member.buckets,
@@ -139,7 +139,7 @@ impl Courier {
         let hub = self.hub.entry(name);
         let bucket = hub.as_ref().and_then(|hub| hub.spec.bucket_name.as_ref());
         let bucket = bucket.and_then(|bucket| self.hub.buckets.get(bucket));
-        let object = Object {
+        let object = SyncedObject {
             kind: HubKind::BackupEntry,
             name,
             cache: &self.member.entries,
@@ -234,14 +234,14 @@ impl Courier {
 
     fn freeze_object<E>(
         &self,
-        object: Object<'_, E>,
+        object: SyncedObject<'_, E>,
         wanted: impl FnOnce(Option<&E>, MemberContext<'_>) -> Option<E>,
     ) -> FrozenObject<E>
     where
         E: Extension + Resource<DynamicType = ()> + Clone + Debug,
         E: Serialize + DeserializeOwned + Send + 'static,
     {
-        let Object { kind, name, cache, copy_name, credentials, uid } = object;
+        let SyncedObject { kind, name, cache, copy_name, credentials, uid } = object;
         let found = cache.get(name);
         let annotation = found.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST));
         let mut digest = annotation.cloned().unwrap_or_default();
@@ -316,7 +316,7 @@ fn copy(found: Option<&Secret>, wanted: &Secret) -> CopyState {
 }
 
 /// Ten hexadecimal digits: enough to notice other keys, too few to be worth anything.
-fn digest_of(credentials: &Credentials) -> String {
+fn digest_of(credentials: &SecretData) -> String {
     let mut all = Vec::new();
     for (key, value) in credentials {
         for part in [key.as_bytes(), value.as_slice()] {

@@ -13,9 +13,9 @@ use kube::api::{Api, ListParams};
 use tracing::warn;
 
 use super::emptying::empty;
-use super::outcome::{Outcome, Problem};
+use super::outcome::{OperationError, OperationOutcome};
 use super::purge::survey;
-use super::task::{Actuator, Task};
+use super::task::{Actuator, OperationTask};
 use crate::storage::bucket::{BucketRemoval, Created, StoreError};
 
 /// Pages of a bucket's objects that are counted before the bucket is refused to be removed: it is
@@ -31,7 +31,7 @@ impl Actuator for BackupBucket {
     const RESYNC: Option<SignedDuration> = Some(RESYNC);
     const IS_SLOW: bool = true;
 
-    async fn set_up(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+    async fn set_up(task: &mut OperationTask<'_, Self>) -> Result<OperationOutcome, OperationError> {
         let name = task.object.name_any();
         let bucket = task.open(&name, None).await?;
         let was_made = *task.record.made.get_or_insert(false);
@@ -57,19 +57,19 @@ impl Actuator for BackupBucket {
         }
         let done = if created == Created::New { "was made" } else { "is there" };
         let sentences = std::iter::once(format!("bucket {name} {done}")).chain(warnings);
-        Ok(Outcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
+        Ok(OperationOutcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
     }
 
-    async fn tear_down(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+    async fn tear_down(task: &mut OperationTask<'_, Self>) -> Result<OperationOutcome, OperationError> {
         let name = task.object.name_any();
         if task.record.name_taken == Some(true) {
-            return Ok(Outcome::Done {
+            return Ok(OperationOutcome::Done {
                 description: format!("bucket {name} is somebody else's, and was left alone"),
             });
         }
         if let Some(why) = task.forget_reason() {
             task.record.forgotten = Some(why);
-            return Ok(Outcome::Done {
+            return Ok(OperationOutcome::Done {
                 description: format!("bucket {name} was left in the store, with what is in it"),
             });
         }
@@ -78,7 +78,7 @@ impl Actuator for BackupBucket {
             let shown = entries.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
             let description = format!("{} BackupEntries are in it, and go first: {shown}", entries.len());
             let again = Timestamp::now().saturating_add(AGAIN).unwrap_or(Timestamp::MAX);
-            return Ok(Outcome::Waits { description, again });
+            return Ok(OperationOutcome::Waits { description, again });
         }
         let bucket = Arc::new(task.open(&name, None).await?);
         match bucket.delete().await {
@@ -87,7 +87,7 @@ impl Actuator for BackupBucket {
         }
         // Uploads that were never completed are no objects, but keep the bucket from being removed.
         let everything = RemovalScope::of_bucket(&name, &name)
-            .map_err(|error| Problem::configuration(error.to_string()))?;
+            .map_err(|error| OperationError::configuration(error.to_string()))?;
         let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
         if found.objects > 0 {
             let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
@@ -102,8 +102,8 @@ impl Actuator for BackupBucket {
                 return Err(StoreError::new(StoreFault::NotEmpty, message).into());
             };
             let scope = RemovalScope::of_bucket(&name, &named)
-                .map_err(|error| Problem::configuration(error.to_string()))?;
-            if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
+                .map_err(|error| OperationError::configuration(error.to_string()))?;
+            if let waits @ OperationOutcome::Waits { .. } = empty(task, &bucket, &scope).await? {
                 return Ok(waits);
             }
         } else {
@@ -115,7 +115,11 @@ impl Actuator for BackupBucket {
     }
 }
 
-fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: BucketRemoval) -> Result<Outcome, Problem> {
+fn gone(
+    task: &OperationTask<'_, BackupBucket>,
+    name: &str,
+    removed: BucketRemoval,
+) -> Result<OperationOutcome, OperationError> {
     let how = match removed {
         BucketRemoval::Now => "was removed",
         BucketRemoval::WasAbsent => {
@@ -128,11 +132,14 @@ fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: BucketRemoval) -> Re
         Removed { objects: 0, .. } => String::new(),
         Removed { objects, bytes } => format!(", after {objects} objects with {bytes} bytes in it"),
     };
-    Ok(Outcome::Done { description: format!("bucket {name} {how}{emptied}") })
+    Ok(OperationOutcome::Done { description: format!("bucket {name} {how}{emptied}") })
 }
 
 /// Read from the API server, because an entry that the watch has not shown yet would lose its data.
-async fn entries_in(task: &Task<'_, BackupBucket>, bucket: &str) -> Result<Vec<String>, kube::Error> {
+async fn entries_in(
+    task: &OperationTask<'_, BackupBucket>,
+    bucket: &str,
+) -> Result<Vec<String>, kube::Error> {
     let api: Api<BackupEntry> = Api::all(task.client());
     let (mut params, mut found) = (ListParams::default().limit(ENTRIES), Vec::new());
     loop {

@@ -3,12 +3,12 @@
 use berth_garden_api::LastError;
 use berth_garden_core::operation::OperationType;
 
-use super::outcome::Record;
+use super::outcome::ProviderStatus;
 use crate::events::What;
 use crate::storage::bucket::StoreError;
 
 /// The Event of an operation that has succeeded. `None`: nothing has changed.
-pub fn news(operation: OperationType, record: &Record) -> Option<What> {
+pub fn news(operation: OperationType, record: &ProviderStatus) -> Option<What> {
     match operation {
         OperationType::Create | OperationType::Restore => Some(What::Created),
         OperationType::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn data_that_was_left_is_not_told_as_removed() {
-        let (mut record, forgotten) = (Record::default(), Some("given up".to_owned()));
+        let (mut record, forgotten) = (ProviderStatus::default(), Some("given up".to_owned()));
         assert_eq!(news(OperationType::Create, &record), Some(What::Created));
         assert_eq!(news(OperationType::Reconcile, &record), None);
         assert_eq!(news(OperationType::Delete, &record), Some(What::Removed));
         record.name_taken = Some(true);
         assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft), "it is somebody else's");
-        let record = Record { forgotten, ..Record::default() };
+        let record = ProviderStatus { forgotten, ..ProviderStatus::default() };
         assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft));
     }
 }

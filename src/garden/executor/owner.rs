@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::outcome::Record;
+use super::outcome::ProviderStatus;
 use super::task::Actuator as _;
 use crate::storage::bucket::{Bucket, Result, StoreError, Version};
 
@@ -25,7 +25,7 @@ const NAME: usize = 253;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireOwner {
     entry: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
@@ -34,7 +34,7 @@ struct Wire {
     seed: Option<String>,
 }
 
-impl Wire {
+impl WireOwner {
     /// It contains only names, as Kubernetes has them.
     fn is_plain(&self) -> bool {
         let mut all = [&self.entry, &self.uid].into_iter().chain(&self.namespace).chain(&self.seed);
@@ -42,20 +42,20 @@ impl Wire {
     }
 }
 
-impl From<Wire> for DirectoryOwner {
-    fn from(Wire { entry, namespace, uid, seed }: Wire) -> Self {
+impl From<WireOwner> for DirectoryOwner {
+    fn from(WireOwner { entry, namespace, uid, seed }: WireOwner) -> Self {
         Self { entry, namespace, uid, seed }
     }
 }
 
-impl From<DirectoryOwner> for Wire {
+impl From<DirectoryOwner> for WireOwner {
     fn from(DirectoryOwner { entry, namespace, uid, seed }: DirectoryOwner) -> Self {
         Self { entry, namespace, uid, seed }
     }
 }
 
 /// What a BackupEntry says of its directory.
-pub struct Claim {
+pub struct DirectoryClaim {
     us: DirectoryOwner,
     /// Key of the mark.
     mark: String,
@@ -69,13 +69,13 @@ pub struct Claim {
     is_incomplete: bool,
 }
 
-impl Claim {
+impl DirectoryClaim {
     /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its
     /// data. An object that was made for a hub stays that hub's, also where the hub is gone and the
     /// label of the Seed was taken off.
     pub fn of(
         object: &BackupEntry,
-        record: &Record,
+        record: &ProviderStatus,
         scope: &RemovalScope,
         is_restored: bool,
     ) -> Option<Self> {
@@ -122,7 +122,8 @@ impl Claim {
             // Marked once the namespace is known, so that the mark is never incomplete.
             OwnershipDecision::Mark if self.is_incomplete => Ok(None),
             OwnershipDecision::Mark => {
-                let written = bucket.create_object(&self.mark, &json!(Wire::from(self.us.clone()))).await;
+                let written =
+                    bucket.create_object(&self.mark, &json!(WireOwner::from(self.us.clone()))).await;
                 // Another writer may have been faster, and may have been overwritten where the
                 // store has no conditional writes.
                 match (self.judge(bucket, scope).await?, written) {
@@ -195,8 +196,8 @@ impl Claim {
         let Some(bytes) = bucket.read_object(&self.mark).await? else { return Ok(None) };
         // Others may write there, too, and its content is reported.
         let is_short = bytes.len() <= LARGEST;
-        let read = is_short.then(|| serde_json::from_slice::<Wire>(&bytes).ok()).flatten();
-        match read.filter(Wire::is_plain) {
+        let read = is_short.then(|| serde_json::from_slice::<WireOwner>(&bytes).ok()).flatten();
+        match read.filter(WireOwner::is_plain) {
             Some(wire) => Ok(Some(wire.into())),
             None => {
                 let message = format!(

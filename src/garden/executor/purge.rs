@@ -52,7 +52,7 @@ fn count(counted: &mut Removed, version: &Version) {
 
 /// What the store keeps, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct RetainedVersions {
     pub versions: u64,
     /// The last of the times known.
     pub until: Option<Timestamp>,
@@ -89,13 +89,13 @@ pub struct Purge {
     /// What this removal has removed.
     pub removed: Removed,
     flight: JoinSet<Result<Removal>>,
-    look: Look,
+    look: ListingPass,
     looks: u32,
 }
 
 /// One listing from the first key to the last.
 #[derive(Default)]
-struct Look {
+struct ListingPass {
     after: Option<Marker>,
     is_listed: bool,
     has_removed: bool,
@@ -110,7 +110,7 @@ impl Purge {
 
     /// Of what `scope` covers, only what `pick` names.
     pub fn picking(bucket: Arc<Bucket>, scope: RemovalScope, pick: Pick) -> Self {
-        let (removed, look) = (Removed::default(), Look::default());
+        let (removed, look) = (Removed::default(), ListingPass::default());
         Self { bucket, scope, pick, removed, flight: JoinSet::new(), look, looks: 0 }
     }
 
@@ -148,7 +148,7 @@ impl Purge {
                 ),
             ));
         }
-        self.look = Look::default();
+        self.look = ListingPass::default();
         Ok(true)
     }
 
@@ -202,11 +202,11 @@ impl Purge {
     /// # Errors
     /// [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock; what the store
     /// says.
-    pub async fn kept(&self) -> Result<Option<Kept>> {
+    pub async fn kept(&self) -> Result<Option<RetainedVersions>> {
         let Some(example) = self.look.examples.first() else { return Ok(None) };
         let holds: Vec<_> = self.look.examples.iter().map(|version| self.bucket.hold(version)).collect();
         let mut holds = stream::iter(holds).buffer_unordered(QUESTIONS_AT_ONCE);
-        let mut kept = Kept { versions: self.look.kept, ..Kept::default() };
+        let mut kept = RetainedVersions { versions: self.look.kept, ..RetainedVersions::default() };
         while let Some(hold) = holds.next().await {
             match hold? {
                 Hold::Until(until) => kept.until = kept.until.max(Some(until)),

@@ -24,34 +24,34 @@ use crate::cache::{Cache, Shared};
 use crate::watch::{Key, of_namespace, reflect_everywhere};
 
 /// Metadata of a Secret, because its data is not needed here.
-pub type Metadata = PartialObjectMeta<Secret>;
+pub type SecretMetadata = PartialObjectMeta<Secret>;
 
 /// Objects of one kind.
 pub type KindCache<K> = Cache<Key, Arc<K>>;
 
 #[derive(Default)]
-pub struct State {
+pub struct HubCacheState {
     pub profiles: KindCache<CloudProfile>,
     pub seeds: KindCache<Seed>,
     pub buckets: KindCache<BackupBucket>,
     pub entries: KindCache<BackupEntry>,
-    pub secrets: KindCache<Metadata>,
+    pub secrets: KindCache<SecretMetadata>,
     pub roles: KindCache<Role>,
     pub bindings: KindCache<RoleBinding>,
     pub tombstones: KindCache<ConfigMap>,
 }
 
 /// Which cache a kind is in.
-pub type Part<K> = fn(&mut State) -> &mut KindCache<K>;
+pub type CacheSelector<K> = fn(&mut HubCacheState) -> &mut KindCache<K>;
 
 /// All objects at one moment, in the order of a view.
 #[derive(Clone, Default)]
-pub struct Frozen {
+pub struct HubSnapshot {
     pub profiles: Vec<Arc<CloudProfile>>,
     pub seeds: Vec<Arc<Seed>>,
     pub buckets: Vec<Arc<BackupBucket>>,
     pub entries: Vec<Arc<BackupEntry>>,
-    pub secrets: Vec<Arc<Metadata>>,
+    pub secrets: Vec<Arc<SecretMetadata>>,
     /// Roles of seeds.
     pub roles: Vec<Arc<Role>>,
     pub bindings: Vec<Arc<RoleBinding>>,
@@ -62,12 +62,12 @@ pub struct Frozen {
 /// Filled by [`HubCache::follow`].
 #[derive(Default)]
 pub struct HubCache {
-    state: Shared<State>,
+    state: Shared<HubCacheState>,
 }
 
 impl HubCache {
     pub fn is_synced(&self) -> bool {
-        let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
+        let HubCacheState { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
             &*self.state.read();
         let hub = profiles.is_synced() && seeds.is_synced() && buckets.is_synced() && entries.is_synced();
         hub && secrets.is_synced() && roles.is_synced() && bindings.is_synced() && tombstones.is_synced()
@@ -78,13 +78,13 @@ impl HubCache {
         self.state.changed()
     }
 
-    pub fn frozen(&self) -> Frozen {
+    pub fn frozen(&self) -> HubSnapshot {
         fn all<K>(kind: &KindCache<K>) -> Vec<Arc<K>> {
             kind.values().cloned().collect()
         }
-        let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
+        let HubCacheState { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
             &*self.state.read();
-        Frozen {
+        HubSnapshot {
             profiles: all(profiles),
             seeds: all(seeds),
             buckets: all(buckets),
@@ -99,7 +99,7 @@ impl HubCache {
     /// Runs for ever. `namespace`: that of the Secrets and of the records.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let metadata =
-            |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..Metadata::default() };
+            |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..SecretMetadata::default() };
         let all = watcher::Config::default;
         let access = || all().labels(keys::SEED_ACCESS);
         let ended = all().labels(&format!("{}=true", keys::TOMBSTONE));
@@ -120,7 +120,7 @@ impl HubCache {
         api: Api<DeserializeGuard<K>>,
         config: watcher::Config,
         keep: fn(K) -> T,
-        part: Part<T>,
+        part: CacheSelector<T>,
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         T: ResourceExt,
@@ -137,7 +137,7 @@ impl HubCache {
     }
 
     /// Takes in the answer to a write of this process, which the watch will show only later.
-    pub fn note<K: ResourceExt>(&self, part: Part<K>, object: K) {
+    pub fn note<K: ResourceExt>(&self, part: CacheSelector<K>, object: K) {
         let (key, object) = keyed(object);
         self.state.write(|state| part(state).assume(key, object));
     }
@@ -149,7 +149,7 @@ fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
     ((object.namespace().unwrap_or_default(), object.name_any()), Arc::new(object))
 }
 
-impl Frozen {
+impl HubSnapshot {
     pub fn view(&self, gone: BTreeSet<String>) -> HubView {
         let profiles: Vec<ProfileState> = self.profiles.iter().map(|wire| (&**wire).into()).collect();
         let owner = |name: Option<&String>| profiles.iter().find(|one| Some(&one.profile.name) == name);

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use tracing::info;
 
-use super::writer::Acted;
+use super::writer::WrittenPlan;
 use crate::events::{Events, What};
 use crate::metrics::{ByBucket, GardenMetrics};
 
@@ -110,7 +110,7 @@ impl Reporter {
     }
 
     /// Reports what was carried out.
-    pub fn record_done(&self, view: &HubView, acted: &Acted) {
+    pub fn record_done(&self, view: &HubView, acted: &WrittenPlan) {
         for (bucket, profile) in &acted.made {
             let Some(owner) = view.profiles.get(*profile) else { continue };
             let about = cluster_scoped::<CloudProfile>(&owner.profile.name);

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use patch::{adoption, owned_by, with, without};
 
 use super::access;
-use super::objects::{Frozen, HubCache, Part};
+use super::objects::{CacheSelector, HubCache, HubSnapshot};
 use super::tombstone;
 use crate::metrics::GardenMetrics;
 use crate::text::chain;
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 16;
 
 /// What was written of a plan.
 #[derive(Debug, Default)]
-pub struct Acted {
+pub struct WrittenPlan {
     /// Everything was written.
     pub is_complete: bool,
     /// UIDs of entries that ended.
@@ -50,7 +50,7 @@ pub struct Acted {
     pub handed: Vec<(usize, Handed)>,
 }
 
-pub struct Writer<'o> {
+pub struct HubWriter<'o> {
     client: Client,
     namespace: String,
     objects: &'o HubCache,
@@ -60,18 +60,18 @@ pub struct Writer<'o> {
 /// Objects of one kind, to write to, and their watch cache.
 struct To<K> {
     api: Api<K>,
-    part: Part<K>,
+    part: CacheSelector<K>,
 }
 
 /// One round of writes.
 struct Round<'r> {
-    frozen: &'r Frozen,
+    frozen: &'r HubSnapshot,
     view: &'r HubView,
     now: Timestamp,
     is_complete: AtomicBool,
     /// Buckets whose status could not be written as entries of this plan need it.
     unready: Mutex<BTreeSet<usize>>,
-    acted: Mutex<Acted>,
+    acted: Mutex<WrittenPlan>,
 }
 
 impl Round<'_> {
@@ -80,13 +80,19 @@ impl Round<'_> {
     }
 }
 
-impl<'o> Writer<'o> {
+impl<'o> HubWriter<'o> {
     pub fn new(client: Client, namespace: &str, objects: &'o HubCache, metrics: &'o GardenMetrics) -> Self {
         Self { client, namespace: namespace.to_owned(), objects, metrics }
     }
 
     /// Buckets first, because an entry gets its place once the bucket's status lists it.
-    pub async fn act(&self, frozen: &Frozen, view: &HubView, plan: &HubPlan, now: Timestamp) -> Acted {
+    pub async fn act(
+        &self,
+        frozen: &HubSnapshot,
+        view: &HubView,
+        plan: &HubPlan,
+        now: Timestamp,
+    ) -> WrittenPlan {
         let round = Round {
             frozen,
             view,
@@ -117,7 +123,7 @@ impl<'o> Writer<'o> {
             self.guard(round, name, *is_needed).await;
         }
         let is_complete = round.is_complete.load(Ordering::Relaxed);
-        Acted { is_complete, ..std::mem::take(&mut *round.acted.lock()) }
+        WrittenPlan { is_complete, ..std::mem::take(&mut *round.acted.lock()) }
     }
 
     async fn access(&self, round: &Round<'_>, (seed, secrets): &(String, Option<BTreeSet<String>>)) {
@@ -306,7 +312,7 @@ impl<'o> Writer<'o> {
         Some(written)
     }
 
-    /// As [`Writer::patch`].
+    /// As [`HubWriter::patch`].
     async fn status<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, change: Value) -> Option<K>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

@@ -19,13 +19,13 @@ const PART: usize = 8 * 1024 * 1024;
 
 /// A directory in a bucket.
 #[derive(Clone)]
-pub struct Directory {
+pub struct BucketDirectory {
     store: Arc<DynObjectStore>,
     /// Without slashes at its ends. May be empty.
     prefix: String,
 }
 
-impl Directory {
+impl BucketDirectory {
     pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>) -> Self {
         Self { store, prefix: prefix.unwrap_or_default().trim_matches('/').to_owned() }
     }
@@ -90,8 +90,8 @@ impl Directory {
 
 /// Copies one object, unless it is there already.
 pub async fn copy(
-    source: &Directory,
-    destination: &Directory,
+    source: &BucketDirectory,
+    destination: &BucketDirectory,
     key: &str,
     item: &MigrationItem,
 ) -> CopyAttempt {
@@ -102,8 +102,8 @@ pub async fn copy(
 }
 
 async fn try_copy(
-    source: &Directory,
-    destination: &Directory,
+    source: &BucketDirectory,
+    destination: &BucketDirectory,
     key: &str,
     item: &MigrationItem,
 ) -> object_store::Result<CopyAttempt> {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_in_another_by_whole_names() {
-        let at = |prefix: &str| Directory::new(Arc::new(InMemory::new()), Some(prefix));
+        let at = |prefix: &str| BucketDirectory::new(Arc::new(InMemory::new()), Some(prefix));
         for (one, other, wanted) in [
             ("", "a/velero", true),
             ("a", "a/velero", true),

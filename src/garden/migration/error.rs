@@ -2,7 +2,7 @@
 
 use berth_garden_core::migration::MigrationObstacle;
 
-use super::claim::ClaimError;
+use super::claim::MigrationClaimError;
 use super::record::RecordError;
 use crate::storage::OpenError;
 
@@ -52,7 +52,7 @@ pub enum MigrationError {
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    Claim(#[from] MigrationClaimError),
     #[error(
         "{count} objects could not be copied; nothing was overwritten and nothing is lost. Run it again. {first}"
     )]
