@@ -40,8 +40,8 @@ use crate::movers::{NodeCache, configuration, telling};
 use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
-use crate::queue::teller::Teller;
-use crate::queue::writer::{Keeping, Writer};
+use crate::queue::teller::QueueReporter;
+use crate::queue::writer::{Keeping, QueueWriter};
 use crate::queue::{self, BackupCache};
 use crate::settings::{Certificates, Executor};
 use crate::storage::{LocationChecker, Opener};
@@ -131,7 +131,7 @@ async fn lead(
 ) {
     let namespace = args.common.namespace.as_str();
     let client = || clients.call.clone();
-    let store = Arc::new(BackupCache::new(queue::Settings {
+    let store = Arc::new(BackupCache::new(queue::QueueSettings {
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
     }));
@@ -183,8 +183,8 @@ async fn lead(
         writes_spec: matches!(args.common.executor, Executor::Berth),
     };
     let writer =
-        Writer::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
-    let teller = Teller::new(metrics.clone(), events.clone(), notes.clone());
+        QueueWriter::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
+    let teller = QueueReporter::new(metrics.clone(), events.clone(), notes.clone());
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
     let executing = async {
         match args.common.executor {

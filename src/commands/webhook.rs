@@ -43,7 +43,7 @@ use crate::movers::snapshot_classes::SnapshotClasses;
 use crate::movers::volumes::Volumes;
 use crate::pace::paced;
 use crate::queue::cache::reflect_queue;
-use crate::queue::{BackupCache, Settings, definition};
+use crate::queue::{BackupCache, QueueSettings, definition};
 use crate::settings::Executor;
 use crate::{health, shutdown};
 
@@ -213,7 +213,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let events_dropped = crate::metrics::webhook_events_dropped(&mut registry);
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
-    let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
+    let settings = QueueSettings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
     let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {

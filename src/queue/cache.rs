@@ -14,18 +14,18 @@ use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::{Notify, watch};
-use weight::{Known, ListWeight, bound, large};
+use weight::{ListWeight, QueueTotals, bound, large};
 
-use super::seen::{After, Item, Seen};
+use super::seen::{After, CachedBackup, QueueItem};
 use crate::cache::{Cache, Observed, Shared, Versioned as _};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// Those that wait or run, by name.
-    backups: Cache<String, Item, Known>,
+    backups: Cache<String, QueueItem, QueueTotals>,
     /// Runs that ended well, by the name of the Backup.
     ended: HashMap<String, CompletedRun>,
     /// Those that wait for operations, or have to be completed, by name.
@@ -60,7 +60,7 @@ impl Marks {
 
 /// What a view is frozen with, besides the Backups.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct QueueSettings {
     /// `--concurrent-backups`.
     pub slots: usize,
     pub order: QueueOrder,
@@ -68,8 +68,8 @@ pub struct Settings {
 
 /// Readers take a snapshot; [`BackupCache::changed`] wakes the loops that act on it.
 pub struct BackupCache {
-    settings: Settings,
-    state: Shared<State>,
+    settings: QueueSettings,
+    state: Shared<QueueState>,
     locations: watch::Sender<Option<Arc<Vec<Location>>>>,
     relist: Notify,
     /// What the API server refuses to write. Of the leader alone.
@@ -77,7 +77,7 @@ pub struct BackupCache {
 }
 
 impl BackupCache {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: QueueSettings) -> Self {
         Self {
             settings,
             state: Shared::default(),
@@ -87,7 +87,7 @@ impl BackupCache {
         }
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &QueueSettings {
         &self.settings
     }
 
@@ -106,15 +106,15 @@ impl BackupCache {
         let order = &self.settings.order;
         self.observe_seen(match event {
             WatchEvent::Replaced(backups) => {
-                WatchEvent::Replaced(backups.iter().map(|b| Seen::of(b, order)).collect())
+                WatchEvent::Replaced(backups.iter().map(|b| CachedBackup::of(b, order)).collect())
             }
-            WatchEvent::Applied(backup) => WatchEvent::Applied(Seen::of(&backup, order)),
+            WatchEvent::Applied(backup) => WatchEvent::Applied(CachedBackup::of(&backup, order)),
             WatchEvent::Deleted(name) => WatchEvent::Deleted(name),
         });
     }
 
     /// Parse the Backup before taking the lock, because its creator decides how long that takes.
-    fn observe_seen(&self, event: WatchEvent<Seen>) {
+    fn observe_seen(&self, event: WatchEvent<CachedBackup>) {
         self.state.write(|state| match event {
             WatchEvent::Replaced(all) => state.relist(all),
             WatchEvent::Applied(seen) => state.apply(seen),
@@ -130,7 +130,7 @@ impl BackupCache {
 
     /// Takes in the answer to a write of our own, which the watch will show only later.
     pub fn observe_write(&self, backup: &Backup) {
-        let seen = Seen::of(backup, &self.settings.order);
+        let seen = CachedBackup::of(backup, &self.settings.order);
         if self.state.write_silently(|state| state.assume(seen)) {
             self.state.wake();
         }
@@ -242,7 +242,7 @@ impl BackupCache {
 
     /// A view without Backups.
     fn frame(&self, stopped: Option<String>, now: Timestamp) -> QueueView {
-        let Settings { slots, order } = &self.settings;
+        let QueueSettings { slots, order } = &self.settings;
         let handicaps = match &order.share {
             Some(share) => handicaps(self.state.read().uses(share.workers, now), share, now),
             None => HashMap::new(),
@@ -268,7 +268,7 @@ impl BackupCache {
         expect(view, &RunHistory::new(self.state.read().ended.values()), now, most)
     }
 
-    pub fn get(&self, name: &str) -> Option<Item> {
+    pub fn get(&self, name: &str) -> Option<QueueItem> {
         self.state.read().backups.get(name).cloned()
     }
 
@@ -277,7 +277,7 @@ impl BackupCache {
         self.state.read().marks.known.contains(&mark)
     }
 
-    pub fn in_phase(&self, phase: QueuePhase) -> Vec<Item> {
+    pub fn in_phase(&self, phase: QueuePhase) -> Vec<QueueItem> {
         self.state.read().backups.values().filter(|item| item.entry.phase == phase).cloned().collect()
     }
 }
@@ -297,7 +297,7 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
             let backups = of_namespace(client, namespace);
             let listed = ListWeight::default();
             let seen = |backup: Backup| {
-                let mut seen = Seen::of(&backup, order);
+                let mut seen = CachedBackup::of(&backup, order);
                 listed.bound(&mut seen.observed);
                 seen
             };
@@ -316,7 +316,7 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
     tokio::join!(locations, backups);
 }
 
-impl State {
+impl QueueState {
     fn standing(&self, view: &QueueView) -> Vec<Arc<QueueEntry>> {
         let entries = self.backups.values().map(|item| &item.entry);
         entries.filter(|entry| !view.is_stuck(entry)).cloned().collect()
@@ -339,7 +339,7 @@ impl State {
         ended.chain(running)
     }
 
-    fn relist(&mut self, all: Vec<Seen>) {
+    fn relist(&mut self, all: Vec<CachedBackup>) {
         self.ended.clear();
         let mut ends = Vec::with_capacity(all.len());
         let mut weight = 0;
@@ -363,8 +363,8 @@ impl State {
         }
     }
 
-    fn apply(&mut self, seen: Seen) {
-        let Seen { name, mut observed, after, mark, run } = seen;
+    fn apply(&mut self, seen: CachedBackup) {
+        let CachedBackup { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
         self.backups.apply(name.clone(), observed);
         self.after.apply(name.clone(), after);
@@ -372,8 +372,8 @@ impl State {
     }
 
     /// `false`: that Backup is not known any more.
-    fn assume(&mut self, seen: Seen) -> bool {
-        let Seen { name, mut observed, after, mark, run } = seen;
+    fn assume(&mut self, seen: CachedBackup) -> bool {
+        let CachedBackup { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
         let is_after = self.after.get(&name).is_some_and(|known| known.uid == after.uid());
         let is_known = self.backups.assume_known(name.clone(), observed) || is_after;

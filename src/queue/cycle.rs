@@ -17,8 +17,8 @@ use tracing::warn;
 
 use super::BackupCache;
 use super::gate::Stopped;
-use super::teller::Teller;
-use super::writer::Writer;
+use super::teller::QueueReporter;
+use super::writer::QueueWriter;
 use crate::events::What;
 use crate::health::Pulse;
 
@@ -50,10 +50,10 @@ pub const CANCELED: &str = "Canceled: berth.dev/cancel was set";
 
 pub struct Cycle {
     store: Arc<BackupCache>,
-    writer: Writer,
+    writer: QueueWriter,
     stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
-    teller: Teller,
+    teller: QueueReporter,
     pulse: Pulse,
     /// When a backup was started last.
     started: Option<Instant>,
@@ -66,9 +66,9 @@ pub struct Cycle {
 impl Cycle {
     pub fn new(
         store: Arc<BackupCache>,
-        writer: Writer,
+        writer: QueueWriter,
         stopped: watch::Receiver<Option<Stopped>>,
-        teller: Teller,
+        teller: QueueReporter,
         pulse: Pulse,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());

@@ -19,14 +19,14 @@ use crate::cache::{Observed, Versioned};
 
 /// One Backup that waits or runs.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct QueueItem {
     pub entry: Arc<QueueEntry>,
     pub resource_version: String,
     /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
     pub schedule_uid: Option<String>,
 }
 
-impl Versioned for Item {
+impl Versioned for QueueItem {
     fn uid(&self) -> &str {
         &self.entry.uid
     }
@@ -86,10 +86,10 @@ impl After {
 }
 
 /// What is kept of a Backup.
-pub(super) struct Seen {
+pub(super) struct CachedBackup {
     pub(super) name: String,
     /// Kept while it waits or runs.
-    pub(super) observed: Observed<Item>,
+    pub(super) observed: Observed<QueueItem>,
     /// Kept while it waits for operations, or has to be completed.
     pub(super) after: Observed<After>,
     pub(super) mark: Option<Timestamp>,
@@ -97,12 +97,14 @@ pub(super) struct Seen {
     pub(super) run: Option<CompletedRun>,
 }
 
-impl Seen {
+impl CachedBackup {
     pub(super) fn of(backup: &Backup, order: &QueueOrder) -> Self {
         let resource_version = backup.resource_version().unwrap_or_default();
         let schedule_uid = backup.annotations().get(keys::SCHEDULE_UID).cloned();
         let observed = match entry(backup, order) {
-            Some(entry) => Observed::Kept(Item { entry: Arc::new(entry), resource_version, schedule_uid }),
+            Some(entry) => {
+                Observed::Kept(QueueItem { entry: Arc::new(entry), resource_version, schedule_uid })
+            }
             None => Observed::Passed { uid: backup.uid().unwrap_or_default(), resource_version },
         };
         let after = match After::of(backup) {

@@ -16,7 +16,7 @@ const NEAR: u32 = 10;
 /// Most UIDs that are written to the Lease; the metric counts all.
 const NOTED: usize = 50;
 
-pub struct Teller {
+pub struct QueueReporter {
     pub metrics: QueueMetrics,
     events: Events,
     notes: Notes,
@@ -25,7 +25,7 @@ pub struct Teller {
     told: Option<HashMap<String, QueueReason>>,
 }
 
-impl Teller {
+impl QueueReporter {
     pub fn new(metrics: QueueMetrics, events: Events, notes: Notes) -> Self {
         Self { metrics, events, notes, told: None }
     }
@@ -143,7 +143,7 @@ fn at(place: Option<u32>) -> String {
     place.map_or_else(|| "first in line".to_owned(), |place| format!("at position {place}"))
 }
 
-impl Drop for Teller {
+impl Drop for QueueReporter {
     /// Clears the metrics: a process that does not lead knows nothing of the queue.
     fn drop(&mut self) {
         for gauge in [

@@ -41,7 +41,7 @@ pub struct Keeping {
 }
 
 #[derive(Clone)]
-pub struct Writer {
+pub struct QueueWriter {
     api: Api<Backup>,
     keeping: Keeping,
     store: Arc<BackupCache>,
@@ -49,7 +49,7 @@ pub struct Writer {
     events: Events,
 }
 
-impl Writer {
+impl QueueWriter {
     pub fn new(
         client: Client,
         namespace: &str,

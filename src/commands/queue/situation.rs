@@ -25,7 +25,7 @@ use crate::cli::plan::Like;
 use crate::client::list;
 use crate::leader::LEASE;
 use crate::queue::seen::{After, entry, run};
-use crate::queue::{BackupCache, Settings};
+use crate::queue::{BackupCache, QueueSettings};
 use crate::settings::Executor;
 use crate::text::printable;
 use crate::watch::WatchEvent;
@@ -36,7 +36,7 @@ const ESTIMATE_MOST: usize = 400;
 /// The leader's annotations on its Lease.
 #[derive(PartialEq)]
 pub struct Leader {
-    pub settings: Settings,
+    pub settings: QueueSettings,
     /// Does Velero run the started Backups?
     pub velero_runs: bool,
     /// Why it starts no Backup.
@@ -116,7 +116,7 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     let lease = lease(client, namespace).await;
     let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
     let velero_runs = told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str());
-    let settings = Settings {
+    let settings = QueueSettings {
         slots: told(keys::CONCURRENT_BACKUPS).and_then(|text| text.parse().ok()).unwrap_or(1),
         order: told(keys::QUEUE_ORDER)
             .and_then(|text| berth_api::order::from_json(&text).ok())

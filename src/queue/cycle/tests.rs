@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::Settings;
+use super::super::QueueSettings;
 use super::super::cache::reflect_queue;
 use super::super::writer::Keeping;
 use super::*;
@@ -45,15 +45,15 @@ struct Queue {
 
 impl Queue {
     fn new(api: &Scripted, slots: usize) -> Self {
-        let store = Arc::new(BackupCache::new(Settings { slots, ..Settings::default() }));
+        let store = Arc::new(BackupCache::new(QueueSettings { slots, ..QueueSettings::default() }));
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
         let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
         let writer =
-            Writer::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
+            QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
         let (stopped, is_stopped) = watch::channel(None);
-        let teller = Teller::new(metrics.clone(), events, Notes::default());
+        let teller = QueueReporter::new(metrics.clone(), events, Notes::default());
         let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, teller, Pulse::default());
         Self { store, metrics, cycle, _stopped: stopped }
     }

@@ -4,7 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::super::Settings;
+use super::super::QueueSettings;
 use super::*;
 use crate::watch::WatchEvent;
 
@@ -20,20 +20,20 @@ fn backup(version: &str, phase: &str) -> Value {
 
 struct Queue {
     store: Arc<BackupCache>,
-    writer: Writer,
+    writer: QueueWriter,
     metrics: QueueMetrics,
 }
 
 impl Queue {
     /// The watch has shown version 7.
     fn new(api: &Scripted, phase: &str) -> Self {
-        let store = Arc::new(BackupCache::new(Settings::default()));
+        let store = Arc::new(BackupCache::new(QueueSettings::default()));
         store.observe(WatchEvent::Replaced(vec![serde_json::from_value(backup("7", phase)).unwrap()]));
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
         let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
-        let writer = Writer::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events);
+        let writer = QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events);
         Self { store, writer, metrics }
     }
 

@@ -16,7 +16,7 @@ use crate::backup::ledger::Ledger;
 use crate::backup::progress::{PROGRESS, keep_record};
 use crate::backup::runner::Runner;
 use crate::events::Events;
-use crate::queue::{BackupCache, Settings};
+use crate::queue::{BackupCache, QueueSettings};
 use crate::watch::WatchEvent;
 
 mod block;
@@ -213,7 +213,7 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
         played.note("two".to_owned());
         backup("9", "Completed")
     }));
-    let store = Arc::new(BackupCache::new(Settings { slots: 2, ..Settings::default() }));
+    let store = Arc::new(BackupCache::new(QueueSettings { slots: 2, ..QueueSettings::default() }));
     let ready = |name: &str| {
         let mut ready = backup("7", "ReadyToStart");
         ready["metadata"]["name"] = json!(name);
