@@ -33,9 +33,9 @@ use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
-use crate::movers::ledger::Signs;
+use crate::movers::ledger::GrantSignPeriods;
 use crate::movers::placing::Placing;
-use crate::movers::volumes::Volumes;
+use crate::movers::volumes::MoverVolumes;
 use crate::movers::{NodeCache, configuration, telling};
 use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
@@ -217,13 +217,13 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
     let fleet = Arc::new(NodeCache::default());
-    let volumes = Volumes::new(clients.call.clone(), namespace);
+    let volumes = MoverVolumes::new(clients.call.clone(), namespace);
     let placing = Placing { fleet: Arc::clone(&fleet), volumes };
     let granting = Granting {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         patience: args.common.movers.patience(),
-        signs: Signs::new(args.common.movers.mover_grants_silent_after),
+        signs: GrantSignPeriods::new(args.common.movers.mover_grants_silent_after),
         fleet: Arc::clone(&fleet),
         events: events.clone(),
         metrics: metrics.clone(),

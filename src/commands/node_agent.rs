@@ -12,7 +12,7 @@ use super::queue::{configmap, lease};
 use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
 use crate::cli::print::{self, Head};
 use crate::client::persistent;
-use crate::movers::node_cache::State;
+use crate::movers::node_cache::NodeCacheState;
 use crate::movers::{look, telling};
 use crate::text::printable;
 
@@ -88,7 +88,7 @@ struct Row {
 }
 
 impl Report {
-    fn new(fleet: &State, agent_tolerations: &[Toleration]) -> Self {
+    fn new(fleet: &NodeCacheState, agent_tolerations: &[Toleration]) -> Self {
         let configuration = &fleet.configuration;
         let mut served: Vec<System> = System::ALL.into_iter().filter(|s| s.is_served(&fleet.nodes)).collect();
         if served.is_empty() {
@@ -185,7 +185,7 @@ impl Row {
 
 /// Backup and restore, for each system.
 fn rows(
-    fleet: &State,
+    fleet: &NodeCacheState,
     agent_tolerations: &[Toleration],
     class: &str,
     binding: VolumeBindingMode,
@@ -229,7 +229,7 @@ fn rows(
         .collect()
 }
 
-fn with_agent(fleet: &State) -> Vec<String> {
+fn with_agent(fleet: &NodeCacheState) -> Vec<String> {
     let names = fleet.nodes.iter().map(|node| node.name.clone());
     let mut names: Vec<String> = names.filter(|name| fleet.nodes.has_agent(name)).collect();
     names.sort_unstable();
@@ -252,29 +252,33 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::movers::configuration::Configuration;
-    use crate::movers::node_cache::{Agent, Class};
+    use crate::movers::configuration::ConfigurationState;
+    use crate::movers::node_cache::{NodeAgentPod, StorageClassState};
 
     /// Nodes with these pools, each with a node-agent; two classes.
-    fn fleet(pools: &[(&str, &str)], config: &Value) -> State {
-        let mut fleet = State::default();
+    fn fleet(pools: &[(&str, &str)], config: &Value) -> NodeCacheState {
+        let mut fleet = NodeCacheState::default();
         for (name, pool) in pools {
             let labels = [("pool".to_owned(), (*pool).to_owned())].into();
             fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
             fleet.nodes.put_agent(name, true);
         }
-        let class = |binding| Class { provisioner: String::new(), binding, reclaim: ReclaimPolicy::Delete };
+        let class = |binding| StorageClassState {
+            provisioner: String::new(),
+            binding,
+            reclaim: ReclaimPolicy::Delete,
+        };
         fleet.classes.insert("fast".to_owned(), class(VolumeBindingMode::Immediate));
         fleet.classes.insert("slow".to_owned(), class(VolumeBindingMode::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
         fleet.configuration = match parse(&data) {
-            Ok(parsed) => Configuration {
+            Ok(parsed) => ConfigurationState {
                 name: Some("agents".to_owned()),
                 config: Arc::new(parsed.config),
                 faults: parsed.violations,
-                ..Configuration::default()
+                ..ConfigurationState::default()
             },
-            Err(faults) => Configuration { faults, unusable: true, ..Configuration::default() },
+            Err(faults) => ConfigurationState { faults, unusable: true, ..ConfigurationState::default() },
         };
         fleet
     }
@@ -350,7 +354,8 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         fleet.configuration.changed_at = "2026-01-02T00:00:00Z".parse().ok();
         for (pod, started_at) in [("old", "2026-01-01T00:00:00Z"), ("new", "2026-01-03T00:00:00Z")] {
             let started_at = started_at.parse().ok();
-            let agent = Agent { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
+            let agent =
+                NodeAgentPod { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
             fleet.agents.insert(pod.to_owned(), agent);
         }
         let report = Report::new(&fleet, &[]);

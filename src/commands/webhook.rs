@@ -36,11 +36,11 @@ use crate::events::{Events, What};
 use crate::garden::admission_view::SharedBuckets;
 use crate::lifecycle::schedule::plans::Plans;
 use crate::movers::configuration;
-use crate::movers::ledger::{InForce, Signs};
+use crate::movers::ledger::{GrantSignPeriods, InForce};
 use crate::movers::objects::reference;
 use crate::movers::placing::Placing;
 use crate::movers::snapshot_classes::SnapshotClasses;
-use crate::movers::volumes::Volumes;
+use crate::movers::volumes::MoverVolumes;
 use crate::pace::paced;
 use crate::queue::cache::reflect_queue;
 use crate::queue::{BackupCache, QueueSettings, definition};
@@ -215,7 +215,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
     let settings = QueueSettings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
-    let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
+    let placing =
+        Placing { fleet: Arc::default(), volumes: MoverVolumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {
         store: BackupCache::new(settings),
         key: Arc::default(),
@@ -225,7 +226,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         placing,
         snapshot_classes: SnapshotClasses::default(),
         plans: Plans::default(),
-        ledger: InForce::new(Signs::new(common.movers.mover_grants_silent_after)),
+        ledger: InForce::new(GrantSignPeriods::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
         started: Instant::now(),

@@ -18,9 +18,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::NodeCache;
-use super::ledger::{Ledger, Signs};
-use super::mover_cache::{Item, MoverCache};
-use super::node_cache::State;
+use super::ledger::{GrantLedger, GrantSignPeriods};
+use super::mover_cache::{MoverCache, MoverItem};
+use super::node_cache::NodeCacheState;
 use super::objects::{api, reference};
 use super::{nudge, recovery, target};
 use crate::client::Clients;
@@ -53,14 +53,14 @@ pub struct Granting {
     pub clients: Clients,
     pub namespace: String,
     pub patience: NodeAgentTimeouts,
-    pub signs: Signs,
+    pub signs: GrantSignPeriods,
     pub fleet: Arc<NodeCache>,
     pub events: Events,
     pub metrics: MoverMetrics,
 }
 
 /// The node of a pod, and when it was last read.
-struct Asked {
+struct CachedPodNode {
     node: Option<String>,
     at: Instant,
 }
@@ -85,7 +85,7 @@ impl Granting {
     }
 
     /// Until a usable configuration has been seen, the limit of the last leader applies.
-    fn limits(&self, ledger: &Ledger) -> Limits {
+    fn limits(&self, ledger: &GrantLedger) -> Limits {
         let (mut limits, is_known) = self.fleet.read(|state| {
             let configuration = &state.configuration;
             (state.limits(), !configuration.unusable || configuration.changed_at.is_some())
@@ -101,7 +101,7 @@ impl Granting {
     /// limit.
     async fn term(&self, since: Timestamp) -> anyhow::Result<()> {
         let mut changed = self.fleet.changed();
-        let mut ledger = Ledger::open(self.clients.call.clone(), &self.namespace).await?;
+        let mut ledger = GrantLedger::open(self.clients.call.clone(), &self.namespace).await?;
         let limit = self.limits(&ledger).limit;
         if ledger.uids().is_none() && limit.is_none() {
             // No data mover is held back. A leader that is about to stop may still put the ledger
@@ -130,7 +130,7 @@ impl Granting {
     async fn grant(
         &self,
         movers: &MoverCache,
-        mut ledger: Ledger,
+        mut ledger: GrantLedger,
         limit: Option<usize>,
         since: Timestamp,
     ) -> anyhow::Result<()> {
@@ -201,8 +201,8 @@ impl Granting {
         }
     }
 
-    fn view(&self, items: &[Item], ledger: &Ledger, since: Timestamp) -> GrantView {
-        let (agents, node_labels) = self.fleet.read(State::carriers);
+    fn view(&self, items: &[MoverItem], ledger: &GrantLedger, since: Timestamp) -> GrantView {
+        let (agents, node_labels) = self.fleet.read(NodeCacheState::carriers);
         GrantView {
             movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
             agents,
@@ -218,14 +218,14 @@ impl Granting {
     /// Returns `true` if some pods were never read.
     async fn with_nodes(
         &self,
-        mut items: Vec<Item>,
-        known: &mut HashMap<String, Asked>,
-    ) -> (Vec<Item>, bool) {
+        mut items: Vec<MoverItem>,
+        known: &mut HashMap<String, CachedPodNode>,
+    ) -> (Vec<MoverItem>, bool) {
         let going: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
         known.retain(|uid, _| going.contains(uid));
-        let asked = |item: &Item| known.get(&item.mover.uid);
-        let is_due = |item: &&Item| {
-            let is_due = |asked: &Asked| match (&asked.node, item.mover.granted) {
+        let asked = |item: &MoverItem| known.get(&item.mover.uid);
+        let is_due = |item: &&MoverItem| {
+            let is_due = |asked: &CachedPodNode| match (&asked.node, item.mover.granted) {
                 (None, _) => asked.at.elapsed() >= RETRY,
                 // No agent accepts it if its pod is gone.
                 (Some(_), true) => asked.at.elapsed() >= LOOK,
@@ -233,7 +233,7 @@ impl Granting {
             };
             item.unbound().is_some() && asked(item).is_none_or(is_due)
         };
-        let mut due: Vec<&Item> = items.iter().filter(is_due).collect();
+        let mut due: Vec<&MoverItem> = items.iter().filter(is_due).collect();
         // Pods that were never read come first; otherwise many pods without a node would keep out
         // all others.
         due.sort_by_key(|item| (asked(item).map(|asked| asked.at), item.mover.created_at));
@@ -243,8 +243,8 @@ impl Granting {
         for (uid, answer) in answers {
             let at = Instant::now();
             match answer {
-                Some(node) => drop(known.insert(uid, Asked { node, at })),
-                None => known.entry(uid).or_insert(Asked { node: None, at }).at = at,
+                Some(node) => drop(known.insert(uid, CachedPodNode { node, at })),
+                None => known.entry(uid).or_insert(CachedPodNode { node: None, at }).at = at,
             }
         }
         for item in items.iter_mut().filter(|item| item.unbound().is_some()) {
@@ -255,7 +255,7 @@ impl Granting {
 
     /// Reads the node of its pod, once that pod waits for the restore, because no node-agent
     /// accepts it before. Returns its UID as well; `None`: the API server did not answer.
-    async fn ask(&self, item: &Item) -> (String, Option<Option<String>>) {
+    async fn ask(&self, item: &MoverItem) -> (String, Option<Option<String>>) {
         let uid = item.mover.uid.clone();
         let Some(pod) = item.unbound() else { return (uid, Some(None)) };
         let node = match timeout(READ, target::node(&self.clients.call, pod)).await {
@@ -270,7 +270,7 @@ impl Granting {
     }
 
     /// Writes or removes a grant.
-    async fn mark(&self, movers: &MoverCache, item: &Item, grant: bool) {
+    async fn mark(&self, movers: &MoverCache, item: &MoverItem, grant: bool) {
         let mover = &item.mover;
         let value = if grant { json!(Timestamp::now().to_string()) } else { json!(null) };
         let change = json!({"metadata": {"annotations": {keys::GRANTED: value}}});
@@ -297,7 +297,7 @@ impl Granting {
     /// written, if any.
     fn recover(
         &self,
-        item: Item,
+        item: MoverItem,
         recover: Recover,
     ) -> impl Future<Output = (String, Option<String>)> + Send + use<> {
         let (client, namespace) = (self.clients.call.clone(), self.namespace.clone());

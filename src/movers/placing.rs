@@ -7,13 +7,13 @@ use berth_core::affinity::{AffinityDecision, AffinityInput, MoverOperation, Volu
 use berth_core::mover::MoverKind;
 use berth_webhooks::placement::{MoverRef, PodConstraints};
 
-use super::volumes::Volumes;
+use super::volumes::MoverVolumes;
 use super::{NodeCache, node_cache};
 
 /// Decides about mover pods.
 pub struct Placing {
     pub fleet: Arc<NodeCache>,
-    pub volumes: Volumes,
+    pub volumes: MoverVolumes,
 }
 
 impl Placing {
@@ -26,7 +26,7 @@ impl Placing {
         mover: &MoverRef<'_>,
         pod: &PodConstraints,
     ) -> Result<Option<AffinityDecision>, String> {
-        let is_idle = |state: &node_cache::State| {
+        let is_idle = |state: &node_cache::NodeCacheState| {
             state.configuration.config.load_affinity.is_empty()
                 && state.configuration.config.load_tolerations.is_empty()
                 && !state.agents_outdated()

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use super::node_cache::State;
+use super::node_cache::NodeCacheState;
 use super::objects::reference;
 use super::placing::Placing;
 use crate::events::{Events, What};
@@ -30,7 +30,7 @@ const PLACED: &str = "velero.io/exposer-pod-group";
 const WAITING: usize = 256;
 
 /// Faults of the current configuration, including unknown StorageClasses.
-pub fn faults(state: &State) -> Vec<String> {
+pub fn faults(state: &NodeCacheState) -> Vec<String> {
     let mut faults = state.configuration.faults.clone();
     if !state.configuration.unusable {
         faults.append(node_agent::check_classes(&state.configuration.config, &state.reclaim_policies()));

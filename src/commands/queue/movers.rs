@@ -13,9 +13,9 @@ use crate::args::Output;
 use crate::cli::print::{self, Head, age};
 use crate::client::is_forbidden;
 use crate::leader::absence;
-use crate::movers::ledger::Ledger;
+use crate::movers::ledger::GrantLedger;
 use crate::movers::look;
-use crate::movers::node_cache::State;
+use crate::movers::node_cache::NodeCacheState;
 use crate::text::printable;
 
 pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
@@ -33,8 +33,8 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
             other => other?,
         }
     }
-    let ledger = Ledger::open(client.clone(), namespace).await?.uids();
-    let look::Found { items, hidden } = look::movers(client, namespace).await?;
+    let ledger = GrantLedger::open(client.clone(), namespace).await?.uids();
+    let look::UnfinishedMovers { items, hidden } = look::movers(client, namespace).await?;
     let now = Timestamp::now();
     let (agents, node_labels) = fleet.carriers();
     let view = GrantView {
@@ -56,7 +56,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
 }
 
 /// Reasons why the real order may differ.
-fn told(fleet: &State, view: &GrantView, absence: Option<String>) -> Vec<String> {
+fn told(fleet: &NodeCacheState, view: &GrantView, absence: Option<String>) -> Vec<String> {
     let configuration = &fleet.configuration;
     let mut notes = Vec::new();
     if configuration.unusable {
@@ -117,7 +117,7 @@ struct Line {
 
 impl Report {
     fn new(
-        fleet: &State,
+        fleet: &NodeCacheState,
         view: &GrantView,
         hidden: &HashSet<String>,
         notes: Vec<String>,
@@ -232,7 +232,7 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::movers::configuration::Configuration;
+    use crate::movers::configuration::ConfigurationState;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -252,14 +252,14 @@ mod tests {
         }
     }
 
-    fn fleet() -> State {
+    fn fleet() -> NodeCacheState {
         let name = Some("agents".to_owned());
-        let mut fleet = State::default();
-        fleet.configuration = Configuration { name, ..Configuration::default() };
+        let mut fleet = NodeCacheState::default();
+        fleet.configuration = ConfigurationState { name, ..ConfigurationState::default() };
         fleet
     }
 
-    fn printed(fleet: &State, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
+    fn printed(fleet: &NodeCacheState, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
         let hidden = hidden.iter().map(|uid| (*uid).to_owned()).collect();
         let mut out = Vec::new();
         let written = Report::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
@@ -316,7 +316,7 @@ granted  DataUpload        granted   New               60s
             "no prepareQueueLength in ConfigMap agents\n\
              PLACE  KIND        NAME  PHASE  SINCE\n       DataUpload  up    New    1s\n"
         );
-        let nothing = printed(&State::default(), &GrantView::default(), &[], Vec::new());
+        let nothing = printed(&NodeCacheState::default(), &GrantView::default(), &[], Vec::new());
         let expected =
             "no prepareQueueLength: no node-agent names a ConfigMap\nNo data mover waits and none runs.\n";
         assert_eq!(nothing, expected);
