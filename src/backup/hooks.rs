@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::exec::{Exec, HookError};
 use super::list::Lister;
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::names::ResourceList;
 use super::related::{is_name, key};
 use crate::text::chain;
@@ -173,7 +173,7 @@ impl HookRunner<'_> {
             pod.name,
             limits::LAST_HOOKS.as_secs() / 60
         );
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
     }
 
     /// Runs a hook with `run`, counts it and logs its result.
@@ -202,7 +202,7 @@ impl HookRunner<'_> {
         // The command and its output are not logged, because they may hold a password.
         let why = hook.unquoted(&chain(&error));
         let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
         warn!(%pod, %when, hook = %name, error = why, "a hook failed");
         Err(error)
     }

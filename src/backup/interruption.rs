@@ -7,9 +7,9 @@ use berth_core::run::{AfterInterruption, EndedRun, RunEndCause, RunFollowUp, aft
 use kube::ResourceExt;
 use tracing::{info, warn};
 
-use super::begun::Site;
-use super::engine::{Engine, Failure, LAST_PART};
-use super::keeper::{KeepError, Keeper};
+use super::begun::RunSite;
+use super::engine::{Engine, LAST_PART, RunFailure};
+use super::keeper::{CheckpointKeeper, KeepError};
 use super::log::BackupLog;
 use super::operations::uploads::cancel_all;
 use super::status::{BackupWriter, WriteError};
@@ -24,7 +24,7 @@ impl Engine {
     /// Decides what becomes of a Backup whose run ends with this failure.
     pub(super) fn after(
         &self,
-        failure: &Failure,
+        failure: &RunFailure,
         record: &BackupWriter,
         is_resumable: bool,
         is_stuck: bool,
@@ -38,10 +38,10 @@ impl Engine {
     }
 
     /// Leaves the Backup to the run that takes it up.
-    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
+    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &RunFailure) {
         let name = record.object().name_any();
         // A backup that only has to be completed takes no slot, so it is tried as long as it takes.
-        if !matches!(failure, Failure::Stopped) && !record.is_after() {
+        if !matches!(failure, RunFailure::Stopped) && !record.is_after() {
             warn!(%name, reason = chain(failure), "the run ended before its backup: the backup is run again");
             if record.frozen().is_some()
                 && let Err(error) = record.thawed(SHORTLY).await
@@ -50,7 +50,7 @@ impl Engine {
             }
             return;
         }
-        if matches!(failure, Failure::Stopped) {
+        if matches!(failure, RunFailure::Stopped) {
             info!(%name, "handed the run over to the next leader");
         } else {
             warn!(%name, reason = chain(failure), "could not complete a backup whose data is moved: trying again");
@@ -65,13 +65,13 @@ impl Engine {
     pub(super) async fn part_with(
         &self,
         record: &BackupWriter,
-        site: &mut Site,
-        keeper: Option<Keeper<'_>>,
-        failure: &Failure,
+        site: &mut RunSite,
+        keeper: Option<CheckpointKeeper<'_>>,
+        failure: &RunFailure,
     ) {
         let Some(mut keeper) = keeper else { return };
         // Another run would come no further.
-        site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
+        site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, RunFailure::Upload(_));
         if matches!(
             self.after(failure, record, true, site.is_stuck),
             RunFollowUp::HandOver | RunFollowUp::Resume
@@ -85,16 +85,16 @@ impl Engine {
     pub(super) async fn conclude(
         &self,
         record: &mut BackupWriter,
-        site: &Site,
+        site: &RunSite,
         log: &BackupLog,
-        failure: Failure,
+        failure: RunFailure,
     ) -> Result<(), WriteError> {
         let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
         // The run that has the backup now continues or aborts what is begun; a published backup is
         // complete.
         let is_taken = matches!(
             failure,
-            Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
+            RunFailure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
         );
         match next {
             RunFollowUp::HandOver | RunFollowUp::Resume if site.is_resumable => {}
@@ -123,20 +123,20 @@ impl Engine {
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {
-            Failure::Deleted => Err(WriteError::Gone),
+            RunFailure::Deleted => Err(WriteError::Gone),
             // Another controller has ended the Backup, or will.
-            Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
+            RunFailure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
             failure => self.fail(record, &failure).await,
         }
     }
 }
 
 /// The cause of a failure, as far as it decides what comes next.
-fn cause(failure: &Failure) -> RunEndCause {
+fn cause(failure: &RunFailure) -> RunEndCause {
     match failure {
-        Failure::Stopped => RunEndCause::Stopped,
-        Failure::Stale | Failure::Changed { .. } => RunEndCause::Unusable,
-        Failure::Upload(UploadError::Store(error)) if is_refused(error) => RunEndCause::Unusable,
+        RunFailure::Stopped => RunEndCause::Stopped,
+        RunFailure::Stale | RunFailure::Changed { .. } => RunEndCause::Unusable,
+        RunFailure::Upload(UploadError::Store(error)) if is_refused(error) => RunEndCause::Unusable,
         failure if failure.is_of_the_store() || failure.is_of_the_api_server() => RunEndCause::Passing,
         _ => RunEndCause::Lasting,
     }
@@ -144,9 +144,9 @@ fn cause(failure: &Failure) -> RunEndCause {
 
 /// The failure of a run that could not make a checkpoint its own: another run may continue from it,
 /// or may have aborted its upload.
-pub(super) fn untaken(error: KeepError) -> Failure {
+pub(super) fn untaken(error: KeepError) -> RunFailure {
     match error {
-        KeepError::Store(error) => Failure::Store(error),
-        KeepError::Over => Failure::Stale,
+        KeepError::Store(error) => RunFailure::Store(error),
+        KeepError::Over => RunFailure::Stale,
     }
 }

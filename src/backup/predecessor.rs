@@ -13,7 +13,7 @@ use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-use super::engine::{Engine, Failure};
+use super::engine::{Engine, RunFailure};
 
 /// Longer than the longest rest of a deletion that fails and one step of it, after which it sees that
 /// there is another Backup.
@@ -24,7 +24,7 @@ const LABEL: usize = 63;
 
 /// What became of a deletion whose claim stands in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Earlier {
+pub(super) enum EarlierDeletion {
     /// There is none, or nobody here carries it out.
     None,
     /// It is not under way: it has ended, in whatever way.
@@ -41,9 +41,9 @@ impl Engine {
         &self,
         ours: &FolderClaim,
         standing: &FolderClaim,
-    ) -> Result<Earlier, Failure> {
+    ) -> Result<EarlierDeletion, RunFailure> {
         if !is_of_earlier(ours, standing) {
-            return Ok(Earlier::None);
+            return Ok(EarlierDeletion::None);
         }
         let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
         let of_it = ListParams::default().labels(&format!("{BACKUP_UID}={}", standing.backup));
@@ -54,16 +54,16 @@ impl Engine {
             let requests = match listed {
                 Ok(requests) => requests,
                 // A cluster without them, or one where berth carries out none.
-                Err(error) if matches!(error.code(), Some(403 | 404)) => return Ok(Earlier::None),
-                Err(error) => return Err(Failure::Cluster(error.into())),
+                Err(error) if matches!(error.code(), Some(403 | 404)) => return Ok(EarlierDeletion::None),
+                Err(error) => return Err(RunFailure::Cluster(error.into())),
             };
             let request = requests.iter().find(|request| request.phase() == Phase::InProgress);
             let Some(request) = request.map(ResourceExt::name_any) else {
                 let is_gone = is_told && requests.items.is_empty();
-                return Ok(if is_gone { Earlier::Yielded } else { Earlier::Over });
+                return Ok(if is_gone { EarlierDeletion::Yielded } else { EarlierDeletion::Over });
             };
             if begun.elapsed() >= PATIENCE {
-                return Err(Failure::BeingDeleted(request));
+                return Err(RunFailure::BeingDeleted(request));
             }
             if !std::mem::replace(&mut is_told, true) {
                 info!(

@@ -22,7 +22,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::collect::Namespace;
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::operations::moves_data;
 use crate::patch::{digest, kept_until, known_location, merge_into};
 use crate::text::few;
@@ -36,7 +36,7 @@ const RESOURCE_TIMEOUT: &str = "10m0s";
 const MOST_PINNED: usize = 64 * 1024;
 
 /// What the start is decided on.
-pub struct Situation<'a> {
+pub struct StartInput<'a> {
     pub backup: &'a Backup,
     pub locations: &'a [BackupStorageLocation],
     pub namespaces: &'a [Namespace],
@@ -88,11 +88,11 @@ impl Prepared {
                 "spec.includedNamespaces: no namespace that may be backed up matches {}",
                 few(&self.idle)
             );
-            log.warning(&About::Velero, "", &message);
+            log.warning(&ResultsHeading::Velero, "", &message);
         }
         for (field, entries) in &self.selection.idle {
             let message = format!("{field} names no type that this cluster has there: {}", few(entries));
-            log.warning(&About::Velero, "", &message);
+            log.warning(&ResultsHeading::Velero, "", &message);
         }
         for (section, kinds) in &self.filters.idle {
             let scope = if *section == CLUSTER { "kinds without namespaces" } else { "kinds in namespaces" };
@@ -100,7 +100,7 @@ impl Prepared {
                 "{section} names kinds that this cluster does not have, or not in that scope ({scope}), or that another one of its rules has: {}",
                 few(kinds)
             );
-            log.warning(&About::Velero, "", &message);
+            log.warning(&ResultsHeading::Velero, "", &message);
         }
         for (types, message, way_out) in [
             (
@@ -115,7 +115,7 @@ impl Prepared {
             ),
         ] {
             if !types.is_empty() {
-                log.warning(&About::Velero, "", &format!("{message}: {}{way_out}", few(types)));
+                log.warning(&ResultsHeading::Velero, "", &format!("{message}: {}{way_out}", few(types)));
             }
         }
     }
@@ -123,7 +123,7 @@ impl Prepared {
 
 /// # Errors
 /// Everything that makes the backup FailedValidation.
-pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
+pub fn prepare(situation: &StartInput<'_>) -> Result<Prepared, Violations> {
     let spec = &situation.backup.spec;
     let (wanted, mut found) = match parse::backup(spec) {
         Ok(wanted) => (Some(wanted), Violations::default()),
@@ -203,7 +203,7 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     })
 }
 
-fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
+fn location<'a>(situation: &StartInput<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
     let at = Field::root("spec").child("storageLocation");
     let wanted = situation.backup.spec.storage_location.as_deref().unwrap_or_default();
     let known: Vec<Location> = situation.locations.iter().map(known_location).collect();
@@ -216,7 +216,7 @@ fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a
 }
 
 fn patch(
-    situation: &Situation<'_>,
+    situation: &StartInput<'_>,
     wanted: &ValidatedBackupSpec,
     location: &BackupStorageLocation,
     resolved: &HashSet<String>,
@@ -255,7 +255,7 @@ fn patch(
 }
 
 /// Only the fields that change: all other fields of the spec stay as they are.
-fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, ttl: Duration) -> Value {
+fn effective_spec(situation: &StartInput<'_>, location: &BackupStorageLocation, ttl: Duration) -> Value {
     let spec = &situation.backup.spec;
     let mut changed = Map::new();
     let mut default = |key: &str, is_set: bool, value: Value| {

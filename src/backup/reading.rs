@@ -151,7 +151,7 @@ fn asked(status: &Status) -> Option<Duration> {
 }
 
 /// How long one read is tried.
-pub struct Patience {
+pub struct ReadRetries {
     lasts: Duration,
     begun: Instant,
     count: u32,
@@ -161,7 +161,7 @@ pub struct Patience {
     is_last: bool,
 }
 
-impl Patience {
+impl ReadRetries {
     pub fn new(lasts: Duration) -> Self {
         let begun = Instant::now();
         Self { lasts, begun, count: 0, first: None, first_unthrottled: None, is_last: false }
@@ -297,7 +297,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_that_takes_longer_than_the_patience_is_repeated_all_the_same() {
-        let mut patience = Patience::new(Duration::from_secs(60));
+        let mut patience = ReadRetries::new(Duration::from_secs(60));
         tokio::time::advance(Duration::from_secs(70)).await;
         let silence = || ListError::Unreachable("cut off".into());
         assert!(patience.wait("pods", silence()).await.is_ok());
@@ -310,7 +310,7 @@ mod tests {
     async fn what_is_waited_for_on_our_side_is_no_part_of_the_time_of_a_read() {
         let minute = Duration::from_secs(60);
         for is_excused in [true, false] {
-            let mut patience = Patience::new(minute);
+            let mut patience = ReadRetries::new(minute);
             let failure = || refused(500, &HeaderMap::new(), "no");
             assert!(patience.wait("pods", failure()).await.is_ok());
             let wait = tokio::time::sleep(10 * minute);

@@ -6,7 +6,7 @@ use berth_core::revision::{Apart, is_revision};
 use berth_core::selection::ResourceType;
 use parking_lot::Mutex;
 
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use crate::text::few;
 
 /// Shared by all lists of a run.
@@ -63,7 +63,7 @@ impl Revision {
     pub fn tell(revision: Option<&Self>, log: &BackupLog) {
         for (is_warning, sentence) in Self::sentences(revision) {
             if is_warning {
-                log.warning(&About::Cluster, "", &sentence);
+                log.warning(&ResultsHeading::Cluster, "", &sentence);
             } else {
                 log.info(&sentence);
             }

@@ -51,7 +51,7 @@ impl Runner {
 
     /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
     /// be running in pods that another backup would take.
-    fn view(&self, running: &HashMap<String, Run>) -> QueueView {
+    fn view(&self, running: &HashMap<String, ActiveRun>) -> QueueView {
         let mut view = self.store.view(None, Timestamp::now());
         let gone = running.iter().filter(|(uid, run)| !self.store.is_there(&run.name, uid));
         view.backups.extend(gone.filter_map(|(_, run)| run.entry.clone()));
@@ -62,7 +62,7 @@ impl Runner {
     fn attend(
         &self,
         runs: &mut JoinSet<()>,
-        running: &mut HashMap<String, Run>,
+        running: &mut HashMap<String, ActiveRun>,
         looks: &Looks,
         hurry: &CancellationToken,
     ) {
@@ -76,7 +76,7 @@ impl Runner {
                 };
                 let task = runs.spawn(work).id();
                 let signals = Signals::default();
-                running.insert(uid, Run { name, entry: None, signals, completes_in: None, task });
+                running.insert(uid, ActiveRun { name, entry: None, signals, completes_in: None, task });
             }
         }
         if !self.uploads.is_synced() {
@@ -127,7 +127,7 @@ impl Runner {
     fn look_at(
         &self,
         runs: &mut JoinSet<()>,
-        running: &mut HashMap<String, Run>,
+        running: &mut HashMap<String, ActiveRun>,
         looks: &Looks,
         hurry: &CancellationToken,
         after: After,
@@ -159,7 +159,7 @@ impl Runner {
         };
         let task = runs.spawn(work).id();
         let completes_in = is_finalization.then_some(location);
-        running.insert(uid, Run { name, entry: None, signals, completes_in, task });
+        running.insert(uid, ActiveRun { name, entry: None, signals, completes_in, task });
     }
 
     /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
@@ -168,7 +168,7 @@ impl Runner {
         let mut changed = self.store.changed();
         let (mut moved, looks) = (self.uploads.changed(), Looks::default());
         let mut runs: JoinSet<()> = JoinSet::new();
-        let mut running: HashMap<String, Run> = HashMap::new();
+        let mut running: HashMap<String, ActiveRun> = HashMap::new();
         let mut look_for_orphans = true;
         // Ends the runs, `drain` after `stop`.
         let hurry = CancellationToken::new();
@@ -192,7 +192,7 @@ impl Runner {
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
                     let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| Run {
+                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
@@ -224,7 +224,7 @@ impl Runner {
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
                     let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| Run {
+                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
@@ -254,7 +254,7 @@ impl Runner {
             if !self.stop.is_cancelled() {
                 self.attend(&mut runs, &mut running, &looks, &hurry);
             }
-            for (uid, Run { name, signals, .. }) in &running {
+            for (uid, ActiveRun { name, signals, .. }) in &running {
                 if !self.store.is_there(name, uid) {
                     signals.deleted.cancel();
                 } else if self.store.is_canceled(name, uid) {
@@ -370,12 +370,12 @@ impl Looks {
 
 /// Whether a run of that name goes on, even of a Backup that was deleted meanwhile, because it
 /// still uses the folder.
-fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
+fn is_busy(running: &HashMap<String, ActiveRun>, name: &str) -> bool {
     running.values().any(|run| run.name == name)
 }
 
 /// A run, or a recovery.
-struct Run {
+struct ActiveRun {
     name: String,
     /// The entry as it was when the run began. None of a Backup that has left the queue.
     entry: Option<Arc<QueueEntry>>,

@@ -7,11 +7,11 @@ use kube::api::Api;
 use object_store::UpdateVersion;
 use tracing::warn;
 
-use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes};
+use super::checkpoint::{Checkpoint, CheckpointHead, CheckpointNotes, HEAD, NOTES};
 use super::engine::{Engine, Signals};
 use super::log::BackupLog;
 use super::status::BackupWriter;
-use super::uploads::Place;
+use super::uploads::ArchivePlace;
 use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 
 /// What was found there.
@@ -22,7 +22,7 @@ pub(super) struct Scene {
     pub(super) found: ClaimedFolder,
     /// The first line of its checkpoint. The rest is read once the run is counted, because reading
     /// it may kill the process.
-    pub(super) checkpoint: Option<Head>,
+    pub(super) checkpoint: Option<CheckpointHead>,
     /// The claim of the run that has taken the backup over.
     pub(super) ours: FolderClaim,
     pub(super) recovery: Recovery,
@@ -41,7 +41,7 @@ impl Scene {
             None => None,
         };
         let notes = start.and_then(|(start, _)| Checkpoint::read_notes(start).ok());
-        let (Notes { told, untold }, lines) = notes.unwrap_or_default();
+        let (CheckpointNotes { told, untold }, lines) = notes.unwrap_or_default();
         let log = thawed.behind(told, lines.to_vec());
         log.count_untold(untold);
         Ok(log)
@@ -69,9 +69,9 @@ impl Scene {
         Ok(Some((checkpoint, version)).filter(|_| is_believed))
     }
 
-    pub(super) fn place(&self) -> Place<'_> {
+    pub(super) fn place(&self) -> ArchivePlace<'_> {
         let Self { location, layout, parts, .. } = self;
-        Place { location, layout, parts, is_taken_over: true }
+        ArchivePlace { location, layout, parts, is_taken_over: true }
     }
 }
 
@@ -109,7 +109,7 @@ impl Engine {
         };
         // An empty checkpoint is void: no run may continue from it.
         let start = start.filter(|(start, _)| !start.is_empty());
-        let checkpoint = start.and_then(|(start, _)| match Head::read(start) {
+        let checkpoint = start.and_then(|(start, _)| match CheckpointHead::read(start) {
             Ok((head, _)) => Some(head),
             Err(error) => {
                 warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
@@ -129,7 +129,7 @@ impl Engine {
             ours: &ours,
             folder: &found.folder,
             scope: record.scope(),
-            checkpoint: checkpoint.as_ref().map(Head::says),
+            checkpoint: checkpoint.as_ref().map(CheckpointHead::says),
             setting,
         });
         Ok(Scene { location, layout, parts, found, checkpoint, ours, recovery })

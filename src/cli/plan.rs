@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::backup::rehearsal::{PlannedHook, Rehearsed};
-use crate::backup::volumes::{Volume, Way};
+use crate::backup::volumes::{RehearsedVolume, Way};
 use crate::cli::print::{self, Head, age};
 use crate::text::printable;
 
@@ -257,7 +257,7 @@ fn types(objects: BTreeMap<(String, Option<String>), u64>) -> Vec<OfType> {
     types
 }
 
-fn volumes(taken: &[Volume], without: BTreeMap<String, String>) -> Vec<OfVolume> {
+fn volumes(taken: &[RehearsedVolume], without: BTreeMap<String, String>) -> Vec<OfVolume> {
     let taken = taken.iter().map(|one| {
         let by_class = format!("driver {}, VolumeSnapshotClass {}", one.driver, one.class);
         let (pod, volume) = one.pod.clone().unzip();
@@ -311,8 +311,8 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn claim(key: &str, way: Way, pod: Option<(&str, &str)>) -> Volume {
-        Volume {
+    fn claim(key: &str, way: Way, pod: Option<(&str, &str)>) -> RehearsedVolume {
+        RehearsedVolume {
             way,
             claim: Some(key.to_owned()),
             pod: pod.map(|(pod, volume)| (pod.to_owned(), volume.to_owned())),

@@ -5,20 +5,20 @@ use berth_core::operation::OperationProgress;
 use serde_json::{Value, json};
 
 use super::Movement;
-use super::uploads::{Upload, operation_id};
+use super::uploads::{DataUploadObject, operation_id};
 
 /// The action by which Velero moves the data of claims.
 const ACTION: &str = "velero.io/csi-pvc-backupper";
 
 /// A movement, and what has become of it.
-pub struct Ended {
+pub struct EndedMovement {
     pub movement: Movement,
     /// `None`: there is no such object any more.
-    pub upload: Option<Upload>,
+    pub upload: Option<DataUploadObject>,
     pub standing: OperationProgress,
 }
 
-impl Ended {
+impl EndedMovement {
     fn status(&self, at: &str) -> Value {
         let upload = self.upload.as_ref();
         upload

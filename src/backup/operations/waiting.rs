@@ -13,11 +13,11 @@ use kube::api::Api;
 use tokio::time::timeout;
 use tracing::info;
 
-use super::uploads::{Upload, cancel, of_backup};
+use super::uploads::{DataUploadObject, cancel, of_backup};
 use crate::backup::engine::{Engine, Signals};
 use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
-use crate::backup::uploads::Place;
+use crate::backup::uploads::ArchivePlace;
 use crate::storage::{BackupLayout, Opened};
 
 /// How long one write is tried.
@@ -53,7 +53,7 @@ impl Engine {
         let found = of_backup(&self.client, &self.namespace, uid).await;
         let found = found.map_err(|error| WriteError::Waits(format!("{error:#}")))?;
         let (limit, now) = (backup.operation_timeout(), Timestamp::now());
-        let late: Vec<Upload> = found
+        let late: Vec<DataUploadObject> = found
             .iter()
             .filter(|upload| {
                 upload.standing(limit, now) == OperationProgress::Failed(OperationFault::TimedOut)
@@ -112,7 +112,8 @@ impl Engine {
             };
             let claim = found.folder.claim.filter(|claim| claim.is_of_backup_of(&ours));
             let Some(claim) = claim.filter(|_| !found.folder.published) else { return Ok(()) };
-            let place = Place { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
+            let place =
+                ArchivePlace { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
             self.clear(place, &claim, None).await;
             layout.remove(&claim, true).await?;
             Ok(())

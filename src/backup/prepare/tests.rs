@@ -80,7 +80,7 @@ fn tried(spec: &Value, policies: &Result<Policies, Violations>) -> Result<Prepar
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "default"},
         "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}, "default": true},
     });
-    let situation = Situation {
+    let situation = StartInput {
         backup: &serde_json::from_value(backup).unwrap(),
         locations: &[serde_json::from_value(location).unwrap()],
         namespaces: &[namespace("app-1", false), namespace("app-2", false), namespace("kept-out", true)],

@@ -17,15 +17,15 @@ use memchr::memmem;
 use serde_json::Value;
 
 use super::files::{FileClaim, FilePod, FileVolume};
-use super::outcomes::{Fate, Outcome};
+use super::outcomes::{ClaimOutcome, VolumeDataResult};
 use super::read::{FoundClaim, FoundPod, FoundVolume};
 use super::snapshots::Ask;
-use super::{Planned, Volumes, read};
-use crate::backup::archive::Item;
+use super::{PlannedClaim, RunVolumes, read};
+use crate::backup::archive::ArchiveItem;
 use crate::backup::insist::insist;
 use crate::backup::ledger::PageId;
 use crate::backup::list::{ListError, ListedObject};
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::backup::related::{is_name, key};
 use crate::text::chain;
 use crate::write::Answer;
@@ -33,7 +33,7 @@ use crate::write::Answer;
 /// Parts of a VolumeSnapshotClass's group, version and kind.
 const CLASSES: [&str; 3] = ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"];
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Decides on the volumes of a pod, in the order in which pods come: the first pod that wants
     /// the files of a claim has them backed up.
     ///
@@ -56,7 +56,7 @@ impl Volumes<'_> {
                 found.name,
                 tellable(name)
             );
-            self.log.warning(&About::Namespace(&namespace), "pods", &message);
+            self.log.warning(&ResultsHeading::Namespace(&namespace), "pods", &message);
         }
         let mut taken = Vec::new();
         for volume in &pod.volumes {
@@ -136,7 +136,7 @@ impl Volumes<'_> {
         }
         let traits = bound.map(|bound| bound.traits);
         let volume_name = read.bound.unwrap_or_default();
-        self.settle(&claim_key, Outcome { volume: volume_name, traits, fate: Fate::Files });
+        self.settle(&claim_key, ClaimOutcome { volume: volume_name, traits, fate: VolumeDataResult::Files });
         let claim = FileClaim { key: claim_key, name: claim.clone(), uid: read.uid };
         Ok(Some(FileVolume { name: volume.name.clone(), claim: Some(claim) }))
     }
@@ -144,7 +144,7 @@ impl Volumes<'_> {
     fn tell_obstacle(&self, found: &ListedObject, volume: &PodVolumeState<'_>, obstacle: FileBackupObstacle) {
         let message =
             format!("volume {} of pod {} is not backed up by files: {obstacle}", volume.name, found.name);
-        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+        let about = found.namespace.as_deref().map_or(ResultsHeading::Cluster, ResultsHeading::Namespace);
         if !obstacle.is_loss() {
             self.log.info(&message);
         } else if volume.is_named || volume.policy.is_some() {
@@ -163,7 +163,7 @@ impl Volumes<'_> {
         kind: &Arc<ResourceType>,
         page: PageId,
         found: &ListedObject,
-    ) -> Result<Option<Planned>, ListError> {
+    ) -> Result<Option<PlannedClaim>, ListError> {
         // An unreadable claim is reported where it is read for its references.
         let Ok(object) = serde_json::from_slice::<Value>(&found.json) else { return Ok(None) };
         let claim = FoundClaim::read(&object);
@@ -197,14 +197,14 @@ impl Volumes<'_> {
             about.has_class = class.is_some();
             decision = of_claim(&self.wish, &about);
         }
-        let outcome = |fate| Outcome {
+        let outcome = |fate| ClaimOutcome {
             volume: volume_name.clone(),
             traits: bound.as_ref().map(|bound| bound.traits.clone()),
             fate,
         };
         let moves = match decision {
             ClaimDecision::Skip(why) => {
-                self.settle(&claim_key, outcome(Fate::Skipped { reason: why.to_string() }));
+                self.settle(&claim_key, outcome(VolumeDataResult::Skipped { reason: why.to_string() }));
                 return Ok(None);
             }
             // Its pod has told of it.
@@ -212,7 +212,10 @@ impl Volumes<'_> {
             ClaimDecision::Nothing(lack) => {
                 let is_asked = is_asked_for(&self.wish, about.policy);
                 let (reason, asked) = (lack.to_string(), Some(is_asked));
-                self.settle(&claim_key, outcome(Fate::Missing { reason, attempted: false, asked }));
+                self.settle(
+                    &claim_key,
+                    outcome(VolumeDataResult::Missing { reason, attempted: false, asked }),
+                );
                 let mut seen = self.seen.lock();
                 let all = if is_asked { &mut seen.asked } else { &mut seen.unasked };
                 all.entry(lack).or_default().push(claim_key);
@@ -242,9 +245,10 @@ impl Volumes<'_> {
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Copied, so that the page that it came in can be freed.
         let json = bytes::Bytes::copy_from_slice(json);
-        let item = Item { namespace: namespace.clone(), name: name.clone(), json, lacks_type: *lacks_type };
+        let item =
+            ArchiveItem { namespace: namespace.clone(), name: name.clone(), json, lacks_type: *lacks_type };
         let under_way = self.under_way.token();
-        Ok(Some(Planned { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
+        Ok(Some(PlannedClaim { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
     }
 
     fn class_for<'c>(
@@ -263,7 +267,7 @@ impl Volumes<'_> {
                 "the annotation {CLAIM_SNAPSHOT_CLASS} leads to no VolumeSnapshotClass {ignored} of driver {driver}: {} is used for claim {claim_key}",
                 class.name
             );
-            self.log.warning(&About::Cluster, "persistentvolumeclaims", &message);
+            self.log.warning(&ResultsHeading::Cluster, "persistentvolumeclaims", &message);
         }
         choice.class
     }
@@ -281,7 +285,7 @@ impl Volumes<'_> {
                         chain(&error)
                     );
                     self.log.error(
-                        &About::Cluster,
+                        &ResultsHeading::Cluster,
                         "volumesnapshotclasses.snapshot.storage.k8s.io",
                         &message,
                     );
@@ -325,7 +329,7 @@ impl Volumes<'_> {
                     chain(&error),
                     error.way_out(kind)
                 );
-                self.log.error(&About::Cluster, &kind.qualified(), &message);
+                self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                 Ok(None)
             }
             Err(error) => Err(error),

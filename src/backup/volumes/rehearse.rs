@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::files::FilePod;
-use super::{Job, Planned, Volumes, Work};
+use super::{Job, PlannedClaim, RunVolumes, VolumeWork};
 use crate::backup::archive::Batch;
 
 /// Volumes that are noted; the others are counted only.
@@ -22,7 +22,7 @@ pub enum Way {
 
 /// One volume whose data would be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volume {
+pub struct RehearsedVolume {
     pub way: Way,
     /// Key of the claim, if there is one.
     pub claim: Option<String>,
@@ -35,14 +35,14 @@ pub struct Volume {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Noted {
-    pub volumes: Vec<Volume>,
+pub struct RehearsedVolumes {
+    pub volumes: Vec<RehearsedVolume>,
     /// Those for which there was no room.
     pub more: u64,
 }
 
-impl Noted {
-    fn add(&mut self, volume: Volume) {
+impl RehearsedVolumes {
+    fn add(&mut self, volume: RehearsedVolume) {
         if self.volumes.len() < MOST { self.volumes.push(volume) } else { self.more += 1 }
     }
 
@@ -50,7 +50,7 @@ impl Noted {
     pub fn files(&mut self, pod: FilePod) {
         let key = format!("{}/{}", pod.namespace, pod.name);
         for volume in pod.volumes {
-            self.add(Volume {
+            self.add(RehearsedVolume {
                 way: Way::Files,
                 claim: volume.claim.map(|claim| claim.key),
                 pod: Some((key.clone(), volume.name)),
@@ -61,11 +61,11 @@ impl Noted {
     }
 }
 
-impl Planned {
+impl PlannedClaim {
     /// Notes the claim, and gives its object.
-    pub fn rehearsed(self, noted: &Mutex<Noted>) -> Batch {
+    pub fn rehearsed(self, noted: &Mutex<RehearsedVolumes>) -> Batch {
         let Self { kind, page, item, ask, under_way: _ } = self;
-        noted.lock().add(Volume {
+        noted.lock().add(RehearsedVolume {
             way: if ask.moves { Way::Move } else { Way::Snapshot },
             claim: Some(ask.claim),
             pod: None,
@@ -76,21 +76,21 @@ impl Planned {
     }
 }
 
-impl Volumes<'_> {
-    /// In the place of [`Volumes::run`]: notes what is asked for, and takes nothing. Never ends.
+impl RunVolumes<'_> {
+    /// In the place of [`RunVolumes::run`]: notes what is asked for, and takes nothing. Never ends.
     pub async fn rehearse(
         &self,
         mut jobs: mpsc::Receiver<Job>,
         batches: mpsc::Sender<Batch>,
-        noted: &Mutex<Noted>,
+        noted: &Mutex<RehearsedVolumes>,
     ) {
         while let Some(Job { work, _under_way }) = jobs.recv().await {
             match work {
-                Work::Claim(planned) | Work::Settle(planned, _) => {
+                VolumeWork::Claim(planned) | VolumeWork::Settle(planned, _) => {
                     // A closed channel means that the rehearsal ends early.
                     let _ = batches.send(planned.rehearsed(noted)).await;
                 }
-                Work::Files(pod) => noted.lock().files(pod),
+                VolumeWork::Files(pod) => noted.lock().files(pod),
             }
         }
         std::future::pending::<()>().await;

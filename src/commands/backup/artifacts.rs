@@ -15,7 +15,7 @@ use super::super::person::Person;
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
-use crate::backup::index::{Index, Piece, are_few};
+use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
 use crate::cli::archive::{Next, object, visit, visit_piece};
 use crate::cli::compare::{Change, Digests};
 use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
@@ -235,7 +235,7 @@ async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str
     let Some((resource, key)) = wanted.split_once('/') else {
         return LookedUp::Unknown;
     };
-    let Ok((index, bytes)) = index.read(|pieces| Index::read(pieces.unpacked()?)).await else {
+    let Ok((index, bytes)) = index.read(|pieces| ArchiveIndex::read(pieces.unpacked()?)).await else {
         return LookedUp::Unknown;
     };
     let pieces = index.find(resource, key);
@@ -244,7 +244,7 @@ async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str
     }
     if pieces.is_empty() {
         // Any piece tells the size of the archive.
-        let first = (Piece { from: 0, to: 1 }, bytes);
+        let first = (ByteRange { from: 0, to: 1 }, bytes);
         let read = |mut pieces: Pieces| Ok(pieces.read_exact(&mut [0; 1])?);
         return match archive.fetcher.piece(&archive.url, first, archive.deadline, read).await {
             Ok(Some(())) => LookedUp::Nowhere,

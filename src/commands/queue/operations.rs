@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Here;
-use crate::backup::operations::uploads::{Upload, each_of_backup};
+use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
 use crate::queue::seen::After;
 
@@ -68,7 +68,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn note(&mut self, upload: &Upload, after: &After, now: Timestamp) {
+    fn note(&mut self, upload: &DataUploadObject, after: &After, now: Timestamp) {
         let (done, total) = upload.progress();
         self.standings.push(upload.standing(after.limit, now));
         (self.done, self.total) = (self.done.saturating_add(done), self.total.saturating_add(total));
@@ -79,7 +79,7 @@ impl Seen {
 pub async fn read(here: &Here, after: &[After], now: Timestamp) -> HashMap<String, Operations> {
     let one = |after: After| async move {
         let mut seen = Seen::default();
-        let note = |upload: Upload| seen.note(&upload, &after, now);
+        let note = |upload: DataUploadObject| seen.note(&upload, &after, now);
         let read = each_of_backup(&here.client, &here.namespace, &after.uid, note).await;
         (after.uid.clone(), read.map(|()| Operations::of(&after, &seen)))
     };
@@ -109,13 +109,13 @@ mod tests {
 
     use super::*;
 
-    fn upload(name: &str, status: &Value) -> Upload {
+    fn upload(name: &str, status: &Value) -> DataUploadObject {
         let object = json!({
             "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
             "metadata": {"name": name, "creationTimestamp": "2026-09-21T14:00:00Z"}, "status": status,
         });
         let object: DynamicObject = serde_json::from_value(object).unwrap();
-        Upload::read(object)
+        DataUploadObject::read(object)
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
             (vec![("a", &moved), ("b", &moved), ("c", &moved), ("d", &odd)], "3 of 4, 3.0 GiB of 3.0 GiB"),
             (vec![("a", &odd), ("b", &odd), ("c", &odd), ("d", &odd)], "0 of 4"),
         ] {
-            let uploads: Vec<Upload> =
+            let uploads: Vec<DataUploadObject> =
                 uploads.into_iter().map(|(name, status)| upload(name, status)).collect();
             let mut seen = Seen::default();
             uploads.iter().for_each(|upload| seen.note(upload, &after, now));

@@ -5,7 +5,7 @@ use berth_core::claim::FolderClaim;
 use object_store::memory::InMemory;
 
 use super::*;
-use crate::backup::uploads::Place;
+use crate::backup::uploads::ArchivePlace;
 use crate::storage::MultipartTarget;
 
 fn claim() -> FolderClaim {
@@ -30,7 +30,7 @@ async fn the_upload_that_a_checkpoint_of_another_version_names_is_aborted_by_its
         }
         layout.put_checkpoint(format!("{line}\n").into(), None).await.unwrap();
         let location: BackupStorageLocation = serde_json::from_value(location(folder.path())).unwrap();
-        let place = Place { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
+        let place = ArchivePlace { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
         engine(&api, &folder, AfterInterruption::Resume).clear(place, &claim(), None).await;
         let (content, _) = layout.read_checkpoint().await.unwrap().unwrap();
         assert!(content.is_empty(), "nobody goes on from it");
