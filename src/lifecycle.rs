@@ -15,7 +15,7 @@ use crate::settings::Controller;
 use crate::storage::Opener;
 use age::AgeMetrics;
 use beside::Beside;
-use known::Known;
+use known::KnownBackups;
 use schedule::metrics::ScheduleMetrics;
 use sync::metrics::SyncMetrics;
 
@@ -50,7 +50,7 @@ pub struct Lifecycle {
     /// Which controllers a Velero runs.
     pub beside: Beside,
     /// Backups and storage locations, as a watch shows them.
-    pub known: Arc<Known>,
+    pub known: Arc<KnownBackups>,
     /// How often to sync locations that set no backupSyncPeriod; zero: never.
     pub sync_period: Duration,
     pub sync_metrics: SyncMetrics,

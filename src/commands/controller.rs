@@ -27,7 +27,7 @@ use crate::health::{self, Pulse};
 use crate::leader::{Candidate, LEASE, Notes, identity};
 use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::beside::Beside;
-use crate::lifecycle::known::Known;
+use crate::lifecycle::known::KnownBackups;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::lifecycle::{Lifecycle, Links, serve_downloads};
@@ -268,7 +268,7 @@ async fn execute(
         schedule: args.schedule(),
         notes,
         beside: Beside::default(),
-        known: Arc::new(Known::default()),
+        known: Arc::new(KnownBackups::default()),
         sync_period: args.backup_sync_period,
         sync_metrics: sync_metrics.clone(),
         namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),

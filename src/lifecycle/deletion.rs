@@ -35,7 +35,7 @@ use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 use crate::write::{Answer, Write, delete};
 
-use carry::Ended;
+use carry::DeletionEnd;
 use carrying::Carrying;
 
 /// Deletions at the same time, each of another Backup, and all but one of them in one location.
@@ -56,17 +56,17 @@ const MOST_OF_A_VALUE: usize = 1024;
 const MOST_OF_A_NAME: usize = 254;
 
 /// The requests of the namespace, from a watch.
-type Requests = Shared<Cache<String, Arc<DeleteBackupRequest>>>;
+type DeletionRequests = Shared<Cache<String, Arc<DeleteBackupRequest>>>;
 
 /// What a finished piece of work was about.
-enum Done {
-    Carried { backup: String, uid: String, ended: Ended },
+enum FinishedDeletion {
+    Carried { backup: String, uid: String, ended: DeletionEnd },
     Removed { name: String },
 }
 
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
-    let requests = Requests::default();
+    let requests = DeletionRequests::default();
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
@@ -91,9 +91,9 @@ fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
     request
 }
 
-async fn work(lifecycle: &Lifecycle, requests: &Requests) {
+async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
     let mut changed = requests.changed();
-    let mut under_way: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
+    let mut under_way: FuturesUnordered<BoxFuture<'_, FinishedDeletion>> = FuturesUnordered::new();
     // Backups that are being deleted, each with its location.
     let mut backups: HashMap<String, String> = HashMap::new();
     let mut removing = HashSet::new();
@@ -153,31 +153,31 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             let since = *begun.entry(uid.clone()).or_insert_with(Instant::now);
             let carried = async move {
                 let ended = Carrying::new(lifecycle, requests, request).run(since).await;
-                Done::Carried { backup, uid, ended }
+                FinishedDeletion::Carried { backup, uid, ended }
             };
             under_way.push(carried.boxed());
         }
         tokio::select! {
             _ = changed.changed() => sleep(SETTLE).await,
             Some(done) = under_way.next(), if !under_way.is_empty() => match done {
-                Done::Carried { backup, uid, ended } => {
+                FinishedDeletion::Carried { backup, uid, ended } => {
                     backups.remove(&backup);
                     let rest = match ended {
-                        Ended::Yes => {
+                        DeletionEnd::Yes => {
                             begun.remove(&uid);
                             REST * 10
                         }
-                        Ended::Not => REST,
+                        DeletionEnd::Not => REST,
                         // At growing intervals, and not so long that a new Backup of the name would give up
                         // its wait for this deletion.
-                        Ended::Failed => {
+                        DeletionEnd::Failed => {
                             begun.get(&uid).map_or(REST, |begun| begun.elapsed().clamp(REST, REST * 2))
                         }
                     };
                     tried.insert(uid.clone(), Instant::now());
                     resting.insert(uid, Instant::now() + rest);
                 }
-                Done::Removed { name } => drop(removing.remove(&name)),
+                FinishedDeletion::Removed { name } => drop(removing.remove(&name)),
             },
             () = sleep(paced(PERIOD)) => {}
         }
@@ -204,7 +204,11 @@ fn waiting(request: &DeleteBackupRequest) -> PendingDeletionRequest<'_> {
 
 /// Other requests for the same Backup object. One that names another Backup of the same name is
 /// none of them, unless it is done.
-fn others(requests: &Requests, of: &DeleteBackupRequest, uid: Option<&str>) -> Vec<Arc<DeleteBackupRequest>> {
+fn others(
+    requests: &DeletionRequests,
+    of: &DeleteBackupRequest,
+    uid: Option<&str>,
+) -> Vec<Arc<DeleteBackupRequest>> {
     let state = requests.read();
     let is_other = |other: &&Arc<DeleteBackupRequest>| {
         let asked = other.labels().get(keys::BACKUP_UID).map(String::as_str);
@@ -216,7 +220,7 @@ fn others(requests: &Requests, of: &DeleteBackupRequest, uid: Option<&str>) -> V
     state.values().filter(is_other).cloned().collect()
 }
 
-async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> Done {
+async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> FinishedDeletion {
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = request.name_any();
     match delete(&api, Write::to(&name).uid(request.metadata.uid.as_deref())).await {
@@ -227,7 +231,7 @@ async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> Don
         }
         Answer::TimedOut => sleep(REST).await,
     }
-    Done::Removed { name }
+    FinishedDeletion::Removed { name }
 }
 
 #[cfg(test)]

@@ -49,11 +49,11 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// Pause after an attempt that failed, and after one that was successful, until the watch shows it.
 const AGAIN: Duration = Duration::from_secs(5);
 
-type Requests = Shared<Cache<String, Arc<DownloadRequest>>>;
+type DownloadRequests = Shared<Cache<String, Arc<DownloadRequest>>>;
 
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
-    let requests = Requests::default();
+    let requests = DownloadRequests::default();
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
@@ -63,7 +63,7 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
-async fn work(lifecycle: &Lifecycle, requests: &Requests) {
+async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
     let mut changed = requests.changed();
     let mut under_way: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
     let mut in_hand = HashSet::new();

@@ -9,7 +9,7 @@ use berth_api::keys::{self, is_set};
 use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackupRequestSpec};
 use berth_api::velero::schedule::history_of;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
-use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
+use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::retention::{
     ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, judge, look_again, relabel,
 };
@@ -49,7 +49,7 @@ const AT_ONCE: usize = 8;
 const UNDER_WAY: usize = 100;
 
 /// What is kept of a Backup.
-struct Kept {
+struct ExpiringBackup {
     metadata: ObjectMeta,
     phase: &'static str,
     expiration: Option<Timestamp>,
@@ -57,7 +57,7 @@ struct Kept {
     location: String,
 }
 
-impl Kept {
+impl ExpiringBackup {
     /// The Schedule that it provably is of.
     fn schedule_uid(&self) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str)
@@ -86,7 +86,7 @@ pub async fn run(lifecycle: &Lifecycle) {
 async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let (client, namespace) = (&lifecycle.clients.call, lifecycle.namespace.as_str());
     let locations = list::<BackupStorageLocation>(client, namespace).await;
-    let locations: Vec<Known> = locations
+    let locations: Vec<Location> = locations
         .map_err(|error| anyhow!(chain(&error)))
         .context("failed to list the storage locations")?
         .items
@@ -131,7 +131,10 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
 }
 
 /// The limits of the Schedules that are there, by UID, if any Backup is of one.
-async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashMap<String, HistoryLimits>> {
+async fn histories(
+    lifecycle: &Lifecycle,
+    kept: &[ExpiringBackup],
+) -> anyhow::Result<HashMap<String, HistoryLimits>> {
     if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
         return Ok(HashMap::new());
     }
@@ -148,16 +151,16 @@ async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashM
 }
 
 /// What is kept of a DeleteBackupRequest.
-struct Asked {
+struct CachedDeletionRequest {
     backup: String,
     is_under_way: bool,
     /// A deletion that has failed is not asked for again at once.
     is_recent: bool,
 }
 
-fn asked(request: &DeleteBackupRequest, now: Timestamp) -> Asked {
+fn asked(request: &DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
     let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    Asked {
+    CachedDeletionRequest {
         backup: request.spec.backup_name.clone(),
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
@@ -165,13 +168,13 @@ fn asked(request: &DeleteBackupRequest, now: Timestamp) -> Asked {
     }
 }
 
-fn keep(backup: Backup) -> Kept {
+fn keep(backup: Backup) -> ExpiringBackup {
     let phase = backup.phase().as_str();
     let status = backup.status.unwrap_or_default();
     let time = status.completion_timestamp.or(status.start_timestamp);
     let created = backup.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let metadata = ObjectMeta { managed_fields: None, ..backup.metadata };
-    Kept {
+    ExpiringBackup {
         metadata,
         phase,
         expiration: status.expiration.map(|time| time.0),
@@ -181,8 +184,8 @@ fn keep(backup: Backup) -> Kept {
 }
 
 fn candidate<'a>(
-    backup: &'a Kept,
-    locations: &[Known],
+    backup: &'a ExpiringBackup,
+    locations: &[Location],
     asked_for: &HashSet<&str>,
     histories: &HashMap<String, HistoryLimits>,
 ) -> ExpiryCandidate<'a> {
@@ -221,7 +224,7 @@ fn candidate<'a>(
 /// Writes the label `velero.io/gc-failure`, or removes it.
 async fn label(
     lifecycle: &Lifecycle,
-    backup: &Kept,
+    backup: &ExpiringBackup,
     value: Option<&'static str>,
     verdict: RetentionDecision,
 ) {
@@ -261,7 +264,7 @@ async fn api_server_time(lifecycle: &Lifecycle) -> anyhow::Result<Timestamp> {
 }
 
 /// Creates a DeleteBackupRequest. `false`: the API server did not take it.
-async fn ask(lifecycle: &Lifecycle, backup: &Kept) -> bool {
+async fn ask(lifecycle: &Lifecycle, backup: &ExpiringBackup) -> bool {
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = backup.metadata.name.clone().unwrap_or_default();
     let uid = backup.metadata.uid.clone().unwrap_or_default();

@@ -113,13 +113,13 @@ fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
 
 /// Backups and storage locations, as the watches show them.
 #[derive(Default)]
-pub struct Known {
+pub struct KnownBackups {
     backups: Shared<Cache<String, KnownBackup>>,
     /// `None` before they are listed.
     locations: Shared<Option<BTreeMap<String, BackupStorageLocation>>>,
 }
 
-impl Known {
+impl KnownBackups {
     /// Follows both kinds for ever.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let weight = Cell::new(0);

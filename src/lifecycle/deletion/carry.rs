@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::calls::{CALL, told, written};
-use super::carrying::{Carrying, Found, VolumeData};
+use super::carrying::{Carrying, DeletionFindings, VolumeData};
 use super::others;
 use crate::events::What;
 use crate::patch::{digest, known_location};
@@ -42,7 +42,7 @@ const LENGTH: usize = 1000;
 
 /// Is there nothing left to do for the request?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum DeletionEnd {
     Yes,
     /// It waits for something.
     Not,
@@ -51,7 +51,7 @@ pub(super) enum Ended {
 }
 
 /// What a step of a deletion leads to.
-enum Progress {
+enum StepResult {
     Next,
     Ended,
     Later(String),
@@ -61,21 +61,21 @@ impl Carrying<'_> {
     /// Carries the request out, until it has ended or has failed for too long. `since`: when this
     /// process began with it. One that can only wait, or that fails for longer than [`TURN`], gives
     /// its place up meanwhile.
-    pub(super) async fn run(mut self, since: Instant) -> Ended {
+    pub(super) async fn run(mut self, since: Instant) -> DeletionEnd {
         let mut pauses = Pauses::default();
         let mut steps = 0;
         loop {
             let stepped = timeout(STEP, self.step()).await;
             let why = match stepped.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
-                Ok(Progress::Next) if steps < STEPS => {
+                Ok(StepResult::Next) if steps < STEPS => {
                     steps += 1;
                     pauses = Pauses::default();
                     continue;
                 }
-                Ok(Progress::Next) => "it takes more steps than a deletion can have".to_owned(),
-                Ok(Progress::Ended) => return Ended::Yes,
-                Ok(Progress::Later(_)) if since.elapsed() < PATIENCE => return Ended::Not,
-                Ok(Progress::Later(why)) => why,
+                Ok(StepResult::Next) => "it takes more steps than a deletion can have".to_owned(),
+                Ok(StepResult::Ended) => return DeletionEnd::Yes,
+                Ok(StepResult::Later(_)) if since.elapsed() < PATIENCE => return DeletionEnd::Not,
+                Ok(StepResult::Later(why)) => why,
                 Err(error) => {
                     let why = format!("{error:#}");
                     warn!(backup = self.backup_name(), error = %why, "a step of a deletion failed: trying again");
@@ -87,7 +87,7 @@ impl Carrying<'_> {
                 }
             };
             if since.elapsed() < PATIENCE {
-                return Ended::Failed;
+                return DeletionEnd::Failed;
             }
             let ended = match self.read().await {
                 Ok(Some(request)) => {
@@ -101,7 +101,7 @@ impl Carrying<'_> {
                 Ok(None) => true,
                 Err(_) => false,
             };
-            return if ended { Ended::Yes } else { Ended::Not };
+            return if ended { DeletionEnd::Yes } else { DeletionEnd::Not };
         }
     }
 
@@ -114,8 +114,8 @@ impl Carrying<'_> {
         Ok(found.filter(is_same))
     }
 
-    async fn step(&mut self) -> anyhow::Result<Progress> {
-        let Some(request) = self.read().await? else { return Ok(Progress::Ended) };
+    async fn step(&mut self) -> anyhow::Result<StepResult> {
+        let Some(request) = self.read().await? else { return Ok(StepResult::Ended) };
         let has_begun = request.phase() == Phase::InProgress;
         let name = request.spec.backup_name.clone();
         let backup = match name.as_str() {
@@ -132,7 +132,7 @@ impl Carrying<'_> {
         let wanted = wanted_location(&request, backup.as_ref());
         let location = self.location(&wanted).await?;
         let shown = location.as_ref().map_or(wanted.clone(), |location| location.name_any());
-        let mut found = Found {
+        let mut found = DeletionFindings {
             request,
             backup,
             location,
@@ -181,14 +181,14 @@ impl Carrying<'_> {
                     for other in &others {
                         self.remove_request(other).await?;
                     }
-                    return Ok(Progress::Next);
+                    return Ok(StepResult::Next);
                 }
                 step => return self.act(step, &found).await,
             }
         }
     }
 
-    async fn act(&mut self, step: DeletionStep, found: &Found) -> anyhow::Result<Progress> {
+    async fn act(&mut self, step: DeletionStep, found: &DeletionFindings) -> anyhow::Result<StepResult> {
         let request = &found.request;
         match step {
             DeletionStep::TakeOut | DeletionStep::RemoveBackup => {
@@ -199,7 +199,7 @@ impl Carrying<'_> {
                 if step == DeletionStep::TakeOut {
                     self.count_begun();
                     self.done(request, &backup.uid().unwrap_or_default(), "taken out of the queue").await?;
-                    return Ok(Progress::Ended);
+                    return Ok(StepResult::Ended);
                 }
             }
             DeletionStep::Begin => {
@@ -255,7 +255,7 @@ impl Carrying<'_> {
             DeletionStep::Done => {
                 let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
                 self.done(request, &uid, "deleted, with all that was stored of it").await?;
-                return Ok(Progress::Ended);
+                return Ok(StepResult::Ended);
             }
             DeletionStep::Forget => {
                 self.remove_request(request).await?;
@@ -264,20 +264,20 @@ impl Carrying<'_> {
                     request = request.name_any(),
                     "ended the deletion of a Backup that is gone: one of the same name has been created since"
                 );
-                return Ok(Progress::Ended);
+                return Ok(StepResult::Ended);
             }
-            DeletionStep::Wait(why) => return Ok(Progress::Later(why)),
+            DeletionStep::Wait(why) => return Ok(StepResult::Later(why)),
             DeletionStep::End(errors) => {
                 self.count_begun();
                 self.end(request, found.backup.as_ref(), errors).await?;
-                return Ok(Progress::Ended);
+                return Ok(StepResult::Ended);
             }
             DeletionStep::RemoveOthers
             | DeletionStep::LookAtFolder
             | DeletionStep::LookAtVolumes
             | DeletionStep::LookAtRestores => {}
         }
-        Ok(Progress::Next)
+        Ok(StepResult::Next)
     }
 
     fn count_begun(&mut self) {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::calls::{CALL, told};
-use super::carrying::{Carrying, Found};
+use super::carrying::{Carrying, DeletionFindings};
 use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
@@ -35,7 +35,7 @@ impl Carrying<'_> {
     /// `asked`: the UID that the request records, for the time after the Backup.
     pub(super) async fn look_at_folder(
         &mut self,
-        found: &mut Found,
+        found: &mut DeletionFindings,
         asked: Option<&str>,
     ) -> anyhow::Result<FolderOwner> {
         let location = found.location.as_ref().context("the location is gone")?;
@@ -75,7 +75,7 @@ impl Carrying<'_> {
     }
 
     /// Writes the claim of this deletion in place of what was looked at.
-    pub(super) async fn claim(&mut self, found: &Found) -> anyhow::Result<()> {
+    pub(super) async fn claim(&mut self, found: &DeletionFindings) -> anyhow::Result<()> {
         let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
             return Ok(());
         };
@@ -90,7 +90,7 @@ impl Carrying<'_> {
         claimed.map_err(|error| anyhow!(chain(&error))).context("failed to claim the folder")
     }
 
-    pub(super) async fn remove_files(&self, found: &Found) -> anyhow::Result<()> {
+    pub(super) async fn remove_files(&self, found: &DeletionFindings) -> anyhow::Result<()> {
         let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
         let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
             return Ok(());

@@ -15,7 +15,7 @@ use kube::api::Api;
 use serde_json::json;
 use tracing::{debug, info, warn};
 
-use super::take::{Allowance, Site, Taken};
+use super::take::{Allowance, FolderResult, SyncRoundContext};
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::client::{is_not_found, list_as};
 use crate::events::What;
@@ -32,7 +32,7 @@ const MOST_TOLD: usize = 20;
 
 /// What a round could not bring.
 #[derive(Default)]
-struct Left {
+struct RoundFailures {
     /// The store or the API server failed.
     failed: bool,
     /// The round has brought enough.
@@ -79,7 +79,7 @@ impl Sync<'_> {
         let after = lifecycle.known.standings(&name);
         let plan = past.memory.plan(&listing, &before, &after, Timestamp::now());
         self.tell_names(location, &plan, past);
-        let Left { mut failed, later } =
+        let RoundFailures { mut failed, later } =
             self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
         failed |= !self.remove(location, &stored, &plan.doubtful, past).await;
         self.repair(location, &stored, past).await;
@@ -138,9 +138,9 @@ impl Sync<'_> {
         folders: usize,
         past: &mut Past,
         last: Option<Timestamp>,
-    ) -> anyhow::Result<Left> {
+    ) -> anyhow::Result<RoundFailures> {
         if plan.read.is_empty() {
-            return Ok(Left::default());
+            return Ok(RoundFailures::default());
         }
         let name = location.name_any();
         let period = self.period(location).unwrap_or(SignedDuration::ZERO);
@@ -153,7 +153,7 @@ impl Sync<'_> {
         let mut standing = self.lifecycle.known.size(&name);
         standing.bytes = past.brought.values().fold(standing.bytes, |all, bytes| all.saturating_add(*bytes));
         let (files, allowance) = (files.as_ref(), Allowance::new(standing));
-        let site = Site { sync: self, location, stored, files, deleted: &deleted, allowance };
+        let site = SyncRoundContext { sync: self, location, stored, files, deleted: &deleted, allowance };
         let site = &site;
         let mut reads = futures::stream::iter(&plan.read)
             .map(|folder| async move { (folder, site.take(folder).await) })
@@ -162,7 +162,7 @@ impl Sync<'_> {
         let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
-                Taken::Created { ended, volumes } => {
+                FolderResult::Created { ended, volumes } => {
                     created += 1;
                     if volumes > 0 {
                         past.brought.insert(folder.clone(), volumes);
@@ -173,13 +173,13 @@ impl Sync<'_> {
                     info!(location = name, backup = folder, "created a Backup that the store has");
                     self.look_for_others(location, stored, folder, ended, last, past).await;
                 }
-                Taken::Skipped { why, tag, more } => {
+                FolderResult::Skipped { why, tag, more } => {
                     if past.memory.skip(folder, why, tag, period, Timestamp::now()) && !why.passes() {
                         told.push((why, more, folder.clone()));
                     }
                 }
                 // Somebody else has created it; the watch will show it.
-                Taken::Exists => {
+                FolderResult::Exists => {
                     past.memory.skip(
                         folder,
                         SyncSkipReason::Unfinished,
@@ -188,8 +188,8 @@ impl Sync<'_> {
                         Timestamp::now(),
                     );
                 }
-                Taken::Later => later += 1,
-                Taken::Failed(why) => {
+                FolderResult::Later => later += 1,
+                FolderResult::Failed(why) => {
                     failures += 1;
                     if failures == 1 {
                         warn!(
@@ -222,7 +222,7 @@ impl Sync<'_> {
         if created > 0 {
             info!(location = name, created, "created Backups that the store has");
         }
-        Ok(Left { failed: failures > 0, later: later > 0 })
+        Ok(RoundFailures { failed: failures > 0, later: later > 0 })
     }
 
     /// Names of the Backups whose deletion somebody has asked for: they are not brought back while

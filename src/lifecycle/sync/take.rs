@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::object::{Restored, backup};
-use super::volumes::Volumes;
+use super::volumes::StoredPodVolumeBackups;
 use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
 use crate::events::What;
@@ -40,7 +40,7 @@ const MOST_OTHERS: usize = 10;
 const REASON: usize = 300;
 
 /// What the reads of one round share.
-pub(super) struct Site<'r> {
+pub(super) struct SyncRoundContext<'r> {
     pub(super) sync: &'r Sync<'r>,
     pub(super) location: &'r BackupStorageLocation,
     pub(super) stored: &'r StoredBackups,
@@ -84,7 +84,7 @@ impl Allowance {
 }
 
 /// What became of a folder.
-pub(super) enum Taken {
+pub(super) enum FolderResult {
     Created {
         /// When the backup ended.
         ended: Option<Timestamp>,
@@ -103,12 +103,12 @@ pub(super) enum Taken {
     Failed(String),
 }
 
-impl Site<'_> {
-    pub(super) async fn take(&self, name: &str) -> Taken {
-        let skipped = |why, tag| Taken::Skipped { why, tag, more: String::new() };
+impl SyncRoundContext<'_> {
+    pub(super) async fn take(&self, name: &str) -> FolderResult {
+        let skipped = |why, tag| FolderResult::Skipped { why, tag, more: String::new() };
         match self.allowance.look() {
             BackupCapacity::Enough => {}
-            BackupCapacity::Later => return Taken::Later,
+            BackupCapacity::Later => return FolderResult::Later,
             BackupCapacity::None => return skipped(SyncSkipReason::NoRoom, Tag::new()),
         }
         if self.deleted.contains(name) {
@@ -121,7 +121,7 @@ impl Site<'_> {
             Ok(MetadataFile::Found { json, tag }) => (json, tag),
             Ok(MetadataFile::TooLarge(tag)) => return skipped(SyncSkipReason::TooLarge, tag),
             Ok(MetadataFile::Absent) => return skipped(SyncSkipReason::NoMetadata, Tag::new()),
-            Err(error) => return Taken::Failed(chain(&error)),
+            Err(error) => return FolderResult::Failed(chain(&error)),
         };
         let namespace = &self.sync.lifecycle.namespace;
         let restored = backup(name, &json, &self.location.name_any(), namespace, Timestamp::now());
@@ -133,23 +133,23 @@ impl Site<'_> {
         match self.stored.deletion(name, self.files).await {
             Ok(None) => {}
             Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
-            Err(error) => return Taken::Failed(chain(&error)),
+            Err(error) => return FolderResult::Failed(chain(&error)),
         }
         // Read before the Backup is created, because afterwards nobody would look at this folder again.
         let volumes = match self.stored.pod_volume_backups(name, self.files).await {
-            Ok(gzip) => Volumes::read(name, gzip.as_deref()),
-            Err(error) => return Taken::Failed(chain(&error)),
+            Ok(gzip) => StoredPodVolumeBackups::read(name, gzip.as_deref()),
+            Err(error) => return FolderResult::Failed(chain(&error)),
         };
         // The room is taken before the API server is asked, because others are read meanwhile.
         let bytes = json_size(&restored.object).saturating_add(volumes.bytes());
         match self.allowance.take(bytes) {
             BackupCapacity::Enough => {}
-            BackupCapacity::Later => return Taken::Later,
+            BackupCapacity::Later => return FolderResult::Later,
             BackupCapacity::None => return skipped(SyncSkipReason::NoRoom, Tag::new()),
         }
         match self.create(name, restored, volumes, &tag).await {
             Ok(taken) => taken,
-            Err(error) => Taken::Failed(chain(&*error)),
+            Err(error) => FolderResult::Failed(chain(&*error)),
         }
     }
 
@@ -157,9 +157,9 @@ impl Site<'_> {
         &self,
         name: &str,
         restored: Restored,
-        volumes: Volumes,
+        volumes: StoredPodVolumeBackups,
         tag: &str,
-    ) -> anyhow::Result<Taken> {
+    ) -> anyhow::Result<FolderResult> {
         let lifecycle = self.sync.lifecycle;
         let Restored { mut object, ended, owners } = restored;
         let owners = self.owners(owners).await?;
@@ -177,13 +177,13 @@ impl Site<'_> {
         let object: DynamicObject = serde_json::from_value(object)?;
         let created = match create(&api, &object).await {
             Answer::Written(created) => created,
-            Answer::Conflict(_) => return Ok(Taken::Exists),
+            Answer::Conflict(_) => return Ok(FolderResult::Exists),
             Answer::Gone(error) => return Err(error).context("there is no such namespace or kind"),
             Answer::Refused(error)
                 if is_unprocessable(&error) || is_too_large(&error) || is_forbidden(&error) =>
             {
                 let more: String = chain(&error).chars().take(REASON).collect();
-                return Ok(Taken::Skipped { why: SyncSkipReason::Refused, tag: tag.to_owned(), more });
+                return Ok(FolderResult::Skipped { why: SyncSkipReason::Refused, tag: tag.to_owned(), more });
             }
             Answer::Refused(error) => return Err(error).context("the API server refuses the Backup"),
             Answer::TimedOut => anyhow::bail!("the API server did not answer in time"),
@@ -196,7 +196,7 @@ impl Site<'_> {
                 debug!(backup = name, error = chain(&*error), "some PodVolumeBackups come in a later round");
             }
         }
-        Ok(Taken::Created { ended, volumes: volumes.bytes() })
+        Ok(FolderResult::Created { ended, volumes: volumes.bytes() })
     }
 
     /// The owners that exist here, too. Of another cluster's, the garbage collector would take the

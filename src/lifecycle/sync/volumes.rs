@@ -25,9 +25,9 @@ use crate::write::{Answer, Write, create, patch};
 const MOST_REPAIRED: usize = 50;
 
 /// The PodVolumeBackups that a store has of a backup.
-pub(super) struct Volumes(Vec<Value>);
+pub(super) struct StoredPodVolumeBackups(Vec<Value>);
 
-impl Volumes {
+impl StoredPodVolumeBackups {
     /// Of the file in gzip. One that cannot be read has none, because nobody could read it later.
     pub(super) fn read(backup: &str, gzip: Option<&[u8]>) -> Self {
         match gzip.map_or(Ok(Vec::new()), pod_volume_backups) {
@@ -58,7 +58,7 @@ impl Sync<'_> {
         &self,
         location: &BackupStorageLocation,
         backup: &Backup,
-        volumes: &Volumes,
+        volumes: &StoredPodVolumeBackups,
     ) -> anyhow::Result<()> {
         let (client, namespace) = (self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
         let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
@@ -134,7 +134,7 @@ impl Sync<'_> {
         let Some(backup) = api.get_opt(name).await? else { return Ok(()) };
         let gzip = stored.pod_volume_backups(name, None).await?;
         let gzip = gzip.context("their file is not in the store now")?;
-        self.create_volumes(location, &backup, &Volumes::read(name, Some(&gzip))).await
+        self.create_volumes(location, &backup, &StoredPodVolumeBackups::read(name, Some(&gzip))).await
     }
 }
 
