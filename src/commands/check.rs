@@ -8,7 +8,7 @@ use super::person::confirmed;
 use crate::args::{CheckArgs, Output};
 use crate::check::leftovers::{self, Leftover, REMOVED};
 use crate::check::{self, Finding, Outcome};
-use crate::cli::print::{self, Head, tell_server};
+use crate::cli::print::{self, ColumnHead, tell_server};
 use crate::client::persistent;
 use crate::install::Cluster;
 
@@ -82,11 +82,11 @@ fn list(all: &[Leftover], output: Output) -> anyhow::Result<()> {
 
 fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {
     let heads = [
-        Head::Always("KIND"),
-        Head::Always("NAMESPACE"),
-        Head::Always("NAME"),
-        Head::Always("BACKUP"),
-        Head::IfAny("OUTCOME"),
+        ColumnHead::Always("KIND"),
+        ColumnHead::Always("NAMESPACE"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("BACKUP"),
+        ColumnHead::IfAny("OUTCOME"),
     ];
     let row = |one: &Leftover| {
         vec![

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::queue::{configmap, lease};
 use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
-use crate::cli::print::{self, Head};
+use crate::cli::print::{self, ColumnHead};
 use crate::client::persistent;
 use crate::movers::node_cache::NodeCacheState;
 use crate::movers::{look, telling};
@@ -152,11 +152,11 @@ impl Report {
         }
         writeln!(out)?;
         let heads = [
-            Head::Always("STORAGECLASS"),
-            Head::Always("MOVER"),
-            Head::IfAny("OS"),
-            Head::Always("NODES"),
-            Head::Always("WHY"),
+            ColumnHead::Always("STORAGECLASS"),
+            ColumnHead::Always("MOVER"),
+            ColumnHead::IfAny("OS"),
+            ColumnHead::Always("NODES"),
+            ColumnHead::Always("WHY"),
         ];
         // With one operating system its name is left out.
         let is_mixed = self.coverage.iter().any(|row| row.os == Some(System::Windows.as_str()));

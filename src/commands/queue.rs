@@ -25,7 +25,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::args::{QueueArgs, QueueCommand, Which};
+use crate::args::{BackupSelectionArgs, QueueArgs, QueueCommand};
 use crate::client::{Clients, persistent};
 use crate::queue::seen::entry;
 use crate::text::chain;
@@ -107,7 +107,7 @@ impl Here {
         Ok(situation)
     }
 
-    async fn steer(&self, which: Which, wish: Wish) -> anyhow::Result<()> {
+    async fn steer(&self, which: BackupSelectionArgs, wish: Wish) -> anyhow::Result<()> {
         if let (Some(location), Wish::Hold | Wish::Release) = (&which.location, wish) {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             annotate(&api, location, wish.key(), &wish.value(0, Timestamp::now())).await?;

@@ -19,7 +19,7 @@ use crate::backup::archive::{self, ArchiveItem, Batch};
 use crate::backup::ledger::ObjectLedger;
 use crate::backup::messages::{ArchivePart, UploadProgress};
 use crate::backup::upload::ArchiveUpload;
-use crate::cli::archive::{Next, object, visit, visit_piece};
+use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
 use crate::storage::MultipartTarget;
 
 fn names(names: &[&str]) -> Vec<String> {
@@ -324,7 +324,7 @@ fn streamed(archive: &[u8]) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     visit(MultiGzDecoder::new(archive), |stored, size, body| {
         all.insert(stored.to_string(), object(&stored, size, body)?);
-        Ok(Next::Go)
+        Ok(ArchiveControl::Go)
     })
     .unwrap();
     all
@@ -339,10 +339,10 @@ fn looked_up(archive: &[u8], index: &ArchiveIndex, wanted: &str) -> anyhow::Resu
         visit_piece(MultiGzDecoder::new(bytes), |stored, size, body| {
             has_type |= stored.resource == resource;
             if stored.to_string() != wanted {
-                return Ok(Next::Go);
+                return Ok(ArchiveControl::Go);
             }
             found = Some(object(&stored, size, body)?);
-            Ok(Next::Stop)
+            Ok(ArchiveControl::Stop)
         })?;
         assert!(has_type, "{wanted}");
         if found.is_some() {

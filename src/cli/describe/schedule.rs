@@ -13,13 +13,13 @@ use crate::cli::table::{schedule_phase, time};
 
 /// When it is due next.
 #[derive(Default)]
-pub struct Next {
+pub struct NextRuns {
     pub preview: Preview,
     /// Why nobody knows whom it meets.
     pub unknown: Option<String>,
 }
 
-impl Next {
+impl NextRuns {
     fn times(&self) -> Vec<String> {
         self.preview.times.iter().map(shown).collect()
     }
@@ -51,7 +51,7 @@ fn shown(at: &Timestamp) -> String {
 }
 
 /// The description.
-pub fn text(schedule: &Schedule, next: &Next, colour: bool) -> String {
+pub fn text(schedule: &Schedule, next: &NextRuns, colour: bool) -> String {
     let mut text = Text::default();
     let status = schedule.status.clone().unwrap_or_default();
     metadata(&mut text, &schedule.metadata);
@@ -92,7 +92,7 @@ pub fn text(schedule: &Schedule, next: &Next, colour: bool) -> String {
 }
 
 /// The description as a structure.
-pub fn json(schedule: &Schedule, next: &Next) -> Value {
+pub fn json(schedule: &Schedule, next: &NextRuns) -> Value {
     let status = schedule.status.clone().unwrap_or_default();
     let meets = next.preview.meets.iter().map(|met| {
         let at: Vec<String> = met.at.iter().map(shown).collect();

@@ -82,11 +82,11 @@ fn a_backup_that_waits_says_for_what_and_asks_for_nothing() {
         "metadata": {"name": "b", "namespace": "velero"}, "spec": {}, "status": {"phase": "Queued", "queuePosition": 9},
     }))
     .unwrap();
-    let standing = Standing {
+    let standing = QueueStanding {
         position: Some(2),
         waits_for: Some("a (running), which also takes web".to_owned()),
         blockers: vec!["a runs, and takes web too".to_owned()],
-        ..Standing::default()
+        ..QueueStanding::default()
     };
     let described = Described { standing: Some(standing), ..Described::default() };
     let text = backup(&waits, &described);
@@ -128,7 +128,7 @@ fn a_schedule_is_described_with_its_template() {
         at: at.to_vec(),
     };
     let meets = vec![met("a", &times), met("b", &times[1..])];
-    let mut next = Next { preview: Preview { times, meets, left_out: 3 }, unknown: None };
+    let mut next = NextRuns { preview: Preview { times, meets, left_out: 3 }, unknown: None };
     let text = schedule(&daily, &next, false);
     for wanted in [
         "Phase:  FailedValidation\n",

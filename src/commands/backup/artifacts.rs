@@ -16,9 +16,9 @@ use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
 use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
-use crate::cli::archive::{Next, object, visit, visit_piece};
-use crate::cli::compare::{Change, Digests};
-use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
+use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
+use crate::cli::compare::{Digests, ObjectDifference};
+use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
 use crate::cli::print;
 use crate::cli::wait::outcome;
 use crate::text::printable;
@@ -28,7 +28,7 @@ struct Source {
     url: String,
     fetcher: Fetcher,
     name: String,
-    artifact: Artifact,
+    artifact: DownloadArtifact,
     deadline: Instant,
 }
 
@@ -36,7 +36,7 @@ impl Source {
     async fn of(
         person: &Person,
         backup: &Backup,
-        artifact: Artifact,
+        artifact: DownloadArtifact,
         tls: &TlsArgs,
         deadline: Instant,
     ) -> anyhow::Result<Self> {
@@ -89,14 +89,15 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
     if args.output.as_deref() == Some(Path::new("-")) {
-        let source = Source::of(person, &backup, Artifact::Contents, &args.fetch.tls, deadline).await?;
+        let source =
+            Source::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline).await?;
         let mut out = std::io::stdout().lock();
         source.there(source.fetcher.raw(&source.url, deadline, |piece| out.write_all(piece)).await?)?;
         return Ok(());
     }
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}-data.tar.gz", args.name)));
     let mut target = Target::open(&path, args.force)?;
-    let source = Source::of(person, &backup, Artifact::Contents, &args.fetch.tls, deadline).await?;
+    let source = Source::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline).await?;
     let write = source.fetcher.raw(&source.url, deadline, |piece| target.file.write_all(piece));
     // What is not whole is removed when this ends, whichever way.
     let written = tokio::select! {
@@ -196,7 +197,7 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
         ),
     }
     let deadline = Instant::now() + args.fetch.timeout.0;
-    let source = Source::of(person, &backup, Artifact::Log, &args.fetch.tls, deadline).await?;
+    let source = Source::of(person, &backup, DownloadArtifact::Log, &args.fetch.tls, deadline).await?;
     source
         .read(|pieces| {
             let mut out = std::io::stdout().lock();
@@ -258,10 +259,10 @@ async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str
             visit_piece(pieces.unpacked()?, |stored, size, body| {
                 has_type |= stored.resource == resource;
                 if stored.to_string() != wanted {
-                    return Ok(Next::Go);
+                    return Ok(ArchiveControl::Go);
                 }
                 found = Some(object(&stored, size, body)?);
-                Ok(Next::Stop)
+                Ok(ArchiveControl::Stop)
             })?;
             ensure!(has_type, "the piece has no object of the type for which the index names it");
             Ok(found)
@@ -289,7 +290,8 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
     };
     let shape = if args.output == TextOutput::Json { Output::Json } else { Output::Yaml };
     let source = if let Some(wanted) = &args.object {
-        let (index, archive) = tokio::join!(source(Artifact::Index), source(Artifact::Contents));
+        let (index, archive) =
+            tokio::join!(source(DownloadArtifact::Index), source(DownloadArtifact::Contents));
         let archive = archive?;
         match looked_up(index, &archive, wanted).await {
             LookedUp::Found(found) => {
@@ -301,7 +303,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
             LookedUp::Unknown => archive,
         }
     } else {
-        source(Artifact::Contents).await?
+        source(DownloadArtifact::Contents).await?
     };
     let (wanted, grep) = (args.object.clone(), args.grep.clone());
     let is_found = source
@@ -314,7 +316,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                     Some(wanted) if *wanted == line => {
                         print::value(&mut out, &object(&stored, size, body)?, shape)?;
                         is_found = true;
-                        return Ok(Next::Stop);
+                        return Ok(ArchiveControl::Stop);
                     }
                     Some(_) => {}
                     None if grep.as_ref().is_none_or(|part| line.contains(part.as_str())) => {
@@ -322,7 +324,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                     }
                     None => {}
                 }
-                Ok(Next::Go)
+                Ok(ArchiveControl::Go)
             })?;
             out.flush()?;
             Ok(is_found)
@@ -339,10 +341,11 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     let (old, new) = (person.get::<Backup>(&args.old).await?, person.get::<Backup>(&args.new).await?);
     is_stored(&old)?;
     is_stored(&new)?;
-    let source =
-        async |backup: &Backup| Source::of(person, backup, Artifact::Contents, &args.tls, deadline).await;
+    let source = async |backup: &Backup| {
+        Source::of(person, backup, DownloadArtifact::Contents, &args.tls, deadline).await
+    };
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
-    let tell = |change: Change, stored: &crate::cli::archive::Stored| {
+    let tell = |change: ObjectDifference, stored: &crate::cli::archive::StoredObject| {
         let name = stored.to_string();
         writeln!(std::io::stdout().lock(), "{} {}", change.sign(), printable(&name))?;
         Ok(())

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::person::Person;
 use super::super::queue::read;
-use crate::cli::wait::{Outcome, ending, line, outcome};
+use crate::cli::wait::{WaitOutcome, ending, line, outcome};
 use crate::client::Clients;
 use crate::text::{chain, printable};
 
@@ -34,7 +34,7 @@ enum Seen {
 ///
 /// # Errors
 /// When the Backup cannot be watched.
-pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<Outcome> {
+pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<WaitOutcome> {
     let mut shown = Some(Shown::new());
     let (backup, outcome) = follow(person, made, &mut shown).await?;
     if let Some(shown) = shown {
@@ -48,7 +48,7 @@ async fn follow(
     person: &Person,
     made: &Backup,
     shown: &mut Option<Shown>,
-) -> anyhow::Result<(Option<Backup>, Outcome)> {
+) -> anyhow::Result<(Option<Backup>, WaitOutcome)> {
     let watching = Clients::new(person.target().source()).await?.watch;
     let api: Api<Backup> = Api::namespaced(watching, person.namespace());
     let config = watcher::Config::default().fields(&format!("metadata.name={}", made.name_any()));
@@ -88,10 +88,10 @@ async fn follow(
             _ = ticks.tick() => None,
         };
         match seen {
-            Some(Seen::Gone) => return Ok((None, Outcome::Deleted)),
+            Some(Seen::Gone) => return Ok((None, WaitOutcome::Deleted)),
             // Another one of that name.
             Some(Seen::There(backup)) if backup.metadata.uid != made.metadata.uid => {
-                return Ok((None, Outcome::Deleted));
+                return Ok((None, WaitOutcome::Deleted));
             }
             Some(Seen::There(backup)) => {
                 failures = 0;

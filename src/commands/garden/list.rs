@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::args::Output;
 use crate::args::garden::HubTarget;
-use crate::cli::print::{self, Head};
+use crate::cli::print::{self, ColumnHead};
 use crate::client::{Clients, is_not_found};
 
 /// Objects per page of a list request.
@@ -65,14 +65,14 @@ pub async fn buckets(args: HubTarget) -> anyhow::Result<()> {
     let found = all::<BackupBucket>(client).await?;
     let buckets: Vec<Bucket> = found.iter().map(bucket).collect();
     let heads = [
-        Head::Always("NAME"),
-        Head::Always("PROVIDER"),
-        Head::Always("REGION"),
-        Head::Always("ENTRIES"),
-        Head::Always("SEED"),
-        Head::Always("OPERATION"),
-        Head::Always("AGE"),
-        Head::IfAny("ERROR"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("PROVIDER"),
+        ColumnHead::Always("REGION"),
+        ColumnHead::Always("ENTRIES"),
+        ColumnHead::Always("SEED"),
+        ColumnHead::Always("OPERATION"),
+        ColumnHead::Always("AGE"),
+        ColumnHead::IfAny("ERROR"),
     ];
     show(args.output, "The hub has no buckets.", &buckets, &heads, |bucket, now| {
         let limit = bucket.limit.map_or_else(String::new, |limit| format!("/{limit}"));
@@ -94,16 +94,16 @@ pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
     let found = all::<BackupEntry>(client).await?;
     let entries: Vec<Entry> = found.iter().map(entry).collect();
     let heads = [
-        Head::Always("NAMESPACE"),
-        Head::Always("NAME"),
-        Head::Always("BUCKET"),
-        Head::Always("CLUSTER"),
-        Head::IfAny("BY"),
-        Head::Always("OPERATION"),
-        Head::Always("LOCATION"),
-        Head::IfAny("DATA UNTIL"),
-        Head::Always("AGE"),
-        Head::IfAny("ERROR"),
+        ColumnHead::Always("NAMESPACE"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("BUCKET"),
+        ColumnHead::Always("CLUSTER"),
+        ColumnHead::IfAny("BY"),
+        ColumnHead::Always("OPERATION"),
+        ColumnHead::Always("LOCATION"),
+        ColumnHead::IfAny("DATA UNTIL"),
+        ColumnHead::Always("AGE"),
+        ColumnHead::IfAny("ERROR"),
     ];
     show(args.output, "The hub has no entries.", &entries, &heads, |entry, now| {
         vec![
@@ -213,7 +213,7 @@ fn show<T: Serialize>(
     output: Output,
     nothing: &str,
     all: &[T],
-    heads: &[Head],
+    heads: &[ColumnHead],
     row: impl Fn(&T, Timestamp) -> Vec<String>,
 ) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

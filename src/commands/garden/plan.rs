@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::args::Output;
 use crate::args::garden::PlanArgs;
-use crate::cli::print::{self, Head};
+use crate::cli::print::{self, ColumnHead};
 use crate::text::printable;
 
 /// Stands for the UID of a profile that does not exist yet, which is a part of its buckets' names.
@@ -280,7 +280,7 @@ fn show(told: &Told, output: Output) -> anyhow::Result<()> {
     if output != Output::Table {
         return print::value(&mut out, told, output);
     }
-    let heads = ["BUCKET", "", "PROVIDER", "REGION", "ENTRIES", "SEED"].map(Head::Always);
+    let heads = ["BUCKET", "", "PROVIDER", "REGION", "ENTRIES", "SEED"].map(ColumnHead::Always);
     let rows: Vec<Vec<String>> = told
         .buckets
         .iter()
@@ -300,10 +300,10 @@ fn show(told: &Told, output: Output) -> anyhow::Result<()> {
     if !told.entries.is_empty() {
         println!();
         let heads = [
-            Head::Always("ENTRY"),
-            Head::Always("CLUSTER"),
-            Head::Always("BUCKET"),
-            Head::IfAny("WAITS FOR"),
+            ColumnHead::Always("ENTRY"),
+            ColumnHead::Always("CLUSTER"),
+            ColumnHead::Always("BUCKET"),
+            ColumnHead::IfAny("WAITS FOR"),
         ];
         let rows: Vec<Vec<String>> = told
             .entries

@@ -12,7 +12,7 @@ use super::operations::Operations;
 use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
 use super::{Here, operations};
 use crate::args::Output;
-use crate::cli::print::{self, Head, age};
+use crate::cli::print::{self, ColumnHead, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
 use crate::queue::seen::After;
@@ -135,14 +135,14 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
         })
         .collect();
     let heads = [
-        Head::Always("POSITION"),
-        Head::Always("NAME"),
-        Head::Always("PHASE"),
-        Head::IfAny("PRIORITY"),
-        Head::Always("SINCE"),
-        Head::IfAny("OPERATIONS"),
-        Head::IfAny("EXPECTED"),
-        Head::Always("WAITS FOR"),
+        ColumnHead::Always("POSITION"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("PHASE"),
+        ColumnHead::IfAny("PRIORITY"),
+        ColumnHead::Always("SINCE"),
+        ColumnHead::IfAny("OPERATIONS"),
+        ColumnHead::IfAny("EXPECTED"),
+        ColumnHead::Always("WAITS FOR"),
     ];
     Ok(print::table(out, &heads, &rows)?)
 }

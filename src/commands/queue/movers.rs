@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Here, situation};
 use crate::args::Output;
-use crate::cli::print::{self, Head, age};
+use crate::cli::print::{self, ColumnHead, age};
 use crate::client::is_forbidden;
 use crate::leader::absence;
 use crate::movers::ledger::GrantLedger;
@@ -175,8 +175,12 @@ impl Report {
                 line.waits_for.clone().unwrap_or_default(),
             ]
         };
-        let heads = ["PLACE", "KIND", "NAME", "PHASE"].map(Head::Always).into_iter();
-        let heads = heads.chain([Head::IfAny("NODE"), Head::Always("SINCE"), Head::IfAny("WAITS FOR")]);
+        let heads = ["PLACE", "KIND", "NAME", "PHASE"].map(ColumnHead::Always).into_iter();
+        let heads = heads.chain([
+            ColumnHead::IfAny("NODE"),
+            ColumnHead::Always("SINCE"),
+            ColumnHead::IfAny("WAITS FOR"),
+        ]);
         print::table(out, &heads.collect::<Vec<_>>(), &self.movers.iter().map(row).collect::<Vec<_>>())
     }
 }

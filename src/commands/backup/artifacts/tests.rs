@@ -146,8 +146,8 @@ async fn look(wanted: &str, index: Vec<u8>, archive: Vec<u8>, way: Way) -> (Look
         artifact,
         deadline: Instant::now() + Duration::from_secs(120),
     };
-    let archive = source("archive", Artifact::Contents);
-    let found = looked_up(Ok(source("index", Artifact::Index)), &archive, wanted).await;
+    let archive = source("archive", DownloadArtifact::Contents);
+    let found = looked_up(Ok(source("index", DownloadArtifact::Index)), &archive, wanted).await;
     let asked = store.asked.lock().clone();
     (found, asked, store.sent.load(Ordering::Relaxed))
 }
