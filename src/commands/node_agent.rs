@@ -41,7 +41,7 @@ async fn check(args: NodeAgentArgs) -> anyhow::Result<bool> {
     let mut fleet = look::agents(&client, namespace, given.as_deref()).await?;
     look::nodes(&client, &mut fleet).await?;
     look::classes(&client, &mut fleet).await?;
-    let report = Report::new(&fleet, &look::tolerations(&client, namespace).await?);
+    let report = NodeAgentReport::new(&fleet, &look::tolerations(&client, namespace).await?);
     let mut out = std::io::stdout().lock();
     match output {
         Output::Table => report.write(&mut out)?,
@@ -52,7 +52,7 @@ async fn check(args: NodeAgentArgs) -> anyhow::Result<bool> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct NodeAgentReport {
     /// Name of the node-agents' ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_map: Option<String>,
@@ -66,12 +66,12 @@ struct Report {
     outdated: Vec<String>,
     nodes: usize,
     with_agent: usize,
-    coverage: Vec<Row>,
+    coverage: Vec<CoverageRow>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct CoverageRow {
     /// `None`: all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_class: Option<String>,
@@ -87,7 +87,7 @@ struct Row {
     findings: Vec<String>,
 }
 
-impl Report {
+impl NodeAgentReport {
     fn new(fleet: &NodeCacheState, agent_tolerations: &[Toleration]) -> Self {
         let configuration = &fleet.configuration;
         let mut served: Vec<System> = System::ALL.into_iter().filter(|s| s.is_served(&fleet.nodes)).collect();
@@ -98,8 +98,8 @@ impl Report {
         let rows =
             classes.flat_map(|(name, class)| rows(fleet, agent_tolerations, name, class.binding, &served));
         let with_agent = with_agent(fleet);
-        let mut coverage: Vec<Row> = rows.collect();
-        coverage.push(Row {
+        let mut coverage: Vec<CoverageRow> = rows.collect();
+        coverage.push(CoverageRow {
             storage_class: None,
             mover: "pod volume",
             os: None,
@@ -123,8 +123,9 @@ impl Report {
 
     /// Does every class have a node for each kind of work, on any operating system?
     fn is_well(&self) -> bool {
-        let has_node = |row: &Row| {
-            let alike = |other: &&Row| (&other.storage_class, other.mover) == (&row.storage_class, row.mover);
+        let has_node = |row: &CoverageRow| {
+            let alike =
+                |other: &&CoverageRow| (&other.storage_class, other.mover) == (&row.storage_class, row.mover);
             self.coverage.iter().filter(alike).any(|row| !row.nodes.is_empty())
         };
         self.usable && self.coverage.iter().all(has_node)
@@ -160,7 +161,7 @@ impl Report {
         ];
         // With one operating system its name is left out.
         let is_mixed = self.coverage.iter().any(|row| row.os == Some(System::Windows.as_str()));
-        let row = |row: &Row| {
+        let row = |row: &CoverageRow| {
             vec![
                 row.storage_class.clone().unwrap_or_else(|| "(any)".to_owned()),
                 row.mover.to_owned(),
@@ -173,7 +174,7 @@ impl Report {
     }
 }
 
-impl Row {
+impl CoverageRow {
     fn explained(&self) -> String {
         let claim = self.claim_class.as_ref();
         let claim = claim.map(|class| format!("its claim is of StorageClass {class} (backupPVC)"));
@@ -190,7 +191,7 @@ fn rows(
     class: &str,
     binding: VolumeBindingMode,
     systems: &[System],
-) -> Vec<Row> {
+) -> Vec<CoverageRow> {
     let config = &fleet.configuration.config;
     let cluster = CoverageInput {
         rules: &config.load_affinity,
@@ -216,7 +217,7 @@ fn rows(
     works
         .map(|((mover, operation, claim_class), system)| {
             let Coverage { nodes, reason, findings } = cover(operation, system, &cluster);
-            Row {
+            CoverageRow {
                 storage_class: Some(class.to_owned()),
                 mover,
                 os: Some(system.as_str()),
@@ -283,7 +284,7 @@ mod tests {
         fleet
     }
 
-    fn printed(report: &Report) -> String {
+    fn printed(report: &NodeAgentReport) -> String {
         let mut out = Vec::new();
         assert!(report.write(&mut out).is_ok());
         String::from_utf8_lossy(&out).into_owned()
@@ -300,7 +301,7 @@ mod tests {
             "backupPVC": {"fast": {"storageClass": "slow"}},
         });
         let mut fleet = fleet(&[("a", "one"), ("b", "two"), ("c", "three"), ("d", "two")], &config);
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         let expected = "\
 ConfigMap agents; node-agents are ready on 4 of 4 nodes
 
@@ -318,12 +319,12 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         let labels = [("kubernetes.io/os".to_owned(), "windows".to_owned())].into();
         fleet.nodes.put(Node { name: "w".to_owned(), labels, taints: Vec::new() });
         fleet.nodes.put_agent("w", true);
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         let table = squeezed(&printed(&report));
         assert!(table.contains("fast restore windows NONE any of the 2 rules"), "{table}");
         assert!(report.is_well(), "{table}");
         fleet.nodes.put_agent("c", false);
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         assert!(!report.is_well());
         let table = printed(&report);
         assert!(table.contains("no node-agent runs on a node that matches: c"), "{table}");
@@ -333,7 +334,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
     fn faults_of_the_configuration_come_first() {
         let odd =
             fleet(&[("a", "one")], &json!({"prepareQueueLength": 2, "loadAffinity": [rule("gone", "one")]}));
-        let report = Report::new(&odd, &[]);
+        let report = NodeAgentReport::new(&odd, &[]);
         let table = printed(&report);
         for line in [
             "warning  data[config.json].prepareQueueLength: does not belong here",
@@ -343,7 +344,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         }
         assert!(report.is_well(), "Velero reads it");
         let broken = fleet(&[("a", "one")], &json!([]));
-        let report = Report::new(&broken, &[]);
+        let report = NodeAgentReport::new(&broken, &[]);
         let table = printed(&report);
         assert!(table.contains("FAULT    data[config.json]") && !report.is_well(), "{table}");
     }
@@ -358,7 +359,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
                 NodeAgentPod { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
             fleet.agents.insert(pod.to_owned(), agent);
         }
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         assert_eq!(report.outdated, ["on-old"]);
         assert!(printed(&report).contains("began before its last change: on-old"));
     }

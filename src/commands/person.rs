@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::queue::Here;
+use super::queue::NamespacedClient;
 use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
 use crate::args::listed::ListOutput;
 use crate::args::value::selector_text;
@@ -69,8 +69,8 @@ impl Person {
         Ok(self.client.get_or_init(|| client).clone())
     }
 
-    pub async fn here(&self) -> anyhow::Result<Here> {
-        Ok(Here { client: self.client().await?, namespace: self.target.namespace.clone() })
+    pub async fn here(&self) -> anyhow::Result<NamespacedClient> {
+        Ok(NamespacedClient { client: self.client().await?, namespace: self.target.namespace.clone() })
     }
 
     pub async fn api<K>(&self) -> anyhow::Result<Api<K>>

@@ -72,9 +72,9 @@ struct Caches {
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
-struct Shared(Arc<Caches>);
+struct WebhookCaches(Arc<Caches>);
 
-impl MoverListers for Shared {
+impl MoverListers for WebhookCaches {
     fn place(
         &self,
         mover: &MoverRef<'_>,
@@ -113,7 +113,7 @@ impl MoverListers for Shared {
     }
 }
 
-impl GardenListers for Shared {
+impl GardenListers for WebhookCaches {
     fn garden(&self) -> Option<Arc<garden::GardenView>> {
         self.0.garden.view()
     }
@@ -127,7 +127,7 @@ impl GardenListers for Shared {
     }
 }
 
-impl Listers for Shared {
+impl Listers for WebhookCaches {
     fn ready(&self) -> bool {
         let knows =
             self.0.placing.fleet.is_synced() && self.0.ledger.is_known() && self.0.garden.view().is_some();
@@ -232,7 +232,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         started: Instant::now(),
         pulse: health::Pulse::default(),
     });
-    let shared = Shared(Arc::clone(&caches));
+    let shared = WebhookCaches(Arc::clone(&caches));
     let executor = match common.executor {
         Executor::Berth => "berth-controller",
         Executor::Velero => "velero",

@@ -24,7 +24,7 @@ use crate::cli::wait::outcome;
 use crate::text::printable;
 
 /// An artifact of one Backup that is about to be fetched.
-struct Source {
+struct ArtifactSource {
     url: String,
     fetcher: Fetcher,
     name: String,
@@ -32,7 +32,7 @@ struct Source {
     deadline: Instant,
 }
 
-impl Source {
+impl ArtifactSource {
     async fn of(
         person: &Person,
         backup: &Backup,
@@ -90,14 +90,16 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
     is_stored(&backup)?;
     if args.output.as_deref() == Some(Path::new("-")) {
         let source =
-            Source::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline).await?;
+            ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline)
+                .await?;
         let mut out = std::io::stdout().lock();
         source.there(source.fetcher.raw(&source.url, deadline, |piece| out.write_all(piece)).await?)?;
         return Ok(());
     }
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}-data.tar.gz", args.name)));
-    let mut target = Target::open(&path, args.force)?;
-    let source = Source::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline).await?;
+    let mut target = OutputFile::open(&path, args.force)?;
+    let source =
+        ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline).await?;
     let write = source.fetcher.raw(&source.url, deadline, |piece| target.file.write_all(piece));
     // What is not whole is removed when this ends, whichever way.
     let written = tokio::select! {
@@ -110,7 +112,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
 }
 
 /// A file that is being written. It is removed unless it is kept.
-struct Target {
+struct OutputFile {
     file: File,
     /// Where it is written.
     at: PathBuf,
@@ -119,7 +121,7 @@ struct Target {
     is_kept: bool,
 }
 
-impl Target {
+impl OutputFile {
     fn open(path: &Path, force: bool) -> anyhow::Result<Self> {
         let new = |at: &Path| OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
         match new(path) {
@@ -153,7 +155,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for OutputFile {
     fn drop(&mut self) {
         if !self.is_kept {
             // It may be gone already.
@@ -197,7 +199,8 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
         ),
     }
     let deadline = Instant::now() + args.fetch.timeout.0;
-    let source = Source::of(person, &backup, DownloadArtifact::Log, &args.fetch.tls, deadline).await?;
+    let source =
+        ArtifactSource::of(person, &backup, DownloadArtifact::Log, &args.fetch.tls, deadline).await?;
     source
         .read(|pieces| {
             let mut out = std::io::stdout().lock();
@@ -231,7 +234,11 @@ enum LookedUp {
 /// archive, or was copied, is of another size; and whoever may write an index that lies could as well
 /// take the object out of the archive. The message says who denies the object, and what reads the
 /// archive.
-async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str) -> LookedUp {
+async fn looked_up(
+    index: anyhow::Result<ArtifactSource>,
+    archive: &ArtifactSource,
+    wanted: &str,
+) -> LookedUp {
     let Ok(index) = index else { return LookedUp::Unknown };
     let Some((resource, key)) = wanted.split_once('/') else {
         return LookedUp::Unknown;
@@ -280,7 +287,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
     let deadline = Instant::now() + args.timeout.0;
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
-    let source = async |artifact| Source::of(person, &backup, artifact, &args.tls, deadline).await;
+    let source = async |artifact| ArtifactSource::of(person, &backup, artifact, &args.tls, deadline).await;
     let missing = |wanted: &str, says: &str| {
         anyhow!(
             "Backup {} has no object {wanted}{says}: `berth backup contents {} --grep TEXT` lists what it has",
@@ -342,7 +349,7 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     is_stored(&old)?;
     is_stored(&new)?;
     let source = async |backup: &Backup| {
-        Source::of(person, backup, DownloadArtifact::Contents, &args.tls, deadline).await
+        ArtifactSource::of(person, backup, DownloadArtifact::Contents, &args.tls, deadline).await
     };
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
     let tell = |change: ObjectDifference, stored: &crate::cli::archive::StoredObject| {

@@ -21,7 +21,7 @@ const PAGE: u32 = 500;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Bucket {
+struct BucketRow {
     name: String,
     provider: String,
     region: String,
@@ -38,7 +38,7 @@ struct Bucket {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct EntryRow {
     namespace: String,
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ struct Entry {
 pub async fn buckets(args: HubTarget) -> anyhow::Result<()> {
     let client = Clients::new(args.kubeconfig.as_deref()).await?.call;
     let found = all::<BackupBucket>(client).await?;
-    let buckets: Vec<Bucket> = found.iter().map(bucket).collect();
+    let buckets: Vec<BucketRow> = found.iter().map(bucket).collect();
     let heads = [
         ColumnHead::Always("NAME"),
         ColumnHead::Always("PROVIDER"),
@@ -92,7 +92,7 @@ pub async fn buckets(args: HubTarget) -> anyhow::Result<()> {
 pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
     let client = Clients::new(args.kubeconfig.as_deref()).await?.call;
     let found = all::<BackupEntry>(client).await?;
-    let entries: Vec<Entry> = found.iter().map(entry).collect();
+    let entries: Vec<EntryRow> = found.iter().map(entry).collect();
     let heads = [
         ColumnHead::Always("NAMESPACE"),
         ColumnHead::Always("NAME"),
@@ -124,9 +124,9 @@ pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
     })
 }
 
-fn bucket(found: &BackupBucket) -> Bucket {
+fn bucket(found: &BackupBucket) -> BucketRow {
     let status = found.status.clone().unwrap_or_default();
-    Bucket {
+    BucketRow {
         name: found.name_any(),
         provider: found.spec.provider.clone(),
         region: found.spec.region.clone(),
@@ -139,10 +139,10 @@ fn bucket(found: &BackupBucket) -> Bucket {
     }
 }
 
-fn entry(found: &BackupEntry) -> Entry {
+fn entry(found: &BackupEntry) -> EntryRow {
     let status = found.status.clone().unwrap_or_default();
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
-    Entry {
+    EntryRow {
         namespace: found.namespace().unwrap_or_default(),
         name: found.name_any(),
         bucket: found.spec.bucket_name.clone(),

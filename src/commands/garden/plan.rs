@@ -28,7 +28,7 @@ use crate::text::printable;
 const NO_UID: &str = "xxxxx";
 
 #[derive(Default)]
-struct Objects {
+struct PlannedObjects {
     profiles: Vec<CloudProfile>,
     seeds: Vec<Seed>,
     buckets: Vec<BackupBucket>,
@@ -37,7 +37,7 @@ struct Objects {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct HubPlanOutput {
     buckets: Vec<BucketLine>,
     entries: Vec<EntryLine>,
     warnings: Vec<String>,
@@ -83,8 +83,8 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     show(&told, args.output)
 }
 
-fn read(files: &[std::path::PathBuf]) -> anyhow::Result<Objects> {
-    let mut objects = Objects::default();
+fn read(files: &[std::path::PathBuf]) -> anyhow::Result<PlannedObjects> {
+    let mut objects = PlannedObjects::default();
     for file in files {
         let text = text(file).with_context(|| format!("-f {}", file.display()))?;
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
@@ -112,7 +112,7 @@ fn text(file: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-impl Objects {
+impl PlannedObjects {
     /// Other kinds are skipped, because files may have Secrets and Namespaces, too.
     fn take(&mut self, object: Value) -> anyhow::Result<()> {
         let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -244,7 +244,7 @@ fn parse<K: Resource<DynamicType = ()> + for<'d> Deserialize<'d>>(object: Value)
     serde_json::from_value(object).with_context(|| format!("{} {name}", K::kind(&())))
 }
 
-fn tell(seen: &Outlook, mut warnings: Vec<String>) -> Told {
+fn tell(seen: &Outlook, mut warnings: Vec<String>) -> HubPlanOutput {
     let buckets: Vec<BucketLine> = seen
         .view
         .buckets
@@ -272,10 +272,10 @@ fn tell(seen: &Outlook, mut warnings: Vec<String>) -> Told {
             "{NO_UID} stands for the first five characters of the CloudProfile's UID, which it gets when it is created"
         ));
     }
-    Told { entries: entries.collect(), buckets, warnings }
+    HubPlanOutput { entries: entries.collect(), buckets, warnings }
 }
 
-fn show(told: &Told, output: Output) -> anyhow::Result<()> {
+fn show(told: &HubPlanOutput, output: Output) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if output != Output::Table {
         return print::value(&mut out, told, output);

@@ -8,7 +8,7 @@ use berth_core::mover::grant::{GrantPlan, GrantView, Mover, MoverPhase, MoverWai
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Here, situation};
+use super::{NamespacedClient, situation};
 use crate::args::Output;
 use crate::cli::print::{self, ColumnHead, age};
 use crate::client::is_forbidden;
@@ -18,7 +18,7 @@ use crate::movers::look;
 use crate::movers::node_cache::NodeCacheState;
 use crate::text::printable;
 
-pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
+pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Result<()> {
     let (client, namespace) = (&here.client, here.namespace.as_str());
     let lease = situation::lease(client, namespace).await;
     let configmap = lease.as_ref().and_then(situation::configmap);
@@ -47,7 +47,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
         ..GrantView::default()
     };
     notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
-    let report = Report::new(&fleet, &view, &hidden, notes, now);
+    let report = MoversReport::new(&fleet, &view, &hidden, notes, now);
     let mut out = std::io::stdout().lock();
     match output {
         Output::Table => Ok(report.write(&mut out, now)?),
@@ -80,7 +80,7 @@ fn told(fleet: &NodeCacheState, view: &GrantView, absence: Option<String>) -> Ve
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct MoversReport {
     /// The node-agents' ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_map: Option<String>,
@@ -92,12 +92,12 @@ struct Report {
     waiting: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
-    movers: Vec<Line>,
+    movers: Vec<MoverRow>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line {
+struct MoverRow {
     kind: &'static str,
     name: String,
     phase: &'static str,
@@ -115,7 +115,7 @@ struct Line {
     since: Timestamp,
 }
 
-impl Report {
+impl MoversReport {
     fn new(
         fleet: &NodeCacheState,
         view: &GrantView,
@@ -131,7 +131,7 @@ impl Report {
         waiting.extend(plan.grant.iter().map(|i| (*i, (None, MoverWaitReason::Next))));
         waiting.extend(plan.waiting.into_iter().map(|one| (one.mover, (Some(one.place), one.reason))));
         let lines = movers.into_iter().map(|(i, mover)| line(view, mover, waiting.remove(&i), hidden));
-        let movers: Vec<Line> = lines.collect();
+        let movers: Vec<MoverRow> = lines.collect();
         Self {
             config_map: fleet.configuration.name.clone(),
             limit: view.limits.limit,
@@ -158,13 +158,13 @@ impl Report {
         if self.movers.is_empty() {
             return writeln!(out, "No data mover waits and none runs.");
         }
-        let place = |line: &Line| match line.place {
+        let place = |line: &MoverRow| match line.place {
             _ if line.granted => "granted".to_owned(),
             Some(place) => place.to_string(),
             None if line.reason.is_some() => "next".to_owned(),
             None => String::new(),
         };
-        let row = |line: &Line| {
+        let row = |line: &MoverRow| {
             vec![
                 place(line),
                 line.kind.to_owned(),
@@ -191,7 +191,7 @@ fn line(
     mover: &Mover,
     waiting: Option<(Option<usize>, MoverWaitReason)>,
     hidden: &HashSet<String>,
-) -> Line {
+) -> MoverRow {
     let granted = view.holds_place(mover);
     let (place, reason) = match waiting.filter(|_| !granted) {
         Some((place, reason)) => (place, Some(reason)),
@@ -207,7 +207,7 @@ fn line(
         None if is_new && mover.canceled => Some("its end: it is canceled".to_owned()),
         None => None,
     };
-    Line {
+    MoverRow {
         kind: mover.kind.as_str(),
         name: mover.name.clone(),
         phase: mover.phase.as_str(),
@@ -266,7 +266,7 @@ mod tests {
     fn printed(fleet: &NodeCacheState, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
         let hidden = hidden.iter().map(|uid| (*uid).to_owned()).collect();
         let mut out = Vec::new();
-        let written = Report::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
+        let written = MoversReport::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
         assert!(written.is_ok());
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -309,7 +309,7 @@ granted  DataUpload        granted   New               60s
     #[test]
     fn without_a_limit_nobody_waits_and_what_is_free_goes_next() {
         let free = view(vec![mover(MoverKind::DataUpload, "up", 1)], Some(1), &[]);
-        let lines = Report::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
+        let lines = MoversReport::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
         let [line] = lines.as_slice() else { unreachable!("{}", lines.len()) };
         assert_eq!((line.granted, line.place, line.reason), (false, None, Some("Next")));
         let unlimited =
@@ -338,7 +338,8 @@ granted  DataUpload        granted   New               60s
         let mut broken = fleet();
         broken.configuration.unusable = true;
         let waiting = view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]);
-        let report = Report::new(&broken, &waiting, &HashSet::new(), told(&broken, &waiting, None), NOW);
+        let report =
+            MoversReport::new(&broken, &waiting, &HashSet::new(), told(&broken, &waiting, None), NOW);
         assert_eq!((report.notes.len(), report.waiting), (1, 0));
     }
 }

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::Here;
+use super::NamespacedClient;
 use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
 use crate::queue::seen::After;
@@ -52,7 +52,7 @@ impl fmt::Display for Operations {
 }
 
 impl Operations {
-    fn of(after: &After, seen: &Seen) -> Self {
+    fn of(after: &After, seen: &UploadTotals) -> Self {
         let counts = OperationCounts::of(seen.standings.iter().copied(), after.operations.attempted);
         let is_known = |bytes: u64| (seen.total > 0).then_some(bytes);
         Self { bytes_done: is_known(seen.done), bytes_total: is_known(seen.total), ..Self::from(counts) }
@@ -61,13 +61,13 @@ impl Operations {
 
 /// What is kept of the DataUploads of one Backup while they are read.
 #[derive(Default)]
-struct Seen {
+struct UploadTotals {
     standings: Vec<OperationProgress>,
     done: u64,
     total: u64,
 }
 
-impl Seen {
+impl UploadTotals {
     fn note(&mut self, upload: &DataUploadObject, after: &After, now: Timestamp) {
         let (done, total) = upload.progress();
         self.standings.push(upload.standing(after.limit, now));
@@ -76,9 +76,9 @@ impl Seen {
 }
 
 /// By UID of the Backup. Those that cannot be read are left out, and their status says what it says.
-pub async fn read(here: &Here, after: &[After], now: Timestamp) -> HashMap<String, Operations> {
+pub async fn read(here: &NamespacedClient, after: &[After], now: Timestamp) -> HashMap<String, Operations> {
     let one = |after: After| async move {
-        let mut seen = Seen::default();
+        let mut seen = UploadTotals::default();
         let note = |upload: DataUploadObject| seen.note(&upload, &after, now);
         let read = each_of_backup(&here.client, &here.namespace, &after.uid, note).await;
         (after.uid.clone(), read.map(|()| Operations::of(&after, &seen)))
@@ -145,7 +145,7 @@ mod tests {
         ] {
             let uploads: Vec<DataUploadObject> =
                 uploads.into_iter().map(|(name, status)| upload(name, status)).collect();
-            let mut seen = Seen::default();
+            let mut seen = UploadTotals::default();
             uploads.iter().for_each(|upload| seen.note(upload, &after, now));
             assert_eq!(Operations::of(&after, &seen).to_string(), told);
         }

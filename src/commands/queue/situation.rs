@@ -19,7 +19,7 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 
-use super::Here;
+use super::NamespacedClient;
 use super::operations::Operations;
 use crate::cli::plan::Like;
 use crate::client::list;
@@ -46,7 +46,7 @@ pub struct Leader {
 }
 
 /// The state at one moment.
-pub struct Situation {
+pub struct QueueSituation {
     pub view: QueueView,
     pub plan: Plan,
     /// Started Backups that are skipped since, because not even InProgress could be written. They
@@ -65,7 +65,7 @@ pub struct Situation {
 /// One row of the list.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct QueueRow {
     pub name: String,
     pub phase: &'static str,
     /// Exact position, computed now; the object's own may lag behind.
@@ -79,9 +79,9 @@ pub struct Line {
     pub reason: Option<&'static str>,
     pub since: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_start: Option<When>,
+    pub expected_start: Option<ExpectedTimes>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_end: Option<When>,
+    pub expected_end: Option<ExpectedTimes>,
     /// Once all objects are stored: what has become of what still goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operations: Option<Operations>,
@@ -89,13 +89,13 @@ pub struct Line {
 
 /// Expected times, from recent runs of similar Backups.
 #[derive(Clone, Copy, Serialize)]
-pub struct When {
+pub struct ExpectedTimes {
     pub earliest: Timestamp,
     pub likely: Timestamp,
     pub latest: Timestamp,
 }
 
-impl From<Band<Timestamp>> for When {
+impl From<Band<Timestamp>> for ExpectedTimes {
     fn from(band: Band<Timestamp>) -> Self {
         Self { earliest: band.earliest, likely: band.likely, latest: band.latest }
     }
@@ -127,12 +127,15 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     Leader { settings, velero_runs, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()), unwritable }
 }
 
-pub async fn read(here: &Here) -> anyhow::Result<Situation> {
+pub async fn read(here: &NamespacedClient) -> anyhow::Result<QueueSituation> {
     read_with(here, None).await.map(|(situation, _)| situation)
 }
 
 /// The state as if another Backup had just been created, and the last one like it.
-pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result<(Situation, Option<Like>)> {
+pub async fn read_with(
+    here: &NamespacedClient,
+    newcomer: Option<&Backup>,
+) -> anyhow::Result<(QueueSituation, Option<Like>)> {
     let leader = leader(&here.client, &here.namespace).await;
     let mut backups =
         list::<Backup>(&here.client, &here.namespace).await.context("failed to list the Backups")?;
@@ -151,7 +154,7 @@ pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result
     let store = BackupCache::new(leader.settings.clone());
     store.observe(WatchEvent::Replaced(backups.items));
     store.observe_location(WatchEvent::Replaced(locations.items));
-    Ok((Situation::new(&store, &leader, Timestamp::now()), like))
+    Ok((QueueSituation::new(&store, &leader, Timestamp::now()), like))
 }
 
 /// Of the same Schedule, or else of the same namespaces, as the queue's own estimate goes by.
@@ -168,7 +171,7 @@ fn last_like(newcomer: &Backup, backups: &[Backup], order: &QueueOrder) -> Optio
     Some(Like { name: backup.name_any(), seconds: run.took.as_secs(), items })
 }
 
-impl Situation {
+impl QueueSituation {
     pub fn new(store: &BackupCache, leader: &Leader, now: Timestamp) -> Self {
         let mut view = store.view(leader.stopped.clone(), now);
         view.unwritable.clone_from(&leader.unwritable);
@@ -224,7 +227,7 @@ impl Situation {
     }
 
     /// Running Backups, those whose objects are stored, next and waiting ones, in order.
-    pub fn lines(&self) -> Vec<Line> {
+    pub fn lines(&self) -> Vec<QueueRow> {
         let running = self.running().into_iter().map(|i| self.line(i, None, None));
         let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&QueueReason::Next)));
         let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
@@ -238,14 +241,14 @@ impl Situation {
         self.view.backups.get(index).unwrap_or(&NONE)
     }
 
-    fn line(&self, index: usize, position: Option<u32>, reason: Option<&QueueReason>) -> Line {
+    fn line(&self, index: usize, position: Option<u32>, reason: Option<&QueueReason>) -> QueueRow {
         line(self.entry(index), position, reason, self.expected.get(&index))
     }
 
-    fn line_after(&self, after: &After) -> Line {
+    fn line_after(&self, after: &After) -> QueueRow {
         let waits = Stage::of(after.phase.as_str()) == Some(Stage::Waiting);
         let known = self.operations.get(&after.uid).copied();
-        Line {
+        QueueRow {
             name: after.name.clone(),
             phase: after.phase.as_str(),
             position: None,
@@ -310,8 +313,8 @@ fn line(
     position: Option<u32>,
     reason: Option<&QueueReason>,
     expected: Option<&Expectation>,
-) -> Line {
-    Line {
+) -> QueueRow {
+    QueueRow {
         name: entry.name.clone(),
         phase: match entry.phase {
             QueuePhase::New => "New",
@@ -324,8 +327,8 @@ fn line(
         waits_for: reason.map(ToString::to_string),
         reason: reason.map(QueueReason::word),
         since: entry.enqueued_at.unwrap_or(entry.created_at),
-        expected_start: expected.and_then(|e| e.start).map(When::from),
-        expected_end: expected.and_then(|e| e.end).map(When::from),
+        expected_start: expected.and_then(|e| e.start).map(ExpectedTimes::from),
+        expected_end: expected.and_then(|e| e.end).map(ExpectedTimes::from),
         operations: None,
     }
 }
@@ -335,7 +338,7 @@ fn line(
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     #[serde(flatten)]
-    pub line: Line,
+    pub line: QueueRow,
     /// Each of them must end first.
     pub blockers: Vec<Blocker>,
     pub running: usize,
@@ -352,5 +355,5 @@ pub struct Blocker {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_end: Option<When>,
+    pub expected_end: Option<ExpectedTimes>,
 }

@@ -139,7 +139,7 @@ async fn look(wanted: &str, index: Vec<u8>, archive: Vec<u8>, way: Way) -> (Look
             let _ = serving.answer(connection.unwrap());
         }
     });
-    let source = |name: &str, artifact| Source {
+    let source = |name: &str, artifact| ArtifactSource {
         url: format!("http://{address}/{name}"),
         fetcher: Fetcher::new(&[], false).unwrap(),
         name: "b".to_owned(),
