@@ -8,7 +8,7 @@ mod operation;
 use serde::Serialize;
 
 use crate::install::cluster::Presence;
-use crate::install::{Cluster, Found};
+use crate::install::{ClusterFindings, InstallCluster};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,7 +50,7 @@ impl Finding {
 ///
 /// # Errors
 /// When the API server does not answer, or refuses the most basic reads.
-pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
+pub async fn all(cluster: &InstallCluster) -> anyhow::Result<Vec<Finding>> {
     let found = cluster.look().await?;
     let mut findings = vec![installation::api_server(&found)];
     findings.push(installation::definition(&found, &cluster.namespace));
@@ -69,7 +69,7 @@ pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
 }
 
 /// Do the webhook configurations call another berth?
-fn stranger(found: &Found, namespace: &str) -> Option<Finding> {
+fn stranger(found: &ClusterFindings, namespace: &str) -> Option<Finding> {
     let other = found.called.as_ref().filter(|other| *other != namespace)?;
     Some(Finding::fault(
         "other berths",

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Finding;
 use super::operation::server_time;
 use crate::client::is_not_found;
-use crate::install::Cluster;
+use crate::install::InstallCluster;
 use crate::pace::counted;
 use crate::patch::digest;
 use crate::text::{chain, few};
@@ -114,7 +114,7 @@ impl Left {
 }
 
 /// Told by `berth check`.
-pub(super) async fn find(cluster: &Cluster) -> Finding {
+pub(super) async fn find(cluster: &InstallCluster) -> Finding {
     let left = match look(cluster).await {
         Ok(left) => left,
         Err(error) => {
@@ -149,8 +149,8 @@ pub(super) async fn find(cluster: &Cluster) -> Finding {
 ///
 /// # Errors
 /// When something cannot be listed.
-pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
-    let Cluster { client, namespace } = cluster;
+pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Left> {
+    let InstallCluster { client, namespace } = cluster;
     let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), Absent::Fault).await?;
     let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), Absent::Empty).await?;
     let snapshots = list(&snapshots(client, None), Absent::Empty).await?;
@@ -197,7 +197,7 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
 ///
 /// # Errors
 /// When they cannot be listed, or not all of one was brought in time.
-pub async fn wait_synced(cluster: &Cluster, left: &Left) -> anyhow::Result<()> {
+pub async fn wait_synced(cluster: &InstallCluster, left: &Left) -> anyhow::Result<()> {
     let mut rounds = Rounds::after(left);
     let until = Instant::now() + PATIENCE;
     loop {
@@ -250,7 +250,7 @@ impl<'l> Rounds<'l> {
 }
 
 /// Removes what is left in `now` and was left in `before`, and says of each what became of it.
-pub async fn remove(cluster: &Cluster, before: &Left, now: Left) -> Vec<Leftover> {
+pub async fn remove(cluster: &InstallCluster, before: &Left, now: Left) -> Vec<Leftover> {
     let known: BTreeSet<&String> = before.to_remove().filter_map(|one| one.uid.as_ref()).collect();
     let mut all = Vec::new();
     for mut one in now.all {
@@ -292,7 +292,7 @@ impl Leftover {
     }
 
     /// Only this very object, as it was looked at.
-    async fn remove(&self, cluster: &Cluster) -> String {
+    async fn remove(&self, cluster: &InstallCluster) -> String {
         let namespace = Some(self.namespace.as_str());
         let api = match self.kind {
             SNAPSHOT => snapshots(&cluster.client, namespace),

@@ -10,7 +10,7 @@ use crate::check::leftovers::{self, Leftover, REMOVED};
 use crate::check::{self, Finding, Outcome};
 use crate::cli::print::{self, ColumnHead, tell_server};
 use crate::client::persistent;
-use crate::install::Cluster;
+use crate::install::InstallCluster;
 
 /// Exit code 0: no fault. 1: a fault, or something that could not be removed. 2: the check itself
 /// failed.
@@ -28,7 +28,7 @@ pub async fn run(args: CheckArgs) -> ExitCode {
 async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
     tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
-    let cluster = Cluster { client, namespace: args.target.namespace.clone() };
+    let cluster = InstallCluster { client, namespace: args.target.namespace.clone() };
     if args.clean {
         return clean(args, &cluster).await;
     }
@@ -41,7 +41,7 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
 }
 
 /// Removes what is left. `false`: not all of it could be removed.
-async fn clean(args: &CheckArgs, cluster: &Cluster) -> anyhow::Result<bool> {
+async fn clean(args: &CheckArgs, cluster: &InstallCluster) -> anyhow::Result<bool> {
     let before = leftovers::look(cluster).await?;
     let count = before.to_remove().count();
     for why in before.unknown().into_iter().chain(before.more()) {

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::Lifecycle;
 use crate::events::What;
-use crate::install::{Cluster, velero};
+use crate::install::{InstallCluster, velero};
 use crate::leader::Notes;
 use crate::pace::paced;
 use crate::settings::Controller;
@@ -93,7 +93,7 @@ impl Beside {
     /// Looks at Velero's Deployment for ever.
     pub async fn follow(&self, lifecycle: &Lifecycle) {
         let cluster =
-            Cluster { client: lifecycle.clients.call.clone(), namespace: lifecycle.namespace.clone() };
+            InstallCluster { client: lifecycle.clients.call.clone(), namespace: lifecycle.namespace.clone() };
         let mut told = None;
         loop {
             let why = match timeout(PATIENCE, cluster.velero()).await {
