@@ -33,7 +33,7 @@ pub use queue::{BackupSelectionArgs, QueueArgs, QueueCommand};
 pub use reviews::{ANYWHERE, ReviewArgs};
 pub use webhook::WebhookArgs;
 
-use crate::client::Source;
+use crate::client::KubeconfigSource;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -160,8 +160,8 @@ pub struct ClusterArgs {
 
 impl ClusterArgs {
     /// Where the API server is found.
-    pub fn source(&self) -> Source<'_> {
-        Source { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
+    pub fn source(&self) -> KubeconfigSource<'_> {
+        KubeconfigSource { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
     }
 }
 

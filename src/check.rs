@@ -12,7 +12,7 @@ use crate::install::{ClusterFindings, InstallCluster};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CheckOutcome {
     Ok,
     /// Backups run, but an admin should know this.
     Warning,
@@ -25,7 +25,7 @@ pub enum Outcome {
 pub struct Finding {
     /// Name of the check.
     pub check: &'static str,
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     pub message: String,
     /// The way out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,15 +34,15 @@ pub struct Finding {
 
 impl Finding {
     fn ok(check: &'static str, message: impl Into<String>) -> Self {
-        Self { check, outcome: Outcome::Ok, message: message.into(), fix: None }
+        Self { check, outcome: CheckOutcome::Ok, message: message.into(), fix: None }
     }
 
     fn warning(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, outcome: Outcome::Warning, message: message.into(), fix: Some(fix.into()) }
+        Self { check, outcome: CheckOutcome::Warning, message: message.into(), fix: Some(fix.into()) }
     }
 
     fn fault(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, outcome: Outcome::Fault, message: message.into(), fix: Some(fix.into()) }
+        Self { check, outcome: CheckOutcome::Fault, message: message.into(), fix: Some(fix.into()) }
     }
 }
 

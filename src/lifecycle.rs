@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::backup::metrics::BackupMetrics;
 use crate::client::Clients;
 use crate::events::Events;
-use crate::leader::Notes;
+use crate::leader::LeaseNotes;
 use crate::queue::BackupCache;
 use crate::settings::Controller;
 use crate::storage::Opener;
@@ -46,7 +46,7 @@ pub struct Lifecycle {
     pub metrics: BackupMetrics,
     pub schedule_metrics: ScheduleMetrics,
     pub schedule: berth_core::schedule::ScheduleSettings,
-    pub notes: Notes,
+    pub notes: LeaseNotes,
     /// Which controllers a Velero runs.
     pub beside: Beside,
     /// Backups and storage locations, as a watch shows them.

@@ -29,7 +29,7 @@ pub use waiting::Attended;
 use super::log::BackupLog;
 use super::related::key;
 use crate::text::chain;
-use crate::write::{Answer, Pauses, create};
+use crate::write::{Pauses, WriteResult, create};
 use uploads::{DataUploadObject, MovementSettings, api, name_of, object};
 
 /// Most movements of one backup. Each takes some hundred bytes of the checkpoint.
@@ -169,8 +169,8 @@ impl<'a> DataUploadCreator<'a> {
         loop {
             let name = name_of(&self.asked.backup, &self.asked.uid, &moved.claim_uid, try_count);
             let error = match create(&api, &object(&self.namespace, &name, &self.asked, moved)).await {
-                Answer::Written(created) => return Ok(DataUploadObject::read(created)),
-                Answer::Conflict(_) => match api.get_opt(&name).await {
+                WriteResult::Written(created) => return Ok(DataUploadObject::read(created)),
+                WriteResult::Conflict(_) => match api.get_opt(&name).await {
                     Ok(Some(found)) => {
                         let is_ours = uploads::is_of(&found, &self.asked.uid);
                         let found = DataUploadObject::read(found);
@@ -186,17 +186,17 @@ impl<'a> DataUploadCreator<'a> {
                     Ok(None) => None,
                     Err(error) => Some(error),
                 },
-                Answer::Gone(_) => {
+                WriteResult::Gone(_) => {
                     return Err(
                         "the cluster has no DataUploads: install Velero's definitions and node-agents"
                             .to_owned(),
                     );
                 }
-                Answer::Refused(error) if crate::queue::refusals::is_lasting(&error) => {
+                WriteResult::Refused(error) if crate::queue::refusals::is_lasting(&error) => {
                     return Err(format!("its DataUpload was refused: {}", chain(&error)));
                 }
-                Answer::Refused(error) => Some(error),
-                Answer::TimedOut => None,
+                WriteResult::Refused(error) => Some(error),
+                WriteResult::TimedOut => None,
             };
             if begun.elapsed() >= INSISTS {
                 let why =

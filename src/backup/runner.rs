@@ -22,7 +22,7 @@ use super::engine::{Engine, Signals};
 use super::operations::Attended;
 use super::operations::shown::UploadCache;
 use super::status::WriteError;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
 use crate::queue::seen::After;
@@ -199,8 +199,9 @@ impl Runner {
                         completes_in: None,
                         task: runs
                             .spawn(async move {
-                                let tell =
-                                    |note: &str| reporter.events.tell(What::Resumed, &name, &uid, note);
+                                let tell = |note: &str| {
+                                    reporter.events.tell(EventReason::Resumed, &name, &uid, note)
+                                };
                                 match engine.recover(&name, &uid, signals, tell).await {
                                     Ok(Some(backup)) => reporter.written(&uid, &backup),
                                     Ok(None) => {}
@@ -313,11 +314,11 @@ impl WriteReporter {
             Some(Stage::Waiting) if completed + failed == 0 => {
                 let note =
                     format!("all objects are stored; {attempted} data movements go on, without a slot");
-                self.events.tell(What::OperationsBegun, &name, &uid, note);
+                self.events.tell(EventReason::OperationsBegun, &name, &uid, note);
             }
             Some(Stage::Finalizing) => {
                 let note = format!("{completed} of {attempted} data movements completed, {failed} failed");
-                self.events.tell(What::OperationsEnded, &name, &uid, note);
+                self.events.tell(EventReason::OperationsEnded, &name, &uid, note);
             }
             _ => {}
         }

@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The pause after a failure, and during a revocation.
 const SOON: Duration = Duration::from_secs(1);
 
-pub struct Keeper {
+pub struct CertificateKeeper {
     pub client: Client,
     /// The client for watches.
     pub watch: Client,
@@ -63,7 +63,7 @@ struct Published {
     since: Timestamp,
 }
 
-impl Keeper {
+impl CertificateKeeper {
     /// Runs for ever, and repairs the Secrets and caBundles.
     pub async fn run(&self) {
         let changed = Notify::new();

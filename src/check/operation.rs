@@ -13,7 +13,7 @@ use kube::client::Body;
 use tokio::time::{sleep, timeout};
 
 use super::Finding;
-use crate::client::{Listed, list};
+use crate::client::{ListResult, list};
 use crate::install::{ClusterFindings, InstallCluster, Installed, velero};
 use crate::leader::LEASE;
 use crate::settings::{Controller, Executor};
@@ -191,7 +191,7 @@ fn other_queue(found: &ClusterFindings, installed: &Installed, namespace: &str) 
 async fn locations(cluster: &InstallCluster) -> anyhow::Result<Finding> {
     const CHECK: &str = "locations";
     let found = list::<BackupStorageLocation>(&cluster.client, &cluster.namespace);
-    let Listed { items: found, unreadable } =
+    let ListResult { items: found, unreadable } =
         found.await.context("the storage locations cannot be listed")?;
     if found.is_empty() && unreadable.is_empty() {
         return Ok(Finding::warning(

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use super::person::confirmed;
 use crate::args::{CheckArgs, Output};
 use crate::check::leftovers::{self, Leftover, REMOVED};
-use crate::check::{self, Finding, Outcome};
+use crate::check::{self, CheckOutcome, Finding};
 use crate::cli::print::{self, ColumnHead, tell_server};
 use crate::client::persistent;
 use crate::install::InstallCluster;
@@ -37,7 +37,7 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
         Output::Table => findings.iter().for_each(tell),
         structured => print::value(&mut std::io::stdout().lock(), &findings, structured)?,
     }
-    Ok(findings.iter().all(|finding| finding.outcome != Outcome::Fault))
+    Ok(findings.iter().all(|finding| finding.outcome != CheckOutcome::Fault))
 }
 
 /// Removes what is left. `false`: not all of it could be removed.
@@ -103,9 +103,9 @@ fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {
 
 fn tell(finding: &Finding) {
     let word = match finding.outcome {
-        Outcome::Ok => "ok",
-        Outcome::Warning => "warning",
-        Outcome::Fault => "FAULT",
+        CheckOutcome::Ok => "ok",
+        CheckOutcome::Warning => "warning",
+        CheckOutcome::Fault => "FAULT",
     };
     println!("{word:<8} {:<17} {}", finding.check, finding.message);
     if let Some(fix) = &finding.fix {

@@ -19,12 +19,12 @@ use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
 use crate::certificates::trust::Trust;
-use crate::certificates::{Keeper, Watcher};
+use crate::certificates::{CertificateKeeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
-use crate::leader::{Candidate, LEASE, Notes, identity};
+use crate::leader::{LEASE, LeaseCandidate, LeaseNotes, identity};
 use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::beside::Beside;
 use crate::lifecycle::known::KnownBackups;
@@ -80,7 +80,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         let roots = args.folders.filesystem_roots.clone().into();
         serve_downloads(address, links, Opener::new(clients.call.clone(), namespace, roots), stop.clone())?;
     }
-    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
+    let candidate =
+        LeaseCandidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
     let candidate = Arc::new(candidate);
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
@@ -125,7 +126,7 @@ async fn lead(
     clients: &Clients,
     (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
     hub: &HubSettings,
-    notes: &Notes,
+    notes: &LeaseNotes,
     pulse: Pulse,
     stop: CancellationToken,
 ) {
@@ -135,7 +136,7 @@ async fn lead(
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
     }));
-    let keeper = Keeper {
+    let keeper = CertificateKeeper {
         client: client(),
         watch: clients.watch.clone(),
         lead_time: args.ca_lead_time,
@@ -245,7 +246,7 @@ async fn execute(
     store: &Arc<BackupCache>,
     events: Events,
     (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
-    notes: Notes,
+    notes: LeaseNotes,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());

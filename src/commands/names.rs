@@ -12,7 +12,7 @@ use kube::{Client, ResourceExt};
 
 use crate::cli::config;
 use crate::cli::names::{CompletionKind, CompletionRequest, is_plain, wanted};
-use crate::client::{Source, persistent};
+use crate::client::{KubeconfigSource, persistent};
 
 /// How long the whole command may take.
 const LASTS: Duration = Duration::from_millis(900);
@@ -38,7 +38,7 @@ pub fn of(words: &[String]) -> Vec<String> {
 
 async fn names(wanted: &CompletionRequest, kind: CompletionKind) -> anyhow::Result<Vec<String>> {
     let kubeconfig = wanted.kubeconfig.as_ref().map(PathBuf::from);
-    let source = Source { kubeconfig: kubeconfig.as_deref(), context: wanted.context.as_deref() };
+    let source = KubeconfigSource { kubeconfig: kubeconfig.as_deref(), context: wanted.context.as_deref() };
     let client: Client = persistent(source).await?;
     let namespace = wanted.namespace.clone().or_else(|| config::read().namespace).unwrap_or_else(|| {
         let of_environment = std::env::var("VELERO_NAMESPACE").ok().filter(|name| !name.is_empty());

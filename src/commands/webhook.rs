@@ -29,10 +29,10 @@ use tracing::{info, warn};
 
 use crate::args::WebhookArgs;
 use crate::certificates::Follower;
-use crate::certificates::follow::Counts;
+use crate::certificates::follow::CertificateMetrics;
 use crate::certificates::trust::Trust;
 use crate::client::Clients;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::garden::admission_view::SharedBuckets;
 use crate::lifecycle::schedule::plans::Plans;
 use crate::movers::configuration;
@@ -86,7 +86,7 @@ impl MoverListers for WebhookCaches {
     fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
         let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
         let about = reference(&self.0.namespace, &about);
-        self.0.events.tell_about(What::Placement, about, finding.to_string());
+        self.0.events.tell_about(EventReason::Placement, about, finding.to_string());
     }
 
     /// Only while a leader grants places, because a gate that nobody opens would be worse than
@@ -183,7 +183,7 @@ impl Listers for WebhookCaches {
         let note = format!(
             "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
         );
-        self.0.events.tell(What::ForeignQueue, name, uid, note);
+        self.0.events.tell(EventReason::ForeignQueue, name, uid, note);
     }
 }
 
@@ -247,7 +247,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let state = Arc::new(AdmissionState::new(shared.clone(), identities, Timestamp::now));
     state.register(&mut registry);
-    let counts = Counts::default();
+    let counts = CertificateMetrics::default();
     counts.register(&mut registry);
     // After SIGTERM the replica is unready at once, and live until its end.
     let asked = stop.clone();

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::text::chain;
-use crate::watch::{Key, WatchEvent, reflect_by};
+use crate::watch::{ObjectKey, WatchEvent, reflect_by};
 
 /// Time-out of reading a Secret, because the API server waits for the webhook meanwhile.
 const READ: Duration = Duration::from_millis(800);
@@ -84,7 +84,7 @@ impl SharedBuckets {
 
     /// Watches all kinds, for ever.
     pub async fn follow(&self, client: &Client) {
-        let name = |(_, name): Key| name;
+        let name = |(_, name): ObjectKey| name;
         tokio::join!(
             self.watch::<garden::CloudProfile, _, _>(client, name, |view| &mut view.profiles),
             self.watch::<garden::Seed, _, _>(client, name, |view| &mut view.seeds),
@@ -99,7 +99,7 @@ impl SharedBuckets {
     async fn watch<K, I, V>(
         &self,
         client: &Client,
-        id: fn(Key) -> I,
+        id: fn(ObjectKey) -> I,
         part: fn(&mut GardenView) -> &mut BTreeMap<I, V>,
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,

@@ -29,11 +29,11 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::Lifecycle;
-use crate::cache::{Cache, Shared};
+use crate::cache::{Cache, SharedCache};
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Answer, Write, delete};
+use crate::write::{Write, WriteResult, delete};
 
 use carry::DeletionEnd;
 use carrying::Carrying;
@@ -56,7 +56,7 @@ const MOST_OF_A_VALUE: usize = 1024;
 const MOST_OF_A_NAME: usize = 254;
 
 /// The requests of the namespace, from a watch.
-type DeletionRequests = Shared<Cache<String, Arc<DeleteBackupRequest>>>;
+type DeletionRequests = SharedCache<Cache<String, Arc<DeleteBackupRequest>>>;
 
 /// What a finished piece of work was about.
 enum FinishedDeletion {
@@ -224,12 +224,12 @@ async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> Fin
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = request.name_any();
     match delete(&api, Write::to(&name).uid(request.metadata.uid.as_deref())).await {
-        Answer::Written(()) | Answer::Gone(_) => {}
-        Answer::Conflict(error) | Answer::Refused(error) => {
+        WriteResult::Written(()) | WriteResult::Gone(_) => {}
+        WriteResult::Conflict(error) | WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "could not remove a DeleteBackupRequest that is done");
             sleep(REST).await;
         }
-        Answer::TimedOut => sleep(REST).await,
+        WriteResult::TimedOut => sleep(REST).await,
     }
     FinishedDeletion::Removed { name }
 }

@@ -34,12 +34,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::Lifecycle;
-use crate::cache::{Cache, Shared};
-use crate::events::What;
+use crate::cache::{Cache, SharedCache};
+use crate::events::EventReason;
 use crate::storage::{BackupLayout, Link};
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Answer, Write, delete, patch};
+use crate::write::{Write, WriteResult, delete, patch};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 8;
@@ -49,7 +49,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// Pause after an attempt that failed, and after one that was successful, until the watch shows it.
 const AGAIN: Duration = Duration::from_secs(5);
 
-type DownloadRequests = Shared<Cache<String, Arc<DownloadRequest>>>;
+type DownloadRequests = SharedCache<Cache<String, Arc<DownloadRequest>>>;
 
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
@@ -136,11 +136,11 @@ async fn remove(lifecycle: &Lifecycle, request: &DownloadRequest) {
     let name = request.name_any();
     let write = Write::to(&name).uid(request.metadata.uid.as_deref());
     match delete(&api(lifecycle), write).await {
-        Answer::Written(()) | Answer::Gone(_) => {}
-        Answer::Conflict(error) | Answer::Refused(error) => {
+        WriteResult::Written(()) | WriteResult::Gone(_) => {}
+        WriteResult::Conflict(error) | WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "could not remove an expired DownloadRequest");
         }
-        Answer::TimedOut => warn!(%name, "removing an expired DownloadRequest took too long"),
+        WriteResult::TimedOut => warn!(%name, "removing an expired DownloadRequest took too long"),
     }
 }
 
@@ -165,14 +165,16 @@ async fn answer(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp
     };
     if let Some(problem) = problem.filter(|_| is_first) {
         warn!(%name, error = %problem, "could not answer a DownloadRequest: trying again until it expires");
-        lifecycle.events.tell_about(What::DownloadFailed, reference(request), problem);
+        lifecycle.events.tell_about(EventReason::DownloadFailed, reference(request), problem);
     }
     let Some(status) = change else { return };
     match patch(&api(lifecycle), Write::on(request), json!({"status": status})).await {
-        Answer::Written(_) => debug!(%name, "answered a DownloadRequest"),
-        Answer::Gone(_) | Answer::Conflict(_) => {}
-        Answer::Refused(error) => warn!(%name, error = chain(&error), "could not write a DownloadRequest"),
-        Answer::TimedOut => warn!(%name, "writing a DownloadRequest took too long"),
+        WriteResult::Written(_) => debug!(%name, "answered a DownloadRequest"),
+        WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+        WriteResult::Refused(error) => {
+            warn!(%name, error = chain(&error), "could not write a DownloadRequest")
+        }
+        WriteResult::TimedOut => warn!(%name, "writing a DownloadRequest took too long"),
     }
 }
 

@@ -25,11 +25,11 @@ use tracing::{info, warn};
 
 use super::Lifecycle;
 use crate::client::{is_not_found, list, list_as};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::pace::paced;
 use crate::patch::{digest, known_location};
 use crate::text::chain;
-use crate::write::{Answer, Write, create, patch_metadata};
+use crate::write::{Write, WriteResult, create, patch_metadata};
 
 /// From the beginning of a leader to its first look.
 const FIRST: Duration = Duration::from_secs(5);
@@ -233,21 +233,21 @@ async fn label(
     let uid = backup.metadata.uid.as_deref();
     let change = json!({"metadata": {"labels": {keys::GC_FAILURE: value}}});
     match patch_metadata(&api, Write::to(name).uid(uid), change).await {
-        Answer::Written(_) => {
+        WriteResult::Written(_) => {
             if let (RetentionDecision::Blocked(_), Some(value)) = (verdict, value) {
                 warn!(%name, failure = value, "an expired Backup cannot be deleted");
                 let note = format!(
                     "expired, and not deleted: {value}: its location {} is gone, read-only or unavailable",
                     backup.location
                 );
-                lifecycle.events.tell(What::ExpiryBlocked, name, uid.unwrap_or_default(), note);
+                lifecycle.events.tell(EventReason::ExpiryBlocked, name, uid.unwrap_or_default(), note);
             }
         }
-        Answer::Gone(_) | Answer::Conflict(_) => {}
-        Answer::Refused(error) => {
+        WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+        WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "could not write why an expired Backup is not deleted");
         }
-        Answer::TimedOut => warn!(%name, "writing why an expired Backup is not deleted took too long"),
+        WriteResult::TimedOut => warn!(%name, "writing why an expired Backup is not deleted took too long"),
     }
 }
 
@@ -279,15 +279,15 @@ async fn ask(lifecycle: &Lifecycle, backup: &ExpiringBackup) -> bool {
         ..ObjectMeta::default()
     };
     match create(&api, &request).await {
-        Answer::Written(request) => {
+        WriteResult::Written(request) => {
             info!(backup = %name, %uid, request = request.name_any(), "asked for the deletion of a backup that has expired, or is more than its schedule keeps");
             true
         }
-        Answer::Conflict(error) | Answer::Gone(error) | Answer::Refused(error) => {
+        WriteResult::Conflict(error) | WriteResult::Gone(error) | WriteResult::Refused(error) => {
             warn!(backup = %name, error = chain(&error), "could not ask for the deletion of an expired backup");
             false
         }
-        Answer::TimedOut => false,
+        WriteResult::TimedOut => false,
     }
 }
 

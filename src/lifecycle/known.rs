@@ -15,7 +15,7 @@ use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Shared, Versioned};
+use crate::cache::{Cache, SharedCache, Versioned};
 use crate::patch::digest;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
@@ -114,9 +114,9 @@ fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
 /// Backups and storage locations, as the watches show them.
 #[derive(Default)]
 pub struct KnownBackups {
-    backups: Shared<Cache<String, KnownBackup>>,
+    backups: SharedCache<Cache<String, KnownBackup>>,
     /// `None` before they are listed.
-    locations: Shared<Option<BTreeMap<String, BackupStorageLocation>>>,
+    locations: SharedCache<Option<BTreeMap<String, BackupStorageLocation>>>,
 }
 
 impl KnownBackups {

@@ -22,14 +22,14 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Lifecycle;
-use crate::cache::{Cache, Shared, Versioned};
+use crate::cache::{Cache, SharedCache, Versioned};
 use crate::client::is_not_found;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::patch::digest;
 use crate::queue::BackupCache;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 use metrics::ScheduleMetrics;
 use retries::ScheduleRetries;
 
@@ -112,7 +112,7 @@ struct Scheduler {
     schedules: Api<Schedule>,
     backups: Api<Backup>,
     store: Arc<BackupCache>,
-    cache: Shared<Cache<String, CachedSchedule>>,
+    cache: SharedCache<Cache<String, CachedSchedule>>,
     settings: ScheduleSettings,
     events: Events,
     metrics: ScheduleMetrics,
@@ -126,7 +126,7 @@ impl Scheduler {
             schedules: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
             backups: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
             store: Arc::clone(&lifecycle.backups),
-            cache: Shared::default(),
+            cache: SharedCache::default(),
             settings: lifecycle.schedule,
             events: lifecycle.events.clone(),
             metrics: lifecycle.schedule_metrics.clone(),
@@ -305,7 +305,7 @@ impl Scheduler {
     fn skip(&self, schedule: &Schedule, tick: Timestamp, why: SkipReason) -> Value {
         let note = format!("no backup of {tick}: {}", why.why());
         info!(schedule = %schedule.name_any(), %tick, why = why.why(), "skipped a time");
-        self.events.tell_about(What::TimeSkipped, schedule.object_ref(&()), note);
+        self.events.tell_about(EventReason::TimeSkipped, schedule.object_ref(&()), note);
         self.metrics.skipped(why);
         json!({"status": {"lastSkipped": Time(tick)}})
     }
@@ -333,7 +333,7 @@ impl Scheduler {
                 let note = format!(
                     "Backup {first} is there and does not belong to this schedule: the backup of {tick} is to be {second}"
                 );
-                self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+                self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
             }
             backup.metadata.name = Some(second);
             made = self.make(&backup, schedule, tick).await;
@@ -346,7 +346,7 @@ impl Scheduler {
                     "no backup of {tick}: Backups {first} and {name} are there and do not belong to this schedule"
                 );
                 warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
-                self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+                self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
                 self.metrics.failed();
                 return Some(json!({"status": {"lastSkipped": Time(tick)}}));
             }
@@ -356,7 +356,7 @@ impl Scheduler {
         if is_first_try {
             self.metrics.failed();
             let note = format!("Backup {name} cannot be created, and is tried again: {why}");
-            self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+            self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
         }
         None
     }
@@ -365,7 +365,7 @@ impl Scheduler {
     async fn make(&self, backup: &Backup, schedule: &core::Schedule, tick: Timestamp) -> CreationResult {
         let name = backup.name_any();
         match write::create(&self.backups, backup).await {
-            Answer::Written(_) => {
+            WriteResult::Written(_) => {
                 let late = (self.clock)().duration_since(tick) - schedule.offset();
                 if late > LATE {
                     warn!(schedule = %schedule.name, %name, late_s = late.as_secs(), "created a Backup late");
@@ -375,7 +375,7 @@ impl Scheduler {
                 self.metrics.created(late);
                 CreationResult::Ours
             }
-            Answer::Conflict(_) => match self.is_ours(backup, schedule).await {
+            WriteResult::Conflict(_) => match self.is_ours(backup, schedule).await {
                 Ok(true) => {
                     debug!(schedule = %schedule.name, %name, "the Backup is there already");
                     CreationResult::Ours
@@ -383,8 +383,8 @@ impl Scheduler {
                 Ok(false) => CreationResult::Strangers,
                 Err(why) => CreationResult::Not(why),
             },
-            Answer::Gone(error) | Answer::Refused(error) => CreationResult::Not(chain(&error)),
-            Answer::TimedOut => CreationResult::Not("the API server takes too long".to_owned()),
+            WriteResult::Gone(error) | WriteResult::Refused(error) => CreationResult::Not(chain(&error)),
+            WriteResult::TimedOut => CreationResult::Not("the API server takes too long".to_owned()),
         }
     }
 
@@ -414,21 +414,21 @@ impl Scheduler {
     async fn write(&self, found: &Schedule, change: Value) -> bool {
         let name = found.name_any();
         match write::patch(&self.schedules, Write::on(found), change).await {
-            Answer::Written(written) => self.seen(&written),
-            Answer::Conflict(_) => {
+            WriteResult::Written(written) => self.seen(&written),
+            WriteResult::Conflict(_) => {
                 debug!(schedule = %name, "the Schedule has changed: looking at it again");
                 false
             }
-            Answer::Gone(_) => {
+            WriteResult::Gone(_) => {
                 let uid = found.uid().unwrap_or_default();
                 self.cache.write_silently(|cache| cache.forget(&name, &uid));
                 true
             }
-            Answer::Refused(error) => {
+            WriteResult::Refused(error) => {
                 warn!(schedule = %name, error = chain(&error), "failed to write the status of the Schedule");
                 false
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(schedule = %name, "failed to write the status of the Schedule: the API server takes too long");
                 false
             }

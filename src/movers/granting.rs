@@ -24,11 +24,11 @@ use super::node_cache::NodeCacheState;
 use super::objects::{api, reference};
 use super::{nudge, recovery, target};
 use crate::client::Clients;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::metrics::MoverMetrics;
 use crate::text::chain;
 use crate::watch::is_older;
-use crate::write::{Answer, Write, patch_metadata};
+use crate::write::{Write, WriteResult, patch_metadata};
 
 /// The longest pause between two plans, because agents are found to be away by the time that has
 /// passed.
@@ -278,18 +278,20 @@ impl Granting {
         let (kind, name) = (mover.kind, &mover.name);
         let decided_on = Write::to(name).uid(Some(&mover.uid)).version(Some(&item.resource_version));
         match patch_metadata(&api, decided_on, change).await {
-            Answer::Written(written) => {
+            WriteResult::Written(written) => {
                 if grant {
                     self.metrics.granted.inc();
                 }
                 let version = written.metadata.resource_version.unwrap_or_default();
                 movers.assume_granted(mover, grant, version);
             }
-            Answer::Conflict(_) | Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(%kind, %name, error = chain(&error), "could not write grant");
             }
-            Answer::TimedOut => warn!(%kind, %name, "could not write grant: the API server takes too long"),
+            WriteResult::TimedOut => {
+                warn!(%kind, %name, "could not write grant: the API server takes too long")
+            }
         }
     }
 
@@ -315,7 +317,7 @@ impl Granting {
                     let note = format!("its node-agent is gone ({nodes}): {outcome}");
                     warn!(%kind, %name, %note);
                     metrics.recovered.inc();
-                    events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
+                    events.tell_about(EventReason::Recovered, reference(&namespace, &item.mover), note);
                 }
                 Ok(None) => sleep(look).await,
                 Err(error) => {
@@ -338,7 +340,7 @@ impl Granting {
             let Some(mover) = view.movers.get(one.mover) else { continue };
             if !told.contains(&mover.uid) {
                 let note = format!("place {} in the queue; waits for {}", one.place, one.reason);
-                self.events.tell_about(What::Held, reference(&self.namespace, mover), note);
+                self.events.tell_about(EventReason::Held, reference(&self.namespace, mover), note);
             }
             waiting.insert(mover.uid.clone());
         }

@@ -17,7 +17,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Shared, Versioned};
+use crate::cache::{Cache, SharedCache, Versioned};
 use crate::watch::{WatchEvent, list, of_namespace, reflect};
 
 /// A data mover, and the resourceVersion that was seen.
@@ -83,7 +83,7 @@ impl MoverCacheState {
 /// Filled by [`MoverCache::follow`].
 #[derive(Default)]
 pub struct MoverCache {
-    state: Shared<MoverCacheState>,
+    state: SharedCache<MoverCacheState>,
 }
 
 impl MoverCache {

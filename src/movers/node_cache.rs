@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
 use super::configuration::ConfigurationState;
-use crate::cache::Shared;
+use crate::cache::SharedCache;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// Label of every node-agent's pod, which Velero itself uses to find them.
@@ -170,7 +170,7 @@ impl NodeCacheState {
 /// node depends on all agents on it.
 #[derive(Default)]
 pub struct NodeCache {
-    state: Shared<NodeCacheState>,
+    state: SharedCache<NodeCacheState>,
 }
 
 impl NodeCache {

@@ -20,7 +20,7 @@ use tracing::warn;
 use super::mover_cache::MoverItem;
 use super::objects::api;
 use crate::client::is_not_found;
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 
 /// A deletion that takes longer is left to the next plan.
 const GONE: Duration = Duration::from_secs(20);
@@ -182,7 +182,7 @@ where
     let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
     let Some(found) = found.filter(is_its_own) else { return Ok(()) };
     match write::delete(&api, Write::to(name).uid(found.metadata.uid.as_deref())).await {
-        Answer::Gone(_) | Answer::Conflict(_) => return Ok(()),
+        WriteResult::Gone(_) | WriteResult::Conflict(_) => return Ok(()),
         answer => answer.written().with_context(|| format!("{kind} {name} cannot be removed"))?,
     }
     let waiting = async {

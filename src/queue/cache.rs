@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use weight::{ListWeight, QueueTotals, bound, large};
 
 use super::seen::{After, CachedBackup, QueueItem};
-use crate::cache::{Cache, Observed, Shared, Versioned as _};
+use crate::cache::{Cache, Observed, SharedCache, Versioned as _};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
@@ -69,7 +69,7 @@ pub struct QueueSettings {
 /// Readers take a snapshot; [`BackupCache::changed`] wakes the loops that act on it.
 pub struct BackupCache {
     settings: QueueSettings,
-    state: Shared<QueueState>,
+    state: SharedCache<QueueState>,
     locations: watch::Sender<Option<Arc<Vec<Location>>>>,
     relist: Notify,
     /// What the API server refuses to write. Of the leader alone.
@@ -80,7 +80,7 @@ impl BackupCache {
     pub fn new(settings: QueueSettings) -> Self {
         Self {
             settings,
-            state: Shared::default(),
+            state: SharedCache::default(),
             locations: watch::Sender::new(None),
             relist: Notify::new(),
             refusals: Refusals::default(),

@@ -19,7 +19,7 @@ use super::BackupCache;
 use super::gate::Stopped;
 use super::teller::QueueReporter;
 use super::writer::QueueWriter;
-use crate::events::What;
+use crate::events::EventReason;
 use crate::health::Pulse;
 
 /// A cycle runs at least this often, even if the watch shows no change.
@@ -170,14 +170,14 @@ impl Cycle {
         let end = async |end: &EndWithoutRun| {
             let entry = view.backups.get(end.backup)?;
             let (what, reason) = match &end.cause {
-                EndCause::Canceled => (What::Canceled, CANCELED.to_owned()),
+                EndCause::Canceled => (EventReason::Canceled, CANCELED.to_owned()),
                 EndCause::Superseded { by } => {
                     let by = view.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
                     let reason =
                         format!("Superseded: {by}, a later backup of the same schedule, takes its place");
-                    (What::Superseded, reason)
+                    (EventReason::Superseded, reason)
                 }
-                EndCause::Refused { why } => (What::Refused, why.join("; ")),
+                EndCause::Refused { why } => (EventReason::Refused, why.join("; ")),
             };
             let ended = match &end.cause {
                 EndCause::Refused { why } => writer.refuse(entry, why).await,

@@ -7,9 +7,9 @@ use berth_core::queue::{Plan, QueueEntry, QueueReason, QueueView};
 use jiff::Timestamp;
 use tracing::info;
 
-use crate::events::{Events, What};
-use crate::leader::Notes;
-use crate::metrics::{ByReason, QueueMetrics};
+use crate::events::{EventReason, Events};
+use crate::leader::LeaseNotes;
+use crate::metrics::{QueueMetrics, ReasonLabels};
 
 /// Places whose turn may come soon.
 const NEAR: u32 = 10;
@@ -19,14 +19,14 @@ const NOTED: usize = 50;
 pub struct QueueReporter {
     pub metrics: QueueMetrics,
     events: Events,
-    notes: Notes,
+    notes: LeaseNotes,
     /// The reason reported last, by UID. `None` before the first cycle, because what a new leader
     /// finds is no news.
     told: Option<HashMap<String, QueueReason>>,
 }
 
 impl QueueReporter {
-    pub fn new(metrics: QueueMetrics, events: Events, notes: Notes) -> Self {
+    pub fn new(metrics: QueueMetrics, events: Events, notes: LeaseNotes) -> Self {
         Self { metrics, events, notes, told: None }
     }
 
@@ -74,7 +74,7 @@ impl QueueReporter {
 
     fn tell_queued(&self, view: &QueueView, entry: &QueueEntry, place: Option<u32>, reason: &QueueReason) {
         let note = format!("{}; waits for {reason}", at(place));
-        self.events.tell(What::Queued, &entry.name, &entry.uid, note);
+        self.events.tell(EventReason::Queued, &entry.name, &entry.uid, note);
         let Some(schedule) = entry.schedule.as_deref().filter(|_| !entry.supersedes) else { return };
         let same = |b: &&std::sync::Arc<QueueEntry>| {
             b.schedule.as_deref() == Some(schedule) && !b.phase.is_running() && b.uid != entry.uid
@@ -84,7 +84,7 @@ impl QueueReporter {
             info!(name = %entry.name, %schedule, others, "piles up: other backups of its schedule still wait");
             self.metrics.piled_up.inc();
             let note = format!("{others} other backups of schedule {schedule} still wait");
-            self.events.tell(What::PiledUp, &entry.name, &entry.uid, note);
+            self.events.tell(EventReason::PiledUp, &entry.name, &entry.uid, note);
         }
     }
 
@@ -92,11 +92,11 @@ impl QueueReporter {
         if *reason == QueueReason::Next {
             return;
         }
-        self.metrics.passed_over.get_or_create(&ByReason { reason: reason.word() }).inc();
+        self.metrics.passed_over.get_or_create(&ReasonLabels { reason: reason.word() }).inc();
         log_passed_over(entry, place, reason);
         if let QueueReason::Overlap { with, .. } = reason {
             let note = format!("{}; waits for {reason}", at(place));
-            self.events.tell_because(What::PassedOver, &entry.name, &entry.uid, note, Some(with));
+            self.events.tell_because(EventReason::PassedOver, &entry.name, &entry.uid, note, Some(with));
         }
     }
 
@@ -106,13 +106,13 @@ impl QueueReporter {
         self.metrics.dequeued.inc();
         self.metrics.wait.observe(wait);
         let note = format!("ready to start after {wait:.0} s in the queue");
-        self.events.tell(What::Dequeued, &entry.name, &entry.uid, note);
+        self.events.tell(EventReason::Dequeued, &entry.name, &entry.uid, note);
     }
 
     /// The backup ended without having run.
-    pub fn ended(&self, entry: &QueueEntry, what: What, reason: &str) {
+    pub fn ended(&self, entry: &QueueEntry, what: EventReason, reason: &str) {
         info!(name = %entry.name, %reason, "ended while it waited");
-        if what == What::Superseded {
+        if what == EventReason::Superseded {
             self.metrics.superseded.inc();
         }
         self.events.tell(what, &entry.name, &entry.uid, reason);
@@ -127,7 +127,7 @@ impl QueueReporter {
         self.metrics.counted_as_all.set(gauge(view.backups.iter().filter(|b| b.lacks_room()).count()));
         for word in QueueReason::WORDS {
             let waiting = decided.waiting.iter().filter(|waiting| waiting.reason.word() == word).count();
-            self.metrics.waiting.get_or_create(&ByReason { reason: word }).set(gauge(waiting));
+            self.metrics.waiting.get_or_create(&ReasonLabels { reason: word }).set(gauge(waiting));
         }
     }
 }

@@ -21,12 +21,12 @@ use tracing::{info, warn};
 
 use super::{BackupCache, seen};
 use crate::client::is_unprocessable;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::metrics::QueueMetrics;
 use crate::patch::{kept, merge_into};
 use crate::queue::refusals::is_refusal;
 use crate::text::chain;
-use crate::write::{Answer, Write, patch_to_fit, patch_where};
+use crate::write::{Write, WriteResult, patch_to_fit, patch_where};
 
 const READ: Duration = Duration::from_secs(10);
 /// Annotations by which people steer the queue; a change of one may change the decision.
@@ -142,34 +142,36 @@ impl QueueWriter {
         };
         let decided_on = Write::to(&entry.name).uid(Some(&entry.uid)).version(Some(&item.resource_version));
         let mut answer = patch_to_fit(&self.api, decided_on, patch.clone()).await;
-        let answered_again = matches!(answer, Answer::Conflict(_));
+        let answered_again = matches!(answer, WriteResult::Conflict(_));
         if answered_again {
             self.metrics.conflicts.inc();
             let Some(again) = self.write_again(entry, &patch).await else { return false };
             answer = again;
         }
         match answer {
-            Answer::Written(backup) => {
+            WriteResult::Written(backup) => {
                 self.store.refusals.written(&entry.uid);
                 self.store.observe_write(&backup);
                 return true;
             }
-            Answer::Gone(_) => self.store.forget(&entry.name, &entry.uid),
+            WriteResult::Gone(_) => self.store.forget(&entry.name, &entry.uid),
             // The next cycle decides on what stands there by then.
-            Answer::Conflict(_) => {}
-            Answer::Refused(error) if is_unprocessable(&error) && answered_again => {}
-            Answer::Refused(error) => {
+            WriteResult::Conflict(_) => {}
+            WriteResult::Refused(error) if is_unprocessable(&error) && answered_again => {}
+            WriteResult::Refused(error) => {
                 warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
                 self.count(entry, &error);
             }
-            Answer::TimedOut => warn!(name = %entry.name, "writing the place in the queue took too long"),
+            WriteResult::TimedOut => {
+                warn!(name = %entry.name, "writing the place in the queue took too long")
+            }
         }
         false
     }
 
     /// Writes on the fields that the decision depended on. `None`: one of them has changed, or the
     /// Backup cannot be read.
-    async fn write_again(&self, entry: &QueueEntry, patch: &Value) -> Option<Answer<Backup>> {
+    async fn write_again(&self, entry: &QueueEntry, patch: &Value) -> Option<WriteResult<Backup>> {
         let found = timeout(READ, self.api.get_opt(&entry.name)).await.ok()?.ok()??;
         let now = seen::entry(&found, &self.store.settings().order)?;
         if !now.decides_as(entry) {
@@ -196,7 +198,12 @@ impl QueueWriter {
 pub fn tell_unwritable(events: &Events, name: &str, uid: &str, error: &kube::Error) {
     let why = chain(error);
     warn!(%name, error = %why, "out of the line: the API server refuses every write to it");
-    events.tell(What::Unwritable, name, uid, format!("out of the line: every write is refused: {why}"));
+    events.tell(
+        EventReason::Unwritable,
+        name,
+        uid,
+        format!("out of the line: every write is refused: {why}"),
+    );
 }
 
 #[cfg(test)]

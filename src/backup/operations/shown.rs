@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::watch;
 
-use crate::cache::Shared;
+use crate::cache::SharedCache;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// One DataUpload.
@@ -57,7 +57,7 @@ impl UploadCacheState {
 
 /// Filled by [`UploadCache::follow`].
 #[derive(Default)]
-pub struct UploadCache(Shared<UploadCacheState>);
+pub struct UploadCache(SharedCache<UploadCacheState>);
 
 impl UploadCache {
     pub fn is_synced(&self) -> bool {

@@ -21,7 +21,7 @@ use super::{Moved, Movement};
 use crate::movers::objects;
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Answer, Write, patch};
+use crate::write::{Write, WriteResult, patch};
 
 /// Time-out of one call, and of canceling all DataUploads of a Backup.
 const CALL: Duration = Duration::from_secs(30);
@@ -260,11 +260,11 @@ pub async fn cancel(client: &Client, namespace: &str, uploads: &[DataUploadObjec
             async move {
                 let that_one = Write::to(&one.name).uid(one.object.metadata.uid.as_deref());
                 match patch(api, that_one, change).await {
-                    Answer::Written(_) | Answer::Gone(_) | Answer::Conflict(_) => {}
-                    Answer::Refused(error) => {
+                    WriteResult::Written(_) | WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+                    WriteResult::Refused(error) => {
                         warn!(name = %one.name, error = chain(&error), "could not cancel a DataUpload");
                     }
-                    Answer::TimedOut => warn!(name = %one.name, "could not cancel a DataUpload in time"),
+                    WriteResult::TimedOut => warn!(name = %one.name, "could not cancel a DataUpload in time"),
                 }
             }
         });

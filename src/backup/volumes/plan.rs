@@ -28,7 +28,7 @@ use crate::backup::list::{ListError, ListedObject};
 use crate::backup::log::ResultsHeading;
 use crate::backup::related::{is_name, key};
 use crate::text::chain;
-use crate::write::Answer;
+use crate::write::WriteResult;
 
 /// Parts of a VolumeSnapshotClass's group, version and kind.
 const CLASSES: [&str; 3] = ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"];
@@ -344,7 +344,7 @@ async fn list_classes(client: &Client) -> Result<Vec<SnapshotClass>, kube::Error
         ..ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind))
     };
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let read = || async { Answer::from(api.list(&ListParams::default()).await) };
+    let read = || async { WriteResult::from(api.list(&ListParams::default()).await) };
     let found = match insist(read).await {
         Ok(found) => found,
         Err(error) if crate::client::is_not_found(&error) => return Ok(Vec::new()),

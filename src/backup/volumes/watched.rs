@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::watch::{Key, WatchEvent, reflect_everywhere};
+use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 
 /// Objects of one kind, as a watch shows them.
-pub type WatchedObjects<V> = BTreeMap<Key, V>;
+pub type WatchedObjects<V> = BTreeMap<ObjectKey, V>;
 
 /// What is known of a VolumeSnapshotContent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -187,7 +187,7 @@ where
             let key = (object.namespace().unwrap_or_default(), object.name_any());
             (key, keep(object))
         };
-        reflect_everywhere(api, config, keep, |event: WatchEvent<(Key, V), Key>| {
+        reflect_everywhere(api, config, keep, |event: WatchEvent<(ObjectKey, V), ObjectKey>| {
             event.apply_to(of(&mut shown.lock()));
             bell.send_replace(());
         })

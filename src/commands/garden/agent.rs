@@ -12,7 +12,7 @@ use crate::events::Events;
 use crate::garden::courier::{Courier, CourierSettings};
 use crate::garden::deletion_permits::DeletionPermits;
 use crate::garden::executor::ExtensionExecutor;
-use crate::leader::{Candidate, identity};
+use crate::leader::{LeaseCandidate, identity};
 use crate::{health, shutdown};
 
 /// Name of the Lease that the leading agent holds.
@@ -37,7 +37,8 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let dropped = crate::metrics::agent_events_dropped(&mut registry);
     health::serve(args.reports.health_address, health::Pulse::default(), || true, registry, stop.clone())?;
     let client = clients.call.clone();
-    let candidate = Arc::new(Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));
+    let candidate =
+        Arc::new(LeaseCandidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));
     while !stop.is_cancelled() {
         tokio::select! {
             () = candidate.acquire() => {}

@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::pace::{paced, passed};
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch_status};
+use crate::write::{Pauses, Write, WriteResult, patch_status};
 
 /// The hub considers a seed gone after four periods without a heartbeat.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -149,13 +149,13 @@ impl Heart<'_> {
             let judged = found.metadata.resource_version.as_deref();
             let as_judged = Write::to(self.seed).version(judged).within(ANSWER);
             match (patch_status(&api, as_judged, json!({"status": status})).await, look) {
-                (Answer::Written(_), look) => return Ok(look),
+                (WriteResult::Written(_), look) => return Ok(look),
                 // Another cluster is the seed, whether the condition could be written or not.
                 (_, HeartbeatResult::Another(other)) => return Ok(HeartbeatResult::Another(other)),
-                (Answer::Conflict(error), _) => last = anyhow!(chain(&error)),
-                (Answer::Gone(_), _) => return Ok(HeartbeatResult::Unregistered),
-                (Answer::Refused(error), _) => return Err(anyhow!(chain(&error))),
-                (Answer::TimedOut, _) => return Err(anyhow!("the hub did not answer in time")),
+                (WriteResult::Conflict(error), _) => last = anyhow!(chain(&error)),
+                (WriteResult::Gone(_), _) => return Ok(HeartbeatResult::Unregistered),
+                (WriteResult::Refused(error), _) => return Err(anyhow!(chain(&error))),
+                (WriteResult::TimedOut, _) => return Err(anyhow!("the hub did not answer in time")),
             }
         }
         Err(last)

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::cache::ObjectCache;
 use super::secrets::SecretData;
 use crate::client::is_conflict;
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CourierError {
@@ -88,7 +88,7 @@ where
     }
 
     /// Takes the written object into the watch cache, which would show it only later.
-    fn take(&self, what: &'static str, name: &str, answer: Answer<K>) -> Result<(), CourierError> {
+    fn take(&self, what: &'static str, name: &str, answer: WriteResult<K>) -> Result<(), CourierError> {
         let written = answer.written().map_err(|error| CourierError::of::<K>(what, name, error))?;
         self.cache.note(written);
         Ok(())
@@ -98,7 +98,7 @@ where
     pub async fn delete(&self, found: &K) -> Result<(), CourierError> {
         let name = found.name_any();
         match write::delete(&self.api, Write::to(&name).uid(found.meta().uid.as_deref())).await {
-            Answer::Gone(_) | Answer::Conflict(_) => Ok(()),
+            WriteResult::Gone(_) | WriteResult::Conflict(_) => Ok(()),
             answer => answer.written().map_err(|error| CourierError::of::<K>("delete", &name, error)),
         }
     }

@@ -21,7 +21,7 @@ use super::owner::DirectoryClaim;
 use super::purge::{Pick, Purge, RetainedVersions};
 use super::task::{Actuator, OperationTask};
 use crate::storage::bucket::{Bucket, StoreError, Version};
-use crate::write::{Answer, create};
+use crate::write::{WriteResult, create};
 
 impl Actuator for BackupEntry {
     const RESYNC: Option<SignedDuration> = None;
@@ -189,7 +189,7 @@ async fn forget(
     let api: Api<ConfigMap> = Api::namespaced(task.client(), &spec.secret_ref.namespace);
     match create(&api, &record).await {
         // An earlier attempt wrote it.
-        Answer::Conflict(_) => {}
+        WriteResult::Conflict(_) => {}
         answer => drop(answer.written()?),
     }
     warn!(%name, bucket = %spec.bucket_name, prefix = scope.prefix(), %why, "left data in the store");

@@ -4,17 +4,17 @@ use berth_garden_api::LastError;
 use berth_garden_core::operation::OperationType;
 
 use super::outcome::ProviderStatus;
-use crate::events::What;
+use crate::events::EventReason;
 use crate::storage::bucket::StoreError;
 
 /// The Event of an operation that has succeeded. `None`: nothing has changed.
-pub fn news(operation: OperationType, record: &ProviderStatus) -> Option<What> {
+pub fn news(operation: OperationType, record: &ProviderStatus) -> Option<EventReason> {
     match operation {
-        OperationType::Create | OperationType::Restore => Some(What::Created),
+        OperationType::Create | OperationType::Restore => Some(EventReason::Created),
         OperationType::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
-            Some(What::DataLeft)
+            Some(EventReason::DataLeft)
         }
-        OperationType::Delete => Some(What::Removed),
+        OperationType::Delete => Some(EventReason::Removed),
         OperationType::Reconcile | OperationType::Migrate | OperationType::LiveMigrate => None,
     }
 }
@@ -46,12 +46,16 @@ mod tests {
     #[test]
     fn data_that_was_left_is_not_told_as_removed() {
         let (mut record, forgotten) = (ProviderStatus::default(), Some("given up".to_owned()));
-        assert_eq!(news(OperationType::Create, &record), Some(What::Created));
+        assert_eq!(news(OperationType::Create, &record), Some(EventReason::Created));
         assert_eq!(news(OperationType::Reconcile, &record), None);
-        assert_eq!(news(OperationType::Delete, &record), Some(What::Removed));
+        assert_eq!(news(OperationType::Delete, &record), Some(EventReason::Removed));
         record.name_taken = Some(true);
-        assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft), "it is somebody else's");
+        assert_eq!(
+            news(OperationType::Delete, &record),
+            Some(EventReason::DataLeft),
+            "it is somebody else's"
+        );
         let record = ProviderStatus { forgotten, ..ProviderStatus::default() };
-        assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft));
+        assert_eq!(news(OperationType::Delete, &record), Some(EventReason::DataLeft));
     }
 }

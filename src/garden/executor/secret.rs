@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 use super::outcome::OperationError;
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 
 /// Objects that need their Secret from now on, and objects that no longer need it, by UID, because
 /// the watch may not show either yet.
@@ -91,12 +91,12 @@ pub async fn let_go(
     }
     let finalizers = secret.finalizers().iter().filter(|held| *held != finalizer).cloned().collect();
     match patch(client, &secret, finalizers).await {
-        Answer::Gone(_) => Ok(()),
+        WriteResult::Gone(_) => Ok(()),
         patched => patched.written().map(drop),
     }
 }
 
-async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Answer<Secret> {
+async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> WriteResult<Secret> {
     let reference =
         SecretReference { name: secret.name_any(), namespace: secret.namespace().unwrap_or_default() };
     let change = json!({"metadata": {"finalizers": finalizers}});

@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use super::news::{is_same, news};
 use super::outcome::{OperationError, OperationOutcome, ProviderStatus, store_config};
 use super::{Context, secret};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::garden::deletion_permits::{may_remove, while_permitted};
 use crate::storage::bucket::{Bucket, StoreError};
 use crate::write::{Write, patch, patch_status};
@@ -252,7 +252,7 @@ impl<'a, K: Actuator> OperationTask<'a, K> {
                 self.tell(state, 50, error.message.clone(), Some(&error)).await?;
                 if !is_known {
                     let note = format!("{}: {}", error.fault.code(), error.message);
-                    self.context.events.tell_about(What::Failed, self.object.object_ref(&()), note);
+                    self.context.events.tell_about(EventReason::Failed, self.object.object_ref(&()), note);
                 }
                 Ok(again)
             }

@@ -11,7 +11,7 @@ use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::objects::{PART_OF, PART_OF_BERTH};
-use crate::write::{Answer, Write, apply, delete};
+use crate::write::{Write, WriteResult, apply, delete};
 
 const PREFIX: &str = "berth-garden-seed:";
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -73,9 +73,9 @@ pub async fn write(
     }
 }
 
-fn gone(answer: Answer<()>) -> Result<(), kube::Error> {
+fn gone(answer: WriteResult<()>) -> Result<(), kube::Error> {
     match answer {
-        Answer::Gone(_) => Ok(()),
+        WriteResult::Gone(_) => Ok(()),
         answer => answer.written(),
     }
 }

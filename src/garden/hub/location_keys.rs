@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::objects::{HubCache, HubSnapshot, SecretMetadata};
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::storage::bucket::sts::{self, Sts};
 use crate::text::chain;
 use crate::write::{Write, apply, delete};
@@ -130,7 +130,7 @@ impl LocationKeyKeeper<'_> {
             let name = order.entry.name_any();
             warn!(name, error = why, "could not create the keys of a directory");
             let note = format!("the keys of its directory could not be made: {why}");
-            self.events.tell_about(What::Failed, order.entry.object_ref(&()), note);
+            self.events.tell_about(EventReason::Failed, order.entry.object_ref(&()), note);
         }
     }
 

@@ -20,14 +20,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{access, tombstone};
-use crate::cache::{Cache, Shared};
-use crate::watch::{Key, of_namespace, reflect_everywhere};
+use crate::cache::{Cache, SharedCache};
+use crate::watch::{ObjectKey, of_namespace, reflect_everywhere};
 
 /// Metadata of a Secret, because its data is not needed here.
 pub type SecretMetadata = PartialObjectMeta<Secret>;
 
 /// Objects of one kind.
-pub type KindCache<K> = Cache<Key, Arc<K>>;
+pub type KindCache<K> = Cache<ObjectKey, Arc<K>>;
 
 #[derive(Default)]
 pub struct HubCacheState {
@@ -62,7 +62,7 @@ pub struct HubSnapshot {
 /// Filled by [`HubCache::follow`].
 #[derive(Default)]
 pub struct HubCache {
-    state: Shared<HubCacheState>,
+    state: SharedCache<HubCacheState>,
 }
 
 impl HubCache {
@@ -144,7 +144,7 @@ impl HubCache {
 }
 
 /// What is kept of an object: all but its managedFields.
-fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
+fn keyed<K: ResourceExt>(mut object: K) -> (ObjectKey, Arc<K>) {
     object.meta_mut().managed_fields = None;
     ((object.namespace().unwrap_or_default(), object.name_any()), Arc::new(object))
 }

@@ -12,7 +12,7 @@ use kube::Resource;
 use tracing::info;
 
 use super::writer::WrittenPlan;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::metrics::{ByBucket, GardenMetrics};
 
 pub struct Reporter {
@@ -53,7 +53,7 @@ impl Reporter {
         for (index, why) in plan.waiting.iter().filter(|(_, why)| *why != PlacementWaitReason::Making) {
             let Some(entry) = view.entries.get(*index) else { continue };
             if self.waiting.get(&entry.uid) != Some(&why.word()) {
-                self.events.tell_about(What::NotPlaced, entry_reference(entry), why.to_string());
+                self.events.tell_about(EventReason::NotPlaced, entry_reference(entry), why.to_string());
             }
             waiting.insert(entry.uid.clone(), why.word());
         }
@@ -80,7 +80,7 @@ impl Reporter {
             };
             if self.moving.get(&entry.uid) != Some(what) {
                 info!(namespace = %entry.namespace, name = %entry.name, %from, to = %entry.seed, note, "a move is waiting");
-                self.events.tell_about(What::MoveWaits, entry_reference(entry), note);
+                self.events.tell_about(EventReason::MoveWaits, entry_reference(entry), note);
             }
             moving.insert(entry.uid.clone(), *what);
         }
@@ -96,7 +96,7 @@ impl Reporter {
                 info!(kind, name, %before, %seed, "assigned an object to another seed");
                 self.metrics.executor_changes.inc();
                 let note = format!("Seed {seed} acts on it now; it was Seed {before}");
-                self.events.tell_about(What::ExecutorChanged, about, note);
+                self.events.tell_about(EventReason::ExecutorChanged, about, note);
             }
             executors.insert(id.to_owned(), seed.clone());
         };
@@ -115,7 +115,7 @@ impl Reporter {
             let Some(owner) = view.profiles.get(*profile) else { continue };
             let about = cluster_scoped::<CloudProfile>(&owner.profile.name);
             self.events.tell_about(
-                What::BucketCreated,
+                EventReason::BucketCreated,
                 about,
                 format!("BackupBucket {bucket} was made for it"),
             );
@@ -123,7 +123,11 @@ impl Reporter {
         for index in &acted.retired {
             let Some(bucket) = view.buckets.get(*index) else { continue };
             let note = "no seed has backed up into it, and no entry been in it, for --bucket-idle-delay";
-            self.events.tell_about(What::BucketRetired, cluster_scoped::<BackupBucket>(&bucket.name), note);
+            self.events.tell_about(
+                EventReason::BucketRetired,
+                cluster_scoped::<BackupBucket>(&bucket.name),
+                note,
+            );
         }
         for (index, handed) in &acted.handed {
             let Some(entry) = view.entries.get(*index) else { continue };
@@ -132,7 +136,7 @@ impl Reporter {
         for index in &acted.ended {
             let Some(entry) = view.entries.get(*index) else { continue };
             let note = format!("its record is ConfigMap {}", name::tombstone(&entry.name, &entry.uid));
-            self.events.tell_about(What::Recorded, entry_reference(entry), note);
+            self.events.tell_about(EventReason::Recorded, entry_reference(entry), note);
         }
     }
 }
@@ -141,15 +145,16 @@ impl Reporter {
     fn handed(&self, entry: &GardenEntry, Handed { from, to, because }: &Handed) {
         let (what, why) = match because {
             HandoverReason::Free | HandoverReason::NeverMade => {
-                (What::Moved, "nothing was ever made of it there".to_owned())
+                (EventReason::Moved, "nothing was ever made of it there".to_owned())
             }
-            HandoverReason::LetGo => (What::Moved, "which writes there no more".to_owned()),
-            HandoverReason::Unregistered => {
-                (What::TakenOver, "of which there is no Seed any more: it was not waited for".to_owned())
-            }
+            HandoverReason::LetGo => (EventReason::Moved, "which writes there no more".to_owned()),
+            HandoverReason::Unregistered => (
+                EventReason::TakenOver,
+                "of which there is no Seed any more: it was not waited for".to_owned(),
+            ),
             HandoverReason::TakenOver => {
                 let reason = entry.take_over.as_deref().unwrap_or_default();
-                (What::TakenOver, format!("which was not waited for: {reason}"))
+                (EventReason::TakenOver, format!("which was not waited for: {reason}"))
             }
         };
         info!(namespace = %entry.namespace, name = %entry.name, %from, %to, ?because, why, "gave an entry to another cluster");

@@ -14,7 +14,7 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 
 use crate::objects::{PART_OF, PART_OF_BERTH};
-use crate::write::{Answer, create};
+use crate::write::{WriteResult, create};
 
 /// What `data` says of an entry's data.
 const REMOVED: &str = "removed";
@@ -63,7 +63,7 @@ pub async fn write(
     let record = record(namespace, entry, bucket, end, now);
     match create(&api, &record).await {
         // Written by a hub that died between this step and the next.
-        Answer::Conflict(_) => Ok(record),
+        WriteResult::Conflict(_) => Ok(record),
         answer => Ok(answer.written()?),
     }
 }

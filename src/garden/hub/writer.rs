@@ -29,7 +29,7 @@ use super::objects::{CacheSelector, HubCache, HubSnapshot};
 use super::tombstone;
 use crate::metrics::GardenMetrics;
 use crate::text::chain;
-use crate::write::{Answer, Write, create, delete, patch_metadata, patch_status};
+use crate::write::{Write, WriteResult, create, delete, patch_metadata, patch_status};
 
 const AT_ONCE: usize = 16;
 
@@ -155,18 +155,18 @@ impl<'o> HubWriter<'o> {
         bucket.metadata.owner_references = Some(vec![owned_by(profile)]);
         let api: Api<BackupBucket> = Api::all(self.client.clone());
         match create(&api, &bucket).await {
-            Answer::Written(made) => {
+            WriteResult::Written(made) => {
                 info!(name = %new.name, profile = %profile.name_any(), "made a BackupBucket");
                 self.objects.note(|state| &mut state.buckets, made);
                 round.acted.lock().made.push((new.name.clone(), new.profile));
             }
             // Another writer was faster: the watch will show it.
-            Answer::Conflict(_) => round.fail(),
-            Answer::Gone(error) | Answer::Refused(error) => {
+            WriteResult::Conflict(_) => round.fail(),
+            WriteResult::Gone(error) | WriteResult::Refused(error) => {
                 warn!(name = %new.name, error = chain(&error), "a BackupBucket could not be made");
                 round.fail();
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(name = %new.name, "timed out creating a BackupBucket");
                 round.fail();
             }
@@ -327,19 +327,19 @@ impl<'o> HubWriter<'o> {
         &self,
         round: &Round<'_>,
         name: &str,
-        answer: Answer<T>,
+        answer: WriteResult<T>,
     ) -> Option<T> {
         let kind = K::kind(&());
         match answer {
-            Answer::Written(written) => return Some(written),
-            Answer::Conflict(_) => {
+            WriteResult::Written(written) => return Some(written),
+            WriteResult::Conflict(_) => {
                 self.metrics.conflicts.inc();
             }
-            Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(%kind, %name, error = chain(&error), "a decision could not be written");
             }
-            Answer::TimedOut => warn!(%kind, %name, "timed out writing a decision"),
+            WriteResult::TimedOut => warn!(%kind, %name, "timed out writing a decision"),
         }
         round.fail();
         None

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::pace::{counted, paced, passed};
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch};
+use crate::write::{Pauses, Write, WriteResult, patch};
 
 /// How often the removal of the mark is tried if other writers are faster: for six seconds, because
 /// the mark is no longer valid after [`berth_garden_core::migration::claim::DEAD`].
@@ -184,7 +184,7 @@ async fn write(
 ) -> Result<bool, MigrationClaimError> {
     let change = json!({"metadata": {"annotations": {keys::MIGRATED_BY: mark}}});
     match patch(api, Write::on(found).uid(None), change).await {
-        Answer::Conflict(_) => Ok(false),
+        WriteResult::Conflict(_) => Ok(false),
         answer => match answer.written() {
             Ok(_) => Ok(true),
             Err(error) => Err(MigrationClaimError::Api(found.name_any(), Box::new(error))),

@@ -46,7 +46,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         metrics: crate::backup::metrics::BackupMetrics::default(),
         schedule_metrics: ScheduleMetrics::default(),
         schedule: berth_core::schedule::ScheduleSettings::default(),
-        notes: Notes::default(),
+        notes: LeaseNotes::default(),
         beside: Beside::default(),
         known: Arc::default(),
         sync_period: std::time::Duration::from_secs(60),

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use super::calls::{CALL, told, written};
 use super::carrying::{Carrying, DeletionFindings, VolumeData};
 use super::others;
-use crate::events::What;
+use crate::events::EventReason;
 use crate::patch::{digest, known_location};
 use crate::write::{Pauses, Write, delete, patch, patch_to_fit};
 
@@ -301,7 +301,7 @@ impl Carrying<'_> {
         }
         self.remove_request(request).await?;
         info!(backup = self.backup_name(), %uid, "a backup is {note}");
-        self.lifecycle.events.tell(What::Deleted, self.backup_name(), uid, note);
+        self.lifecycle.events.tell(EventReason::Deleted, self.backup_name(), uid, note);
         self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), true);
         Ok(())
     }
@@ -320,7 +320,7 @@ impl Carrying<'_> {
         let why = errors.join("; ");
         warn!(backup = self.backup_name(), request = request.name_any(), %why, "could not delete a backup");
         if let Some(uid) = backup.and_then(|backup| backup.uid()) {
-            self.lifecycle.events.tell(What::DeletionFailed, self.backup_name(), &uid, why);
+            self.lifecycle.events.tell(EventReason::DeletionFailed, self.backup_name(), &uid, why);
         }
         self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), false);
         Ok(())

@@ -65,7 +65,7 @@ impl Carrying<'_> {
                     finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
                 let change = json!({"metadata": {"finalizers": left}});
                 match patch(&api, Write::on(restore), change).await {
-                    crate::write::Answer::Written(now) => that_one = now,
+                    crate::write::WriteResult::Written(now) => that_one = now,
                     answer => {
                         written(answer).with_context(|| format!("failed to release Restore {name}"))?;
                         continue;

@@ -21,7 +21,7 @@ use super::carrying::{Carrying, StoredSnapshot};
 use crate::client::is_not_found;
 use crate::pace::paced;
 use crate::patch::digest;
-use crate::write::{Answer, Write, create, delete, patch};
+use crate::write::{Write, WriteResult, create, delete, patch};
 
 /// The snapshot controller's own: the driver's sidecar removes it once the snapshot is deleted.
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
@@ -96,7 +96,7 @@ impl Carrying<'_> {
                 let api = snapshots(self.lifecycle.clients.call.clone(), namespace);
                 match delete(&api, Write::to(of).uid(Some(uid))).await {
                     // Another VolumeSnapshot has this name by now.
-                    Answer::Conflict(_) => {}
+                    WriteResult::Conflict(_) => {}
                     answer => written(answer)
                         .with_context(|| format!("failed to remove VolumeSnapshot {namespace}/{of}"))?,
                 }
@@ -124,7 +124,7 @@ impl Carrying<'_> {
         }))?;
         match create(&self.contents(), &content).await {
             // From a deletion that was interrupted.
-            Answer::Written(_) | Answer::Conflict(_) => {}
+            WriteResult::Written(_) | WriteResult::Conflict(_) => {}
             answer => answer
                 .written()
                 .map(drop)

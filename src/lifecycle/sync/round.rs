@@ -18,10 +18,10 @@ use tracing::{debug, info, warn};
 use super::take::{Allowance, FolderResult, SyncRoundContext};
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::client::{is_not_found, list_as};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::storage::{FileSizes, StoredBackups};
 use crate::text::{chain, few};
-use crate::write::{Answer, Write, delete, patch};
+use crate::write::{Write, WriteResult, delete, patch};
 
 /// Failures of a store in one round, after which the round ends.
 const MOST_FAILURES: usize = 10;
@@ -126,7 +126,7 @@ impl Sync<'_> {
         }
         let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
         let note = format!("{}: {message}", few(&names));
-        self.lifecycle.events.tell_about(What::NotSynced, reference(location), note);
+        self.lifecycle.events.tell_about(EventReason::NotSynced, reference(location), note);
     }
 
     /// Reads what is new, and creates its Backups.
@@ -289,17 +289,17 @@ impl Sync<'_> {
         // On the version that was looked at, because somebody may use the Backup by now.
         let write = Write::to(&one.name).uid(Some(&one.uid)).version(Some(&backup.resource_version));
         match delete(&api, write).await {
-            Answer::Written(()) | Answer::Gone(_) => {
+            WriteResult::Written(()) | WriteResult::Gone(_) => {
                 known.forget(&one.name, &one.uid);
                 let label = super::metrics::ByLocation { location: location.to_owned() };
                 self.lifecycle.sync_metrics.removed.get_or_create(&label).inc();
                 info!(location, backup = one.name, "removed a Backup that the store has no longer");
             }
-            Answer::Conflict(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Conflict(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(location, backup = one.name, error = chain(&error), "failed to remove a Backup");
             }
-            Answer::TimedOut => warn!(location, backup = one.name, "removing a Backup took too long"),
+            WriteResult::TimedOut => warn!(location, backup = one.name, "removing a Backup took too long"),
         }
     }
 
@@ -314,12 +314,12 @@ impl Sync<'_> {
         });
         let uid = location.metadata.uid.as_deref();
         match patch(&api, Write::to(&location.name_any()).uid(uid), change).await {
-            Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Written(_) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 let error = chain(&error);
                 warn!(location = location.name_any(), error, "failed to write when the location was synced");
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(location = location.name_any(), "writing when the location was synced took too long");
             }
         }

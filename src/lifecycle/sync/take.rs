@@ -25,11 +25,11 @@ use super::object::{Restored, backup};
 use super::volumes::StoredPodVolumeBackups;
 use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::patch::{json_size, merge_into};
 use crate::storage::{FileSizes, MetadataFile, StoredBackups};
 use crate::text::chain;
-use crate::write::{Answer, create};
+use crate::write::{WriteResult, create};
 
 const CALL: Duration = Duration::from_secs(30);
 /// The namespace by whose UID a cluster is known.
@@ -176,17 +176,17 @@ impl SyncRoundContext<'_> {
         );
         let object: DynamicObject = serde_json::from_value(object)?;
         let created = match create(&api, &object).await {
-            Answer::Written(created) => created,
-            Answer::Conflict(_) => return Ok(FolderResult::Exists),
-            Answer::Gone(error) => return Err(error).context("there is no such namespace or kind"),
-            Answer::Refused(error)
+            WriteResult::Written(created) => created,
+            WriteResult::Conflict(_) => return Ok(FolderResult::Exists),
+            WriteResult::Gone(error) => return Err(error).context("there is no such namespace or kind"),
+            WriteResult::Refused(error)
                 if is_unprocessable(&error) || is_too_large(&error) || is_forbidden(&error) =>
             {
                 let more: String = chain(&error).chars().take(REASON).collect();
                 return Ok(FolderResult::Skipped { why: SyncSkipReason::Refused, tag: tag.to_owned(), more });
             }
-            Answer::Refused(error) => return Err(error).context("the API server refuses the Backup"),
-            Answer::TimedOut => anyhow::bail!("the API server did not answer in time"),
+            WriteResult::Refused(error) => return Err(error).context("the API server refuses the Backup"),
+            WriteResult::TimedOut => anyhow::bail!("the API server did not answer in time"),
         };
         let created: Backup = read_again(&created).context("the Backup that was created cannot be read")?;
         lifecycle.known.assume(&created);
@@ -267,7 +267,7 @@ impl Sync<'_> {
                      give the copy locations of its own"
                 );
                 warn!(location = location.name_any(), "{note}");
-                self.lifecycle.events.tell_about(What::WrittenElsewhere, reference(location), note);
+                self.lifecycle.events.tell_about(EventReason::WrittenElsewhere, reference(location), note);
             }
             return;
         }
@@ -280,7 +280,7 @@ impl Sync<'_> {
                  location with accessMode ReadOnly for the other one's"
             );
             warn!(location = location.name_any(), "{note}");
-            self.lifecycle.events.tell_about(What::WrittenElsewhere, reference(location), note);
+            self.lifecycle.events.tell_about(EventReason::WrittenElsewhere, reference(location), note);
         }
     }
 

@@ -19,7 +19,7 @@ use super::{Past, READS_AT_ONCE, Sync};
 use crate::patch::json_size;
 use crate::storage::StoredBackups;
 use crate::text::chain;
-use crate::write::{Answer, Write, create, patch};
+use crate::write::{Write, WriteResult, create, patch};
 
 /// Backups that one round repairs.
 const MOST_REPAIRED: usize = 50;
@@ -79,10 +79,10 @@ impl Sync<'_> {
         let backups: Api<Backup> = Api::namespaced(client, namespace);
         let change = json!({"metadata": {"annotations": {keys::VOLUMES_MISSING: null}}});
         match patch(&backups, Write::to(&name).uid(Some(&uid)), change).await {
-            Answer::Written(written) => self.lifecycle.known.assume(&written),
-            Answer::Gone(_) | Answer::Conflict(_) => {}
-            Answer::Refused(error) => return Err(error.into()),
-            Answer::TimedOut => return Err(anyhow!("the API server did not answer in time")),
+            WriteResult::Written(written) => self.lifecycle.known.assume(&written),
+            WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+            WriteResult::Refused(error) => return Err(error.into()),
+            WriteResult::TimedOut => return Err(anyhow!("the API server did not answer in time")),
         }
         Ok(())
     }
@@ -151,8 +151,8 @@ fn next_ones(all: &BTreeSet<String>, last: &str, most: usize) -> Vec<String> {
 async fn create_one(api: &Api<DynamicObject>, object: Value, uid: &str) -> anyhow::Result<()> {
     let object: DynamicObject = serde_json::from_value(object)?;
     match create(api, &object).await {
-        Answer::Written(_) => Ok(()),
-        Answer::Conflict(error) => {
+        WriteResult::Written(_) => Ok(()),
+        WriteResult::Conflict(error) => {
             let found = api.get_metadata(&object.name_any()).await?;
             let is_ours = found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid);
             if is_ours {
@@ -161,9 +161,9 @@ async fn create_one(api: &Api<DynamicObject>, object: Value, uid: &str) -> anyho
                 Err(error).context("another Backup has a PodVolumeBackup of this name")
             }
         }
-        Answer::Gone(error) => Err(error).context("the cluster has no PodVolumeBackups"),
-        Answer::Refused(error) => Err(error).context("the API server refuses a PodVolumeBackup"),
-        Answer::TimedOut => Err(anyhow!("the API server did not answer in time")),
+        WriteResult::Gone(error) => Err(error).context("the cluster has no PodVolumeBackups"),
+        WriteResult::Refused(error) => Err(error).context("the API server refuses a PodVolumeBackup"),
+        WriteResult::TimedOut => Err(anyhow!("the API server did not answer in time")),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::client::is_not_found;
 use crate::garden::courier::Courier;
 use crate::garden::courier::freeze::FrozenEntry;
 use crate::garden::courier::write::{CourierError, WriteTarget};
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 
 impl Courier {
     pub(super) async fn act_location(
@@ -119,7 +119,7 @@ impl Courier {
         };
         for object in &found {
             match write::delete(&api, Write::to(&object.name_any())).await {
-                Answer::Gone(_) => {}
+                WriteResult::Gone(_) => {}
                 answer => answer.written().map_err(|error| failure("delete", error))?,
             }
         }
