@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 /// "assumed" pods). They are kept because creates in quick succession would otherwise all get the
 /// same position.
 #[derive(Debug, Default)]
-pub struct Assumed(Mutex<Kept>);
+pub struct Assumed(Mutex<AssumedAnswers>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct AssumedAnswers {
     entries: VecDeque<Answered>,
     /// Sum of the sizes of `entries`.
     bytes: usize,

@@ -12,10 +12,10 @@ use berth_core::queue::{
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::incoming::Incoming;
+use super::incoming::IncomingBackup;
 use crate::listers::Listers;
 use crate::patch::Edit;
-use crate::review::{AdmissionRequest, Operation, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// Gives a Backup that is being created its place: phase, position, time mark, and warnings that
@@ -28,13 +28,16 @@ pub fn enqueue<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
     now: Timestamp,
-) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::of::<PlacedSpec>(request)?;
-    if request.operation != Operation::Create || !incoming.wants_place() {
-        return Ok(Verdict::allow());
+) -> Result<ReviewVerdict, ReviewError> {
+    let incoming = IncomingBackup::of::<PlacedSpec>(request)?;
+    if request.operation != AdmissionOperation::Create || !incoming.wants_place() {
+        return Ok(ReviewVerdict::allow());
     }
     if let Some(why) = state.listers().cannot_queue() {
-        return Ok(Verdict { warnings: vec![format!("berth: not queued: {why}")], ..Verdict::allow() });
+        return Ok(ReviewVerdict {
+            warnings: vec![format!("berth: not queued: {why}")],
+            ..ReviewVerdict::allow()
+        });
     }
     if !state.listers().ready() {
         return Ok(incoming.later("this replica has just started"));
@@ -89,7 +92,7 @@ pub fn enqueue<K: Listers>(
     );
     edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
     edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
-    Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
+    Ok(ReviewVerdict { patch: Some(edit.into_patch()), warnings, refused: None })
 }
 
 /// The answer where [`enqueue`] takes longer than the API server waits: the controller queues the
@@ -97,10 +100,10 @@ pub fn enqueue<K: Listers>(
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::of::<PlacedSpec>(request)?;
-    let is_meant = request.operation == Operation::Create && incoming.wants_place();
-    Ok(if is_meant { incoming.later("this replica is busy") } else { Verdict::allow() })
+pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<ReviewVerdict, ReviewError> {
+    let incoming = IncomingBackup::of::<PlacedSpec>(request)?;
+    let is_meant = request.operation == AdmissionOperation::Create && incoming.wants_place();
+    Ok(if is_meant { incoming.later("this replica is busy") } else { ReviewVerdict::allow() })
 }
 
 /// Backups of the newcomer's schedule that wait and will not be superseded by it.
