@@ -39,7 +39,7 @@ impl From<PlacedSpec> for BackupSpec {
 }
 
 impl QueueFields<'_> {
-    /// Builds an [`QueueEntry`] without name, UID, phase, position and timestamps.
+    /// Builds a [`QueueEntry`] without name, UID, phase, position and timestamps.
     pub fn entry(&self, order: &QueueOrder) -> QueueEntry {
         let (namespaces, refused) = match backup_namespaces(self.spec) {
             Ok(set) => (set, Vec::new()),

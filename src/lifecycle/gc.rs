@@ -9,7 +9,7 @@ use berth_api::keys::{self, is_set};
 use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackupRequestSpec};
 use berth_api::velero::schedule::history_of;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
-use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
+use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::retention::{
     ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, judge, look_again, relabel,
 };
@@ -86,7 +86,7 @@ pub async fn run(lifecycle: &Lifecycle) {
 async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let (client, namespace) = (&lifecycle.clients.call, lifecycle.namespace.as_str());
     let locations = list::<BackupStorageLocation>(client, namespace).await;
-    let locations: Vec<Known> = locations
+    let locations: Vec<Location> = locations
         .map_err(|error| anyhow!(chain(&error)))
         .context("failed to list the storage locations")?
         .items
@@ -185,7 +185,7 @@ fn keep(backup: Backup) -> ExpiringBackup {
 
 fn candidate<'a>(
     backup: &'a ExpiringBackup,
-    locations: &[Known],
+    locations: &[Location],
     asked_for: &HashSet<&str>,
     histories: &HashMap<String, HistoryLimits>,
 ) -> ExpiryCandidate<'a> {

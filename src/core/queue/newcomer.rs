@@ -36,7 +36,7 @@ pub fn explain_newcomer(view: &QueueView, newcomer: &QueueEntry) -> QueueReason 
 }
 
 /// Does the answer for a new Backup depend on more entries than
-/// [`Index::facing`](super::QueueIndex::facing) returns? It does if the order is not by arrival, because
+/// [`QueueIndex::facing`](super::QueueIndex::facing) returns? It does if the order is not by arrival, because
 /// then its place depends on all. It also does if a slot is free and no backup blocks the new one,
 /// because then it matters which others are about to start.
 pub fn depends_on_all(view: &QueueView, newcomer: &QueueEntry) -> bool {
