@@ -17,7 +17,7 @@ use berth_api::keys;
 use berth_api::parse::ValidatedBackupSpec;
 use berth_core::label::Selector;
 use berth_core::policy::filters::Filters;
-use berth_core::revision::Apart;
+use berth_core::revision::OtherRevisionReason;
 use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use berth_core::violation::tellable;
 use bytes::Bytes;
@@ -153,7 +153,7 @@ impl Collector<'_> {
         places.retain(|name| filter.as_ref().is_none_or(|filter| !filter.leaves(name)));
         let position = taken.position.take().filter(|position| position.selector < selectors.len());
         if position.as_ref().is_some_and(|position| !position.token.is_empty()) {
-            self.lister.note(&kind, Apart::Earlier);
+            self.lister.note(&kind, OtherRevisionReason::Earlier);
         }
         let first = position.as_ref().map_or(0, |position| position.selector);
         for (index, selector) in selectors.iter().enumerate().skip(first) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use berth_core::revision::{Apart, RevisionFallback, after_refusal};
+use berth_core::revision::{OtherRevisionReason, RevisionFallback, after_refusal};
 use berth_core::selection::ResourceType;
 use bytes::{Bytes, BytesMut};
 use http::Response;
@@ -122,7 +122,7 @@ impl Lister {
     }
 
     /// Notes that objects of a type are not as of the revision.
-    pub fn note(&self, kind: &ResourceType, apart: Apart) {
+    pub fn note(&self, kind: &ResourceType, apart: OtherRevisionReason) {
         if let Some(revision) = &self.revision {
             revision.note(kind, apart);
         }
@@ -175,7 +175,7 @@ impl Lister {
                     }
                     None if status.code == 410 => {
                         progress.expire(status.metadata.as_ref().and_then(|list| list.continue_.clone()))?;
-                        apart = Some(Apart::Expired);
+                        apart = Some(OtherRevisionReason::Expired);
                     }
                     None => {}
                 }
@@ -188,7 +188,7 @@ impl Lister {
             }
             // The server may be unable to serve the revision, whatever its error says.
             if version.is_some() && patience.is_last() {
-                apart = Some(Apart::Refused);
+                apart = Some(OtherRevisionReason::Refused);
             }
         };
         if let Some(revision) = &self.revision {
@@ -287,7 +287,7 @@ impl Lister {
             match tried {
                 Ok(found) => {
                     if found.is_some() {
-                        self.note(kind, Apart::ByName);
+                        self.note(kind, OtherRevisionReason::ByName);
                     }
                     return Ok(found);
                 }

@@ -25,7 +25,7 @@ use super::status::WriteError;
 use crate::events::{EventReason, Events};
 use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
-use crate::queue::seen::After;
+use crate::queue::seen::BackupAfterQueue;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
@@ -68,7 +68,7 @@ impl Runner {
     ) {
         for gone in self.store.take_gone() {
             if gone.is_ours && !is_busy(running, &gone.name) {
-                let After { name, uid, location, .. } = gone;
+                let BackupAfterQueue { name, uid, location, .. } = gone;
                 let engine = self.engine.clone();
                 let work = {
                     let (name, uid) = (name.clone(), uid.clone());
@@ -84,9 +84,9 @@ impl Runner {
         }
         let all = self.store.after();
         looks.retain(|uid| all.iter().any(|after| after.uid == uid));
-        let mut to_complete: Vec<(After, Option<Duration>)> = Vec::new();
+        let mut to_complete: Vec<(BackupAfterQueue, Option<Duration>)> = Vec::new();
         for after in all.into_iter().filter(|after| after.is_ours) {
-            let After { name, uid, phase, operations, limit, .. } = &after;
+            let BackupAfterQueue { name, uid, phase, operations, limit, .. } = &after;
             let Some(stage) = Stage::of(phase.as_str()) else { continue };
             let (shown, there) = self.uploads.counts(uid, operations.attempted, *limit, Timestamp::now());
             let (since, failures) = looks.of(uid);
@@ -130,10 +130,10 @@ impl Runner {
         running: &mut HashMap<String, ActiveRun>,
         looks: &Looks,
         hurry: &CancellationToken,
-        after: After,
+        after: BackupAfterQueue,
         is_finalization: bool,
     ) {
-        let After { name, uid, location, .. } = after;
+        let BackupAfterQueue { name, uid, location, .. } = after;
         let signals = Signals { stop: hurry.clone(), ..Signals::default() };
         let (engine, reporter, looks) = (self.engine.clone(), self.reporter(), looks.clone());
         let work = {

@@ -1,5 +1,5 @@
-//! Undoes what a dead run has begun in pods that are recorded as maybe frozen (see
-//! [`super::frozen`]).
+//! Undoes what a run that is over (its process is gone, or it has failed) has begun in pods that are
+//! recorded as maybe frozen (see [`super::frozen`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

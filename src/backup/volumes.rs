@@ -50,8 +50,8 @@ use files::{FilePod, Repository};
 use outcomes::{ClaimOutcome, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
-pub use rehearse::{RehearsedVolume, RehearsedVolumes, Way};
-use snapshots::{Ask, Cut, Uncut};
+pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
+use snapshots::{Ask, Cut, NoSnapshot};
 use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};
 
 /// Snapshots of claims without hooks that are being cut at one time.
@@ -133,7 +133,7 @@ pub struct Job {
 enum VolumeWork {
     Claim(Box<PlannedClaim>),
     /// The snapshot is cut, or is not.
-    Settle(Box<PlannedClaim>, Result<Cut, Uncut>),
+    Settle(Box<PlannedClaim>, Result<Cut, NoSnapshot>),
     Files(FilePod),
 }
 
@@ -275,10 +275,15 @@ impl<'a> RunVolumes<'a> {
     }
 
     /// Stores a claim when its snapshot is ready, or without one.
-    async fn store(&self, planned: PlannedClaim, cut: Result<Cut, Uncut>, batches: &mpsc::Sender<Batch>) {
+    async fn store(
+        &self,
+        planned: PlannedClaim,
+        cut: Result<Cut, NoSnapshot>,
+        batches: &mpsc::Sender<Batch>,
+    ) {
         let PlannedClaim { kind, page, mut item, ask, under_way } = planned;
         let taken = match cut {
-            Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| Uncut { why, attempted: true }),
+            Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| NoSnapshot { why, attempted: true }),
             Err(uncut) => Err(uncut),
         };
         let outcome =
@@ -305,7 +310,7 @@ impl<'a> RunVolumes<'a> {
             }
             fate
         });
-        let fate = kept.unwrap_or_else(|Uncut { why, attempted }| {
+        let fate = kept.unwrap_or_else(|NoSnapshot { why, attempted }| {
             let message = format!("claim {} is stored without the data of its volume: {why}", ask.name);
             self.log.lasting_error(
                 &ResultsHeading::Namespace(&ask.namespace),
@@ -329,7 +334,7 @@ impl<'a> RunVolumes<'a> {
 
     /// Has the data of a snapshot moved. From then on the snapshot belongs to the movement, and is
     /// neither kept nor removed with the backup.
-    async fn hand_over(&self, ask: &Ask, taken: &outcomes::CompletedSnapshot) -> Result<(), Uncut> {
+    async fn hand_over(&self, ask: &Ask, taken: &outcomes::CompletedSnapshot) -> Result<(), NoSnapshot> {
         // An earlier run has handed one over.
         if taken.name.is_empty() {
             return Ok(());
@@ -359,7 +364,10 @@ impl<'a> RunVolumes<'a> {
             );
             self.log.warning(&ResultsHeading::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
         }
-        done.map_err(|why| Uncut { why: format!("its snapshot cannot be moved: {why}"), attempted: true })
+        done.map_err(|why| NoSnapshot {
+            why: format!("its snapshot cannot be moved: {why}"),
+            attempted: true,
+        })
     }
 
     fn settle(&self, claim: &str, outcome: ClaimOutcome) {

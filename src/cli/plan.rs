@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::backup::rehearsal::{PlannedHook, Rehearsed};
-use crate::backup::volumes::{RehearsedVolume, Way};
+use crate::backup::volumes::{RehearsedVolume, VolumeMethod};
 use crate::cli::print::{self, ColumnHead, age};
 use crate::text::printable;
 
@@ -262,9 +262,9 @@ fn volumes(taken: &[RehearsedVolume], without: BTreeMap<String, String>) -> Vec<
         let by_class = format!("driver {}, VolumeSnapshotClass {}", one.driver, one.class);
         let (pod, volume) = one.pod.clone().unzip();
         let (data, why) = match one.way {
-            Way::Snapshot => ("snapshot", by_class),
-            Way::Move => ("moved", by_class),
-            Way::Files => ("files", "the pod, the policy or the Backup asks for it".to_owned()),
+            VolumeMethod::Snapshot => ("snapshot", by_class),
+            VolumeMethod::Move => ("moved", by_class),
+            VolumeMethod::Files => ("files", "the pod, the policy or the Backup asks for it".to_owned()),
         };
         OfVolume { claim: one.claim.clone(), pod, volume, data, why }
     });
@@ -311,7 +311,7 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn claim(key: &str, way: Way, pod: Option<(&str, &str)>) -> RehearsedVolume {
+    fn claim(key: &str, way: VolumeMethod, pod: Option<(&str, &str)>) -> RehearsedVolume {
         RehearsedVolume {
             way,
             claim: Some(key.to_owned()),
@@ -347,8 +347,8 @@ mod tests {
             bytes: 2048,
             location: "default".to_owned(),
             volumes: vec![
-                claim("a/two", Way::Files, Some(("a/p", "data"))),
-                claim("a/one", Way::Snapshot, None),
+                claim("a/two", VolumeMethod::Files, Some(("a/p", "data"))),
+                claim("a/one", VolumeMethod::Snapshot, None),
             ],
             without_data: BTreeMap::from([("a/three".to_owned(), "a policy skips it".to_owned())]),
             refused: ["secrets".to_owned()].into(),

@@ -41,7 +41,7 @@ use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
 use crate::queue::teller::QueueReporter;
-use crate::queue::writer::{Keeping, QueueWriter};
+use crate::queue::writer::{EndedBackupSettings, QueueWriter};
 use crate::queue::{self, BackupCache};
 use crate::settings::{Certificates, Executor};
 use crate::storage::{LocationChecker, Opener};
@@ -179,7 +179,7 @@ async fn lead(
         metrics: garden_metrics.clone(),
     };
     metrics.leading.set(1);
-    let keeping = Keeping {
+    let keeping = EndedBackupSettings {
         default_ttl: args.default_backup_ttl,
         writes_spec: matches!(args.common.executor, Executor::Berth),
     };

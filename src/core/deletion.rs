@@ -24,7 +24,8 @@ use jiff::Timestamp;
 use crate::sync::is_name;
 
 pub use owner::{
-    BackupIdentity, DELETION, FolderOwner, Inherited, StoredFolder, StoredMetadata, Stranger, owner,
+    BackupIdentity, DELETION, FolderOwner, ForeignFolderReason, Inherited, StoredFolder, StoredMetadata,
+    owner,
 };
 pub use requests::{AGE, PendingDeletionRequest, RequestTask, plan};
 

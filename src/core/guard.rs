@@ -35,9 +35,8 @@ pub struct BackupChange<'a> {
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// Did one of berth's own annotations change: enqueued-at, resolved-namespaces, waits-since,
-    /// frozen, scope, run, runs, publishing, schedule-uid? On create: is there one of them other
-    /// than enqueued-at, which the webhook sets?
+    /// Did one of berth's own annotations (`berth_api::keys::MARKS`) change? On create: is there one
+    /// of them other than `enqueued-at`, which the webhook sets?
     pub marks_changed: bool,
     /// Did an annotation change that lets the Backup pass others or end them: first, supersede, a
     /// priority class that the writer may not `use`? On create: is there one?

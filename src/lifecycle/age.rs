@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::age::{Good, of_namespaces};
+use berth_core::age::{LastGoodBackup, of_namespaces};
 use berth_core::namespace::NamespaceSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -111,7 +111,7 @@ impl AgeMetrics {
         self.total.set(total);
         self.schedules
             .show(schedules.into_iter().map(|(schedule, at)| (AgeScheduleLabels { schedule }, seconds(at))));
-        let good = good.into_iter().map(|(namespaces, ended)| Good { namespaces, ended }).collect();
+        let good = good.into_iter().map(|(namespaces, ended)| LastGoodBackup { namespaces, ended }).collect();
         let ages = of_namespaces(namespaces.iter().map(String::as_str), good);
         let without = ages.values().filter(|last| last.is_none()).count();
         self.without.set(i64::try_from(without).unwrap_or(i64::MAX));

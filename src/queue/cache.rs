@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{Notify, watch};
 use weight::{ListWeight, QueueTotals, bound, large};
 
-use super::seen::{After, CachedBackup, QueueItem};
+use super::seen::{BackupAfterQueue, CachedBackup, QueueItem};
 use crate::cache::{Cache, Observed, SharedCache, Versioned as _};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
@@ -29,9 +29,9 @@ struct QueueState {
     /// Runs that ended well, by the name of the Backup.
     ended: HashMap<String, CompletedRun>,
     /// Those that wait for operations, or have to be completed, by name.
-    after: Cache<String, After>,
+    after: Cache<String, BackupAfterQueue>,
     /// Those of them that were deleted, until somebody asks.
-    gone: Vec<After>,
+    gone: Vec<BackupAfterQueue>,
     marks: Marks,
 }
 
@@ -145,12 +145,12 @@ impl BackupCache {
     }
 
     /// Backups that wait for operations, or have to be completed.
-    pub fn after(&self) -> Vec<After> {
+    pub fn after(&self) -> Vec<BackupAfterQueue> {
         self.state.read().after.values().cloned().collect()
     }
 
     /// Those of them that were deleted since the last call.
-    pub fn take_gone(&self) -> Vec<After> {
+    pub fn take_gone(&self) -> Vec<BackupAfterQueue> {
         self.state.write_silently(|state| std::mem::take(&mut state.gone))
     }
 
@@ -345,7 +345,7 @@ impl QueueState {
         let mut weight = 0;
         let here: HashSet<&str> = all.iter().map(|seen| seen.after.uid()).collect();
         let gone = self.after.values().filter(|after| !here.contains(after.uid.as_str())).cloned();
-        let gone: Vec<After> = gone.collect();
+        let gone: Vec<BackupAfterQueue> = gone.collect();
         self.gone.extend(gone);
         let mut after = Vec::new();
         self.backups.relist(all.into_iter().map(|mut seen| {

@@ -39,7 +39,7 @@ impl Versioned for QueueItem {
 /// One Backup that has left the queue, and whose run has not ended it: it waits for operations, or
 /// has to be completed.
 #[derive(Clone, Debug)]
-pub struct After {
+pub struct BackupAfterQueue {
     pub name: String,
     pub uid: String,
     pub resource_version: String,
@@ -56,7 +56,7 @@ pub struct After {
     pub runs: Runs,
 }
 
-impl Versioned for After {
+impl Versioned for BackupAfterQueue {
     fn uid(&self) -> &str {
         &self.uid
     }
@@ -66,7 +66,7 @@ impl Versioned for After {
     }
 }
 
-impl After {
+impl BackupAfterQueue {
     fn of(backup: &Backup) -> Option<Self> {
         Stage::of(backup.phase().as_str())?;
         Some(Self {
@@ -91,7 +91,7 @@ pub(super) struct CachedBackup {
     /// Kept while it waits or runs.
     pub(super) observed: Observed<QueueItem>,
     /// Kept while it waits for operations, or has to be completed.
-    pub(super) after: Observed<After>,
+    pub(super) after: Observed<BackupAfterQueue>,
     pub(super) mark: Option<Timestamp>,
     /// It ended well.
     pub(super) run: Option<CompletedRun>,
@@ -107,7 +107,7 @@ impl CachedBackup {
             }
             None => Observed::Passed { uid: backup.uid().unwrap_or_default(), resource_version },
         };
-        let after = match After::of(backup) {
+        let after = match BackupAfterQueue::of(backup) {
             Some(after) => Observed::Kept(after),
             None => Observed::Passed {
                 uid: backup.uid().unwrap_or_default(),

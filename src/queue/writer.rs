@@ -34,7 +34,7 @@ const STEERING: [&str; 3] = [keys::HOLD, keys::CANCEL, keys::FIRST];
 
 /// Writes what Backups get that end without having run.
 #[derive(Clone, Copy)]
-pub struct Keeping {
+pub struct EndedBackupSettings {
     pub default_ttl: Duration,
     /// The controller runs backups itself, so it may write the effective spec.
     pub writes_spec: bool,
@@ -43,7 +43,7 @@ pub struct Keeping {
 #[derive(Clone)]
 pub struct QueueWriter {
     api: Api<Backup>,
-    keeping: Keeping,
+    keeping: EndedBackupSettings,
     store: Arc<BackupCache>,
     metrics: QueueMetrics,
     events: Events,
@@ -53,7 +53,7 @@ impl QueueWriter {
     pub fn new(
         client: Client,
         namespace: &str,
-        keeping: Keeping,
+        keeping: EndedBackupSettings,
         store: Arc<BackupCache>,
         metrics: QueueMetrics,
         events: Events,
@@ -106,7 +106,7 @@ impl QueueWriter {
                 return false;
             }
         };
-        let Keeping { default_ttl, writes_spec } = self.keeping;
+        let EndedBackupSettings { default_ttl, writes_spec } = self.keeping;
         let mut patch = kept(&found, &self.store.locations(), default_ttl, Timestamp::now());
         if let Some(patch) = patch.as_object_mut().filter(|_| !writes_spec) {
             patch.remove("spec");

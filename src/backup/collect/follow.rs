@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use berth_core::revision::Apart;
+use berth_core::revision::OtherRevisionReason;
 use berth_core::selection::{ResourceType, TypeSelection};
 
 use super::Collector;
@@ -282,7 +282,7 @@ impl Collector<'_> {
             |name: &str| !self.selection.all_namespaces || selectors.is_empty() || holding.contains(name);
         self.tell_gone_namespaces(&held, is_wanted);
         if !held.names.is_empty() {
-            self.lister.note(&held.kind, Apart::Before);
+            self.lister.note(&held.kind, OtherRevisionReason::Before);
         }
         taken.push(held);
         Ok(())

@@ -12,7 +12,7 @@ const MOST: usize = 10_000;
 
 /// How the data of a volume would be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum VolumeMethod {
     Snapshot,
     /// A snapshot whose data is moved into the storage location.
     Move,
@@ -23,7 +23,7 @@ pub enum Way {
 /// One volume whose data would be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RehearsedVolume {
-    pub way: Way,
+    pub way: VolumeMethod,
     /// Key of the claim, if there is one.
     pub claim: Option<String>,
     /// Namespace, slash, pod, and the name of the volume in it, where its files are taken.
@@ -51,7 +51,7 @@ impl RehearsedVolumes {
         let key = format!("{}/{}", pod.namespace, pod.name);
         for volume in pod.volumes {
             self.add(RehearsedVolume {
-                way: Way::Files,
+                way: VolumeMethod::Files,
                 claim: volume.claim.map(|claim| claim.key),
                 pod: Some((key.clone(), volume.name)),
                 driver: String::new(),
@@ -66,7 +66,7 @@ impl PlannedClaim {
     pub fn rehearsed(self, noted: &Mutex<RehearsedVolumes>) -> Batch {
         let Self { kind, page, item, ask, under_way: _ } = self;
         noted.lock().add(RehearsedVolume {
-            way: if ask.moves { Way::Move } else { Way::Snapshot },
+            way: if ask.moves { VolumeMethod::Move } else { VolumeMethod::Snapshot },
             claim: Some(ask.claim),
             pod: None,
             driver: ask.driver,

@@ -62,7 +62,7 @@ pub struct Cut {
 
 /// Why there is no snapshot.
 #[derive(Debug)]
-pub struct Uncut {
+pub struct NoSnapshot {
     pub why: String,
     /// A snapshot was begun.
     pub attempted: bool,
@@ -85,22 +85,22 @@ impl RunVolumes<'_> {
 
     /// Takes a snapshot and waits until it is cut, at most for `longest`. If it is not cut in time,
     /// nothing of it stays.
-    pub(super) async fn cut(&self, ask: &Ask, longest: Duration) -> Result<Cut, Uncut> {
+    pub(super) async fn cut(&self, ask: &Ask, longest: Duration) -> Result<Cut, NoSnapshot> {
         let Some(access) = &self.access else {
-            return Err(Uncut { why: "nothing can take it".to_owned(), attempted: false });
+            return Err(NoSnapshot { why: "nothing can take it".to_owned(), attempted: false });
         };
         let begun = Instant::now();
         let until = (begun + access.limits.snapshot).min(access.limits.snapshots_until);
         // Not even asked for, because it would only have to be removed again.
         if until <= begun {
-            return Err(Uncut { why: late("cut", Duration::ZERO, None), attempted: false });
+            return Err(NoSnapshot { why: late("cut", Duration::ZERO, None), attempted: false });
         }
         if self.upload_of(ask).is_some() {
             return Ok(Cut { name: String::new(), uid: String::new(), content: String::new(), begun, until });
         }
         let shown = self.shown(access).await;
         let made = self.make(access, ask).await;
-        let snapshot = made.map_err(|why| Uncut { why, attempted: true })?;
+        let snapshot = made.map_err(|why| NoSnapshot { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
         let key = (ask.namespace.clone(), name.clone());
         let (mut was_seen, mut fault) = (false, None);
@@ -126,7 +126,7 @@ impl RunVolumes<'_> {
             Err(_) => late("cut", cut_until - begun, fault.as_deref()),
         };
         self.discard(access, &ask.namespace, &name, &uid).await;
-        Err(Uncut { why, attempted: true })
+        Err(NoSnapshot { why, attempted: true })
     }
 
     /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.

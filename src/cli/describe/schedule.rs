@@ -1,7 +1,7 @@
 //! The description of a Schedule.
 
 use berth_api::velero::Schedule;
-use berth_core::schedule::preview::{Met, Preview};
+use berth_core::schedule::preview::{MetSchedule, Preview};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -36,7 +36,7 @@ impl NextRuns {
         lines
     }
 
-    fn line(&self, met: &Met) -> String {
+    fn line(&self, met: &MetSchedule) -> String {
         let at = if met.at.len() == self.preview.times.len() {
             "each time".to_owned()
         } else {

@@ -1,4 +1,4 @@
-use berth_core::schedule::preview::{Met, Preview};
+use berth_core::schedule::preview::{MetSchedule, Preview};
 use serde_json::json;
 
 use super::*;
@@ -122,7 +122,7 @@ fn a_schedule_is_described_with_its_template() {
     .unwrap();
     let time = |text: &str| text.parse::<Timestamp>().unwrap();
     let times = vec![time("2026-11-26T01:00:00Z"), time("2026-11-27T01:00:00Z")];
-    let met = |name: &str, at: &[Timestamp]| Met {
+    let met = |name: &str, at: &[Timestamp]| MetSchedule {
         schedule: name.to_owned(),
         namespaces: vec!["shop".to_owned()],
         at: at.to_vec(),

@@ -15,7 +15,7 @@ use crate::args::Output;
 use crate::cli::print::{self, ColumnHead, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
-use crate::queue::seen::After;
+use crate::queue::seen::BackupAfterQueue;
 
 /// Changes within this time are shown together.
 const CALM: Duration = Duration::from_millis(200);
@@ -58,7 +58,11 @@ type KnownOperations = HashMap<String, Operations>;
 
 /// Reads the operations of these Backups again and again, beside what is shown meanwhile. Runs for
 /// ever.
-async fn follow(here: &NamespacedClient, mut waiting: Receiver<Vec<After>>, read: &Sender<KnownOperations>) {
+async fn follow(
+    here: &NamespacedClient,
+    mut waiting: Receiver<Vec<BackupAfterQueue>>,
+    read: &Sender<KnownOperations>,
+) {
     loop {
         let is_any = waiting.wait_for(|waiting| !waiting.is_empty()).await.is_ok();
         if !is_any {
@@ -77,7 +81,7 @@ async fn show_changes(
     here: &NamespacedClient,
     store: &BackupCache,
     known: &Leader,
-    (waiting, mut read): (&Sender<Vec<After>>, Receiver<KnownOperations>),
+    (waiting, mut read): (&Sender<Vec<BackupAfterQueue>>, Receiver<KnownOperations>),
     output: Output,
 ) -> anyhow::Result<()> {
     let mut changed = store.changed();
@@ -222,8 +226,8 @@ mod tests {
 
     const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
 
-    fn after(uid: &str) -> After {
-        After {
+    fn after(uid: &str) -> BackupAfterQueue {
+        BackupAfterQueue {
             name: uid.to_owned(),
             uid: uid.to_owned(),
             resource_version: "1".to_owned(),

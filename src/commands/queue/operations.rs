@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::NamespacedClient;
 use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
-use crate::queue::seen::After;
+use crate::queue::seen::BackupAfterQueue;
 
 /// Of how many Backups the operations are read: each takes one call.
 const MOST: usize = 100;
@@ -52,7 +52,7 @@ impl fmt::Display for Operations {
 }
 
 impl Operations {
-    fn of(after: &After, seen: &UploadTotals) -> Self {
+    fn of(after: &BackupAfterQueue, seen: &UploadTotals) -> Self {
         let counts = OperationCounts::of(seen.standings.iter().copied(), after.operations.attempted);
         let is_known = |bytes: u64| (seen.total > 0).then_some(bytes);
         Self { bytes_done: is_known(seen.done), bytes_total: is_known(seen.total), ..Self::from(counts) }
@@ -68,7 +68,7 @@ struct UploadTotals {
 }
 
 impl UploadTotals {
-    fn note(&mut self, upload: &DataUploadObject, after: &After, now: Timestamp) {
+    fn note(&mut self, upload: &DataUploadObject, after: &BackupAfterQueue, now: Timestamp) {
         let (done, total) = upload.progress();
         self.standings.push(upload.standing(after.limit, now));
         (self.done, self.total) = (self.done.saturating_add(done), self.total.saturating_add(total));
@@ -76,14 +76,18 @@ impl UploadTotals {
 }
 
 /// By UID of the Backup. Those that cannot be read are left out, and their status says what it says.
-pub async fn read(here: &NamespacedClient, after: &[After], now: Timestamp) -> HashMap<String, Operations> {
-    let one = |after: After| async move {
+pub async fn read(
+    here: &NamespacedClient,
+    after: &[BackupAfterQueue],
+    now: Timestamp,
+) -> HashMap<String, Operations> {
+    let one = |after: BackupAfterQueue| async move {
         let mut seen = UploadTotals::default();
         let note = |upload: DataUploadObject| seen.note(&upload, &after, now);
         let read = each_of_backup(&here.client, &here.namespace, &after.uid, note).await;
         (after.uid.clone(), read.map(|()| Operations::of(&after, &seen)))
     };
-    let first: Vec<After> = after.iter().take(MOST).cloned().collect();
+    let first: Vec<BackupAfterQueue> = after.iter().take(MOST).cloned().collect();
     let mut reading = futures::stream::iter(first).map(one).buffer_unordered(AT_ONCE);
     let mut found = HashMap::new();
     let mut failed = None;
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn operations_are_counted_and_their_bytes_added() {
-        let after = After {
+        let after = BackupAfterQueue {
             name: "b".to_owned(),
             uid: "u".to_owned(),
             resource_version: "1".to_owned(),

@@ -24,7 +24,7 @@ use super::operations::Operations;
 use crate::cli::plan::Like;
 use crate::client::list;
 use crate::leader::LEASE;
-use crate::queue::seen::{After, entry, run};
+use crate::queue::seen::{BackupAfterQueue, entry, run};
 use crate::queue::{BackupCache, QueueSettings};
 use crate::settings::Executor;
 use crate::text::printable;
@@ -53,7 +53,7 @@ pub struct QueueSituation {
     /// take no slot.
     stuck: Vec<Arc<QueueEntry>>,
     /// Backups whose objects are stored and that have not ended, in the order of arrival.
-    pub after: Vec<After>,
+    pub after: Vec<BackupAfterQueue>,
     /// What has become of their operations, by UID, where that is known better than they say.
     pub operations: HashMap<String, Operations>,
     expected: HashMap<usize, Expectation>,
@@ -245,7 +245,7 @@ impl QueueSituation {
         line(self.entry(index), position, reason, self.expected.get(&index))
     }
 
-    fn line_after(&self, after: &After) -> QueueRow {
+    fn line_after(&self, after: &BackupAfterQueue) -> QueueRow {
         let waits = Stage::of(after.phase.as_str()) == Some(Stage::Waiting);
         let known = self.operations.get(&after.uid).copied();
         QueueRow {

@@ -61,7 +61,7 @@ impl Inherited<'_> {
 
 /// Why a folder is not the Backup's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum ForeignFolderReason {
     /// The Backup is a copy of what a cluster of this UID has written.
     CopyOfCluster(String),
     /// The Backup is a copy of what another namespace of this cluster has written.
@@ -81,7 +81,7 @@ pub enum Stranger {
     Unknown,
 }
 
-impl Stranger {
+impl ForeignFolderReason {
     /// Is the Backup a copy of what is stored there?
     pub fn is_copied(&self) -> bool {
         matches!(self, Self::CopyOfCluster(_) | Self::CopyOfNamespace { .. } | Self::CopyOfBackup(_))
@@ -93,7 +93,7 @@ fn short(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_graphic()).take(63).collect()
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for ForeignFolderReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CopyOfCluster(cluster) => {
@@ -143,7 +143,7 @@ pub enum FolderOwner {
     Ours,
     /// A deletion of this Backup has claimed it.
     Claimed,
-    Stranger(Stranger),
+    Stranger(ForeignFolderReason),
 }
 
 /// Begins the run of a claim that a deletion has written.
@@ -157,12 +157,12 @@ pub fn owner(known: &BackupIdentity, stored: &StoredFolder, inherited: Inherited
         is_same(metadata.started, known.started) && is_same(metadata.completed, known.completed)
     };
     match (&stored.claim, &stored.metadata) {
-        (None, None) if stored.has_others => strange(Stranger::Unknown),
+        (None, None) if stored.has_others => strange(ForeignFolderReason::Unknown),
         (None, None) => FolderOwner::Nobody,
         (Some(claim), metadata) if claim.cluster == known.cluster && claim.backup == known.uid => {
             match metadata {
                 Some(metadata) if metadata.uid != known.uid && !is_copy(metadata) => {
-                    strange(Stranger::Backup(metadata.uid.clone()))
+                    strange(ForeignFolderReason::Backup(metadata.uid.clone()))
                 }
                 _ if claim.run.starts_with(DELETION) => FolderOwner::Claimed,
                 _ => FolderOwner::Ours,
@@ -174,16 +174,20 @@ pub fn owner(known: &BackupIdentity, stored: &StoredFolder, inherited: Inherited
                 FolderOwner::Ours
             } else if is_here {
                 let (namespace, cluster) = (claim.namespace.clone(), claim.cluster.clone());
-                strange(Stranger::CopyOfNamespace { namespace, cluster })
+                strange(ForeignFolderReason::CopyOfNamespace { namespace, cluster })
             } else {
-                strange(Stranger::CopyOfCluster(claim.cluster.clone()))
+                strange(ForeignFolderReason::CopyOfCluster(claim.cluster.clone()))
             }
         }
-        (Some(claim), _) if claim.cluster == known.cluster => strange(Stranger::Backup(claim.backup.clone())),
-        (Some(claim), _) => strange(Stranger::Cluster(claim.cluster.clone())),
+        (Some(claim), _) if claim.cluster == known.cluster => {
+            strange(ForeignFolderReason::Backup(claim.backup.clone()))
+        }
+        (Some(claim), _) => strange(ForeignFolderReason::Cluster(claim.cluster.clone())),
         (None, Some(metadata)) if metadata.uid == known.uid => FolderOwner::Ours,
         (None, Some(metadata)) if is_copy(metadata) && inherited.has_all() => FolderOwner::Ours,
-        (None, Some(metadata)) if is_copy(metadata) => strange(Stranger::CopyOfBackup(metadata.uid.clone())),
-        (None, Some(metadata)) => strange(Stranger::Backup(metadata.uid.clone())),
+        (None, Some(metadata)) if is_copy(metadata) => {
+            strange(ForeignFolderReason::CopyOfBackup(metadata.uid.clone()))
+        }
+        (None, Some(metadata)) => strange(ForeignFolderReason::Backup(metadata.uid.clone())),
     }
 }

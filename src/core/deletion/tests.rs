@@ -39,7 +39,7 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
     let strange = FolderOwner::Stranger;
     for (found, stored, others, inherits, wanted) in [
         (None, None, false, "", FolderOwner::Nobody),
-        (None, None, true, "", strange(Stranger::Unknown)),
+        (None, None, true, "", strange(ForeignFolderReason::Unknown)),
         (Some(claim(CLUSTER, UID, "r")), None, true, "", FolderOwner::Ours),
         (Some(claim(CLUSTER, UID, "r")), copy(UID), true, "", FolderOwner::Ours),
         (Some(claim(CLUSTER, UID, "deletion-1")), None, false, "", FolderOwner::Claimed),
@@ -49,26 +49,62 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
             other("x"),
             true,
             "",
-            strange(Stranger::Backup("x".into())),
+            strange(ForeignFolderReason::Backup("x".into())),
         ),
         // Made again from the store in this cluster, after its object was lost.
         (Some(claim(CLUSTER, "old", "r")), copy("old"), true, "", FolderOwner::Ours),
-        (Some(claim(CLUSTER, "old", "r")), other("old"), true, "*", strange(Stranger::Backup("old".into()))),
-        (Some(claim(CLUSTER, "old", "r")), None, true, "*", strange(Stranger::Backup("old".into()))),
+        (
+            Some(claim(CLUSTER, "old", "r")),
+            other("old"),
+            true,
+            "*",
+            strange(ForeignFolderReason::Backup("old".into())),
+        ),
+        (
+            Some(claim(CLUSTER, "old", "r")),
+            None,
+            true,
+            "*",
+            strange(ForeignFolderReason::Backup("old".into())),
+        ),
         // Synced from another cluster.
-        (Some(claim("away", "a", "r")), copy("a"), true, "", strange(Stranger::CopyOfCluster("away".into()))),
+        (
+            Some(claim("away", "a", "r")),
+            copy("a"),
+            true,
+            "",
+            strange(ForeignFolderReason::CopyOfCluster("away".into())),
+        ),
         (Some(claim("away", "a", "r")), copy("a"), true, "far, away", FolderOwner::Ours),
         (Some(claim("away", "a", "r")), copy("a"), true, "*", FolderOwner::Ours),
-        (Some(claim("away", "a", "r")), copy("b"), true, "*", strange(Stranger::Cluster("away".into()))),
-        (Some(claim("away", "a", "r")), other("a"), true, "*", strange(Stranger::Cluster("away".into()))),
-        (Some(claim("away", UID, "r")), None, true, "*", strange(Stranger::Cluster("away".into()))),
+        (
+            Some(claim("away", "a", "r")),
+            copy("b"),
+            true,
+            "*",
+            strange(ForeignFolderReason::Cluster("away".into())),
+        ),
+        (
+            Some(claim("away", "a", "r")),
+            other("a"),
+            true,
+            "*",
+            strange(ForeignFolderReason::Cluster("away".into())),
+        ),
+        (
+            Some(claim("away", UID, "r")),
+            None,
+            true,
+            "*",
+            strange(ForeignFolderReason::Cluster("away".into())),
+        ),
         // Written by a Velero.
         (None, copy(UID), true, "", FolderOwner::Ours),
         (None, other(UID), true, "", FolderOwner::Ours),
-        (None, copy("x"), true, "", strange(Stranger::CopyOfBackup("x".into()))),
-        (None, copy("x"), true, "away", strange(Stranger::CopyOfBackup("x".into()))),
+        (None, copy("x"), true, "", strange(ForeignFolderReason::CopyOfBackup("x".into()))),
+        (None, copy("x"), true, "away", strange(ForeignFolderReason::CopyOfBackup("x".into()))),
         (None, copy("x"), true, "*", FolderOwner::Ours),
-        (None, other("x"), true, "*", strange(Stranger::Backup("x".into()))),
+        (None, other("x"), true, "*", strange(ForeignFolderReason::Backup("x".into()))),
     ] {
         let stored = StoredFolder { claim: found, metadata: stored, has_others: others };
         assert_eq!(owner(&known(), &stored, Inherited(inherits)), wanted, "{stored:?} {inherits}");
@@ -85,7 +121,7 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
     let unknown = BackupIdentity { started: None, completed: None, ..known() };
     let nameless = StoredMetadata { uid: "x".into(), ..StoredMetadata::default() };
     let stored = StoredFolder { metadata: Some(nameless), ..StoredFolder::default() };
-    assert_eq!(owner(&unknown, &stored, Inherited("*")), strange(Stranger::Backup("x".into())));
+    assert_eq!(owner(&unknown, &stored, Inherited("*")), strange(ForeignFolderReason::Backup("x".into())));
 }
 
 fn backup(phase: &'static str) -> DeletionBackup<'static> {
@@ -173,7 +209,7 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
             "location l is currently unavailable",
         ),
         (
-            DeletionState { folder: Some(FolderOwner::Stranger(Stranger::Unknown)), ..seen() },
+            DeletionState { folder: Some(FolderOwner::Stranger(ForeignFolderReason::Unknown)), ..seen() },
             "of which nothing says",
         ),
         (
@@ -190,7 +226,7 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
         ),
         (
             DeletionState {
-                folder: Some(FolderOwner::Stranger(Stranger::CopyOfCluster("c".into()))),
+                folder: Some(FolderOwner::Stranger(ForeignFolderReason::CopyOfCluster("c".into()))),
                 backup: Some(backup("Failed")),
                 ..seen()
             },
@@ -242,7 +278,7 @@ fn what_waits_is_taken_out_and_what_another_has_in_its_folder_stays() {
     }
     let begun = DeletionRequest { has_begun: true, ..seen().request };
     for phase in ["Failed", "FailedValidation"] {
-        let folder = Some(FolderOwner::Stranger(Stranger::Cluster("c".into())));
+        let folder = Some(FolderOwner::Stranger(ForeignFolderReason::Cluster("c".into())));
         let of_another = DeletionState { backup: Some(backup(phase)), folder, restores: None, ..seen() };
         assert_eq!(next(&of_another), DeletionStep::Begin);
         assert_eq!(next(&DeletionState { request: begun, ..of_another }), DeletionStep::RemoveBackup);
@@ -269,7 +305,7 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
         FolderOwner::Nobody,
         FolderOwner::NobodyInEmpty,
         FolderOwner::Ours,
-        FolderOwner::Stranger(Stranger::Unknown),
+        FolderOwner::Stranger(ForeignFolderReason::Unknown),
     ] {
         assert_eq!(next(&DeletionState { folder: Some(folder), ..gone.clone() }), DeletionStep::Done);
     }
@@ -518,10 +554,10 @@ proptest! {
     #[test]
     fn nothing_that_a_store_says_makes_a_message_long_or_unprintable(text in "\\PC*") {
         for stranger in [
-            Stranger::CopyOfCluster(text.clone()),
-            Stranger::CopyOfBackup(text.clone()),
-            Stranger::Cluster(text.clone()),
-            Stranger::Backup(text.clone()),
+            ForeignFolderReason::CopyOfCluster(text.clone()),
+            ForeignFolderReason::CopyOfBackup(text.clone()),
+            ForeignFolderReason::Cluster(text.clone()),
+            ForeignFolderReason::Backup(text.clone()),
         ] {
             let said = stranger.to_string();
             prop_assert!(said.len() < 500 && said.is_ascii(), "{said}");

@@ -47,16 +47,18 @@ pub struct Grace(BTreeMap<GraceScope, SignedDuration>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the same is given a grace twice: say it once")]
-pub struct Twice;
+pub struct DuplicateGrace;
 
 impl Grace {
     /// # Errors
     /// When two periods have the same scope.
-    pub fn new(periods: impl IntoIterator<Item = (GraceScope, SignedDuration)>) -> Result<Self, Twice> {
+    pub fn new(
+        periods: impl IntoIterator<Item = (GraceScope, SignedDuration)>,
+    ) -> Result<Self, DuplicateGrace> {
         let mut all = BTreeMap::new();
         for (whose, period) in periods {
             if all.insert(whose, period).is_some() {
-                return Err(Twice);
+                return Err(DuplicateGrace);
             }
         }
         Ok(Self(all))
@@ -218,7 +220,7 @@ mod tests {
         }
         assert_eq!(Grace::default().period("aws", None), SignedDuration::ZERO);
         let twice = [(GraceScope::default(), HOUR), (GraceScope::default(), HOUR)];
-        assert_eq!(Grace::new(twice), Err(Twice));
+        assert_eq!(Grace::new(twice), Err(DuplicateGrace));
     }
 
     const DELETION: Deletion = Deletion {

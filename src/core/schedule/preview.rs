@@ -40,7 +40,7 @@ pub struct Others {
 
 /// A Schedule that is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Met {
+pub struct MetSchedule {
     pub schedule: String,
     /// What both take: see [`Meeting`](crate::namespace::Meeting).
     pub namespaces: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Met {
 pub struct Preview {
     pub times: Vec<Timestamp>,
     /// Those that are met first come first.
-    pub meets: Vec<Met>,
+    pub meets: Vec<MetSchedule>,
     /// How many other Schedules were not compared.
     pub left_out: usize,
 }
@@ -93,7 +93,7 @@ pub fn preview(own: &PlannedSchedule, others: &Others, now: Timestamp) -> Previe
         }
         if let Some(meeting) = meeting {
             let (schedule, namespaces) = (other.name.clone(), meeting.namespaces);
-            preview.meets.push(Met { schedule, namespaces, at });
+            preview.meets.push(MetSchedule { schedule, namespaces, at });
         }
     }
     preview.meets.sort_by(|a, b| (a.at.first(), &a.schedule).cmp(&(b.at.first(), &b.schedule)));

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_core::claim::FolderClaim;
-use berth_core::deletion::{BackupIdentity, DELETION, FolderOwner, Inherited, Stranger, owner};
+use berth_core::deletion::{BackupIdentity, DELETION, FolderOwner, ForeignFolderReason, Inherited, owner};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
@@ -45,7 +45,7 @@ impl Carrying<'_> {
         let layout = BackupLayout::new(store, prefix, self.backup_name());
         let survey = match layout.survey().await {
             Ok(survey) => survey,
-            Err(ClaimError::Unreadable(_)) => return Ok(FolderOwner::Stranger(Stranger::Unknown)),
+            Err(ClaimError::Unreadable(_)) => return Ok(FolderOwner::Stranger(ForeignFolderReason::Unknown)),
             Err(error) => return Err(anyhow!(chain(&error))),
         };
         let uid = found.backup.as_ref().and_then(|backup| backup.uid());

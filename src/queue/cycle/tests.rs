@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::super::QueueSettings;
 use super::super::cache::reflect_queue;
-use super::super::writer::Keeping;
+use super::super::writer::EndedBackupSettings;
 use super::*;
 use crate::events::Events;
 use crate::leader::LeaseNotes;
@@ -49,7 +49,7 @@ impl Queue {
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-        let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
+        let keeping = EndedBackupSettings { default_ttl: Duration::from_secs(3600), writes_spec: true };
         let writer =
             QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
         let (stopped, is_stopped) = watch::channel(None);

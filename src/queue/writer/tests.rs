@@ -32,7 +32,7 @@ impl Queue {
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-        let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
+        let keeping = EndedBackupSettings { default_ttl: Duration::from_secs(3600), writes_spec: true };
         let writer = QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events);
         Self { store, writer, metrics }
     }
