@@ -106,9 +106,20 @@ impl Site {
     }
 
     fn migrate(&self, more: &[&str]) -> (bool, String, String) {
-        let output = self.command(more).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.success(), text(output.stdout), text(output.stderr))
+        let mut lost = 0;
+        loop {
+            let output = self.command(more).output().unwrap();
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            let (ok, stdout, stderr) = (output.status.success(), text(output.stdout), text(output.stderr));
+            // At the quick pace a run gives up after five seconds without an answer, which a busy
+            // machine may take. It is to be run again, as it says.
+            if self.pace == QUICK && lost < 5 && !ok && stderr.contains("run it again when no other does") {
+                eprintln!("{stderr}");
+                lost += 1;
+                continue;
+            }
+            return (ok, stdout, stderr);
+        }
     }
 
     fn back_up(&self, name: &str) {
