@@ -41,32 +41,42 @@ impl Assumed {
     /// make long.
     const MOST_BYTES: usize = 16 * 1024 * 1024;
     /// How many times one answer is decided when other answers are added meanwhile. After the last
-    /// try two Backups may get the same position until the controller corrects it; their time marks
-    /// differ all the same.
-    const TRIES: usize = 4;
+    /// try the Backup is placed behind those others, and only what it is told to wait for may lack
+    /// one of them.
+    const TRIES: usize = 2;
 
-    /// Adds the assumed Backups that were not `seen` since to the view, and calls `decide` for the
-    /// next answer. If another answer was added meanwhile, `decide` is called again; no lock is
-    /// held during `decide`, so that a slow decision blocks no other request. The newcomer is kept
-    /// if `remember` is its size in bytes, and stands in the view afterwards.
+    /// Adds the assumed Backups that were not `seen` since to the view, and decides the next
+    /// answer: `place` makes the newcomer with its position, and `explain` says what it waits for.
+    /// If another answer was added meanwhile, both are called again. No lock is held during
+    /// `explain`, so that a slow decision blocks no other request; the last `place` is called under
+    /// the lock, because two Backups with one position cost the controller a write for each one
+    /// behind them. The newcomer is kept if `remember` is its size in bytes, and stands in the view
+    /// afterwards.
     pub fn with<T>(
         &self,
         view: &mut QueueView,
         seen: impl Fn(Timestamp) -> bool,
         now: Instant,
         remember: Option<usize>,
-        mut decide: impl FnMut(&QueueView) -> (T, Arc<QueueEntry>),
-    ) -> T {
+        mut place: impl FnMut(&QueueView) -> Arc<QueueEntry>,
+        mut explain: impl FnMut(&QueueView, &Arc<QueueEntry>) -> T,
+    ) -> (Arc<QueueEntry>, T) {
         let shown = view.backups.len();
         let mut tries = 1;
         loop {
-            view.backups.truncate(shown);
-            let given = self.add_to(view, &seen, now);
-            let (answer, newcomer) = decide(view);
+            let given = self.0.lock().add_to(view, shown, &seen, now);
+            let mut newcomer = place(view);
+            let answer = explain(view, &newcomer);
             let mut answers = self.0.lock();
-            if remember.is_some() && answers.given != given && tries < Self::TRIES {
-                tries += 1;
-                continue;
+            if remember.is_some() && answers.given != given {
+                // Dropped first, so that `place` changes its entry in place.
+                drop(newcomer);
+                if tries < Self::TRIES {
+                    tries += 1;
+                    continue;
+                }
+                answers.add_to(view, shown, &seen, now);
+                newcomer = place(view);
             }
             if let Some(bytes) = remember {
                 answers.given = answers.given.wrapping_add(1);
@@ -77,21 +87,30 @@ impl Assumed {
                     answers.bytes = answers.bytes.saturating_sub(oldest.bytes);
                 }
             }
-            view.backups.push(newcomer);
-            return answer;
+            view.backups.push(Arc::clone(&newcomer));
+            return (newcomer, answer);
         }
     }
+}
 
-    /// Drops outdated answers, adds the others to the view, and returns how many were ever added.
-    fn add_to(&self, view: &mut QueueView, seen: &impl Fn(Timestamp) -> bool, now: Instant) -> u64 {
-        let mut answers = self.0.lock();
-        answers.entries.retain(|one| {
-            now.saturating_duration_since(one.at) < Self::KEEP
+impl AssumedAnswers {
+    /// Drops outdated answers, shows the others in the view behind its first `shown` entries, and
+    /// returns how many were ever added.
+    fn add_to(
+        &mut self,
+        view: &mut QueueView,
+        shown: usize,
+        seen: &impl Fn(Timestamp) -> bool,
+        now: Instant,
+    ) -> u64 {
+        self.entries.retain(|one| {
+            now.saturating_duration_since(one.at) < Assumed::KEEP
                 && one.entry.enqueued_at.is_some_and(|mark| !seen(mark))
         });
-        answers.bytes = answers.entries.iter().map(|one| one.bytes).sum();
-        view.backups.extend(answers.entries.iter().map(|one| Arc::clone(&one.entry)));
-        answers.given
+        self.bytes = self.entries.iter().map(|one| one.bytes).sum();
+        view.backups.truncate(shown);
+        view.backups.extend(self.entries.iter().map(|one| Arc::clone(&one.entry)));
+        self.given
     }
 }
 
@@ -99,48 +118,66 @@ impl Assumed {
 mod tests {
     use super::*;
 
+    fn place(position: u32) -> Arc<QueueEntry> {
+        Arc::new(QueueEntry { enqueued_at: Some(Timestamp::UNIX_EPOCH), position, ..QueueEntry::default() })
+    }
+
+    /// The position of one more, if it is the only one that asks.
+    fn next(assumed: &Assumed, now: Instant) -> u32 {
+        let behind = |view: &QueueView| place(u32::try_from(view.backups.len()).unwrap() + 1);
+        assumed.with(&mut QueueView::default(), |_| false, now, Some(1), behind, |_, _| ()).0.position
+    }
+
     #[test]
     fn what_is_answered_is_shown_and_remembered_without_a_copy_of_what_it_takes() {
         let (assumed, now) = (Assumed::default(), Instant::now());
-        let mark = Timestamp::UNIX_EPOCH;
         let mut newcomer = Arc::new(QueueEntry { name: "b".to_owned(), ..QueueEntry::default() });
         let taken = Arc::as_ptr(&newcomer);
         let mut decisions = 0;
         let mut view = QueueView::default();
+        let placed = |_: &QueueView| {
+            Arc::make_mut(&mut newcomer).enqueued_at = Some(Timestamp::UNIX_EPOCH);
+            Arc::clone(&newcomer)
+        };
         assumed.with(
             &mut view,
             |_| false,
             now,
             Some(1),
-            |_| {
+            placed,
+            |_, _| {
                 decisions += 1;
                 if decisions == 1 {
                     // Another request is answered first.
-                    let other = Arc::new(QueueEntry { enqueued_at: Some(mark), ..QueueEntry::default() });
-                    assumed.with(
-                        &mut QueueView::default(),
-                        |_| false,
-                        now,
-                        Some(1),
-                        |_| ((), Arc::clone(&other)),
-                    );
+                    next(&assumed, now);
                 }
-                Arc::make_mut(&mut newcomer).enqueued_at = Some(mark);
-                ((), Arc::clone(&newcomer))
             },
         );
         assert_eq!((decisions, view.backups.len()), (2, 2));
         assert_eq!(view.backups.last().map(Arc::as_ptr), Some(taken));
-        let mut next = QueueView::default();
-        assumed.with(
-            &mut next,
+        let shows = |view: &QueueView| {
+            assert_eq!(view.backups.last().map(Arc::as_ptr), Some(taken));
+            Arc::default()
+        };
+        assumed.with(&mut QueueView::default(), |_| false, now, None, shows, |_, _| ());
+    }
+
+    #[test]
+    fn however_many_are_faster_no_two_get_the_same_position() {
+        let (assumed, now) = (Assumed::default(), Instant::now());
+        let behind = |view: &QueueView| place(u32::try_from(view.backups.len()).unwrap() + 1);
+        let mut others = Vec::new();
+        let (ours, ()) = assumed.with(
+            &mut QueueView::default(),
             |_| false,
             now,
-            None,
-            |view| {
-                assert_eq!(view.backups.last().map(Arc::as_ptr), Some(taken));
-                ((), Arc::default())
+            Some(1),
+            behind,
+            |_, _| {
+                others.push(next(&assumed, now));
             },
         );
+        assert_eq!((others.as_slice(), ours.position), ([1, 2].as_slice(), 3));
+        assert_eq!(next(&assumed, now), 4);
     }
 }

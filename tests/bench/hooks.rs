@@ -72,8 +72,11 @@ async fn bare(client: &Client, namespace: &str) -> anyhow::Result<f64> {
     let runs = futures::stream::iter(0..HOOKS).map(|i| {
         let api = api.clone();
         async move {
-            let mut process =
-                api.exec(&format!("pod-{i}"), ["sleep", "0.1"], &AttachParams::default()).await?;
+            // The first one of the pod, as a hook that names none has it.
+            let pod = api.get(&format!("pod-{i}")).await?;
+            let container = pod.spec.and_then(|spec| Some(spec.containers.into_iter().next()?.name));
+            let params = AttachParams { container, ..AttachParams::default() };
+            let mut process = api.exec(&format!("pod-{i}"), ["sleep", "0.1"], &params).await?;
             let status = process.take_status().context("exec has no status")?.await;
             let status = status.and_then(|status| status.status);
             ensure!(status.as_deref() == Some("Success"), "exec in pod-{i} ended {status:?}");

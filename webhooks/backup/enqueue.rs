@@ -55,21 +55,24 @@ pub fn enqueue<K: Listers>(
     let size = request.object.map_or(0, |object| object.get().len());
     let remember = (!request.is_dry_run() && readable).then_some(size + request.uid.len());
     let mut view = state.listers().queue(&newcomer, now);
-    let (position, enqueued_at, reason, piled_up) = state.assumed().with(
-        &mut view,
-        |mark| state.listers().has_seen(mark),
-        Instant::now(),
-        remember,
-        |view| {
-            let placed = Arc::make_mut(&mut newcomer);
-            placed.enqueued_at = Some(state.mark(mark(view, now)));
-            placed.position = position_of_newcomer(view, placed);
-            let reason = readable.then(|| explain_newcomer(view, &newcomer));
-            let answer =
-                (newcomer.position, newcomer.enqueued_at, reason, waiting_of_schedule(view, &newcomer));
-            (answer, Arc::clone(&newcomer))
-        },
-    );
+    let mut explained = 0;
+    let place = |view: &QueueView| {
+        let placed = Arc::make_mut(&mut newcomer);
+        placed.enqueued_at = Some(state.mark(mark(view, now)));
+        placed.position = position_of_newcomer(view, placed);
+        Arc::clone(&newcomer)
+    };
+    let explain = |view: &QueueView, newcomer: &Arc<QueueEntry>| {
+        explained = newcomer.position;
+        let reason = readable.then(|| explain_newcomer(view, newcomer));
+        (reason, waiting_of_schedule(view, newcomer))
+    };
+    let seen = |mark| state.listers().has_seen(mark);
+    let (placed, (reason, piled_up)) =
+        state.assumed().with(&mut view, seen, Instant::now(), remember, place, explain);
+    let (position, enqueued_at) = (placed.position, placed.enqueued_at);
+    // What came meanwhile may be in its way.
+    let reason = reason.filter(|reason| explained == position || *reason != QueueReason::Next);
     let mut warnings = vec![warning(position, reason.as_ref())];
     let start = state.listers().expected_start(&view, &request.uid, now);
     if let Some(start) = start.filter(|_| reason != Some(QueueReason::Next)) {
