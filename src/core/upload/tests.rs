@@ -247,7 +247,7 @@ impl World {
                 }
                 None => At::Remove,
             },
-            // A store has no conditional delete: see `Layout::remove`.
+            // A store has no conditional delete: see `BackupLayout::remove`.
             At::Remove => {
                 if is_claimed && self.published.is_none() {
                     next.write(Note::Nothing);
