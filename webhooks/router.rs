@@ -112,7 +112,8 @@ async fn enqueue<K: Listers>(State(state): Here<K>, http_request: Request) -> Re
         }
         Ok(None) | Err(_) => {
             state.metrics().turned_away(name, TurnedAway::Late);
-            Rule::begin(name, state.metrics()).answer_with(&body.bytes, backup::enqueue_later)
+            Rule::begin(name, state.metrics())
+                .answer_with(&body.bytes, |request| backup::enqueue_later(&state, request))
         }
     }
 }

@@ -11,6 +11,7 @@ use berth_api::velero::schedule::history_of;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
 use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
 use berth_core::retention::{Candidate, History, Location, Verdict, judge, look_again, relabel};
+use berth_core::schedule::Found;
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -56,9 +57,12 @@ struct Kept {
 }
 
 impl Kept {
-    /// The Schedule that it provably is of.
+    /// The Schedule that it provably is of. What a Velero has brought from a store says what somebody
+    /// wrote there.
     fn schedule_uid(&self) -> Option<&str> {
-        self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str)
+        let mark = self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str);
+        let found = Found { mark, phase: self.phase, generation: self.metadata.generation };
+        mark.filter(|_| !found.came_finished())
     }
 }
 
