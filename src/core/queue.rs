@@ -15,7 +15,7 @@ mod turn;
 mod view;
 
 pub use claimed::Work;
-pub use estimate::{Band, Expectation, History, Run, expect};
+pub use estimate::{Band, Expectation, History, Lived, Run, expect};
 pub use index::Index;
 pub use newcomer::{depends_on_all, explain_newcomer};
 pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
