@@ -71,8 +71,8 @@ async fn when_a_schedule_has_run_is_for_those_to_say_who_run_it() {
     let served = Roles { queue: true, ..admin };
     for (user, roles) in [
         (controller.as_str(), served),
-        (&velero, Roles { lifecycle: true, ..admin }),
-        (&webhook, admin),
+        (velero.as_str(), Roles { lifecycle: true, ..admin }),
+        (webhook.as_str(), admin),
         ("guard-schedules-admin", admin),
         ("guard-scheduler", nobody),
     ] {
