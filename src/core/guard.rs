@@ -32,7 +32,7 @@ impl Roles {
 
 /// One write to a Backup, reduced to what the rules need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change<'a> {
+pub struct BackupChange<'a> {
     /// The stored phase; `None` on create.
     pub from: Option<&'a str>,
     pub to: &'a str,
@@ -55,55 +55,55 @@ pub struct Change<'a> {
 
 /// Why a write is refused: the field, and what to do instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct FieldRefusal {
     pub field: &'static str,
     pub message: &'static str,
 }
 
 /// What replaces the whole object (`kubectl replace`, a PUT of GitOps) and knows no status takes it
 /// away. To leave the status out is no way out of that.
-const LOST: Refusal = Refusal {
+const LOST: FieldRefusal = FieldRefusal {
     field: "status",
     message: "this write replaces the whole object and takes its status away, which berth alone writes: use kubectl apply or server-side apply, which keep it",
 };
-const STATUS: Refusal = Refusal {
+const STATUS: FieldRefusal = FieldRefusal {
     field: "status",
     message: "phase and position are written by berth alone: leave status out; to move, hold or end a backup use `berth queue`",
 };
-const ENDED: Refusal = Refusal {
+const ENDED: FieldRefusal = FieldRefusal {
     field: "status.phase",
     message: "a backup that has ended does not begin again: leave it as it is, or create another",
 };
-const SPEC: Refusal = Refusal {
+const SPEC: FieldRefusal = FieldRefusal {
     field: "spec",
     message: "what a backup asks for cannot change once it has a place: delete it and create another",
 };
-const MARKS: Refusal = Refusal {
+const MARKS: FieldRefusal = FieldRefusal {
     field: "metadata.annotations",
     message: "the berth.dev marks of a backup are written by berth alone: leave those out that are not there, and keep those that are: kubectl apply and server-side apply do, and what replaces the whole object does not",
 };
-const STEERING: Refusal = Refusal {
+const STEERING: FieldRefusal = FieldRefusal {
     field: "metadata.annotations",
     message: "berth.dev/first, berth.dev/supersede and priority classes want the verb update on backups/queue: bind the ClusterRole berth-operator",
 };
-const FINISHED: Refusal = Refusal {
+const FINISHED: FieldRefusal = FieldRefusal {
     field: "status",
     message: "finished backups are brought by Velero, or by those who may update backups/queue: bind the ClusterRole berth-operator",
 };
-const HOOKS: Refusal = Refusal {
+const HOOKS: FieldRefusal = FieldRefusal {
     field: "spec.hooks",
     message: "hooks run in pods with the rights of whoever runs the backup, so they want the verb update on backups, which none of berth's roles gives: annotate the pods instead, or have an administrator create this Backup",
 };
 
-const SCHEDULE_LOST: Refusal = Refusal {
+const SCHEDULE_LOST: FieldRefusal = FieldRefusal {
     field: "status",
     message: "this write replaces the whole object and takes its status away, by which berth knows which times have had their backups: use kubectl apply or server-side apply, which keep it",
 };
-const SCHEDULE_STATUS: Refusal = Refusal {
+const SCHEDULE_STATUS: FieldRefusal = FieldRefusal {
     field: "status",
     message: "which times have had their backups is written by whoever runs the Schedules: leave status out",
 };
-const OWNING: Refusal = Refusal {
+const OWNING: FieldRefusal = FieldRefusal {
     field: "spec.useOwnerReferencesInBackup",
     message: "Backups that a Schedule owns go with it, those that wait or run included, so turning it on later wants the verb delete on backups.velero.io: leave it as it is, or make another Schedule",
 };
@@ -132,7 +132,7 @@ fn begins_again(from: &str, to: &str) -> bool {
 ///
 /// # Errors
 /// A caller with these roles may not make this change.
-pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
+pub fn judge(roles: Roles, change: &BackupChange<'_>) -> Result<(), FieldRefusal> {
     if change.steered && !(roles.is_served() || roles.operator) {
         return Err(STEERING);
     }
@@ -191,7 +191,7 @@ pub struct ScheduleChange {
 ///
 /// # Errors
 /// A caller with these roles may not make this change.
-pub fn judge_schedule(roles: Roles, change: &ScheduleChange) -> Result<(), Refusal> {
+pub fn judge_schedule(roles: Roles, change: &ScheduleChange) -> Result<(), FieldRefusal> {
     if change.status_changed && !roles.is_served() {
         return Err(if change.status_lost { SCHEDULE_LOST } else { SCHEDULE_STATUS });
     }
@@ -225,7 +225,8 @@ mod tests {
     const LIFECYCLE: Roles = Roles { lifecycle: true, ..NOBODY };
 
     fn moves(roles: Roles, from: &str, to: &str) -> bool {
-        judge(roles, &Change { from: Some(from), to, status_changed: true, ..Change::default() }).is_ok()
+        judge(roles, &BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() })
+            .is_ok()
     }
 
     #[test]
@@ -299,7 +300,8 @@ mod tests {
         ];
         for from in ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting"] {
             for to in begun {
-                let change = Change { from: Some(from), to, status_changed: true, ..Change::default() };
+                let change =
+                    BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() };
                 let refusal = if to.is_empty() { LOST } else { ENDED };
                 for roles in [NOBODY, everything] {
                     assert_eq!(judge(roles, &change), Err(refusal), "{roles:?}: {from} to {to:?}");
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn people_may_do_everything_else() {
         let change = |from, to, spec_changed, marks_changed| {
-            judge(NOBODY, &Change { from, to, spec_changed, marks_changed, ..Change::default() })
+            judge(NOBODY, &BackupChange { from, to, spec_changed, marks_changed, ..BackupChange::default() })
         };
         assert_eq!(change(None, "Queued", false, false), Ok(()));
         assert_eq!(change(None, "Completed", false, false), Err(FINISHED));
@@ -331,11 +333,11 @@ mod tests {
     /// As by `kubectl replace` with what lies in Git.
     #[test]
     fn who_replaces_the_whole_object_is_told_to_apply_it() {
-        let lost = |from| Change {
+        let lost = |from| BackupChange {
             from: Some(from),
             status_changed: true,
             marks_changed: true,
-            ..Change::default()
+            ..BackupChange::default()
         };
         for from in ["New", "Queued", "InProgress", "Completed"] {
             assert_eq!(judge(NOBODY, &lost(from)), Err(LOST), "{from}");
@@ -345,17 +347,17 @@ mod tests {
 
     #[test]
     fn marks_that_say_nothing_any_more_may_go_and_only_go() {
-        let dropped = |from, to| Change {
+        let dropped = |from, to| BackupChange {
             from: Some(from),
             to,
             marks_changed: true,
             marks_dropped: true,
-            ..Change::default()
+            ..BackupChange::default()
         };
         assert_eq!(judge(NOBODY, &dropped("Completed", "Completed")), Ok(()));
         assert_eq!(judge(NOBODY, &dropped("Queued", "Queued")), Err(MARKS));
         assert_eq!(judge(NOBODY, &dropped("InProgress", "InProgress")), Err(MARKS));
-        let changed = Change { marks_dropped: false, ..dropped("Completed", "Completed") };
+        let changed = BackupChange { marks_dropped: false, ..dropped("Completed", "Completed") };
         assert_eq!(judge(NOBODY, &changed), Err(MARKS));
     }
 
@@ -387,9 +389,9 @@ mod tests {
     fn order_and_hooks_are_for_those_who_have_the_right_and_for_schedules() {
         let operator = Roles { operator: true, ..NOBODY };
         let editor = Roles { editor: true, ..NOBODY };
-        let steered = Change { to: "Queued", steered: true, ..Change::default() };
-        let hooked = Change { to: "Queued", hooks_changed: true, ..Change::default() };
-        let finished = Change { to: "Completed", ..Change::default() };
+        let steered = BackupChange { to: "Queued", steered: true, ..BackupChange::default() };
+        let hooked = BackupChange { to: "Queued", hooks_changed: true, ..BackupChange::default() };
+        let finished = BackupChange { to: "Completed", ..BackupChange::default() };
         for (change, refusal, allowed) in
             [(steered, STEERING, operator), (hooked, HOOKS, editor), (finished, FINISHED, operator)]
         {
@@ -401,7 +403,7 @@ mod tests {
                 assert_eq!(judge(roles, &change), Ok(()), "{roles:?}");
             }
         }
-        let later = Change { from: Some("Queued"), ..steered };
+        let later = BackupChange { from: Some("Queued"), ..steered };
         assert_eq!((judge(NOBODY, &later), judge(operator, &later)), (Err(STEERING), Ok(())));
     }
 }
