@@ -13,7 +13,18 @@ pub use follow::Follower;
 pub use keeper::CertificateKeeper;
 pub use watcher::Watcher;
 
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::Api;
+use ring::hmac;
+use tokio::time::timeout;
+
+use crate::text::chain;
+
+const CALL: Duration = Duration::from_secs(10);
 
 /// Default name of the Secret with the webhooks' certificate.
 pub const SECRET: &str = "berth-webhook-certs";
@@ -25,6 +36,29 @@ pub(crate) const CA_CERTIFICATE: &str = "ca.crt";
 pub(crate) const CA_KEY: &str = "ca.key";
 pub(crate) const LEAF_CERTIFICATE: &str = "tls.crt";
 pub(crate) const LEAF_KEY: &str = "tls.key";
+
+/// # Errors
+/// When the Secret cannot be read.
+pub(crate) async fn read(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Secret> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let found = timeout(CALL, api.get(name)).await;
+    let found = found.context("the API server did not answer in time")?;
+    found.map_err(|error| anyhow!(chain(&error))).with_context(|| format!("failed to read Secret {name}"))
+}
+
+/// A key that every replica derives from the private key of the webhooks' certificate, and nobody
+/// without that. Each purpose has a key of its own.
+///
+/// # Errors
+/// When the Secret has no private key.
+pub(crate) fn derived_key(secret: &Secret, name: &str, purpose: &[u8]) -> anyhow::Result<hmac::Key> {
+    let private = text(secret, LEAF_KEY);
+    if private.is_empty() {
+        bail!("Secret {name} has no {LEAF_KEY}, from which berth derives a key");
+    }
+    let root = hmac::Key::new(hmac::HMAC_SHA256, private.as_bytes());
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose).as_ref()))
+}
 
 /// One value of a Secret as text. Empty where it is missing.
 pub(crate) fn text<'s>(secret: &'s Secret, key: &str) -> &'s str {

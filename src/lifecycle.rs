@@ -40,6 +40,8 @@ pub struct Lifecycle {
     pub events: Events,
     /// Where files of folders can be downloaded, if berth serves them.
     pub links: Option<Links>,
+    /// The Secret with the webhooks' certificate, from which keys are derived.
+    pub certificate_secret: String,
     pub disabled: BTreeSet<Controller>,
     /// The queue's watch cache.
     pub backups: Arc<BackupCache>,

@@ -3,6 +3,7 @@
 
 mod deletions;
 mod generated;
+mod schedules;
 mod secrets;
 mod trust;
 
@@ -130,6 +131,7 @@ const NOTHING: BackupChange<'static> = BackupChange {
     status_changed: false,
     spec_changed: false,
     marks_changed: false,
+    marks_dropped: false,
     steered: false,
     hooks_changed: false,
 };
@@ -191,7 +193,25 @@ fn births() -> Vec<(Value, BackupChange<'static>)> {
         (annotation("priority-class", "high"), STEERED),
         (annotation("priority-class", "low"), NOTHING),
         (annotation("hold", "true"), NOTHING),
+        // As Argo CD does for what is a hook.
+        (json!({"metadata": {"finalizers": ["argocd.argoproj.io/hook-finalizer"]}}), NOTHING),
     ]
+}
+
+/// What becomes of the marks `run` and `schedule-uid`, and what that is.
+fn drops() -> [(Value, BackupChange<'static>); 4] {
+    let dropped = BackupChange { marks_dropped: true, ..MARKS };
+    let both = json!({"metadata": {"annotations": {"berth.dev/run": null, "berth.dev/schedule-uid": null}}});
+    [
+        (annotation("run", Value::Null), dropped),
+        (annotation("run", "of-nobody"), MARKS),
+        (annotation("schedule-uid", Value::Null), MARKS),
+        (both, MARKS),
+    ]
+}
+
+fn marked(phase: &str) -> String {
+    format!("marked-{}", name_of(phase))
 }
 
 #[tokio::test]
@@ -213,7 +233,15 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
         }
         object
     });
-    for object in plain.chain([steered]) {
+    let with_marks = PHASES.into_iter().map(|phase| {
+        let mut object = backup_of(&marked(phase), &["a"]);
+        object["metadata"]["annotations"] = json!({"berth.dev/run": "r", "berth.dev/schedule-uid": "u"});
+        if !phase.is_empty() {
+            object["status"] = json!({"phase": phase});
+        }
+        object
+    });
+    for object in plain.chain(with_marks).chain([steered]) {
         wait_until("the guard to be off", PATIENCE, async || {
             Ok(kubectl.create(&ns, std::slice::from_ref(&object))?.status.success().then_some(()))
         })
@@ -274,6 +302,12 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
                 assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?}: {patch}");
                 judged += 1;
             }
+            for (patch, changes) in drops() {
+                let change = BackupChange { from: Some(from), to: from, ..changes };
+                let passed = goes_through(&api, &marked(from), &patch).await;
+                assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?}: {patch} of marks");
+                judged += 1;
+            }
             // Null is no status.
             let null = Patch::Json::<()>(
                 serde_json::from_value(json!([{"op": "add", "path": "/status", "value": null}])).unwrap(),
@@ -302,7 +336,15 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
             assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: no {key}");
         }
     }
-    assert_eq!(judged, 5 * (7 * (6 + patches().len() + births().len()) + 5 * 5));
+    assert_eq!(judged, 5 * (7 * (6 + patches().len() + drops().len() + births().len()) + 5 * 5));
+    // What replaces the whole object, and knows no status, is told what to do in its place.
+    for name in ["queued", "inprogress", "completed"] {
+        let patch = json!([{"op": "remove", "path": "/status"}]).to_string();
+        let args = ["patch", "backups.velero.io", name, "-n", &ns, "--as=mallory", "--dry-run=server"];
+        let answer = kubectl.answer(&[&args[..], &["--type=json", "-p", &patch]].concat(), "").unwrap();
+        let said = answer.stderr;
+        assert!(said.contains("use kubectl apply") && !said.contains("leave status out"), "{name}: {said}");
+    }
     // An update that only spells out that there is no status changes nothing.
     let api: Api<Backup> = Api::namespaced(client_of(berth.plane(), users[0]).await, &ns);
     assert!(goes_through(&api, "", &json!({"status": {}, "metadata": {"labels": {"a": "c"}}})).await);
@@ -329,6 +371,7 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     let mut kept = backup_of("kept", &["a"]);
     kept["metadata"]["annotations"] =
         json!({"berth.dev/keep": "a court asks for it", "berth.dev/keep-last": "2"});
+    kept["metadata"]["finalizers"] = json!(["a/hook"]);
     kubectl.create(NS, &[backup_of("waits", &["a"]), kept]).unwrap();
     let_do_everything(kubectl, &["ed"]);
     for user in ["--user=ann", "--user=oli"] {
@@ -416,7 +459,8 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
         (annotation("supersede", "true"), &["oli", "ed"]),
         (json!({"status": {"phase": "Completed"}}), &["oli", "ed"]),
         (json!({"spec": {"hooks": hooks()}}), &["ed"]),
-        (json!({"metadata": {"finalizers": ["a/b"]}}), &["ed"]),
+        // Nothing waits for an object that goes.
+        (json!({"metadata": {"finalizers": ["a/b"]}}), &["ann", "oli", "ed"]),
     ] {
         for user in ["ann", "oli", "ed"] {
             let answer = create(user, &rest);
@@ -432,19 +476,32 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
     assert!(refused.stderr.contains("bind the ClusterRole berth-operator"), "{}", refused.stderr);
     assert!(patch("oli", "backups.velero.io", "waits", &first).status.success());
     // When a Backup is removed.
+    let verbs = json!(["get", "create", "patch", "update"]);
+    may(kubectl, "upd", &json!([{"apiGroups": ["velero.io"], "resources": ["backups"], "verbs": verbs}]));
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
     for (name, bound) in [
         ("waits", json!({"metadata": {"finalizers": ["a/b"]}})),
+        ("kept", json!({"metadata": {"finalizers": ["a/hook", "a/b"]}})),
         ("waits", json!({"metadata": {"ownerReferences": [owner]}})),
         ("waits", annotation("forget-volumes", "true")),
         ("kept", annotation("keep", Value::Null)),
         ("kept", annotation("keep-last", "1")),
     ] {
-        for (user, legal) in [("ann", false), ("oli", false), ("ed", true)] {
+        for (user, legal) in [("ann", false), ("oli", false), ("upd", false), ("ed", true)] {
             let answer = patch(user, "backups.velero.io", name, &bound);
             assert_eq!(answer.status.success(), legal, "{user} {bound}: {}", answer.stderr);
-            assert!(legal || answer.stderr.contains("bind the Role berth-deleter"), "{}", answer.stderr);
+            // That Role gives the deletion of all that is stored as well.
+            let said = &answer.stderr;
+            let names_the_verb =
+                said.contains("the verb delete on backups") && !said.contains("berth-deleter");
+            assert!(legal || names_the_verb, "{said}");
         }
+    }
+    // Who sets a finalizer at creation takes it off by an update.
+    for (user, legal) in [("ann", false), ("oli", false), ("upd", true), ("ed", true)] {
+        let answer = patch(user, "backups.velero.io", "kept", &json!({"metadata": {"finalizers": null}}));
+        assert_eq!(answer.status.success(), legal, "{user}: {}", answer.stderr);
+        assert!(legal || answer.stderr.contains("the verb update or delete on backups"), "{}", answer.stderr);
     }
     // A place of a data mover, with a grant or without.
     let rules =

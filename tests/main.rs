@@ -12,6 +12,7 @@ mod cli;
 mod cluster;
 mod compatibility;
 mod crash;
+mod documentation;
 mod engine;
 mod failure;
 mod garden;

@@ -5,6 +5,7 @@ mod garden;
 mod member;
 pub mod movers;
 pub mod needs;
+mod none;
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock};

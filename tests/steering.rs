@@ -40,6 +40,28 @@ fn marked(name: &str, annotations: Value, labels: Value) -> Value {
     object
 }
 
+/// A Backup that has run so long. It is created before it ends, because what has ended before it is
+/// there counts for nothing.
+fn ran(berth: &Berth, mut past: Value, minutes: i64) {
+    let (kubectl, ns) = (berth.kubectl(), berth.namespace());
+    past["metadata"]["annotations"]["berth.dev/hold"] = json!("true");
+    let name = past["metadata"]["name"].as_str().unwrap().to_owned();
+    let made = kubectl.create(ns, &[past]).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+    let begun = kubectl.backup(ns, &name).unwrap().metadata.creation_timestamp.unwrap().0;
+    let at = |minutes: i64| {
+        let at = begun + jiff::SignedDuration::from_mins(minutes);
+        at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    };
+    let status = json!({"status": {
+        "phase": "Completed", "queuePosition": null, "startTimestamp": at(0), "completionTimestamp": at(minutes),
+    }});
+    let (controller, status) =
+        (format!("--as=system:serviceaccount:{ns}:berth-controller"), status.to_string());
+    let args = ["patch", "backups.velero.io", &name, "-n", ns, &controller, "--type=merge", "-p", &status];
+    kubectl.run(&args).unwrap();
+}
+
 /// Notes of the Events with this reason, by the name of the Backup.
 fn events(berth: &Berth, reason: &str) -> Vec<(String, String)> {
     let selector = format!("reason={reason},reportingController=berth.dev");
@@ -182,14 +204,18 @@ fn who_used_much_lets_others_pass() {
     let mut berth = start_with("fair-share", &flags);
     let ns = berth.namespace().to_owned();
     berth.controller.stop().unwrap();
-    // Copied from a store: ten minutes of `greedy`, just now.
+    ran(&berth, marked("past", json!({}), json!({"team": "greedy"})), 10);
+    // Copied from a store, where anybody may have written whose it was: it counts for nothing.
     let now = jiff::Timestamp::now();
-    let ago = |minutes: i64| {
-        (now - jiff::SignedDuration::from_mins(minutes)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    let at = |minutes: i64| {
+        (now + jiff::SignedDuration::from_mins(minutes)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     };
-    let mut past = marked("past", json!({}), json!({"team": "greedy"}));
-    past["status"] = json!({"phase": "Completed", "startTimestamp": ago(11), "completionTimestamp": ago(1)});
-    berth.kubectl().create(&ns, &[past]).unwrap();
+    for (name, start, end) in [("copy", -60, -1), ("forged", -60, 1)] {
+        let mut copy = marked(name, json!({}), json!({"team": "thrifty"}));
+        copy["status"] =
+            json!({"phase": "Completed", "startTimestamp": at(start), "completionTimestamp": at(end)});
+        berth.kubectl().create(&ns, &[copy]).unwrap();
+    }
     let of = |name: &str, team: &str| marked(name, json!({}), json!({"team": team}));
     berth
         .kubectl()
@@ -251,18 +277,22 @@ fn a_schedule_piles_up_only_where_it_does_not_say_otherwise() {
 fn what_happens_is_told_by_events_metrics_and_expectations() {
     let mut berth = start("told", 1);
     let ns = berth.namespace().to_owned();
-    // Ran before, copied from a store: three minutes, five, and nine.
+    // Ran before: three minutes, five, and nine.
     berth.kubectl().run(&["create", "namespace", "told-a"]).unwrap();
-    let past = [3, 5, 9].map(|minutes| {
-        let mut past = backup_of(&format!("past-{minutes}"), &["told-a"]);
-        past["status"] = json!({
-            "phase": "Completed",
-            "startTimestamp": "2026-01-01T00:00:00Z",
-            "completionTimestamp": format!("2026-01-01T00:0{minutes}:00Z"),
-        });
-        past
-    });
-    berth.kubectl().create(&ns, &past).unwrap();
+    for minutes in [3, 5, 9] {
+        ran(&berth, backup_of(&format!("past-{minutes}"), &["told-a"]), minutes);
+    }
+    wait_for("the webhook to see that they have ended", PATIENCE, || {
+        let text = serde_json::to_string(&backup_of("tried", &["told-a"]))?;
+        let tried = berth.kubectl().answer(&["create", "--dry-run=server", "-n", &ns, "-f", "-"], &text)?;
+        Ok(tried.warnings().iter().any(|said| said.contains("queued at position 1;")).then_some(()))
+    })
+    .unwrap();
+    wait_for("the controller to see that they have ended", PATIENCE, || {
+        let held = counted(&berth, "berth_queue_waiting{reason=\"Held\"}").unwrap_or_default();
+        Ok((held < 0.5).then_some(()))
+    })
+    .unwrap();
     let mut holder = backup_of("holder", &["told-a"]);
     holder["metadata"]["annotations"] = json!({"berth.dev/hold": "true"});
     berth.kubectl().create(&ns, &[holder]).unwrap();

@@ -7,5 +7,5 @@ mod validate;
 
 pub(crate) use data::told;
 pub use enqueue::{enqueue, enqueue_later};
-pub(crate) use validate::check;
 pub use validate::validate;
+pub(crate) use validate::{check, status};

@@ -112,7 +112,8 @@ async fn enqueue<K: Listers>(State(state): RouterState<K>, http_request: Request
         }
         Ok(None) | Err(_) => {
             state.metrics().turned_away(name, TurnedAway::Late);
-            ReviewedRule::begin(name, state.metrics()).answer_with(&body.bytes, backup::enqueue_later)
+            ReviewedRule::begin(name, state.metrics())
+                .answer_with(&body.bytes, |request| backup::enqueue_later(&state, request))
         }
     }
 }

@@ -9,15 +9,17 @@ use berth_api::place::QueueFields;
 use berth_api::velero::schedule::{Steering, check_expression, check_name, history_of};
 use berth_api::velero::{BackupSpec, Schedule};
 use berth_core::cron::Cron;
+use berth_core::guard::{Roles, ScheduleChange, judge_schedule};
 use berth_core::limits;
 use berth_core::schedule::preview::{NEAR, Others, Preview, TIMES, preview};
 use berth_core::violation::{Field, Violations, tellable};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::backup::{check, told};
+use crate::backup::{check, status, told};
 use crate::listers::Listers;
 use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
@@ -29,11 +31,13 @@ static NONE: BTreeMap<String, String> = BTreeMap::new();
 
 /// The parts of a Schedule that are judged.
 #[derive(Default, Deserialize)]
-struct IncomingSchedule {
+struct IncomingSchedule<'a> {
     #[serde(default)]
     metadata: ScheduleMetadata,
     #[serde(default)]
     spec: IncomingScheduleSpec,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -47,6 +51,7 @@ struct ScheduleMetadata {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct IncomingScheduleSpec {
     #[serde(default)]
     schedule: String,
@@ -54,10 +59,12 @@ struct IncomingScheduleSpec {
     template: BackupSpec,
     #[serde(default)]
     paused: Option<bool>,
+    #[serde(default)]
+    use_owner_references_in_backup: Option<bool>,
 }
 
-impl IncomingSchedule {
-    fn parse(object: &RawValue) -> Result<Self, ReviewError> {
+impl<'a> IncomingSchedule<'a> {
+    fn parse(object: &'a RawValue) -> Result<Self, ReviewError> {
         Ok(serde_json::from_str(object.get())?)
     }
 
@@ -87,6 +94,23 @@ impl IncomingSchedule {
         let steering = steering.map(|key| self.annotations().get(key));
         let class = self.source().class().map(str::to_owned);
         (&self.spec.schedule, &self.spec.template, class, steering)
+    }
+
+    fn owns(&self) -> bool {
+        self.spec.use_owner_references_in_backup == Some(true)
+    }
+
+    /// What this write changes of that which not everybody may change who may write Schedules.
+    fn change(&self, old: Option<&Self>) -> Result<ScheduleChange, ReviewError> {
+        let after = status(self.status)?;
+        let before = old.map_or_else(|| Ok(json!({})), |old| status(old.status))?;
+        let is_new = old.is_none() && after == json!({"phase": "New"});
+        Ok(ScheduleChange {
+            is_create: old.is_none(),
+            status_changed: after != before && !is_new,
+            status_lost: after == json!({}),
+            owns_now: self.owns() && !old.is_some_and(Self::owns),
+        })
     }
 
     /// Faults that lie in the Schedule alone.
@@ -120,6 +144,13 @@ pub async fn validate<K: Listers>(
     let object = request.object.ok_or(ReviewError::NoObject)?;
     let incoming = IncomingSchedule::parse(object)?;
     let old = request.old_object.map(IncomingSchedule::parse).transpose()?;
+    // Whether the caller may delete Backups the policy asks the API server.
+    let roles = Roles { deleter: true, ..state.roles(&request.user_info.username) };
+    if let Err(refusal) = judge_schedule(roles, &incoming.change(old.as_ref())?) {
+        let mut found = Violations::default();
+        found.push(Field::root(refusal.field), refusal.message);
+        return Ok(ReviewVerdict::refuse(RefusalReason::Forbidden, found));
+    }
     let mut verdict = ReviewVerdict::allow();
     if old.as_ref().is_none_or(|old| old.judged() != incoming.judged()) {
         let mut found = incoming.check(object.get().len());
@@ -131,8 +162,9 @@ pub async fn validate<K: Listers>(
         verdict.warnings = of_template.warnings;
         verdict.warnings.extend(told(&of_template.gaps.moved("spec", "spec.template")));
     }
-    let times =
-        |incoming: &IncomingSchedule| (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true));
+    let times = |incoming: &IncomingSchedule<'_>| {
+        (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true))
+    };
     let (text, is_paused) = times(&incoming);
     let is_told = verdict.refused.is_none() && old.is_none_or(|old| times(&old) != times(&incoming));
     if let Some(cron) = Cron::parse(&text).ok().filter(|_| is_told) {

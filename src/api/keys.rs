@@ -386,6 +386,10 @@ pub const MARKS: [&str; 10] = [
     FILES_GO,
 ];
 
+/// Those of [`MARKS`] that say something of a Backup also when it has ended: which pods may still be
+/// frozen, which Schedule it counts for, and that its files are being removed.
+pub const LASTING_MARKS: [&str; 3] = [FROZEN, SCHEDULE_UID, FILES_GO];
+
 /// `spec.provider` of a BackupStorageLocation that is a folder.
 pub const FILESYSTEM_PROVIDER: &str = "berth.dev/filesystem";
 /// `status.formatVersion` and the archive's `metadata/version`.

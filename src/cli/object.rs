@@ -10,9 +10,9 @@ pub use location::{change, location};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::GoDuration;
 use berth_api::velero::backup::{BackupHooks, LocalObject, TemplateMetadata, UploaderConfig};
 use berth_api::velero::{Backup, BackupSpec, Schedule, ScheduleSpec};
+use berth_api::{GoDuration, keys};
 use berth_core::glob::is_subdomain;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -106,6 +106,10 @@ pub fn backup_of_schedule(
 ) -> Backup {
     let mut backup = schedule.backup(now);
     let metadata = &mut backup.metadata;
+    // Only what berth makes by itself is the Schedule's own.
+    let mut annotations = metadata.annotations.take().unwrap_or_default();
+    annotations.remove(keys::SCHEDULE_UID);
+    metadata.annotations = some(annotations);
     metadata.namespace = Some(namespace.to_owned());
     if let Some(name) = name {
         metadata.name = Some(name.to_owned());

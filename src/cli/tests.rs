@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 use clap::Parser as _;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::object;
 use super::typed::arranged;
@@ -66,6 +66,25 @@ fn plain(mut object: Value) -> Value {
         policy.retain(|_, value| !value.is_null());
     }
     object
+}
+
+/// Only what berth makes by itself counts for a Schedule, and the mark of that is refused to others.
+#[test]
+fn a_backup_that_somebody_makes_of_a_schedule_is_not_its_own() {
+    let typed = ["berth", "backup", "create", "--from-schedule", "daily"].map(OsString::from);
+    let args = Args::try_parse_from(arranged(typed)).unwrap();
+    let Command::Backup(backup) = args.command else { unreachable!() };
+    let BackupCommand::Create(args) = backup.command else { unreachable!() };
+    let schedule = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule", "metadata": {"name": "daily", "uid": "u1"},
+        "spec": {"schedule": "@daily", "template": {}},
+    });
+    let (schedule, now) =
+        (serde_json::from_value(schedule).unwrap(), "2026-01-02T02:00:00Z".parse().unwrap());
+    let made = object::json(&object::backup_of_schedule("velero", None, &schedule, &args.spec, now));
+    assert_eq!(made["metadata"]["name"], "daily-20260102020000");
+    assert_eq!(made["metadata"]["labels"], json!({"velero.io/schedule-name": "daily"}));
+    assert_eq!(made["metadata"]["annotations"], Value::Null);
 }
 
 #[test]

@@ -262,6 +262,7 @@ async fn execute(
         opener: opener.clone(),
         events: events.clone(),
         links: links(args, clients),
+        certificate_secret: args.common.certificate_secret.clone(),
         disabled: args.disable_controllers.iter().copied().collect(),
         backups: Arc::clone(store),
         metrics: metrics.clone(),

@@ -1,6 +1,7 @@
-//! Who may change which fields of a Backup. Backups have no status subresource, so without these
-//! rules everyone who may write a Backup could give it a position, a phase, or another spec while
-//! it waits.
+//! Who may change which fields of a Backup, and of a Schedule. Neither has a status subresource, so
+//! without these rules everyone who may write a Backup could give it a position, a phase, or another
+//! spec while it waits, and everyone who may write a Schedule could say for which times it has had
+//! its backups.
 //!
 //! The same rules stand as a ValidatingAdmissionPolicy in `manifests/webhook/guard.yaml`, so that
 //! they hold while berth is down. A test compares the two, case by case.
@@ -18,6 +19,8 @@ pub struct Roles {
     pub operator: bool,
     /// May `update` Backups, not only `patch` them.
     pub editor: bool,
+    /// May `delete` Backups.
+    pub deleter: bool,
 }
 
 impl Roles {
@@ -38,6 +41,9 @@ pub struct BackupChange<'a> {
     /// Did one of berth's own annotations (`berth_api::keys::MARKS`) change? On create: is there one
     /// of them other than `enqueued-at`, which the webhook sets?
     pub marks_changed: bool,
+    /// Are those marks that changed all gone, and do they say nothing of a Backup that has ended?
+    /// That is so of all but frozen, schedule-uid and files-go.
+    pub marks_dropped: bool,
     /// Did an annotation change that lets the Backup pass others or end them: first, supersede, a
     /// priority class that the writer may not `use`? On create: is there one?
     pub steered: bool,
@@ -53,6 +59,12 @@ pub struct FieldRefusal {
     pub message: &'static str,
 }
 
+/// What replaces the whole object (`kubectl replace`, a PUT of GitOps) and knows no status takes it
+/// away. To leave the status out is no way out of that.
+const LOST: FieldRefusal = FieldRefusal {
+    field: "status",
+    message: "this write replaces the whole object and takes its status away, which berth alone writes: use kubectl apply or server-side apply, which keep it",
+};
 const STATUS: FieldRefusal = FieldRefusal {
     field: "status",
     message: "phase and position are written by berth alone: leave status out; to move, hold or end a backup use `berth queue`",
@@ -67,7 +79,7 @@ const SPEC: FieldRefusal = FieldRefusal {
 };
 const MARKS: FieldRefusal = FieldRefusal {
     field: "metadata.annotations",
-    message: "the berth.dev marks of a backup are written by berth alone",
+    message: "the berth.dev marks of a backup are written by berth alone: leave those out that are not there, and keep those that are: kubectl apply and server-side apply do, and what replaces the whole object does not",
 };
 const STEERING: FieldRefusal = FieldRefusal {
     field: "metadata.annotations",
@@ -80,6 +92,19 @@ const FINISHED: FieldRefusal = FieldRefusal {
 const HOOKS: FieldRefusal = FieldRefusal {
     field: "spec.hooks",
     message: "hooks run in pods with the rights of whoever runs the backup, so they want the verb update on backups, which none of berth's roles gives: annotate the pods instead, or have an administrator create this Backup",
+};
+
+const SCHEDULE_LOST: FieldRefusal = FieldRefusal {
+    field: "status",
+    message: "this write replaces the whole object and takes its status away, by which berth knows which times have had their backups: use kubectl apply or server-side apply, which keep it",
+};
+const SCHEDULE_STATUS: FieldRefusal = FieldRefusal {
+    field: "status",
+    message: "which times have had their backups is written by whoever runs the Schedules: leave status out",
+};
+const OWNING: FieldRefusal = FieldRefusal {
+    field: "spec.useOwnerReferencesInBackup",
+    message: "Backups that a Schedule owns go with it, those that wait or run included, so turning it on later wants the verb delete on backups.velero.io: leave it as it is, or make another Schedule",
 };
 
 fn is_new(phase: &str) -> bool {
@@ -127,19 +152,50 @@ pub fn judge(roles: Roles, change: &BackupChange<'_>) -> Result<(), FieldRefusal
         let forged = waits(change.to) && change.marks_changed && !(roles.queue || roles.executor);
         return if forged { Err(MARKS) } else { Ok(()) };
     };
+    let lost = change.to.is_empty() && !from.is_empty();
     if begins_again(from, change.to) {
-        return Err(ENDED);
+        return Err(if lost { LOST } else { ENDED });
     }
     if change.status_changed && !may_write_status(roles, from, change.to) {
-        return Err(STATUS);
+        return Err(if lost { LOST } else { STATUS });
     }
     // Until the Backup has a position, its owner may change the spec. Later only the executor may,
     // which writes the resolved spec.
     if change.spec_changed && !is_new(from) && !(roles.executor || (roles.lifecycle && is_over(from))) {
         return Err(SPEC);
     }
-    if change.marks_changed && !(roles.queue || roles.executor) {
+    // What replaces the whole object drops all marks. Of a Backup that has ended most say nothing.
+    let are_spent = change.marks_dropped && is_over(from) && is_over(change.to);
+    if change.marks_changed && !are_spent && !(roles.queue || roles.executor) {
         return Err(MARKS);
+    }
+    Ok(())
+}
+
+/// One write to a Schedule, reduced to what the rules need. What a Schedule asks for only with a
+/// further right, the policy judges alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScheduleChange {
+    pub is_create: bool,
+    /// On create: does it bring a status that says more than the phase New?
+    pub status_changed: bool,
+    /// The status is gone.
+    pub status_lost: bool,
+    /// Its Backups are to be its own from now on (`spec.useOwnerReferencesInBackup`). On create that
+    /// concerns nobody else's Backups.
+    pub owns_now: bool,
+}
+
+/// Applies the rules to one write to a Schedule.
+///
+/// # Errors
+/// A caller with these roles may not make this change.
+pub fn judge_schedule(roles: Roles, change: &ScheduleChange) -> Result<(), FieldRefusal> {
+    if change.status_changed && !roles.is_served() {
+        return Err(if change.status_lost { SCHEDULE_LOST } else { SCHEDULE_STATUS });
+    }
+    if change.owns_now && !change.is_create && !(roles.is_served() || roles.deleter) {
+        return Err(OWNING);
     }
     Ok(())
 }
@@ -155,8 +211,14 @@ fn may_write_status(roles: Roles, from: &str, to: &str) -> bool {
 mod tests {
     use super::*;
 
-    const NOBODY: Roles =
-        Roles { queue: false, executor: false, lifecycle: false, operator: false, editor: false };
+    const NOBODY: Roles = Roles {
+        queue: false,
+        executor: false,
+        lifecycle: false,
+        operator: false,
+        editor: false,
+        deleter: false,
+    };
     const QUEUE: Roles = Roles { queue: true, ..NOBODY };
     const EXECUTOR: Roles = Roles { executor: true, ..NOBODY };
     const LIFECYCLE: Roles = Roles { lifecycle: true, ..NOBODY };
@@ -214,7 +276,14 @@ mod tests {
 
     #[test]
     fn what_has_ended_begins_again_for_nobody() {
-        let everything = Roles { queue: true, executor: true, lifecycle: true, operator: true, editor: true };
+        let everything = Roles {
+            queue: true,
+            executor: true,
+            lifecycle: true,
+            operator: true,
+            editor: true,
+            deleter: true,
+        };
         let begun = [
             "",
             "New",
@@ -232,8 +301,9 @@ mod tests {
             for to in begun {
                 let change =
                     BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() };
+                let refusal = if to.is_empty() { LOST } else { ENDED };
                 for roles in [NOBODY, everything] {
-                    assert_eq!(judge(roles, &change), Err(ENDED), "{roles:?}: {from} to {to:?}");
+                    assert_eq!(judge(roles, &change), Err(refusal), "{roles:?}: {from} to {to:?}");
                 }
             }
             assert!(moves(everything, from, "Deleting") && moves(everything, from, from), "{from}");
@@ -258,6 +328,62 @@ mod tests {
         assert_eq!(change(Some("InProgress"), "InProgress", true, false), Err(SPEC));
         assert_eq!(change(Some("Queued"), "Queued", false, true), Err(MARKS));
     }
+
+    /// As by `kubectl replace` with what lies in Git.
+    #[test]
+    fn who_replaces_the_whole_object_is_told_to_apply_it() {
+        let lost = |from| BackupChange {
+            from: Some(from),
+            status_changed: true,
+            marks_changed: true,
+            ..BackupChange::default()
+        };
+        for from in ["New", "Queued", "InProgress", "Completed"] {
+            assert_eq!(judge(NOBODY, &lost(from)), Err(LOST), "{from}");
+        }
+        assert!(LOST.message.contains("use kubectl apply") && !LOST.message.contains("leave status out"));
+    }
+
+    #[test]
+    fn marks_that_say_nothing_any_more_may_go_and_only_go() {
+        let dropped = |from, to| BackupChange {
+            from: Some(from),
+            to,
+            marks_changed: true,
+            marks_dropped: true,
+            ..BackupChange::default()
+        };
+        assert_eq!(judge(NOBODY, &dropped("Completed", "Completed")), Ok(()));
+        assert_eq!(judge(NOBODY, &dropped("Queued", "Queued")), Err(MARKS));
+        assert_eq!(judge(NOBODY, &dropped("InProgress", "InProgress")), Err(MARKS));
+        let changed = BackupChange { marks_dropped: false, ..dropped("Completed", "Completed") };
+        assert_eq!(judge(NOBODY, &changed), Err(MARKS));
+    }
+
+    #[test]
+    fn when_a_schedule_has_run_is_for_those_to_say_who_run_it() {
+        let deleter = Roles { deleter: true, ..NOBODY };
+        let status = ScheduleChange { status_changed: true, ..ScheduleChange::default() };
+        let lost = ScheduleChange { status_lost: true, ..status };
+        let born = ScheduleChange { is_create: true, ..status };
+        for roles in [NOBODY, Roles { operator: true, editor: true, ..deleter }] {
+            for (change, refusal) in
+                [(status, SCHEDULE_STATUS), (born, SCHEDULE_STATUS), (lost, SCHEDULE_LOST)]
+            {
+                assert_eq!(judge_schedule(roles, &change), Err(refusal), "{roles:?}: {change:?}");
+            }
+        }
+        for roles in [QUEUE, EXECUTOR, LIFECYCLE] {
+            for change in [status, born, lost] {
+                assert_eq!(judge_schedule(roles, &change), Ok(()), "{roles:?}: {change:?}");
+            }
+        }
+        let owns = ScheduleChange { owns_now: true, ..ScheduleChange::default() };
+        assert_eq!(judge_schedule(NOBODY, &owns), Err(OWNING));
+        assert_eq!(judge_schedule(deleter, &owns), Ok(()));
+        assert_eq!(judge_schedule(NOBODY, &ScheduleChange { is_create: true, ..owns }), Ok(()));
+    }
+
     #[test]
     fn order_and_hooks_are_for_those_who_have_the_right_and_for_schedules() {
         let operator = Roles { operator: true, ..NOBODY };

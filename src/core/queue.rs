@@ -15,7 +15,7 @@ mod turn;
 mod view;
 
 pub use claimed::PlanCost;
-pub use estimate::{Band, CompletedRun, Expectation, RunHistory, expect};
+pub use estimate::{Band, CompletedRun, Expectation, Lived, RunHistory, expect};
 pub use index::QueueIndex;
 pub use newcomer::{depends_on_all, explain_newcomer};
 pub use order::{DEFAULT_CLASS, FairShare, QueueOrder, Use, handicaps};

@@ -6,6 +6,10 @@
 //! takes it once. Times that passed while nobody led get one backup together, for the last of them,
 //! as in Velero.
 //!
+//! That name can be foretold, so whoever creates Backups could have taken it. A Backup that is there
+//! under a name of the time counts as the Schedule's own only if berth made it ([`Found::is_of`]).
+//! Otherwise the own one gets a second name, and then one that only berth can foretell.
+//!
 //! The times after one follow from what is recorded in the status: `lastBackup` (the time that the
 //! last backup was for) or `lastSkipped`, whichever is later, and the creation of the Schedule
 //! before there is either.
@@ -145,8 +149,7 @@ impl Schedule {
             return ScheduleStep::Wait(next);
         };
         let name = backup_name(&self.name, tick);
-        let is_of_tick = |rest: &str| rest.is_empty() || rest.starts_with('-');
-        if unfinished.iter().any(|(other, _)| other.strip_prefix(name.as_str()).is_some_and(is_of_tick)) {
+        if unfinished.iter().any(|(other, _)| is_of_time(other, &name)) {
             return ScheduleStep::Record(tick);
         }
         let missed = now.duration_since(tick) - self.offset();
@@ -210,6 +213,45 @@ pub fn backup_name(schedule: &str, tick: Timestamp) -> String {
 /// Schedule. It is always the same, too. `digest`: of the Schedule's UID, in hexadecimal.
 pub fn second_name(name: &str, digest: &str) -> String {
     format!("{name}-{}", digest.get(..5).unwrap_or(digest))
+}
+
+/// The name where both others are there and not of the Schedule. `tag`: of the Schedule's UID and of
+/// the first name, in hexadecimal, by a key that only berth has. So it is always the same, and nobody
+/// else can take it beforehand.
+pub fn third_name(name: &str, tag: &str) -> String {
+    format!("{name}-{}", tag.get(..20).unwrap_or(tag))
+}
+
+/// Is this one of the names of the backup whose first name this is?
+pub fn is_of_time(name: &str, first: &str) -> bool {
+    name.strip_prefix(first).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// A Backup that is there under a name of a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// `berth.dev/schedule-uid`, which nobody but berth can write on a Backup that has not ended, and
+    /// which berth's sync does not bring.
+    pub mark: Option<&'a str>,
+    pub phase: &'a str,
+    /// `metadata.generation`: the API server counts what changes in spec and status.
+    pub generation: Option<i64>,
+}
+
+impl Found<'_> {
+    /// Has it had its end from the moment of its creation? So has what came from a store, and nobody
+    /// knows who wrote that.
+    pub fn came_finished(&self) -> bool {
+        let is_over = matches!(self.phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation");
+        is_over && self.generation == Some(1)
+    }
+
+    /// Has berth made it for the Schedule with this UID? Neither its label nor its owner says that,
+    /// because whoever creates Backups may write both. One that is being deleted says nothing, because
+    /// it may have come from a store.
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.mark == Some(uid) && !self.came_finished() && self.phase != "Deleting"
+    }
 }
 
 /// FNV-1a: the same in every version of berth, and spread well enough.

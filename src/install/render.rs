@@ -375,7 +375,7 @@ mod tests {
             ..InstallSettings::new("velero")
         };
         let text = json!(render(&settings).unwrap_or_default()).to_string();
-        assert_eq!(text.matches("request.namespace + ':velero-server'").count(), 3, "{text}");
+        assert_eq!(text.matches("request.namespace + ':velero-server'").count(), 4, "{text}");
         assert!(!text.contains("':velero'"));
         for flag in ["executor", "lifecycle"] {
             assert!(text.contains(&format!("--{flag}-identity=system:serviceaccount:velero:velero-server")));

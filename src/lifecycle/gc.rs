@@ -13,6 +13,7 @@ use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::retention::{
     ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, judge, look_again, relabel,
 };
+use berth_core::schedule::Found;
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -58,9 +59,12 @@ struct ExpiringBackup {
 }
 
 impl ExpiringBackup {
-    /// The Schedule that it provably is of.
+    /// The Schedule that it provably is of. What a Velero has brought from a store says what somebody
+    /// wrote there.
     fn schedule_uid(&self) -> Option<&str> {
-        self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str)
+        let mark = self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str);
+        let found = Found { mark, phase: self.phase, generation: self.metadata.generation };
+        mark.filter(|_| !found.came_finished())
     }
 }
 

@@ -9,6 +9,7 @@ use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::backup_namespaces;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
+use berth_core::schedule::{Found, is_of_time};
 use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
@@ -44,6 +45,9 @@ pub struct KnownBackup {
     is_kept: bool,
     /// Its PodVolumeBackups are not all there.
     pub lacks_volumes: bool,
+    /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
+    schedule_uid: Option<String>,
+    generation: Option<i64>,
     /// Bytes of its JSON.
     bytes: usize,
 }
@@ -78,8 +82,15 @@ impl KnownBackup {
                 .flatten(),
             is_kept: is_set(backup.annotations(), keys::KEEP),
             lacks_volumes: is_set(backup.annotations(), keys::VOLUMES_MISSING),
+            schedule_uid: backup.annotations().get(keys::SCHEDULE_UID).cloned(),
+            generation: backup.metadata.generation,
             bytes: crate::patch::json_size(backup),
         }
+    }
+
+    fn found(&self) -> Found<'_> {
+        let (mark, phase) = (self.schedule_uid.as_deref(), self.phase.as_str());
+        Found { mark, phase, generation: self.generation }
     }
 
     fn weight(&self) -> usize {
@@ -158,6 +169,25 @@ impl KnownBackups {
     /// Have both kinds been listed?
     pub fn is_synced(&self) -> bool {
         self.backups.read().is_synced() && self.locations.read().is_some()
+    }
+
+    /// Have Backups been listed?
+    pub fn has_backups(&self) -> bool {
+        self.backups.read().is_synced()
+    }
+
+    /// Is the Backup of a time there that berth has made for the Schedule with this UID? `first`: its
+    /// first name.
+    pub fn is_made(&self, schedule_uid: &str, first: &str) -> bool {
+        let backups = self.backups.read();
+        let mut named = backups.range(first.to_owned()..).take_while(|(name, _)| name.starts_with(first));
+        named.any(|(name, backup)| is_of_time(name, first) && backup.found().is_of(schedule_uid))
+    }
+
+    #[cfg(test)]
+    pub fn list(&self, backups: &[Backup]) {
+        let all = backups.iter().map(|backup| (backup.name_any(), KnownBackup::of(backup))).collect();
+        self.backups.write(|cache| cache.observe(WatchEvent::Replaced(all)));
     }
 
     /// Wakes on every change of a Backup after this call.

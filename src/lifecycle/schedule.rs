@@ -10,19 +10,21 @@ use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
 use berth_core::queue::QueuePhase;
-use berth_core::schedule::{self as core, ScheduleSettings, ScheduleStep, SkipReason};
+use berth_core::schedule::{self as core, Found, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::Api;
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
+use ring::hmac;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Lifecycle;
 use crate::cache::{Cache, SharedCache, Versioned};
+use crate::certificates;
 use crate::client::is_not_found;
 use crate::events::{EventReason, Events};
 use crate::patch::digest;
@@ -43,6 +45,8 @@ const PERIOD: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Schedules that are acted on at the same time, so that a thousand of one time are soon done.
 const AT_ONCE: usize = 64;
+/// What the key of the third names is for.
+const PURPOSE: &[u8] = b"berth names of scheduled backups, version 1";
 /// A backup that is created this much later than it should be is told as late.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -111,6 +115,8 @@ struct Scheduler {
     lifecycle: Lifecycle,
     schedules: Api<Schedule>,
     backups: Api<Backup>,
+    /// Backups whatever stands in them.
+    anything: Api<DynamicObject>,
     store: Arc<BackupCache>,
     cache: SharedCache<Cache<String, CachedSchedule>>,
     settings: ScheduleSettings,
@@ -125,6 +131,11 @@ impl Scheduler {
         Self {
             schedules: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
             backups: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
+            anything: Api::namespaced_with(
+                api(&lifecycle.clients.call),
+                &lifecycle.namespace,
+                &ApiResource::erase::<Backup>(&()),
+            ),
             store: Arc::clone(&lifecycle.backups),
             cache: SharedCache::default(),
             settings: lifecycle.schedule,
@@ -144,8 +155,14 @@ impl Scheduler {
         reflect(schedules, watcher::Config::default(), keep, observe).await;
     }
 
-    /// Acts for ever.
+    /// Acts for ever, once it is known which Backups earlier leaders have made.
     async fn keep(&self) {
+        let mut listed = self.lifecycle.known.changed();
+        while !self.lifecycle.known.has_backups() {
+            if listed.changed().await.is_err() {
+                return;
+            }
+        }
         let mut schedules = self.cache.changed();
         let mut backups = self.store.changed();
         let mut retries = ScheduleRetries::default();
@@ -321,10 +338,15 @@ impl Scheduler {
     ) -> Option<Value> {
         let mut backup = found.backup(tick);
         let first = backup.name_any();
-        let mut made = self.make(&backup, schedule, tick).await;
-        if matches!(made, CreationResult::Strangers) {
+        let made = || json!({"status": {"lastBackup": Time(tick)}});
+        if self.lifecycle.known.is_made(&schedule.uid, &first) {
+            debug!(schedule = %schedule.name, %first, "an earlier leader made the Backup of that time");
+            return Some(made());
+        }
+        let mut outcome = self.make(&backup, schedule, tick).await;
+        let second = core::second_name(&first, &digest(&schedule.uid));
+        if matches!(outcome, CreationResult::Strangers) {
             // For example a copy of another cluster's Backup, from a location that both use.
-            let second = core::second_name(&first, &digest(&schedule.uid));
             warn!(
                 schedule = %schedule.name, name = %first, %second,
                 "a Backup of that name does not belong to the Schedule: its own gets another name"
@@ -335,30 +357,60 @@ impl Scheduler {
                 );
                 self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
             }
-            backup.metadata.name = Some(second);
-            made = self.make(&backup, schedule, tick).await;
+            backup.metadata.name = Some(second.clone());
+            outcome = self.make(&backup, schedule, tick).await;
+        }
+        let is_taken = matches!(outcome, CreationResult::Strangers);
+        let taken = format!("Backups {first} and {second} are there and do not belong to this schedule");
+        if is_taken {
+            outcome = match self.third_name(&schedule.uid, &first).await {
+                Ok(third) => {
+                    backup.metadata.name = Some(third);
+                    self.make(&backup, schedule, tick).await
+                }
+                Err(why) => CreationResult::Not(why),
+            };
         }
         let name = backup.name_any();
-        let why = match made {
-            CreationResult::Ours => return Some(json!({"status": {"lastBackup": Time(tick)}})),
+        let why = match outcome {
+            CreationResult::Ours if is_taken => {
+                let note = format!("{taken}: the backup of {tick} is {name}");
+                warn!(schedule = %schedule.name, %name, "Backups of both names do not belong to the Schedule");
+                self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
+                return Some(made());
+            }
+            CreationResult::Ours => return Some(made()),
             CreationResult::Strangers => {
-                let note = format!(
-                    "no backup of {tick}: Backups {first} and {name} are there and do not belong to this schedule"
-                );
+                let note = format!("no backup of {tick}: {taken}, and neither does {name}");
                 warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
                 self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
                 self.metrics.failed();
                 return Some(json!({"status": {"lastSkipped": Time(tick)}}));
             }
+            // Nobody learns the third name before the Backup is there.
+            CreationResult::Not(why) if is_taken => why.replace(&name, "…"),
             CreationResult::Not(why) => why,
         };
-        warn!(schedule = %schedule.name, %name, %why, "failed to create a Backup");
+        let what = if is_taken { format!("{taken}: the backup of {tick}") } else { format!("Backup {name}") };
+        warn!(schedule = %schedule.name, %what, %why, "failed to create a Backup");
         if is_first_try {
             self.metrics.failed();
-            let note = format!("Backup {name} cannot be created, and is tried again: {why}");
+            let note = format!("{what} cannot be created, and is tried again: {why}");
             self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
         }
         None
+    }
+
+    /// The name of the Backup where both others are taken: see [`core::third_name`].
+    async fn third_name(&self, uid: &str, first: &str) -> Result<String, String> {
+        let Lifecycle { clients, namespace, certificate_secret, .. } = &self.lifecycle;
+        let secret = certificates::read(&clients.call, namespace, certificate_secret).await;
+        let key = secret
+            .and_then(|secret| certificates::derived_key(&secret, certificate_secret, PURPOSE))
+            .map_err(|error| format!("its name cannot be made up: {}", chain(&*error)))?;
+        let tag = hmac::sign(&key, format!("{uid}\n{first}").as_bytes());
+        let tag: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(core::third_name(first, &tag))
     }
 
     /// Creates this Backup, unless it is there.
@@ -375,7 +427,7 @@ impl Scheduler {
                 self.metrics.created(late);
                 CreationResult::Ours
             }
-            WriteResult::Conflict(_) => match self.is_ours(backup, schedule).await {
+            WriteResult::Conflict(_) => match self.is_ours(&name, schedule).await {
                 Ok(true) => {
                     debug!(schedule = %schedule.name, %name, "the Backup is there already");
                     CreationResult::Ours
@@ -388,26 +440,15 @@ impl Scheduler {
         }
     }
 
-    /// Does the Backup that is there in place of this one belong to the schedule?
-    async fn is_ours(&self, backup: &Backup, schedule: &core::Schedule) -> Result<bool, String> {
-        let name = backup.name_any();
-        let there = asked(self.backups.get_metadata(&name)).await?;
-        if there.labels().get(keys::SCHEDULE) != Some(&schedule.name) {
-            return Ok(false);
-        }
-        if let Some(uid) = there.annotations().get(keys::SCHEDULE_UID) {
-            return Ok(*uid == schedule.uid);
-        }
-        // An older berth or a Velero made it, or somebody else. Its owner tells them apart.
-        if !there.owner_references().iter().any(|owner| owner.uid == schedule.uid) {
-            return Ok(false);
-        }
-        // Where the template has no location, the Backup got the default one later.
-        let Some(location) = backup.spec.storage_location.as_deref().filter(|name| !name.is_empty()) else {
-            return Ok(true);
+    /// Has berth made the Backup that is there under this name for the Schedule?
+    async fn is_ours(&self, name: &str, schedule: &core::Schedule) -> Result<bool, String> {
+        let there = asked(self.anything.get(name)).await?;
+        let found = Found {
+            mark: there.annotations().get(keys::SCHEDULE_UID).map(String::as_str),
+            phase: there.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
+            generation: there.metadata.generation,
         };
-        let there = asked(self.backups.get(&name)).await?;
-        Ok(there.spec.storage_location.as_deref() == Some(location))
+        Ok(found.is_of(&schedule.uid))
     }
 
     /// Writes to a Schedule, on the version that was decided on.

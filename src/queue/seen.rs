@@ -9,10 +9,11 @@ use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
 use berth_core::operation::OperationCounts;
-use berth_core::queue::{CLOCKS_DIFFER, CompletedRun, QueueEntry, QueueOrder, QueuePhase, is_likely};
+use berth_core::queue::{CLOCKS_DIFFER, CompletedRun, Lived, QueueEntry, QueueOrder, QueuePhase, is_likely};
 use berth_core::run::Runs;
+use berth_core::schedule::Found;
 use berth_core::stage::Stage;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::cache::{Observed, Versioned};
@@ -166,18 +167,30 @@ fn source(backup: &Backup) -> QueueFields<'_> {
     QueueFields { labels: backup.labels(), annotations: backup.annotations(), spec: &backup.spec }
 }
 
-/// How a run that ended well went.
+/// How a run that ended well went. One that came from a store counts for nothing: whoever writes to
+/// the store says for whom it ran, and how long.
 pub fn run(backup: &Backup, order: &QueueOrder) -> Option<CompletedRun> {
     if !matches!(backup.phase(), BackupPhase::Completed | BackupPhase::PartiallyFailed) {
         return None;
     }
     let status = backup.status.as_ref()?;
     let (start, end) = (status.start_timestamp.as_ref()?.0, status.completion_timestamp.as_ref()?.0);
+    let lived = Lived {
+        created: backup.creation_timestamp().map(|time| time.0),
+        start,
+        end,
+        came_finished: Found {
+            phase: backup.phase().as_str(),
+            generation: backup.metadata.generation,
+            ..Found::default()
+        }
+        .came_finished(),
+    };
     Some(CompletedRun {
         schedule: backup.labels().get(keys::SCHEDULE).cloned(),
         tenant: source(backup).tenant(order),
         includes: source(backup).includes(),
-        took: end.duration_since(start).max(SignedDuration::ZERO),
+        took: lived.took()?,
         ended: end,
     })
 }

@@ -119,6 +119,9 @@ fn a_schedule_has_one_backup_for_each_time_and_one_for_all_that_were_missed() {
     let one = all.values().next().unwrap();
     assert_eq!(one.labels().get("tier").map(String::as_str), Some("gold"));
     assert_eq!(one.annotations().get("team").map(String::as_str), Some("a"));
+    // By it the Backups count for their Schedule, and no webhook takes it away.
+    let of = |backup: &Backup| backup.annotations().get("berth.dev/schedule-uid").cloned();
+    assert!(all.values().all(|backup| of(backup) == found.metadata.uid), "{all:#?}");
     let owner = &one.owner_references()[0];
     assert_eq!((owner.kind.as_str(), Some(&owner.uid)), ("Schedule", found.metadata.uid.as_ref()));
     assert_eq!(one.spec.included_namespaces.as_deref(), Some(&["default".to_owned()][..]));
@@ -245,6 +248,78 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
         let answer = patch(name, &json!({"metadata": {"annotations": {key: "1"}}}));
         assert!(!answer.status.success() && answer.stderr.contains("limits of history"), "{}", answer.stderr);
     }
+    // Nor when it has run: by that, times run again, and new Backups push out all older ones.
+    for change in [
+        json!({"status": {"lastBackup": "2020-01-01T00:00:00Z"}}),
+        json!({"status": {"lastSkipped": "2020-01-01T00:00:00Z"}}),
+        json!({"status": {"phase": "FailedValidation"}}),
+    ] {
+        for name in ["few", "hooked", "low"] {
+            let answer = patch(name, &change);
+            let is_told = answer.stderr.contains("status: which times have had their backups");
+            assert!(!answer.status.success() && is_told, "{name} {change}: {}", answer.stderr);
+        }
+        let mut born = schedule("born", "@yearly", json!({}));
+        born["status"] = change["status"].clone();
+        let answer = create(&born).unwrap();
+        assert!(!answer.status.success() && answer.stderr.contains("leave status out"), "{}", answer.stderr);
+    }
+    // By deleting a Schedule that owns its Backups whoever may not delete Backups would remove them.
+    let owns = json!({"spec": {"useOwnerReferencesInBackup": true}});
+    let answer = patch("low", &owns);
+    assert!(!answer.status.success() && answer.stderr.contains("the verb delete on"), "{}", answer.stderr);
+    let answer = create(&schedule("owner", "@yearly", owns["spec"].clone())).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+}
+
+/// Whoever creates Backups can foretell two names of each time, take them, and say that they are the
+/// Schedule's.
+#[test]
+fn no_backup_of_somebody_else_takes_the_place_of_a_scheduled_one() {
+    let mut berth =
+        Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "scheduling-taken")).unwrap();
+    let (kubectl, ns) = (berth.kubectl().clone(), berth.namespace().to_owned());
+    // Soon, and once a year.
+    let at = Timestamp::now() + SignedDuration::from_secs(20);
+    let at = Timestamp::from_second(at.as_second() - at.as_second() % 60 + 60).unwrap();
+    let expression = at.strftime("%-M %-H %-d %-m *").to_string();
+    let answer = kubectl.create(&ns, &[schedule("taken", &expression, json!({}))]).unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    let uid = read(&berth, "taken").metadata.uid.unwrap();
+    let first = format!("taken-{}", at.strftime("%Y%m%d%H%M%S"));
+    let digest = ring::digest::digest(&ring::digest::SHA256, uid.as_bytes());
+    let short: String = digest.as_ref().iter().take(3).map(|byte| format!("{byte:02x}")).collect();
+    let second = format!("{first}-{}", &short[..5]);
+    let owner = json!({"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "taken", "uid": uid});
+    for name in [&first, &second] {
+        let mut squatter = crate::support::backup::backup_of(name, &["default"]);
+        squatter["metadata"]["labels"] = json!({"velero.io/schedule-name": "taken"});
+        squatter["metadata"]["annotations"] = json!({"berth.dev/hold": "true"});
+        squatter["metadata"]["ownerReferences"] = json!([owner]);
+        let answer = kubectl.create(&ns, &[squatter]).unwrap();
+        assert!(answer.status.success(), "{}", answer.stderr);
+    }
+    let made = wait_for("the Schedule's own backup", PATIENCE, || {
+        let all = backups(&berth, "taken")?;
+        let own = |backup: &&Backup| backup.annotations().get("berth.dev/schedule-uid") == Some(&uid);
+        Ok(all.values().find(own).cloned())
+    })
+    .unwrap();
+    let name = made.name_any();
+    assert!(name.starts_with(&format!("{first}-")) && name != second, "{name}");
+    wait_for("it to be recorded", PATIENCE, || Ok(last_backup(&read(&berth, "taken")))).unwrap();
+    assert_eq!(last_backup(&read(&berth, "taken")), Some(at));
+    // Another leader, for whom nothing is recorded, makes none besides.
+    let controller = format!("--as=system:serviceaccount:{ns}:berth-controller");
+    berth.controller.stop().unwrap();
+    let status = json!({"status": {"lastBackup": null}}).to_string();
+    let args =
+        ["patch", "schedules.velero.io", "taken", "-n", &ns, &controller, "--type=merge", "-p", &status];
+    kubectl.run(&args).unwrap();
+    let before = backups(&berth, "taken").unwrap().len();
+    berth.controller.process.restart().unwrap();
+    wait_for("it to be recorded again", PATIENCE, || Ok(last_backup(&read(&berth, "taken")))).unwrap();
+    assert_eq!(backups(&berth, "taken").unwrap().len(), before);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn enqueue<K: Listers>(
         });
     }
     if !state.listers().ready() {
-        return Ok(incoming.later("this replica has just started"));
+        return Ok(incoming.later(is_by_berth(state, request), "this replica has just started"));
     }
     // Shared, because the entry may be large: the assumed entry is this one, not a copy.
     let mut newcomer = Arc::new(QueueEntry {
@@ -85,7 +85,7 @@ pub fn enqueue<K: Listers>(
         ));
     }
     let mut edit = Edit::default();
-    incoming.remove_marks(&mut edit);
+    incoming.remove_marks(is_by_berth(state, request), &mut edit);
     let has_annotations = incoming.metadata.annotations.is_some();
     edit.set(
         &["metadata", "annotations"],
@@ -103,10 +103,20 @@ pub fn enqueue<K: Listers>(
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<ReviewVerdict, ReviewError> {
+pub fn enqueue_later<K: Listers>(
+    state: &AdmissionState<K>,
+    request: &AdmissionRequest<'_>,
+) -> Result<ReviewVerdict, ReviewError> {
     let incoming = IncomingBackup::of::<PlacedSpec>(request)?;
     let is_meant = request.operation == AdmissionOperation::Create && incoming.wants_place();
-    Ok(if is_meant { incoming.later("this replica is busy") } else { ReviewVerdict::allow() })
+    let by_berth = is_by_berth(state, request);
+    Ok(if is_meant { incoming.later(by_berth, "this replica is busy") } else { ReviewVerdict::allow() })
+}
+
+/// Does the leader create it, for a Schedule? A Velero does not count, because it copies what stands
+/// on the Schedule.
+fn is_by_berth<K: Listers>(state: &AdmissionState<K>, request: &AdmissionRequest<'_>) -> bool {
+    state.roles(&request.user_info.username).queue
 }
 
 /// Backups of the newcomer's schedule that wait and will not be superseded by it.

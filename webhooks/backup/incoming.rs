@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys::MARKS;
+use berth_api::keys::{MARKS, SCHEDULE_UID};
 use berth_api::place::QueueFields;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use serde::Deserialize;
@@ -95,18 +95,20 @@ impl<'a> IncomingBackup<'a> {
         }
     }
 
-    /// Removes marks that were written by hand, or copied from another Backup.
-    pub(super) fn remove_marks(&self, edit: &mut Edit) {
-        for key in MARKS.into_iter().filter(|key| self.mark(key).is_some()) {
+    /// Removes marks that were written by hand, or copied from another Backup. berth itself says of
+    /// which Schedule a Backup is that it creates.
+    pub(super) fn remove_marks(&self, by_berth: bool, edit: &mut Edit) {
+        let is_foreign = |key: &&str| self.mark(key).is_some() && !(by_berth && *key == SCHEDULE_UID);
+        for key in MARKS.into_iter().filter(is_foreign) {
             edit.remove(&["metadata", "annotations", key]);
         }
     }
 
     /// Lets the Backup in without a place, because a position computed from empty caches would
     /// always be the first one. The leader queues it.
-    pub(super) fn later(&self, why: &str) -> ReviewVerdict {
+    pub(super) fn later(&self, by_berth: bool, why: &str) -> ReviewVerdict {
         let mut edit = Edit::default();
-        self.remove_marks(&mut edit);
+        self.remove_marks(by_berth, &mut edit);
         if self.status.is_some() {
             edit.remove(&["status"]);
         }
@@ -144,6 +146,8 @@ mod tests {
         of_births.remove(keys::ENQUEUED_AT);
         let guard = include_str!("../../manifests/webhook/guard.yaml");
         assert_eq!(marks_in(guard), [of_births, all.clone()]);
+        let lasting = keys::LASTING_MARKS.map(|mark| format!("'{mark}'")).join(", ");
+        assert!(guard.contains(&format!("!(mark in [{lasting}])")), "{lasting}");
         let matters = include_str!("../../manifests/webhook/validating.yaml");
         assert_eq!(marks_in(matters), [all]);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::keys::{self, MARKS};
+use berth_api::keys::{self, LASTING_MARKS, MARKS};
 use berth_api::place::QueueFields;
 use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
@@ -44,18 +44,23 @@ pub async fn validate<K: Listers>(
         Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
         None => MARKS.iter().any(|key| *key != keys::ENQUEUED_AT && incoming.mark(key).is_some()),
     };
+    let marks_dropped = old.as_ref().is_some_and(|old| {
+        let mut changed = MARKS.iter().filter(|key| old.mark(key) != incoming.mark(key));
+        changed.all(|key| incoming.mark(key).is_none() && !LASTING_MARKS.contains(key))
+    });
     let change = BackupChange {
         from: old.as_ref().map(IncomingBackup::phase),
         to: incoming.phase(),
         status_changed: status(old.as_ref().and_then(|old| old.status))? != status(incoming.status)?,
         spec_changed,
         marks_changed,
+        marks_dropped,
         ..BackupChange::default()
     };
     let user = request.user_info.username.as_str();
     // The admission policy checks what RBAC allows, with the API server's own authorizer, because
     // the policy holds while no webhook answers, too.
-    let roles = Roles { operator: true, editor: true, ..state.roles(user) };
+    let roles = Roles { operator: true, editor: true, deleter: true, ..state.roles(user) };
     if let Err(refusal) = judge(roles, &change) {
         if !request.is_dry_run() && is_of_another_queue(roles, &change) {
             state.metrics().foreign_queue();
@@ -152,7 +157,7 @@ fn check_class<K: Listers>(
 }
 
 /// The whole status, including fields that this build does not know; absent and empty are the same.
-fn status(status: Option<&RawValue>) -> Result<Value, ReviewError> {
+pub(crate) fn status(status: Option<&RawValue>) -> Result<Value, ReviewError> {
     let read: Option<Value> = status.map(|status| serde_json::from_str(status.get())).transpose()?;
     Ok(read.filter(|status| !status.is_null()).unwrap_or_else(|| json!({})))
 }

@@ -125,10 +125,9 @@ async fn ask(router: &Router, path: &str, review: Value) -> Value {
     answer["response"].clone()
 }
 
-/// The object as the API server would store it, and the warnings.
-async fn create(router: &Router, object: Value, dry_run: bool) -> (Value, Vec<String>) {
+/// The object as the API server would store it.
+fn patched(object: Value, answer: &Value) -> Value {
     use base64::Engine as _;
-    let answer = ask(router, ENQUEUE_PATH, review("CREATE", object.clone(), None, dry_run)).await;
     assert_eq!(answer["allowed"], true);
     let mut stored = object;
     if let Some(patch) = answer["patch"].as_str() {
@@ -137,6 +136,13 @@ async fn create(router: &Router, object: Value, dry_run: bool) -> (Value, Vec<St
         let patch: json_patch::Patch = serde_json::from_slice(&bytes).unwrap_or_else(|e| unreachable!("{e}"));
         json_patch::patch(&mut stored, &patch).unwrap_or_else(|e| unreachable!("{e}"));
     }
+    stored
+}
+
+/// The object as the API server would store it, and the warnings.
+async fn create(router: &Router, object: Value, dry_run: bool) -> (Value, Vec<String>) {
+    let answer = ask(router, ENQUEUE_PATH, review("CREATE", object.clone(), None, dry_run)).await;
+    let stored = patched(object, &answer);
     let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
     (stored, warnings.iter().filter_map(|w| w.as_str().map(str::to_owned)).collect())
 }
@@ -370,6 +376,52 @@ async fn readiness_follows_the_caches() {
     let (stored, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), false).await;
     assert!(stored.get("status").is_none(), "{stored}");
     assert_eq!(warnings, ["berth: not queued: too old"]);
+}
+
+/// By it a Schedule's own Backups are told from those that only look like them.
+#[tokio::test]
+async fn of_which_schedule_a_backup_is_only_berth_says() {
+    let (cluster, router) = state();
+    let mut marked = backup("daily-20260101020000", json!({"includedNamespaces": ["a"]}));
+    marked["metadata"]["annotations"] = json!({"berth.dev/schedule-uid": "s1", "berth.dev/run": "r"});
+    for is_ready in [true, false] {
+        cluster.ready.store(is_ready, Ordering::Relaxed);
+        for (user, mark) in [("berth", json!("s1")), ("velero", json!(null)), ("mallory", json!(null))] {
+            let mut asked = review("CREATE", marked.clone(), None, true);
+            asked["request"]["userInfo"] = json!({"username": user});
+            let stored = patched(marked.clone(), &ask(&router, ENQUEUE_PATH, asked).await);
+            let annotations = &stored["metadata"]["annotations"];
+            assert_eq!(annotations["berth.dev/schedule-uid"], mark, "{user}: {stored}");
+            assert_eq!(annotations["berth.dev/run"], json!(null), "{user}: {stored}");
+        }
+    }
+}
+
+/// GitOps tools that replace an object drop what they do not know.
+#[tokio::test]
+async fn marks_that_say_nothing_any_more_may_go() {
+    let (_, router) = state();
+    let of = |phase: &str, annotations: Value| {
+        let mut object = backup("b", json!({"includedNamespaces": ["a"]}));
+        object["metadata"]["annotations"] = annotations;
+        object["status"] = json!({"phase": phase});
+        object
+    };
+    let marked = json!({"berth.dev/run": "r", "berth.dev/enqueued-at": "2026-01-01T00:00:00Z"});
+    let of_schedule = json!({"berth.dev/run": "r", "berth.dev/schedule-uid": "s1"});
+    for (phase, before, after, legal) in [
+        ("Completed", marked.clone(), json!({}), true),
+        ("InProgress", marked.clone(), json!({}), false),
+        ("Completed", marked.clone(), json!({"berth.dev/run": "s"}), false),
+        ("Completed", of_schedule.clone(), json!({"berth.dev/schedule-uid": "s1"}), true),
+        ("Completed", of_schedule, json!({}), false),
+    ] {
+        let asked = review("UPDATE", of(phase, after.clone()), Some(of(phase, before.clone())), false);
+        let answer = ask(&router, VALIDATE_PATH, asked).await;
+        assert_eq!(answer["allowed"], legal, "{phase}: {before} to {after}: {answer}");
+        let said = answer["status"]["message"].as_str().unwrap_or_default();
+        assert!(legal || said.contains("kubectl apply"), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -90,6 +90,27 @@ const KEPT_BACK: [&str; 6] = [
     keys::FAILED_HISTORY_LIMIT,
 ];
 
+/// By labels and annotations of these prefixes a tool knows what it has applied itself. A Backup that
+/// had them from its Schedule would be taken for an object that is no longer wanted, and removed,
+/// running or not. Velero copies them.
+const TRACKING: [&str; 8] = [
+    "argocd.argoproj.io/",
+    "kustomize.toolkit.fluxcd.io/",
+    "helm.toolkit.fluxcd.io/",
+    "meta.helm.sh/",
+    "kapp.k14s.io/",
+    "applyset.kubernetes.io/",
+    "objectset.rio.cattle.io/",
+    "config.k8s.io/owning-inventory",
+];
+/// Argo CD's label for the same, unless it is told otherwise. Helm's charts set it, too.
+const INSTANCE: &str = "app.kubernetes.io/instance";
+
+/// Does a tool know by this label or annotation what it has applied?
+fn is_tracking(key: &str) -> bool {
+    key == INSTANCE || TRACKING.iter().any(|prefix| key.starts_with(prefix))
+}
+
 /// Most characters of its name, because its Backups have it in a label.
 const NAME: usize = 63;
 
@@ -210,13 +231,19 @@ impl Schedule {
         (phase, found.lines().iter().map(|line| tellable(line).into_owned()).collect())
     }
 
-    /// The Backup for this time, as Velero would create it, and with the Schedule's UID.
+    /// The Backup for this time, as Velero would create it, without what tools track the Schedule by,
+    /// and with the Schedule's UID.
     pub fn backup(&self, tick: Timestamp) -> Backup {
         let name = self.name_any();
         let of_template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
-        let mut labels = of_template.unwrap_or_else(|| self.labels().clone());
+        let own = || {
+            let own = self.labels().iter().filter(|(key, _)| !is_tracking(key));
+            own.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let mut labels: BTreeMap<String, String> = of_template.unwrap_or_else(own);
         labels.insert(keys::SCHEDULE.to_owned(), name.clone());
-        let is_kept_back = |key: &str| KEPT_BACK.contains(&key) || keys::MARKS.contains(&key);
+        let is_kept_back =
+            |key: &str| KEPT_BACK.contains(&key) || keys::MARKS.contains(&key) || is_tracking(key);
         let annotations = self.annotations().iter().filter(|(key, _)| !is_kept_back(key));
         let mut annotations: BTreeMap<String, String> =
             annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -331,6 +358,27 @@ mod tests {
             assert!(backup.owner_references().is_empty());
             assert_eq!(json!(backup.annotations()), json!({"berth.dev/schedule-uid": "u1"}));
         }
+    }
+
+    /// A tool that prunes would take the Backups for its own, and remove them while they run.
+    #[test]
+    fn what_tools_track_a_schedule_by_stays_with_it() {
+        let mut some = json!({
+            "argocd.argoproj.io/tracking-id": "x", "argocd.argoproj.io/sync-wave": "1", "app.kubernetes.io/instance": "x",
+            "kustomize.toolkit.fluxcd.io/name": "x", "helm.toolkit.fluxcd.io/name": "x",
+            "meta.helm.sh/release-name": "x", "kapp.k14s.io/app": "x", "applyset.kubernetes.io/part-of": "x",
+            "objectset.rio.cattle.io/hash": "x", "config.k8s.io/owning-inventory": "x",
+        });
+        json_merge(&mut some, json!({"app.kubernetes.io/name": "web"}));
+        let made = schedule(json!({"labels": some, "annotations": some}), json!({})).backup(tick());
+        let labels = json!({"app.kubernetes.io/name": "web", keys::SCHEDULE: "daily"});
+        assert_eq!(json!(made.labels()), labels);
+        let annotations = json!({"app.kubernetes.io/name": "web", keys::SCHEDULE_UID: "u1"});
+        assert_eq!(json!(made.annotations()), annotations);
+        // What somebody writes for the Backups themselves is meant.
+        let template = json!({"template": {"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}}});
+        let made = schedule(json!({}), template).backup(tick());
+        assert_eq!(made.labels().get("app.kubernetes.io/instance").map(String::as_str), Some("x"));
     }
 
     #[test]

@@ -21,6 +21,29 @@ pub struct CompletedRun {
     pub ended: Timestamp,
 }
 
+/// What a Backup that has ended well says of its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lived {
+    /// By the API server.
+    pub created: Option<Timestamp>,
+    pub start: Timestamp,
+    pub end: Timestamp,
+    /// Its phase was final when it was created.
+    pub came_finished: bool,
+}
+
+impl Lived {
+    /// How long its run took. `None`: it did not run as this object, which is a copy from a store.
+    pub fn took(&self) -> Option<SignedDuration> {
+        if self.came_finished || self.created.is_some_and(|created| created > self.end) {
+            return None;
+        }
+        // No run begins before its Backup is there.
+        let start = self.created.map_or(self.start, |created| created.max(self.start));
+        Some(self.end.duration_since(start).max(SignedDuration::ZERO))
+    }
+}
+
 /// Durations of earlier runs, by what they have in common.
 #[derive(Clone, Debug, Default)]
 pub struct RunHistory<'a> {
@@ -149,6 +172,21 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    }
+
+    /// A store may hold a backup of any tenant that took any time.
+    #[test]
+    fn what_came_from_a_store_ran_for_nobody() {
+        let lived = |created: Option<i64>, start, end, came_finished| {
+            let lived = Lived { created: created.map(at), start: at(start), end: at(end), came_finished };
+            lived.took().map(|took| took.as_secs())
+        };
+        assert_eq!(lived(Some(10), 20, 50, false), Some(30));
+        assert_eq!(lived(Some(10), 10, 10, false), Some(0), "within its second");
+        assert_eq!(lived(Some(11), 5, 10, false), None, "it had ended before it was there");
+        assert_eq!(lived(Some(10), 20, 50, true), None, "it never ran here, though it ended later");
+        assert_eq!(lived(Some(10), -9_000, 50, false), Some(40), "it began when it was there");
+        assert_eq!(lived(None, 20, 50, false), Some(30));
     }
 
     fn entry(name: &str, phase: QueuePhase, position: u32, namespace: &str) -> Arc<QueueEntry> {

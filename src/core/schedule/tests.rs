@@ -288,3 +288,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_what_berth_has_made_for_a_schedule_is_its_own() {
+    let mark = Some("u1");
+    for (phase, generation, mark, is_own) in [
+        ("", Some(1), mark, true),
+        ("Queued", Some(1), mark, true),
+        ("InProgress", Some(3), mark, true),
+        ("Completed", Some(4), mark, true),
+        ("Completed", None, mark, true),
+        // From a store that a Velero syncs, where anybody may have written the mark.
+        ("Completed", Some(1), mark, false),
+        ("Failed", Some(1), mark, false),
+        ("Deleting", Some(2), mark, false),
+        ("Queued", Some(1), Some("u2"), false),
+        ("Queued", Some(1), None, false),
+    ] {
+        let found = Found { mark, phase, generation };
+        assert_eq!(found.is_of("u1"), is_own, "{found:?}");
+    }
+    let first = "daily-20260102020000";
+    let third = third_name(first, "0123456789abcdef0123456789abcdef");
+    assert_eq!(third, "daily-20260102020000-0123456789abcdef0123");
+    for (name, is_of) in
+        [(first, true), (third.as_str(), true), ("daily-202601020200001", false), ("daily-2", false)]
+    {
+        assert_eq!(is_of_time(name, first), is_of, "{name}");
+    }
+}

@@ -41,6 +41,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         opener: Opener::new(client.clone(), "velero", Vec::new().into()),
         events,
         links: None,
+        certificate_secret: crate::certificates::SECRET.to_owned(),
         disabled: BTreeSet::new(),
         backups: Arc::new(BackupCache::new(QueueSettings::default())),
         metrics: crate::backup::metrics::BackupMetrics::default(),

@@ -5,23 +5,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::bail;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use kube::api::Api;
 use ring::hmac;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::certificates::{LEAF_KEY, text};
-use crate::text::chain;
+use crate::certificates;
 
 /// What the derived key is for. Another purpose, or another form of links, takes other words.
 const PURPOSE: &[u8] = b"berth download links, version 1";
 /// Path of all links.
 pub const PATH: &str = "/download";
-const CALL: Duration = Duration::from_secs(10);
 /// Between two reads of the key for checks.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How long a key that was read is believed.
@@ -92,24 +89,13 @@ impl Links {
     /// # Errors
     /// When the Secret cannot be read, or has no private key.
     pub async fn key(&self) -> anyhow::Result<hmac::Key> {
-        let secret = self.read().await?;
-        let private = text(&secret, LEAF_KEY);
-        if private.is_empty() {
-            bail!("Secret {} has no {LEAF_KEY}, from which the key for links is derived", self.secret);
-        }
-        let root = hmac::Key::new(hmac::HMAC_SHA256, private.as_bytes());
-        Ok(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, PURPOSE).as_ref()))
+        certificates::derived_key(&self.read().await?, &self.secret, PURPOSE)
     }
 
     /// # Errors
     /// When the Secret cannot be read.
     pub async fn read(&self) -> anyhow::Result<Secret> {
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = timeout(CALL, api.get(&self.secret)).await;
-        let found = found.context("the API server did not answer in time")?;
-        found
-            .map_err(|error| anyhow!(chain(&error)))
-            .with_context(|| format!("failed to read Secret {}", self.secret))
+        certificates::read(&self.client, &self.namespace, &self.secret).await
     }
 }
 

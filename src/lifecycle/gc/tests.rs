@@ -98,6 +98,9 @@ async fn what_is_more_than_its_schedule_keeps_is_asked_for() {
         "metadata": {"name": "daily", "uid": "s", "annotations": {keys::SUCCESSFUL_HISTORY_LIMIT: "1"}},
         "spec": {"schedule": "@daily", "template": {}},
     });
+    // As a Velero brings it from a store: it pushes out nothing.
+    let mut brought = of_schedule("brought", "s", "2026-01-03T00:00:00Z");
+    brought["metadata"]["generation"] = json!(1);
     let now = "2026-01-04T00:00:00Z";
     let api = Scripted::new()
         .next(
@@ -110,6 +113,7 @@ async fn what_is_more_than_its_schedule_keeps_is_asked_for() {
             &[
                 of_schedule("old", "s", "2026-01-01T00:00:00Z"),
                 of_schedule("new", "s", "2026-01-02T00:00:00Z"),
+                brought,
                 of_schedule("other", "of-a-schedule-that-is-gone", "2026-01-01T00:00:00Z"),
                 of_schedule("other-too", "of-a-schedule-that-is-gone", "2026-01-02T00:00:00Z"),
             ],

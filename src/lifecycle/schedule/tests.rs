@@ -1,4 +1,8 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use berth_test_scripted::{Scripted, Watch, get, list, patch, post, watch};
+use k8s_openapi::api::core::v1::Secret;
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
 use super::*;
@@ -10,6 +14,12 @@ const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/backups";
 const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/backups/daily-20260101000500";
 /// Its second name: the digest of `s1` begins like this.
 const SECOND: &str = "/apis/velero.io/v1/namespaces/velero/backups/daily-20260101000500-e8bc1";
+
+/// Whence the key comes by which third names are made.
+const SECRET: &str = "/api/v1/namespaces/velero/secrets/berth-webhook-certs";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/velero/events";
+/// What is recorded of the time in the tests.
+const TICK: &str = "2026-01-01T00:05:00Z";
 
 /// Five minutes after this it is due.
 const BEGIN: &str = "2026-01-01T00:00:00Z";
@@ -44,13 +54,25 @@ fn backup(label: &str, uid: &str) -> Value {
     })
 }
 
-/// Without the annotation, and with this owner.
-fn older(owner: &str) -> Value {
-    let mut older = backup("daily", "");
-    older["metadata"]["annotations"] = json!({});
-    older["metadata"]["ownerReferences"] =
+/// Without the annotation, and with this owner: whoever creates Backups can make one.
+fn owned(owner: &str) -> Value {
+    let mut owned = backup("daily", "");
+    owned["metadata"]["annotations"] = json!({});
+    owned["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": owner}]);
-    older
+    owned
+}
+
+/// As it has become since it was created.
+fn standing(mut backup: Value, phase: &str, generation: i64) -> Value {
+    backup["status"] = json!({"phase": phase});
+    backup["metadata"]["generation"] = json!(generation);
+    backup
+}
+
+/// As a Velero brings it from a store, with all that somebody has written there.
+fn brought() -> Value {
+    standing(backup("daily", "s1"), "Completed", 1)
 }
 
 fn exists() -> Value {
@@ -65,10 +87,17 @@ fn watched(api: &Scripted, schedule: Value) -> Scripted {
 
 /// Runs the scheduler for so long, on a clock that begins then.
 async fn run_for(api: &Scripted, begin: &str, seconds: u64) {
+    run_beside(api, &[], begin, seconds).await;
+}
+
+/// The same where these Backups are known.
+async fn run_beside(api: &Scripted, there: &[Backup], begin: &str, seconds: u64) {
     let begin: Timestamp = begin.parse().unwrap();
     let started = Instant::now();
     let clock = move || begin + SignedDuration::try_from(started.elapsed()).unwrap();
-    let scheduler = Scheduler::new(&lifecycle(&api.client("velero")), Box::new(clock));
+    let lifecycle = lifecycle(&api.client("velero"));
+    lifecycle.known.list(there);
+    let scheduler = Scheduler::new(&lifecycle, Box::new(clock));
     let running = async { tokio::join!(scheduler.follow(), scheduler.keep()) };
     assert!(timeout(Duration::from_secs(seconds), running).await.is_err());
 }
@@ -100,24 +129,54 @@ async fn a_backup_is_created_on_its_second_and_then_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backup_that_an_earlier_leader_created_is_recorded_and_not_created_again() {
-    // The last is of an older berth or a Velero.
-    for there in [backup("daily", "s1"), older("s1")] {
+    let own = || backup("daily", "s1");
+    // Somebody has taken the label off the second.
+    for there in [own(), backup("other", "s1"), standing(own(), "Queued", 1), standing(own(), "Completed", 9)]
+    {
         let api = watched(&Scripted::new(), enabled("2"))
             .next(get(SCHEDULE).answers(enabled("2")))
             .next(post(BACKUPS).refuses_with(409, exists()))
             .next(get(BACKUP).answers(there))
             .next(patch(SCHEDULE).answers(done("3")));
         run_for(&api, "2026-01-01T00:06:00Z", 60).await;
-        assert_eq!(api.writes()[1].body["status"], json!({"lastBackup": "2026-01-01T00:05:00Z"}));
+        assert_eq!(api.writes()[1].body["status"], json!({"lastBackup": TICK}));
+    }
+}
+
+/// Whoever had taken the first name may have let it go since.
+#[tokio::test(start_paused = true)]
+async fn a_backup_of_another_name_that_an_earlier_leader_created_is_recorded_as_well() {
+    let named = |name: &str, backup: Value| {
+        let mut backup = standing(backup, "Completed", 9);
+        backup["metadata"]["name"] = json!(name);
+        serde_json::from_value::<Backup>(backup).unwrap()
+    };
+    for suffix in ["-e8bc1", "-0123456789abcdef0123"] {
+        let there = [
+            named("daily-20260101000400", backup("daily", "s1")),
+            named("daily-20260101000500", owned("s1")),
+            named(&format!("daily-20260101000500{suffix}"), backup("daily", "s1")),
+        ];
+        let api = watched(&Scripted::new(), enabled("2"))
+            .next(get(SCHEDULE).answers(enabled("2")))
+            .next(patch(SCHEDULE).answers(done("3")));
+        run_beside(&api, &there, "2026-01-01T00:06:00Z", 60).await;
+        assert_eq!(api.writes()[0].body["status"], json!({"lastBackup": TICK}));
+        let api = watched(&Scripted::new(), enabled("2"))
+            .next(get(SCHEDULE).answers(enabled("2")))
+            .next(post(BACKUPS).takes_as("9"))
+            .next(patch(SCHEDULE).answers(done("3")));
+        run_beside(&api, &there[..2], "2026-01-01T00:06:00Z", 60).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
-    let mut of_nobody = older("s1");
+    let mut of_nobody = owned("s1");
     of_nobody["metadata"]["ownerReferences"] = json!([]);
-    // A copy of another cluster's Backup is the first.
-    for there in [backup("daily", "s2"), backup("other", "s1"), older("s2"), of_nobody] {
+    let deleted = standing(backup("daily", "s1"), "Deleting", 2);
+    // A copy of another cluster's Backup is the first. The second says whose it is, as everybody can.
+    for there in [backup("daily", "s2"), owned("s1"), owned("s2"), of_nobody, brought(), deleted] {
         let api = watched(&Scripted::new(), enabled("2"))
             .next(get(SCHEDULE).answers(enabled("2")))
             .next(post(BACKUPS).refuses_with(409, exists()))
@@ -128,40 +187,117 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
         let writes = api.writes();
         assert_eq!(writes[1].body["metadata"]["name"], "daily-20260101000500-e8bc1");
         assert_eq!(writes[1].body["metadata"]["annotations"], json!({keys::SCHEDULE_UID: "s1"}));
-        assert_eq!(writes[2].body["status"], json!({"lastBackup": "2026-01-01T00:05:00Z"}));
+        assert_eq!(writes[2].body["status"], json!({"lastBackup": TICK}));
     }
+    // That one is there as well, and is its own.
+    let api = watched(&Scripted::new(), enabled("2"))
+        .next(get(SCHEDULE).answers(enabled("2")))
+        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(get(BACKUP).answers(backup("daily", "s2")))
+        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(get(SECOND).answers(backup("daily", "s1")))
+        .next(patch(SCHEDULE).answers(done("3")));
+    run_for(&api, "2026-01-01T00:06:00Z", 60).await;
+    assert_eq!(api.writes()[2].body["status"], json!({"lastBackup": TICK}));
+}
 
-    // That one is there as well: it is its own, or the time is recorded as skipped.
-    let skipped = schedule("3", json!({"phase": "Enabled", "lastSkipped": "2026-01-01T00:05:00Z"}));
-    for (uid, after, recorded) in [("s1", done("3"), "lastBackup"), ("s2", skipped, "lastSkipped")] {
-        let api = watched(&Scripted::new(), enabled("2"))
-            .next(get(SCHEDULE).answers(enabled("2")))
-            .next(post(BACKUPS).refuses_with(409, exists()))
-            .next(get(BACKUP).answers(backup("daily", "s2")))
-            .next(post(BACKUPS).refuses_with(409, exists()))
-            .next(get(SECOND).answers(backup("daily", uid)))
-            .next(patch(SCHEDULE).answers(after));
-        run_for(&api, "2026-01-01T00:06:00Z", 60).await;
-        assert_eq!(api.writes()[2].body["status"], json!({recorded: "2026-01-01T00:05:00Z"}));
-    }
+/// Where both names are taken that everybody can foretell.
+fn taken_twice() -> Scripted {
+    watched(&Scripted::new(), enabled("2"))
+        .next(get(SCHEDULE).answers(enabled("2")))
+        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(get(BACKUP).answers(owned("s1")))
+        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(get(SECOND).answers(brought()))
+}
+
+fn certificate(key: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "berth-webhook-certs"},
+        "data": {"tls.key": STANDARD.encode(key)},
+    })
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_without_the_annotation_is_its_own_only_in_the_location_of_the_template() {
-    let at = |location: &str, mut object: Value, pointer: &str| {
-        object.pointer_mut(pointer).unwrap()["storageLocation"] = json!(location);
-        object
-    };
-    let (found, there) = (at("a", enabled("2"), "/spec/template"), at("b", older("s1"), "/spec"));
-    let api = watched(&Scripted::new(), found.clone())
-        .next(get(SCHEDULE).answers(found))
-        .next(post(BACKUPS).refuses_with(409, exists()))
-        .next(get(BACKUP).answers(there.clone()))
-        .next(get(BACKUP).answers(there))
+async fn who_takes_both_names_of_a_time_keeps_no_backup_from_it() {
+    let mut names = BTreeSet::new();
+    for key in ["a", "a", "b"] {
+        let api = taken_twice()
+            .next(get(SECRET).answers(certificate(key)))
+            .next(post(BACKUPS).takes_as("9"))
+            .next(patch(SCHEDULE).answers(done("3")));
+        run_for(&api, "2026-01-01T00:06:00Z", 60).await;
+        let writes = api.writes();
+        let name = writes[2].body["metadata"]["name"].as_str().unwrap().to_owned();
+        let tag = name.strip_prefix("daily-20260101000500-").unwrap();
+        assert_eq!(tag.len(), 20, "{name}");
+        assert_eq!(writes[2].body["metadata"]["annotations"], json!({keys::SCHEDULE_UID: "s1"}));
+        assert_eq!(writes[3].body["status"], json!({"lastBackup": TICK}));
+        names.insert(name);
+    }
+    // Two leaders take the same, and it follows from the key.
+    assert_eq!(names.len(), 2, "{names:?}");
+
+    // Another leader has made it: then it is recorded. A stranger's is not believed.
+    let third = format!("{BACKUPS}/{}", names.first().unwrap());
+    let key = if third.ends_with(&name_by("a")) { "a" } else { "b" };
+    let skipped = schedule("3", json!({"phase": "Enabled", "lastSkipped": TICK}));
+    for (there, after, recorded) in
+        [(backup("daily", "s1"), done("3"), "lastBackup"), (owned("s1"), skipped, "lastSkipped")]
+    {
+        let api = taken_twice()
+            .next(get(SECRET).answers(certificate(key)))
+            .next(post(BACKUPS).refuses_with(409, exists()))
+            .next(get(&third).answers(there))
+            .next(patch(SCHEDULE).answers(after));
+        run_for(&api, "2026-01-01T00:06:00Z", 60).await;
+        assert_eq!(api.writes()[3].body["status"], json!({recorded: TICK}));
+    }
+
+    // Without the key the time waits, and is not skipped.
+    let api = taken_twice()
+        .next(get(SECRET).refuses(404))
+        .next(get(SCHEDULE).answers(enabled("2")))
         .next(post(BACKUPS).takes_as("9"))
-        .next(patch(SCHEDULE).answers(at("a", done("3"), "/spec/template")));
+        .next(patch(SCHEDULE).answers(done("3")));
     run_for(&api, "2026-01-01T00:06:00Z", 60).await;
-    assert_eq!(api.writes()[1].body["metadata"]["name"], "daily-20260101000500-e8bc1");
+    assert_eq!(api.writes()[2].body["metadata"]["name"], "daily-20260101000500");
+}
+
+/// The end of the third name by this private key.
+fn name_by(private: &str) -> String {
+    let secret: Secret = serde_json::from_value(certificate(private)).unwrap();
+    let key = certificates::derived_key(&secret, "s", PURPOSE).unwrap();
+    let tag = hmac::sign(&key, b"s1\ndaily-20260101000500");
+    tag.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whoever reads Events could take the name before the next try.
+#[tokio::test(start_paused = true)]
+async fn nobody_learns_the_third_name_before_its_backup_is_there() {
+    let said = format!("quota of daily-20260101000500-{} exceeded", name_by("a"));
+    let refused = json!({
+        "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": said,
+    });
+    let api = taken_twice()
+        .next(get(SECRET).answers(certificate("a")))
+        .next(post(BACKUPS).refuses_with(403, refused))
+        .next(get(SCHEDULE).refuses(404))
+        .always(post(EVENTS).takes_as("9"));
+    let lifecycle = lifecycle(&api.client("velero"));
+    let (events, sending) = Events::new(api.client("velero"), "velero", Counter::default());
+    let lifecycle = Lifecycle { events, ..lifecycle };
+    lifecycle.known.list(&[]);
+    let now = || -> Timestamp { "2026-01-01T00:06:00Z".parse().unwrap() };
+    let scheduler = Scheduler::new(&lifecycle, Box::new(now));
+    let running = async { tokio::join!(scheduler.follow(), scheduler.keep(), sending) };
+    assert!(timeout(Duration::from_secs(60), running).await.is_err());
+    let notes = api.writes().iter().map(|write| write.body["note"].to_string()).collect::<String>();
+    assert!(
+        notes.contains("Backups daily-20260101000500 and daily-20260101000500-e8bc1 are there"),
+        "{notes}"
+    );
+    assert!(notes.contains("exceeded") && !notes.contains(&name_by("a")), "{notes}");
 }
 
 #[tokio::test]
@@ -170,7 +306,7 @@ async fn of_backups_that_have_not_ended_those_count_that_the_schedule_made() {
     let scheduler = Scheduler::new(&lifecycle(&api.client("velero")), Box::new(Timestamp::now));
     let mut unlabeled = backup("daily", "s1");
     unlabeled["metadata"]["labels"] = json!({});
-    let all = [backup("daily", "s1"), backup("daily", "s2"), older("s1"), unlabeled];
+    let all = [backup("daily", "s1"), backup("daily", "s2"), owned("s1"), unlabeled];
     let named = all.into_iter().enumerate().map(|(i, mut one)| {
         one["metadata"]["name"] = json!(format!("b{i}"));
         one["metadata"]["uid"] = json!(format!("b{i}"));

@@ -10,10 +10,20 @@ fn schedule(expression: &str, template: Value) -> Value {
 }
 
 async fn judge(router: &Router, object: Value, old: Option<Value>) -> (Option<String>, Vec<String>) {
+    judge_of("somebody", router, object, old).await
+}
+
+async fn judge_of(
+    user: &str,
+    router: &Router,
+    object: Value,
+    old: Option<Value>,
+) -> (Option<String>, Vec<String>) {
     let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
     let mut answers = Vec::new();
     for dry_run in [false, true] {
-        let asked = review(operation, object.clone(), old.clone(), dry_run);
+        let mut asked = review(operation, object.clone(), old.clone(), dry_run);
+        asked["request"]["userInfo"] = json!({"username": user});
         let answer = ask(router, SCHEDULE_PATH, asked).await;
         let warnings = answer["warnings"].as_array().cloned().unwrap_or_default();
         let warnings = warnings.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect();
@@ -85,6 +95,11 @@ async fn what_was_accepted_once_may_be_paused_labelled_and_written_by_controller
     changed["spec"]["paused"] = json!(true);
     changed["spec"]["skipImmediately"] = json!(false);
     changed["status"] = json!({"phase": "FailedValidation", "lastBackup": "2026-01-01T00:00:00Z"});
+    let written = judge_of("velero", &router, changed.clone(), Some(bad.clone())).await;
+    assert_eq!(written, (None, Vec::new()));
+    let (refused, _) = judge(&router, changed.clone(), Some(bad.clone())).await;
+    assert!(refused.is_some_and(|why| why.starts_with("status: which times have had their backups")));
+    changed["status"] = Value::Null;
     assert_eq!(judge(&router, changed.clone(), Some(bad.clone())).await, (None, Vec::new()));
     changed["spec"]["template"] = json!({});
     assert!(judge(&router, changed, Some(bad)).await.0.is_some());
@@ -95,6 +110,27 @@ async fn what_was_accepted_once_may_be_paused_labelled_and_written_by_controller
     let (_, told) = judge(&router, paused, Some(good.clone())).await;
     assert!(told[0].starts_with("berth: runs once it is not paused, at 2026-09-22 00:00:00"), "{told:?}");
     assert_eq!(judge(&router, good.clone(), Some(good)).await, (None, Vec::new()));
+}
+
+#[tokio::test]
+async fn who_makes_a_schedule_does_not_say_when_it_has_run() {
+    let (_, router) = state();
+    let with = |status: Value| {
+        let mut made = schedule("@daily", json!({}));
+        made["status"] = status;
+        made
+    };
+    for status in [json!(null), json!({}), json!({"phase": "New"})] {
+        assert_eq!(judge(&router, with(status.clone()), None).await.0, None, "{status}");
+    }
+    for status in [json!({"phase": "Enabled"}), json!({"lastBackup": "2026-01-01T00:00:00Z"})] {
+        let (refused, _) = judge(&router, with(status.clone()), None).await;
+        assert!(refused.is_some_and(|why| why.contains("leave status out")), "{status}");
+        assert_eq!(judge_of("velero", &router, with(status.clone()), None).await.0, None, "{status}");
+        // As `kubectl replace` does with what lies in Git.
+        let (refused, _) = judge(&router, with(json!(null)), Some(with(status.clone()))).await;
+        assert!(refused.is_some_and(|why| why.contains("use kubectl apply")), "{status}");
+    }
 }
 
 #[tokio::test]
