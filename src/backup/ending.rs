@@ -11,16 +11,22 @@ use super::engine::{CLOSING, Engine, Failure, OPENING};
 use super::status::{BackupWriter, WriteError};
 use crate::client::list;
 use crate::patch::{kept, known_location, merge_into};
+use crate::storage::ClaimError;
 use crate::text::chain;
 
 impl Engine {
     /// Ends a running Backup as Failed.
     pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
-        if matches!(failure, Failure::Claim(_) | Failure::BeingDeleted(_)) {
-            // Garbage collection of expired backups removes the whole folder, and that folder
-            // belongs to another backup.
-            status["expiration"] = Value::Null;
+        // A store that failed says nothing of whose the folder is. Without an expiration, each Backup
+        // of a schedule that fails by its store would stay for ever.
+        let is_of_others = match failure {
+            Failure::Claim(error) => !matches!(error, ClaimError::Store(_)),
+            Failure::BeingDeleted(_) => true,
+            _ => false,
+        };
+        if is_of_others {
+            status = expiring_never(status);
         }
         record.end(&json!({"status": status}), record.held_in(), CLOSING).await
     }
@@ -62,6 +68,13 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
         "failureReason": reason,
         "completionTimestamp": Time(now),
     })
+}
+
+/// The status of a Backup whose folder belongs to another backup: a Velero that collects expired
+/// backups removes the whole folder, whoever's it is.
+pub(super) fn expiring_never(mut status: Value) -> Value {
+    status["expiration"] = Value::Null;
+    status
 }
 
 /// Logs why the backup failed, and returns that text.

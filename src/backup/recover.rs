@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::begun::{Begun, Site};
 use super::checkpoint::Packed;
 use super::conduct::forget_checkpoint;
-use super::ending::failed;
+use super::ending::{expiring_never, failed};
 use super::engine::{Engine, Failure, LAST_PART, OPENING, Signals};
 use super::hooks::Tally;
 use super::inputs::Cluster;
@@ -194,7 +194,6 @@ impl Engine {
 
     /// Does everything that needs no run.
     async fn next(&self, record: &BackupWriter, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
-        let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
             Recovery::Adopt | Recovery::Publish => {
@@ -208,7 +207,11 @@ impl Engine {
                 if status.is_some() {
                     Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
                 }
-                Next::End(status.unwrap_or_else(|| ended(Why::Strange)))
+                Next::End(
+                    status.unwrap_or_else(|| {
+                        expiring_never(failed(&Why::Strange.to_string(), Timestamp::now()))
+                    }),
+                )
             }
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
@@ -227,7 +230,8 @@ impl Engine {
                 }
                 let name = scene.layout.backup();
                 Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(record))).await;
-                Next::End(failed(&reason, Timestamp::now()))
+                let status = failed(&reason, Timestamp::now());
+                Next::End(if scene.is_of_others() { expiring_never(status) } else { status })
             }
             Recovery::NotOurs => Next::Nothing,
         })
