@@ -31,11 +31,13 @@ mod again;
 mod deleted;
 mod hooked;
 mod operations;
+mod served;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
 const MAPS: &str = "/api/v1/namespaces/app/configmaps";
 const NAMESPACES: &str = "/api/v1/namespaces";
+const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const LONG: Duration = Duration::from_secs(60);
 
 fn backup(version: &str, phase: &str) -> Value {
@@ -170,6 +172,8 @@ impl Site {
         });
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "app"}});
         let api = Scripted::new()
+            .always(get("/readyz").answers(json!("ok")))
+            .always(get(SERVICES).answers(list("1", &[])))
             .always(get("/version").answers(version))
             .always(get("/api").answers(group("", &[only])))
             .always(get("/apis").answers(group("apps", &[])))
@@ -453,10 +457,13 @@ async fn a_read_that_fails_before_it_begins_is_tried_again_and_leaves_it_ready_w
     site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
 
-    let site = Site::new();
-    site.api.once(get("/version").breaks()).once(get(NAMESPACES).breaks());
-    assert!(site.run(Signals::default()).await.is_none());
-    assert!(site.written().is_empty());
+    // Without the UID of its namespace no run could claim its folder.
+    for what in ["/version", "/api/v1/namespaces/kube-system"] {
+        let site = Site::new();
+        site.api.once(get(what).breaks()).once(get(NAMESPACES).breaks());
+        assert!(site.run(Signals::default()).await.is_none(), "{what}");
+        assert!(site.written().is_empty(), "{what}");
+    }
 }
 
 #[tokio::test]
