@@ -49,3 +49,22 @@ async fn types_that_the_api_server_leaves_out_without_a_word_are_told() {
     let told = site.told();
     assert!(told.contains("the types of left.example.com/v1 are not known"), "{told}");
 }
+
+#[tokio::test]
+async fn what_goes_first_is_of_one_type_though_another_group_has_one_of_that_name() {
+    const OTHERS: &str = "/apis/other.example.com/v1/namespaces/app/configmaps";
+    let resource = json!({
+        "resource": "configmaps", "singularResource": "configmap", "scope": "Namespaced",
+        "responseKind": {"group": "other.example.com", "version": "v1", "kind": "ConfigMap"},
+        "verbs": ["create", "delete", "get", "list"],
+    });
+    let versions = json!([{"version": "v1", "resources": [resource]}]);
+    let groups = json!({"items": [{"metadata": {"name": "other.example.com"}, "versions": versions}]});
+    let mut ready = backup("7", "ReadyToStart");
+    ready["spec"]["orderedResources"] = json!({"configmaps": "app/a"});
+    let site = Site::of(ready);
+    site.api.once(get("/apis").answers(groups)).once(get(&format!("{MAPS}/a")).answers(map("a")));
+    site.api.always(get(OTHERS).answers(list("5", &[])));
+    site.ends(BackupPhase::Completed).await;
+    assert_eq!(site.told(), "{\"errors\":{},\"warnings\":{}}\n");
+}
