@@ -30,6 +30,7 @@ use crate::storage::{Opener, Roots};
 mod again;
 mod deleted;
 mod hooked;
+mod odd;
 mod operations;
 mod served;
 
