@@ -1,5 +1,7 @@
 //! Opens a BackupStorageLocation as an object store.
 
+#[cfg(test)]
+mod hanging;
 mod links;
 mod uploads;
 

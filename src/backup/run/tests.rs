@@ -28,6 +28,7 @@ use crate::queue::cycle::CANCELED;
 use crate::storage::{Opener, Roots};
 
 mod again;
+mod bounds;
 mod deleted;
 mod hooked;
 mod odd;
