@@ -18,8 +18,8 @@ use kube::core::discovery::v2::APIResourceDiscovery;
 use kube::core::discovery::v2::{ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscovery, APIGroupDiscoveryList};
 use parking_lot::Mutex;
 
-use super::log::{About, BackupLog};
-use super::reading::Patience;
+use super::log::{BackupLog, ResultsHeading};
+use super::reading::ReadRetries;
 use crate::text::chain;
 
 /// How long the version is cached; a server is not upgraded more often.
@@ -31,7 +31,7 @@ const MEASUREMENTS: [&str; 3] = ["metrics.k8s.io", "custom.metrics.k8s.io", "ext
 
 /// What a cluster serves.
 #[derive(Default)]
-pub struct Served {
+pub struct ServedTypes {
     pub types: Vec<ResourceType>,
     pub unknown: Vec<Unknown>,
     /// Group versions whose types are known from before, because their server did not answer.
@@ -40,7 +40,7 @@ pub struct Served {
     versions: HashSet<String>,
 }
 
-impl Served {
+impl ServedTypes {
     fn knows(&mut self, group: &str, version: &str) {
         self.versions.insert(format!("{version}.{group}"));
     }
@@ -62,7 +62,7 @@ impl Served {
     pub fn warn(&self, log: &BackupLog) {
         for version in &self.stale {
             let message = format!("discovery of {version} is out of date: its server did not answer");
-            log.warning(&About::Cluster, "", &message);
+            log.warning(&ResultsHeading::Cluster, "", &message);
         }
     }
 }
@@ -86,20 +86,20 @@ impl Unknown {
 /// Reads the discovery documents and caches them by the ETags that the server gave them.
 pub struct Discovery {
     client: Client,
-    core: Document,
-    groups: Document,
+    core: DiscoveryDocument,
+    groups: DiscoveryDocument,
     version: Mutex<Option<(Instant, Info)>>,
 }
 
 /// One document of aggregated discovery, as it was last read.
-struct Document {
+struct DiscoveryDocument {
     path: &'static str,
     seen: Mutex<Option<(http::HeaderValue, Arc<APIGroupDiscoveryList>)>>,
 }
 
 impl Discovery {
     pub fn new(client: Client) -> Self {
-        let document = |path| Document { path, seen: Mutex::default() };
+        let document = |path| DiscoveryDocument { path, seen: Mutex::default() };
         Self { client, core: document("/api"), groups: document("/apis"), version: Mutex::default() }
     }
 
@@ -109,14 +109,14 @@ impl Discovery {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn types(&self, retry: Duration) -> Result<Served, kube::Error> {
+    pub async fn types(&self, retry: Duration) -> Result<ServedTypes, kube::Error> {
         let (core, groups) = tokio::try_join!(self.core.read(&self.client), self.groups.read(&self.client))?;
         // A server without aggregated discovery answers with another document, which parses as "no
         // groups at all".
         if core.items.is_empty() || groups.items.is_empty() {
             return one_by_one(&self.client, retry).await;
         }
-        let mut served = Served::default();
+        let mut served = ServedTypes::default();
         for group in core.items.iter().chain(&groups.items) {
             of_group(group, &mut served);
         }
@@ -144,7 +144,7 @@ impl Discovery {
     }
 }
 
-impl Document {
+impl DiscoveryDocument {
     async fn read(&self, client: &Client) -> Result<Arc<APIGroupDiscoveryList>, kube::Error> {
         let seen = self.seen.lock().clone();
         let mut request =
@@ -171,7 +171,7 @@ impl Document {
     }
 }
 
-fn of_group(group: &APIGroupDiscovery, served: &mut Served) {
+fn of_group(group: &APIGroupDiscovery, served: &mut ServedTypes) {
     let name = group.metadata.as_ref().and_then(|m| m.name.clone()).unwrap_or_default();
     let mut found: Vec<ResourceType> = Vec::new();
     // The first version is the preferred one; a type that only a later version serves is taken from
@@ -219,11 +219,11 @@ fn of_resource(group: &str, version: &str, resource: &APIResourceDiscovery) -> O
 }
 
 /// Legacy discovery: one request per group version.
-async fn one_by_one(client: &Client, retry: Duration) -> Result<Served, kube::Error> {
+async fn one_by_one(client: &Client, retry: Duration) -> Result<ServedTypes, kube::Error> {
     let core = client.list_core_api_resources("v1").await?;
     let versions: Vec<String> =
         client.list_api_groups().await?.groups.iter().flat_map(preferred_first).collect();
-    let mut served = Served::default();
+    let mut served = ServedTypes::default();
     served.knows("", "v1");
     add_all(&mut served.types, "v1", core);
     let mut lists = futures::stream::iter(versions)
@@ -253,7 +253,7 @@ fn preferred_first(group: &APIGroup) -> Vec<String> {
 
 /// Types of a group version, or why they cannot be read.
 async fn of_version(client: &Client, version: &str, retry: Duration) -> Result<APIResourceList, String> {
-    let mut patience = Patience::new(retry);
+    let mut patience = ReadRetries::new(retry);
     loop {
         match client.list_api_group_resources(version).await {
             Ok(list) => return Ok(list),
@@ -300,7 +300,7 @@ mod tests {
         json!({"kind": "APIResourceList", "groupVersion": of, "resources": resources})
     }
 
-    fn names(served: &Served) -> Vec<String> {
+    fn names(served: &ServedTypes) -> Vec<String> {
         served.types.iter().map(|kind| format!("{}/{}", kind.api_version(), kind.resource)).collect()
     }
 
@@ -345,7 +345,7 @@ mod tests {
         ]);
         let group = json!({"metadata": {"name": "example.com"}, "versions": versions});
         let group: APIGroupDiscovery = serde_json::from_value(group).unwrap();
-        let (log, mut served) = (BackupLog::new(String::new()), Served::default());
+        let (log, mut served) = (BackupLog::new(String::new()), ServedTypes::default());
         of_group(&group, &mut served);
         served.warn(&log);
         assert_eq!(names(&served), ["example.com/v1/gadgets"]);
@@ -357,7 +357,7 @@ mod tests {
     fn what_has_an_api_service_and_is_not_served_is_unknown() {
         let group =
             json!({"metadata": {"name": "example.com"}, "versions": [{"version": "v1", "resources": []}]});
-        let mut served = Served::default();
+        let mut served = ServedTypes::default();
         of_group(&serde_json::from_value(group).unwrap(), &mut served);
         let services = ["v1.example.com", "v2.example.com", "v1.new.example.com"].map(str::to_owned);
         let lacks = served.lacks(&services);

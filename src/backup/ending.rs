@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::engine::{CLOSING, Engine, Failure, OPENING};
+use super::engine::{CLOSING, Engine, OPENING, RunFailure};
 use super::status::{BackupWriter, WriteError};
 use crate::client::list;
 use crate::patch::{kept, known_location, merge_into};
@@ -16,13 +16,17 @@ use crate::text::chain;
 
 impl Engine {
     /// Ends a running Backup as Failed.
-    pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
+    pub(super) async fn fail(
+        &self,
+        record: &mut BackupWriter,
+        failure: &RunFailure,
+    ) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
         // A store that failed says nothing of whose the folder is. Without an expiration, each Backup
         // of a schedule that fails by its store would stay for ever.
         let is_of_others = match failure {
-            Failure::Claim(error) => !matches!(error, ClaimError::Store(_)),
-            Failure::BeingDeleted(_) => true,
+            RunFailure::Claim(error) => !matches!(error, ClaimError::Store(_)),
+            RunFailure::BeingDeleted(_) => true,
             _ => false,
         };
         if is_of_others {
@@ -34,7 +38,7 @@ impl Engine {
     pub(super) async fn fail_unbegun(
         &self,
         record: &mut BackupWriter,
-        failure: &Failure,
+        failure: &RunFailure,
     ) -> Result<(), WriteError> {
         let status = failed(&told(record, failure), Timestamp::now());
         self.end_unbegun(record, status).await
@@ -78,7 +82,7 @@ pub(super) fn expiring_never(mut status: Value) -> Value {
 }
 
 /// Logs why the backup failed, and returns that text.
-fn told(record: &BackupWriter, failure: &Failure) -> String {
+fn told(record: &BackupWriter, failure: &RunFailure) -> String {
     let reason = chain(failure);
     warn!(name = %record.object().name_any(), %reason, "the backup failed");
     reason

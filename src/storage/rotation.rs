@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use super::Opener;
-use super::credentials::Keys;
+use super::credentials::AwsProfileKeys;
 use crate::text::chain;
 
 /// No request is signed with keys that were read longer ago than this.
@@ -29,10 +29,10 @@ const CALL: Duration = Duration::from_secs(5);
 pub(super) struct Rotating {
     opener: Opener,
     location: BackupStorageLocation,
-    known: Mutex<Known>,
+    known: Mutex<CachedKeys>,
 }
 
-struct Known {
+struct CachedKeys {
     keys: Arc<AwsCredential>,
     read: Instant,
     /// When a refusal had them read last.
@@ -41,8 +41,8 @@ struct Known {
 
 impl Rotating {
     /// `keys`: read just now.
-    pub fn new(opener: Opener, location: BackupStorageLocation, keys: Keys) -> Self {
-        let known = Known { keys: Arc::new(keys.into()), read: Instant::now(), refused: None };
+    pub fn new(opener: Opener, location: BackupStorageLocation, keys: AwsProfileKeys) -> Self {
+        let known = CachedKeys { keys: Arc::new(keys.into()), read: Instant::now(), refused: None };
         Self { opener, location, known: Mutex::new(known) }
     }
 
@@ -65,7 +65,7 @@ impl Rotating {
         *known.keys != *refused
     }
 
-    async fn read(&self, known: &mut Known) {
+    async fn read(&self, known: &mut CachedKeys) {
         let name = self.location.metadata.name.as_deref().unwrap_or_default();
         // The last keys may still be valid; the store decides.
         match timeout(CALL, self.opener.s3_keys(&self.location)).await {
@@ -84,8 +84,8 @@ impl Rotating {
     }
 }
 
-impl From<Keys> for AwsCredential {
-    fn from(keys: Keys) -> Self {
+impl From<AwsProfileKeys> for AwsCredential {
+    fn from(keys: AwsProfileKeys) -> Self {
         Self { key_id: keys.access_key_id, secret_key: keys.secret_access_key, token: keys.session_token }
     }
 }

@@ -78,7 +78,7 @@ fn tried(spec: &Value, policies: &Result<Policies, Violations>) -> Result<Prepar
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "default"},
         "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}, "default": true},
     });
-    let situation = Situation {
+    let situation = StartInput {
         backup: &serde_json::from_value(backup).unwrap(),
         locations: &[serde_json::from_value(location).unwrap()],
         namespaces: &[namespace("app-1", false), namespace("app-2", false), namespace("kept-out", true)],
@@ -180,7 +180,7 @@ proptest! {
         let alone = prepared(&spec).selection;
         for kind in types().iter().filter(|kind| !first.0.is_empty() && kind.namespaced) {
             let fate = alone.fate(kind);
-            prop_assert!(fate == Fate::Unnamed || once.selection.fate(kind) == fate, "{}", kind.qualified());
+            prop_assert!(fate == TypeSelection::Unnamed || once.selection.fate(kind) == fate, "{}", kind.qualified());
         }
     }
 }
@@ -223,11 +223,11 @@ fn a_full_backup_is_full_where_a_label_keeps_namespaces_out_and_when_it_is_creat
         json!({"includedNamespaces": ["*"], "includedResources": ["*"]}),
     ] {
         for spec in [&full, &effective(&full)] {
-            assert_eq!(prepared(spec).selection.fate(&class), Fate::Listed, "{spec}");
+            assert_eq!(prepared(spec).selection.fate(&class), TypeSelection::Listed, "{spec}");
         }
     }
     let part = prepared(&json!({"excludedNamespaces": ["app-1"]}));
-    assert_eq!(part.selection.fate(&class), Fate::Needed);
+    assert_eq!(part.selection.fate(&class), TypeSelection::Needed);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn what_matches_nothing_is_warned_of() {
 #[test]
 fn what_goes_first_is_named_as_kubectl_takes_it() {
     let types = [kind("services", "", true), kind("services", "serving.knative.dev", true)];
-    let selection = Selection::of(types.iter().map(|kind| (kind.qualified(), Fate::Listed)), true);
+    let selection = Selection::of(types.iter().map(|kind| (kind.qualified(), TypeSelection::Listed)), true);
     let order = |entries: &[(&str, &str)]| -> BTreeMap<String, Vec<String>> {
         entries.iter().map(|(entry, name)| ((*entry).to_owned(), vec![(*name).to_owned()])).collect()
     };

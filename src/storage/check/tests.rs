@@ -59,7 +59,7 @@ async fn a_location_that_hangs_delays_no_other_for_longer_than_a_check_may_take(
     let client = api.client("velero");
     let opener = Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()]));
     // What nobody has written is due in each round.
-    let checker = Checker::new(client, "velero", opener, Duration::from_secs(60));
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
     let rounds = tokio::time::timeout(Duration::from_secs(50), checker.run()).await;
     assert!(rounds.is_err(), "it runs for ever");
     let told = told.lock().clone();

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::storage::{Opened, Opener, Parts, Roots};
+use crate::storage::{MultipartTarget, Opened, Opener, Roots};
 
 const SECRET: &str = "/api/v1/namespaces/velero/secrets/keys";
 
@@ -87,7 +87,7 @@ const KINDS: [&str; 9] =
     ["put", "get", "list", "list folders", "delete", "begin", "put a part", "complete", "abort"];
 
 async fn send(kind: &str, Opened { store, parts }: &Opened) -> Result<()> {
-    let Parts::Bucket(parts) = parts else { unreachable!("it is no bucket") };
+    let MultipartTarget::Bucket(parts) = parts else { unreachable!("it is no bucket") };
     let (path, id) = (Path::from("k"), "u".to_owned());
     match kind {
         "put" => store.put(&path, "x".into()).await.map(drop),
