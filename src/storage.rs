@@ -13,6 +13,7 @@ mod open;
 mod open_error;
 mod parts;
 mod removal;
+mod renewed;
 mod roots;
 mod rotation;
 mod stored;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::queue::{PATIENCE, dequeued, ended, start};
 use crate::support::backup::backup_of;
+use crate::support::peers::velero;
 use crate::support::{Berth, ControlPlane, Options, wait_for};
 
 fn command(berth: &Berth, args: &[&str]) -> Command {
@@ -271,6 +272,30 @@ fn a_schedule_piles_up_only_where_it_does_not_say_otherwise() {
         Ok(events(&berth, "Superseded").iter().any(|(name, _)| name == "hourly-1").then_some(()))
     })
     .unwrap();
+}
+
+/// Velero's own command copies label and annotation, so what somebody creates by it is a run of the Schedule.
+#[test]
+fn what_is_created_from_a_schedule_by_hand_is_superseded_like_its_other_runs() {
+    let mut berth = start("from-schedule", 1);
+    let ns = berth.namespace().to_owned();
+    let schedule = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": "often", "annotations": {"berth.dev/supersede": "true"}},
+        "spec": {"schedule": "0 1 * * *", "paused": true, "template": {"includedNamespaces": ["default"]}},
+    });
+    berth.kubectl().create(&ns, &[schedule]).unwrap();
+    berth.controller.stop().unwrap();
+    for name in ["by-hand-1", "by-hand-2"] {
+        let made =
+            velero(berth.plane(), &ns, &["backup", "create", name, "--from-schedule", "often"]).unwrap();
+        assert!(made.status.success(), "{}{}", made.stdout, made.stderr);
+    }
+    berth.controller.process.restart().unwrap();
+    let done = ended(&berth, &["by-hand-1", "by-hand-2"]);
+    let reason = done["by-hand-1"].status.as_ref().unwrap().failure_reason.as_deref();
+    assert_eq!(reason, Some("Superseded: by-hand-2, a later backup of the same schedule, takes its place"));
+    assert_eq!(done["by-hand-2"].phase(), BackupPhase::Completed);
 }
 
 #[test]

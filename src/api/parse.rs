@@ -26,7 +26,7 @@ pub struct ValidatedBackupSpec {
     pub selectors: Vec<Selector>,
     /// `None`: the server's default.
     pub ttl: Option<std::time::Duration>,
-    /// Objects that are backed up first within their type, by the type's plural name: `name` or
+    /// Objects that are backed up first within their type, by the type's name: `name` or
     /// `namespace/name`, in this order.
     pub ordered: BTreeMap<String, Vec<String>>,
     /// Key of the claim label whose value names the volume group of a claim.

@@ -213,7 +213,7 @@ impl Collector<'_> {
         }
         if let Some((count, first)) = taken.unstorable.take() {
             let message = format!(
-                "{count} objects of {name} are missing: a restore makes a file of each, and no file can have such a name, the first one {}; give them names of at most {LONGEST_NAME} bytes without control characters",
+                "{count} objects of {name} are missing: a restore makes a file of each, and no file can have such a name, the first one {}; give them names of at most {LONGEST_NAME} bytes without slashes and control characters, and not dots alone",
                 tellable(&first)
             );
             self.log.error(&ResultsHeading::Cluster, &name, &message);

@@ -30,9 +30,41 @@ const REQUESTS_AT_ONCE: usize = 8;
 const MEASUREMENTS: [&str; 3] = ["metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
 /// What a cluster serves.
+#[derive(Default)]
 pub struct ServedTypes {
     pub types: Vec<ResourceType>,
     pub unknown: Vec<Unknown>,
+    /// Group versions whose types are known from before, because their server did not answer.
+    pub stale: Vec<String>,
+    /// All group versions, those without types included, named as their APIServices are.
+    versions: HashSet<String>,
+}
+
+impl ServedTypes {
+    fn knows(&mut self, group: &str, version: &str) {
+        self.versions.insert(format!("{version}.{group}"));
+    }
+
+    /// The group versions of these APIServices of which discovery says nothing at all. An API server
+    /// that began a moment ago leaves out, without a word, what it has not found yet.
+    pub fn lacks<'s>(&self, services: impl IntoIterator<Item = &'s String>) -> Vec<Unknown> {
+        let lacking = services.into_iter().filter(|service| !self.versions.contains(*service));
+        let unknown = |service: &String| {
+            let (version, group) = service.split_once('.')?;
+            let why = "the API server has an APIService for it and lists no types of it, because it began a moment ago or none of its definitions is established";
+            let why = why.to_owned();
+            Some(Unknown { group: group.to_owned(), version: version.to_owned(), why })
+        };
+        lacking.filter_map(unknown).collect()
+    }
+
+    /// Warns of types that may be out of date.
+    pub fn warn(&self, log: &BackupLog) {
+        for version in &self.stale {
+            let message = format!("discovery of {version} is out of date: its server did not answer");
+            log.warning(&ResultsHeading::Cluster, "", &message);
+        }
+    }
 }
 
 /// A version of an API group whose server does not answer which types it has, and did not answer
@@ -77,16 +109,16 @@ impl Discovery {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn types(&self, log: &BackupLog, retry: Duration) -> Result<ServedTypes, kube::Error> {
+    pub async fn types(&self, retry: Duration) -> Result<ServedTypes, kube::Error> {
         let (core, groups) = tokio::try_join!(self.core.read(&self.client), self.groups.read(&self.client))?;
         // A server without aggregated discovery answers with another document, which parses as "no
         // groups at all".
         if core.items.is_empty() || groups.items.is_empty() {
             return one_by_one(&self.client, retry).await;
         }
-        let mut served = ServedTypes { types: Vec::new(), unknown: Vec::new() };
+        let mut served = ServedTypes::default();
         for group in core.items.iter().chain(&groups.items) {
-            of_group(group, log, &mut served);
+            of_group(group, &mut served);
         }
         served.types.sort_by_key(|kind| match (kind.group.as_str(), kind.resource.as_str()) {
             ("", "pods") => 0,
@@ -139,23 +171,20 @@ impl DiscoveryDocument {
     }
 }
 
-fn of_group(group: &APIGroupDiscovery, log: &BackupLog, served: &mut ServedTypes) {
+fn of_group(group: &APIGroupDiscovery, served: &mut ServedTypes) {
     let name = group.metadata.as_ref().and_then(|m| m.name.clone()).unwrap_or_default();
     let mut found: Vec<ResourceType> = Vec::new();
     // The first version is the preferred one; a type that only a later version serves is taken from
     // there.
     for of_version in &group.versions {
         let version = of_version.version.as_deref().unwrap_or_default();
+        served.knows(&name, version);
         let is_stale = of_version.freshness.as_deref() == Some("Stale");
         if is_stale && of_version.resources.is_empty() {
             let why = "its server does not answer".to_owned();
             served.unknown.push(Unknown { group: name.clone(), version: version.to_owned(), why });
         } else if is_stale {
-            log.warning(
-                &ResultsHeading::Cluster,
-                "",
-                &format!("discovery of {name}/{version} is out of date: its server did not answer"),
-            );
+            served.stale.push(format!("{name}/{version}"));
         }
         for resource in &of_version.resources {
             if let Some(kind) = of_resource(&name, version, resource) {
@@ -194,7 +223,8 @@ async fn one_by_one(client: &Client, retry: Duration) -> Result<ServedTypes, kub
     let core = client.list_core_api_resources("v1").await?;
     let versions: Vec<String> =
         client.list_api_groups().await?.groups.iter().flat_map(preferred_first).collect();
-    let mut served = ServedTypes { types: Vec::new(), unknown: Vec::new() };
+    let mut served = ServedTypes::default();
+    served.knows("", "v1");
     add_all(&mut served.types, "v1", core);
     let mut lists = futures::stream::iter(versions)
         .map(|version| async move {
@@ -203,10 +233,11 @@ async fn one_by_one(client: &Client, retry: Duration) -> Result<ServedTypes, kub
         })
         .buffered(REQUESTS_AT_ONCE);
     while let Some((group_version, list)) = lists.next().await {
+        let (group, version) = group_version.split_once('/').unwrap_or(("", &group_version));
+        served.knows(group, version);
         match list {
             Ok(list) => add_all(&mut served.types, &group_version, list),
             Err(why) => {
-                let (group, version) = group_version.split_once('/').unwrap_or(("", &group_version));
                 served.unknown.push(Unknown { group: group.to_owned(), version: version.to_owned(), why });
             }
         }
@@ -292,12 +323,14 @@ mod tests {
             .once(get("/apis/batch/v1beta1").answers(resources("batch/v1beta1", &["jobs", "cronjobs"])))
             .always(get("/apis/dead/v1").refuses(503));
         let discovery = Discovery::new(api.client("velero"));
-        let log = BackupLog::new(String::new());
-        let served = discovery.types(&log, Duration::from_secs(60)).await.unwrap();
+        let served = discovery.types(Duration::from_secs(60)).await.unwrap();
         assert_eq!(names(&served), ["v1/pods", "batch/v1/jobs", "batch/v1beta1/cronjobs"]);
         let [unknown] = served.unknown.as_slice() else { panic!("{:?}", served.unknown) };
         assert_eq!((unknown.group.as_str(), unknown.version.as_str()), ("dead", "v1"));
         assert!(unknown.why.contains("503") && unknown.may_hold_objects(), "{unknown:?}");
+        // Its APIService is known, and so are those of what is served.
+        let services = ["v1.", "v1.batch", "v1beta1.batch", "v1.dead"].map(str::to_owned);
+        assert!(served.lacks(&services).is_empty());
     }
 
     #[test]
@@ -312,11 +345,23 @@ mod tests {
         ]);
         let group = json!({"metadata": {"name": "example.com"}, "versions": versions});
         let group: APIGroupDiscovery = serde_json::from_value(group).unwrap();
-        let log = BackupLog::new(String::new());
-        let mut served = ServedTypes { types: Vec::new(), unknown: Vec::new() };
-        of_group(&group, &log, &mut served);
+        let (log, mut served) = (BackupLog::new(String::new()), ServedTypes::default());
+        of_group(&group, &mut served);
+        served.warn(&log);
         assert_eq!(names(&served), ["example.com/v1/gadgets"]);
         assert_eq!(served.unknown.iter().map(|one| one.version.as_str()).collect::<Vec<_>>(), ["v2"]);
         assert_eq!(log.counts().warnings, 1);
+    }
+
+    #[test]
+    fn what_has_an_api_service_and_is_not_served_is_unknown() {
+        let group =
+            json!({"metadata": {"name": "example.com"}, "versions": [{"version": "v1", "resources": []}]});
+        let mut served = ServedTypes::default();
+        of_group(&serde_json::from_value(group).unwrap(), &mut served);
+        let services = ["v1.example.com", "v2.example.com", "v1.new.example.com"].map(str::to_owned);
+        let lacks = served.lacks(&services);
+        let names = lacks.iter().map(|one| (one.version.as_str(), one.group.as_str()));
+        assert_eq!(names.collect::<Vec<_>>(), [("v2", "example.com"), ("v1", "new.example.com")]);
     }
 }

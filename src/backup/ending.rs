@@ -11,6 +11,7 @@ use super::engine::{CLOSING, Engine, OPENING, RunFailure};
 use super::status::{BackupWriter, WriteError};
 use crate::client::list;
 use crate::patch::{kept, known_location, merge_into};
+use crate::storage::ClaimError;
 use crate::text::chain;
 
 impl Engine {
@@ -21,10 +22,15 @@ impl Engine {
         failure: &RunFailure,
     ) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
-        if matches!(failure, RunFailure::Claim(_) | RunFailure::BeingDeleted(_)) {
-            // Garbage collection of expired backups removes the whole folder, and that folder
-            // belongs to another backup.
-            status["expiration"] = Value::Null;
+        // A store that failed says nothing of whose the folder is. Without an expiration, each Backup
+        // of a schedule that fails by its store would stay for ever.
+        let is_of_others = match failure {
+            RunFailure::Claim(error) => !matches!(error, ClaimError::Store(_)),
+            RunFailure::BeingDeleted(_) => true,
+            _ => false,
+        };
+        if is_of_others {
+            status = expiring_never(status);
         }
         record.end(&json!({"status": status}), record.held_in(), CLOSING).await
     }
@@ -66,6 +72,13 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
         "failureReason": reason,
         "completionTimestamp": Time(now),
     })
+}
+
+/// The status of a Backup whose folder belongs to another backup: a Velero that collects expired
+/// backups removes the whole folder, whoever's it is.
+pub(super) fn expiring_never(mut status: Value) -> Value {
+    status["expiration"] = Value::Null;
+    status
 }
 
 /// Logs why the backup failed, and returns that text.

@@ -1,6 +1,7 @@
 //! What a backup must know of the cluster before it begins: types, namespaces, its location.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use berth_api::parse::{self, ValidatedBackupSpec};
 use berth_api::velero::{Backup, BackupStorageLocation};
@@ -12,19 +13,27 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use kube::api::Api;
+use tokio::time::{Instant, sleep};
 
 use super::checkpoint::{BackupScope, Packed};
 use super::collect::{FEW_NAMESPACES, Namespace};
-use super::discovery::Unknown;
+use super::discovery::{ServedTypes, Unknown};
 use super::engine::{Engine, RunFailure};
 use super::list::{ListError, ListProgress, ListedObject, Lister, ObjectSink};
 use super::log::{BackupLog, ResultsHeading};
 use super::prepare::{Prepared, StartInput, prepare};
 use super::reading::ReadRetries;
-use super::servers::aggregated;
+use super::servers::api_services;
 use super::status::BackupWriter;
 use crate::client::list;
 use crate::storage::{OpenError, Opened};
+use crate::text::chain;
+
+const READY: &str = "/readyz";
+/// How long an APIService may have no types. A definition that is created or removed is in one and
+/// not in the other for a moment.
+const SETTLES: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The cluster as it was when the backup began.
 pub struct ClusterInputs {
@@ -47,12 +56,14 @@ impl Engine {
             tokio::try_join!(
                 lister.patiently("storage locations", || self.locations(&backup, log)),
                 lister.patiently("the server's version", || self.discovery.version()),
-                lister.patiently("the served types", || self.discovery.types(log, self.list_retry))
+                self.served(&lister, log),
+                // For its claim on the folder.
+                self.cluster_uid()
             )
         };
         let (ask, namespaces, policies) =
             tokio::join!(ask, namespaces(&backup, &lister), self.policies(&backup, &lister, log));
-        let (locations, server, served) = ask.map_err(|e| RunFailure::Cluster(e.into()))?;
+        let (locations, server, (served, aggregated), _) = ask.map_err(|e| RunFailure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(|e| RunFailure::Cluster(e.into()))?;
         let policies = policies.map_err(|e| RunFailure::Cluster(e.into()))?;
         let situation = StartInput {
@@ -71,13 +82,54 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(violations) => return Ok(Err(violations)),
         };
-        let aggregated = aggregated(&self.client, &lister, &served.types).await;
-        let aggregated = aggregated.map_err(|e| RunFailure::Cluster(e.into()))?;
         prepared.warn(log);
+        served.warn(log);
         for unknown in served.unknown {
             tell_unknown(&prepared.wanted, &unknown, log);
         }
         Ok(Ok((ClusterInputs { types: served.types, namespaces, aggregated }, prepared)))
+    }
+
+    /// What the cluster serves, and the APIServices of aggregated servers, if they are known.
+    async fn served(
+        &self,
+        lister: &Lister,
+        log: &BackupLog,
+    ) -> Result<(ServedTypes, Option<HashSet<String>>), ListError> {
+        self.await_ready(lister, log).await?;
+        let begun = Instant::now();
+        loop {
+            let types = lister.patiently("the served types", || self.discovery.types(self.list_retry));
+            let (mut served, services) = tokio::try_join!(types, api_services(&self.client, lister))?;
+            let lacking =
+                services.iter().flat_map(|services| served.lacks(&services.all)).collect::<Vec<_>>();
+            if lacking.is_empty() || begun.elapsed() >= SETTLES.min(self.list_retry) {
+                served.unknown.extend(lacking);
+                return Ok((served, services.map(|services| services.aggregated)));
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Waits for an API server that began a moment ago and does not know all its types yet. Everybody
+    /// who has logged in may ask it that, unless somebody has taken the right away: then nobody waits.
+    async fn await_ready(&self, lister: &Lister, log: &BackupLog) -> Result<(), ListError> {
+        let ask = || async {
+            let request = http::Request::get(READY).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            self.client.request_text(request).await
+        };
+        match lister.patiently("whether the API server is ready", ask).await {
+            Err(error) if matches!(error.code(), Some(400..=499)) => Ok(()),
+            Err(error) if error.is_about_type() => {
+                let message = format!(
+                    "the API server says that it is not ready, so it may not know all its types (`kubectl get --raw '{READY}?verbose'` says why): {}",
+                    chain(&error)
+                );
+                log.warning(&ResultsHeading::Cluster, "", &message);
+                Ok(())
+            }
+            asked => asked.map(drop),
+        }
     }
 
     /// The scope of a backup, if the run writes checkpoints.

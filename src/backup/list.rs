@@ -53,10 +53,12 @@ const FIRST_PAGE: usize = 256 * 1024;
 /// Most objects of a page, however few were asked for, because the metadata of each object takes
 /// memory, too.
 const PAGE_ITEMS: usize = 100_000;
-/// After so many types that failed for the whole time for retries, a run does not wait for further
+/// After so many types that failed for the whole time for retries, a run waits less long for further
 /// ones: each may cost a minute, and anybody who may create definitions can create hundreds of
 /// them.
 const IN_VAIN: usize = 10;
+/// How long it waits then: long enough for what fails for a moment.
+const HASTE: Duration = Duration::from_secs(10);
 /// Most bytes of a refusal that are read.
 const REFUSAL: usize = 64 * 1024;
 
@@ -148,7 +150,7 @@ impl Lister {
         taker: &mut impl ObjectSink,
     ) -> Result<(), ListError> {
         let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
-        let mut patience = ReadRetries::new(if is_patient { self.retry } else { Duration::ZERO });
+        let mut patience = ReadRetries::new(if is_patient { self.retry } else { self.retry.min(HASTE) });
         let (mut apart, mut lagged) = (None, 0);
         let page = loop {
             let version = self.version(kind, progress).filter(|_| apart.is_none());

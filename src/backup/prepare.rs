@@ -1,6 +1,6 @@
 //! What a Backup becomes when it starts: the effective spec, as Velero's server would write it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use berth_api::keys;
@@ -12,7 +12,7 @@ use berth_core::location::{Location, choose};
 use berth_core::policy::Policies;
 use berth_core::policy::filters::{CLUSTER, Filters};
 use berth_core::selection::{
-    ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection, TypeSelection,
+    ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection, TypeSelection, by_name,
 };
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
@@ -110,7 +110,7 @@ impl Prepared {
             ),
             (
                 &self.idle_order,
-                "spec.orderedResources names no type by its plural (pods, deployments.apps), or one of which the backup takes none",
+                "spec.orderedResources names no type of the cluster (as in pods, deployments.apps), or one of which the backup takes none",
                 "",
             ),
         ] {
@@ -119,6 +119,23 @@ impl Prepared {
             }
         }
     }
+}
+
+/// Puts the qualified names of types in place of how the spec names them. Returns the entries that
+/// stand for none of which the backup takes objects.
+fn resolve_order(
+    ordered: &mut BTreeMap<String, Vec<String>>,
+    types: &[ResourceType],
+    selection: &Selection,
+) -> Vec<String> {
+    let mut idle = Vec::new();
+    for (entry, names) in std::mem::take(ordered) {
+        match by_name(&entry, types).filter(|kind| selection.fate(kind) == TypeSelection::Listed) {
+            Some(kind) => ordered.entry(kind.qualified()).or_default().extend(names),
+            None => idle.push(entry),
+        }
+    }
+    idle
 }
 
 /// # Errors
@@ -179,11 +196,7 @@ pub fn prepare(situation: &StartInput<'_>) -> Result<Prepared, Violations> {
     let is_named =
         |kind: &&ResourceType| filters.names(kind) && selection.fate(kind) <= TypeSelection::Unnamed;
     let left_out = situation.types.iter().filter(is_named).map(ResourceType::qualified).collect();
-    let is_taken = |entry: &str| {
-        let goes_by = |kind: &ResourceType| kind.resource == entry || kind.qualified() == entry;
-        situation.types.iter().any(|kind| goes_by(kind) && selection.fate(kind) == TypeSelection::Listed)
-    };
-    let idle_order = wanted.ordered.keys().filter(|entry| !is_taken(entry)).cloned().collect();
+    let idle_order = resolve_order(&mut wanted.ordered, situation.types, &selection);
     let patch = patch(situation, &wanted, location, &resolved);
     Ok(Prepared {
         selection,

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use berth_api::keys;
 use berth_api::velero::backup::{BackupProgress, HookStatus};
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
@@ -31,6 +31,7 @@ use tracing::warn;
 
 use super::engine::{CLOSING, Engine, OPENING, RunFailure, Signals};
 use super::index::ArchiveIndex;
+use super::list::ListError;
 use super::log::{BackupLog, ResultsHeading, gzip_json};
 use super::names::{PackedNames, ResourceList};
 use super::predecessor::EarlierDeletion;
@@ -43,8 +44,7 @@ use crate::text::chain;
 
 /// The namespace by whose UID a cluster is known, as is common practice.
 const OF_CLUSTER: &str = "kube-system";
-const CALL: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(5);
 /// How long the removal of a failed backup's files is tried, because the store may be what failed.
 const REMOVAL: Duration = Duration::from_secs(60);
 /// How often a folder is read again whose claim has changed meanwhile, because each run of the
@@ -68,25 +68,16 @@ pub(super) struct StoredArchive {
 }
 
 impl Engine {
-    /// The cluster's UID. Read once.
-    pub(super) async fn cluster_uid(&self) -> anyhow::Result<&str> {
+    /// The cluster's UID. Read once, and before a backup begins, because one that has begun could only
+    /// fail for it.
+    pub(super) async fn cluster_uid(&self) -> Result<&str, ListError> {
         let read = || async {
-            let api: Api<Namespace> = Api::all(self.client.clone());
-            let begun = Instant::now();
-            loop {
-                let error = match timeout(CALL, api.get_metadata(OF_CLUSTER)).await {
-                    Ok(Ok(found)) => {
-                        return found.metadata.uid.context("namespace kube-system has no UID");
-                    }
-                    Ok(Err(error)) => anyhow!(error),
-                    Err(_) => anyhow!("the API server did not answer in time"),
-                };
-                if begun.elapsed() >= OPENING {
-                    return Err(error
-                        .context("failed to read namespace kube-system, by whose UID a cluster is known"));
-                }
-                sleep(PAUSE).await;
-            }
+            let (api, lister): (Api<Namespace>, _) = (Api::all(self.client.clone()), self.lister());
+            let found = lister.patiently("namespace kube-system", || api.get_metadata(OF_CLUSTER)).await?;
+            let lacks = || {
+                serde::de::Error::custom("namespace kube-system, by whose UID a cluster is known, has none")
+            };
+            found.metadata.uid.ok_or_else(|| ListError::Object(lacks()))
         };
         self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
@@ -303,7 +294,7 @@ impl Engine {
                 error = chain(&error),
                 "could not write the last file of a backup: trying again"
             );
-            sleep(PAUSE * 5).await;
+            sleep(PAUSE).await;
         }
     }
 

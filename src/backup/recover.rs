@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::begun::{EarlierProgress, RunSite};
 use super::checkpoint::Packed;
 use super::conduct::forget_checkpoint;
-use super::ending::failed;
+use super::ending::{expiring_never, failed};
 use super::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals};
 use super::hooks::Tally;
 use super::inputs::ClusterInputs;
@@ -199,7 +199,6 @@ impl Engine {
         scene: Scene,
         thawed: &BackupLog,
     ) -> anyhow::Result<RecoveryStep> {
-        let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => RecoveryStep::Run(Box::new(scene)),
             Recovery::Adopt | Recovery::Publish => {
@@ -213,7 +212,11 @@ impl Engine {
                 if status.is_some() {
                     Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
                 }
-                RecoveryStep::End(status.unwrap_or_else(|| ended(Why::Strange)))
+                RecoveryStep::End(
+                    status.unwrap_or_else(|| {
+                        expiring_never(failed(&Why::Strange.to_string(), Timestamp::now()))
+                    }),
+                )
             }
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
@@ -232,7 +235,8 @@ impl Engine {
                 }
                 let name = scene.layout.backup();
                 Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(record))).await;
-                RecoveryStep::End(failed(&reason, Timestamp::now()))
+                let status = failed(&reason, Timestamp::now());
+                RecoveryStep::End(if scene.is_of_others() { expiring_never(status) } else { status })
             }
             Recovery::NotOurs => RecoveryStep::Nothing,
         })

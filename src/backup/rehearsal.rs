@@ -158,7 +158,7 @@ pub async fn rehearse(
     let discovery = Discovery::new(client.clone());
     let cluster = |what| move |error: ListError| RehearsalError::Cluster(what, error.into());
     let (served, server) = tokio::join!(
-        lister.patiently("the served types", || discovery.types(&log, RETRY)),
+        lister.patiently("the served types", || discovery.types(RETRY)),
         lister.patiently("the server's version", || discovery.version()),
     );
     let served = served.map_err(cluster("which types it serves"))?;
@@ -183,6 +183,7 @@ pub async fn rehearse(
     })
     .map_err(RehearsalError::Invalid)?;
     prepared.warn(&log);
+    served.warn(&log);
     for unknown in &served.unknown {
         tell_unknown(&prepared.wanted, unknown, &log);
     }

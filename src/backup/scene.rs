@@ -34,6 +34,12 @@ impl Scene {
         self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
     }
 
+    /// Whether the folder holds files that are not provably those of this Backup.
+    pub(super) fn is_of_others(&self) -> bool {
+        let folder = &self.found.folder;
+        self.earlier().is_none() && (folder.published || folder.others || folder.claim.is_some())
+    }
+
     /// The log so far, behind the messages in the earlier run's checkpoint, if these are short.
     pub(super) async fn log(&self, thawed: &BackupLog) -> object_store::Result<BackupLog> {
         let start = match &self.checkpoint {

@@ -23,6 +23,8 @@ pub enum SplitError {
     Syntax { expected: &'static str, at: usize },
     #[error("the list ended early at byte {0}")]
     Truncated(usize),
+    #[error("the answer is no list: it has no items")]
+    NoItems,
     #[error("the list's metadata cannot be read")]
     Metadata(#[source] serde_json::Error),
 }
@@ -42,14 +44,21 @@ enum At {
     Start,
     /// Before a key, a comma, or the list's `}`.
     Key,
-    /// Inside a value that is not `items`; `true`: it is `metadata`.
-    Value {
-        metadata: bool,
-    },
+    /// Inside a value that is no array of items.
+    Value(Of),
     /// Before an item, a comma, or the `]`.
     Items,
     Item,
     End,
+}
+
+/// Whose value it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Metadata,
+    /// An empty list may have `null` in place of an array, as Go writes one that nobody has made.
+    Items,
+    Other,
 }
 
 /// How far a scan through one value has come, so that it can continue with the next bytes.
@@ -70,6 +79,8 @@ pub struct Splitter {
     at: At,
     scan: Scan,
     head: ListHead,
+    /// A Status, or whatever a proxy makes up, has no `items`.
+    has_items: bool,
 }
 
 impl Default for Splitter {
@@ -80,6 +91,7 @@ impl Default for Splitter {
             at: At::Start,
             scan: Scan::default(),
             head: ListHead::default(),
+            has_items: false,
         }
     }
 }
@@ -106,15 +118,22 @@ impl Splitter {
                         return Ok(None);
                     }
                 }
-                At::Value { metadata } => {
+                At::Value(of) => {
                     let Some(value) = self.value() else { return Ok(None) };
-                    if metadata {
-                        let read: Option<ListMetadata> =
-                            serde_json::from_slice(&value).map_err(SplitError::Metadata)?;
-                        let read = read.unwrap_or_default();
-                        self.head.continue_token = read.continue_token.unwrap_or_default();
-                        self.head.remaining = read.remaining_item_count;
-                        self.head.resource_version = read.resource_version.unwrap_or_default();
+                    match of {
+                        Of::Metadata => {
+                            let read: Option<ListMetadata> =
+                                serde_json::from_slice(&value).map_err(SplitError::Metadata)?;
+                            let read = read.unwrap_or_default();
+                            self.head.continue_token = read.continue_token.unwrap_or_default();
+                            self.head.remaining = read.remaining_item_count;
+                            self.head.resource_version = read.resource_version.unwrap_or_default();
+                        }
+                        Of::Items => {
+                            self.expect(value.trim_ascii() == b"null", "items")?;
+                            self.has_items = true;
+                        }
+                        Of::Other => {}
                     }
                     self.at = At::Key;
                 }
@@ -141,12 +160,12 @@ impl Splitter {
     }
 
     /// # Errors
-    /// When the list was cut off.
+    /// When the list was cut off, or there was none.
     pub fn finish(self) -> Result<ListHead, SplitError> {
-        if self.at == At::End {
-            Ok(self.head)
-        } else {
-            Err(SplitError::Truncated(self.passed + self.buffer.len()))
+        match self.at {
+            At::End if self.has_items => Ok(self.head),
+            At::End => Err(SplitError::NoItems),
+            _ => Err(SplitError::Truncated(self.passed + self.buffer.len())),
         }
     }
 
@@ -178,13 +197,18 @@ impl Splitter {
         let Some(first) = value.iter().position(|b| !b.is_ascii_whitespace()) else { return Ok(false) };
         let opens_array = value.get(first) == Some(&b'[');
         let key = self.buffer.get(1..=end).unwrap_or_default();
-        let (items, metadata) = (key == b"items", key == b"metadata");
+        let of = match key {
+            b"items" => Of::Items,
+            b"metadata" => Of::Metadata,
+            _ => Of::Other,
+        };
         self.advance(after + colon + 1 + first);
-        self.at = if items && opens_array {
+        self.at = if of == Of::Items && opens_array {
             self.drop_byte();
+            self.has_items = true;
             At::Items
         } else {
-            At::Value { metadata }
+            At::Value(of)
         };
         Ok(true)
     }
@@ -310,12 +334,24 @@ mod tests {
         for text in [
             r#"{"items":[],"metadata":{}}"#,
             r#"{"items":null,"metadata":null}"#,
-            r#"{"metadata":{"continue":""}}"#,
+            r#"{"metadata":{"continue":""},"items":null}"#,
+            r#"{"items" : null , "metadata":{}}"#,
         ] {
             assert_eq!(
                 split(text, 1).unwrap_or_else(|e| unreachable!("{e}")),
                 (Vec::new(), ListHead::default())
             );
+        }
+    }
+
+    #[test]
+    fn an_answer_without_items_is_no_empty_list() {
+        let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":503}"#;
+        for text in ["{}", r#"{"metadata":{"continue":""}}"#, status] {
+            assert!(matches!(split(text, 1), Err(SplitError::NoItems)), "{text}");
+        }
+        for text in [r#"{"items":{}}"#, r#"{"items":"none"}"#, r#"{"items":0}"#] {
+            assert!(matches!(split(text, 1), Err(SplitError::Syntax { .. })), "{text}");
         }
     }
 

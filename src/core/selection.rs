@@ -311,7 +311,7 @@ fn named<'t>(entry: &str, types: &'t [ResourceType]) -> Vec<&'t ResourceType> {
 /// The type that a name stands for, as kubectl resolves it: plural, singular or kind before short
 /// names; the exact group before one that begins with it; and among equals the first in the order
 /// of discovery.
-pub(crate) fn by_name<'t>(entry: &str, types: &'t [ResourceType]) -> Option<&'t ResourceType> {
+pub fn by_name<'t>(entry: &str, types: &'t [ResourceType]) -> Option<&'t ResourceType> {
     let entry = entry.to_ascii_lowercase();
     let (name, group) =
         entry.split_once('.').map_or((entry.as_str(), None), |(name, group)| (name, Some(group)));

@@ -10,7 +10,6 @@ use kube::api::Api;
 use serde_json::{Value, json};
 
 use crate::backup::discovery::Discovery;
-use crate::backup::log::BackupLog;
 use crate::settings::EngineRights;
 
 /// Name of the ClusterRole by which the engine reads objects for backups, and of its binding.
@@ -31,14 +30,14 @@ impl BackedUpTypes {
     /// # Errors
     /// When the API server does not answer.
     pub async fn served(client: &Client) -> anyhow::Result<Self> {
-        let log = BackupLog::new(String::new());
-        let served = Discovery::new(client.clone()).types(&log, Duration::ZERO).await;
+        let served = Discovery::new(client.clone()).types(Duration::ZERO).await;
         let served = served.context("the API's types cannot be listed")?;
         let mut resources: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let is_whole = served.stale.is_empty() && served.unknown.is_empty();
         for kind in served.types {
             resources.entry(kind.group).or_default().insert(kind.resource);
         }
-        Ok(Self { resources, is_whole: log.counts().warnings == 0 && served.unknown.is_empty() })
+        Ok(Self { resources, is_whole })
     }
 
     /// The types by the flag, or else as installed.

@@ -1,5 +1,7 @@
 //! Keeps the phase of every BackupStorageLocation current.
 
+#[cfg(test)]
+mod tests;
 mod writing;
 
 use std::collections::HashMap;

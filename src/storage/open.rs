@@ -1,5 +1,7 @@
 //! Opens a BackupStorageLocation as an object store.
 
+#[cfg(test)]
+mod hanging;
 mod links;
 mod uploads;
 
@@ -23,6 +25,7 @@ use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 use super::credentials::{self, AwsProfileKeys, CloudFile};
 use super::open_error::OpenError;
 use super::parts::Opened;
+use super::renewed::Renewed;
 use super::rotation::Rotating;
 use super::{Roots, clouds};
 
@@ -96,7 +99,10 @@ impl Opener {
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
-            "aws" | "velero.io/aws" => self.s3(location, config).await.map(Opened::bucket),
+            "aws" | "velero.io/aws" => Ok(match self.s3(location, config).await? {
+                (store, Some(keys)) => Opened::bucket(Arc::new(Renewed::new(store, keys))),
+                (store, None) => Opened::bucket(store),
+            }),
             "azure" | "velero.io/azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
                 clouds::azure(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
@@ -138,11 +144,12 @@ impl Opener {
         self.roots.admit(&Path::new(path).join(bucket)).map_err(OpenError::NotAdmitted)
     }
 
+    /// Also returns the keys of the location's Secret, if it has one.
     async fn s3(
         &self,
         location: &BackupStorageLocation,
         config: &BTreeMap<String, String>,
-    ) -> Result<Arc<AmazonS3>, OpenError> {
+    ) -> Result<(Arc<AmazonS3>, Option<Arc<Rotating>>), OpenError> {
         let get = |key: &str| config.get(key).map(String::as_str).filter(|v| !v.is_empty());
         let is = |key: &str| get(key).map(|v| v.eq_ignore_ascii_case("true"));
         if let Some((key, way_out)) = NOT_SERVED.into_iter().find(|one| get(one.0).is_some()) {
@@ -150,11 +157,10 @@ impl Opener {
         }
         let mut options = self.options(location).await?;
         options = options.with_allow_invalid_certificates(is("insecureSkipTLSVerify") == Some(true));
-        let mut builder = match self.s3_keys(location).await? {
-            Some(keys) => {
-                let keys = Rotating::new(self.clone(), location.clone(), keys);
-                AmazonS3Builder::new().with_credentials(Arc::new(keys))
-            }
+        let keys = self.s3_keys(location).await?;
+        let keys = keys.map(|keys| Arc::new(Rotating::new(self.clone(), location.clone(), keys)));
+        let mut builder = match &keys {
+            Some(keys) => AmazonS3Builder::new().with_credentials(Arc::<Rotating>::clone(keys)),
             // Web identity, pod identity or instance metadata, from the environment.
             None => AmazonS3Builder::from_env(),
         };
@@ -184,7 +190,7 @@ impl Opener {
             builder = builder.with_checksum_algorithm(Checksum::SHA256);
         }
         let store = builder.with_client_options(options).build().map_err(OpenError::Build)?;
-        Ok(Arc::new(store))
+        Ok((Arc::new(store), keys))
     }
 
     /// `None`: credentials come from the environment.

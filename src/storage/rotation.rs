@@ -18,10 +18,11 @@ use super::Opener;
 use super::credentials::AwsProfileKeys;
 use crate::text::chain;
 
-/// No request is signed with keys that were read longer ago than this. So old keys must stay valid
-/// for this time after new keys are in the Secret: a refused request is not retried, because stores
-/// do not tell an expired key from one that never existed.
+/// No request is signed with keys that were read longer ago than this.
 const AGE: Duration = Duration::from_secs(10);
+/// A refusal reads the keys anew, but not more often than this: stores do not tell keys that expired
+/// from keys that lack a right.
+const REFUSED: Duration = Duration::from_secs(1);
 const CALL: Duration = Duration::from_secs(5);
 
 /// The keys of a location's Secret, at most [`AGE`] old.
@@ -34,35 +35,52 @@ pub(super) struct Rotating {
 struct CachedKeys {
     keys: Arc<AwsCredential>,
     read: Instant,
+    /// When a refusal had them read last.
+    refused: Option<Instant>,
 }
 
 impl Rotating {
     /// `keys`: read just now.
     pub fn new(opener: Opener, location: BackupStorageLocation, keys: AwsProfileKeys) -> Self {
-        let known = CachedKeys { keys: Arc::new(keys.into()), read: Instant::now() };
+        let known = CachedKeys { keys: Arc::new(keys.into()), read: Instant::now(), refused: None };
         Self { opener, location, known: Mutex::new(known) }
     }
 
-    async fn current(&self) -> Arc<AwsCredential> {
+    pub async fn current(&self) -> Arc<AwsCredential> {
         let mut known = self.known.lock().await;
         if known.read.elapsed() >= AGE {
-            let name = self.location.metadata.name.as_deref().unwrap_or_default();
-            // The last keys may still be valid; the store decides.
-            match timeout(CALL, self.opener.s3_keys(&self.location)).await {
-                Ok(Ok(Some(keys))) => known.keys = Arc::new(keys.into()),
-                Ok(Ok(None)) => {
-                    warn!(%name, "Secret of the storage location is gone: using its last keys")
-                }
-                Ok(Err(error)) => {
-                    warn!(%name, error = chain(&error), "could not read the Secret of the storage location: using its last keys");
-                }
-                Err(_) => {
-                    warn!(%name, "reading the Secret of the storage location timed out: using its last keys")
-                }
-            }
-            known.read = Instant::now();
+            self.read(&mut known).await;
         }
         Arc::clone(&known.keys)
+    }
+
+    /// Whether there are other keys by now than these, which the store has refused.
+    pub async fn others(&self, refused: &AwsCredential) -> bool {
+        let mut known = self.known.lock().await;
+        let is_told = known.refused.is_some_and(|at| at.elapsed() < REFUSED);
+        if *known.keys == *refused && !is_told {
+            self.read(&mut known).await;
+            known.refused = Some(Instant::now());
+        }
+        *known.keys != *refused
+    }
+
+    async fn read(&self, known: &mut CachedKeys) {
+        let name = self.location.metadata.name.as_deref().unwrap_or_default();
+        // The last keys may still be valid; the store decides.
+        match timeout(CALL, self.opener.s3_keys(&self.location)).await {
+            Ok(Ok(Some(keys))) => known.keys = Arc::new(keys.into()),
+            Ok(Ok(None)) => {
+                warn!(%name, "Secret of the storage location is gone: using its last keys")
+            }
+            Ok(Err(error)) => {
+                warn!(%name, error = chain(&error), "could not read the Secret of the storage location: using its last keys");
+            }
+            Err(_) => {
+                warn!(%name, "reading the Secret of the storage location timed out: using its last keys")
+            }
+        }
+        known.read = Instant::now();
     }
 }
 

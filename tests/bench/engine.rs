@@ -22,8 +22,8 @@ use crate::report::{Aim, Report, median};
 use crate::stock;
 use crate::system;
 
-const NAMESPACE: &str = "velero";
-const LOCATION: &str = "away";
+pub const NAMESPACE: &str = "velero";
+pub const LOCATION: &str = "away";
 const RUNS: usize = 3;
 const WORKERS: [u16; 2] = [1, 2];
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,14 +45,14 @@ impl Done {
 }
 
 /// A control plane with objects to back up, a bucket, and no program yet that runs backups.
-struct Site {
-    berth: Berth,
-    s3: S3,
-    client: Client,
+pub struct Site {
+    pub berth: Berth,
+    pub s3: S3,
+    pub client: Client,
 }
 
 impl Site {
-    fn start(runtime: &Runtime, program: &Path, cargo: Cargo) -> anyhow::Result<Self> {
+    pub fn start(runtime: &Runtime, program: &Path, cargo: Cargo) -> anyhow::Result<Self> {
         let mut berth = Berth::start(ControlPlane::start()?, Options::new(program, NAMESPACE))?;
         let s3 = S3::start(berth.plane(), "bench")?;
         let answer = berth
@@ -77,7 +77,8 @@ impl Site {
         workers: u16,
         name: &str,
     ) -> anyhow::Result<Runs> {
-        let controller = Controller::start(&self.berth, program, workers, name)?;
+        let arguments = [format!("--item-block-worker-count={workers}")];
+        let controller = Controller::start(&self.berth, program, name, &arguments)?;
         let (mut lists, mut runs, included) = (Vec::new(), Vec::new(), cargo.included());
         for run in 0..RUNS {
             lists.push(runtime.block_on(cargo.list(&self.client))?.as_secs_f64());
@@ -211,6 +212,22 @@ pub async fn back_up(
     name: &str,
     included: &[String],
 ) -> anyhow::Result<Done> {
+    let started = Instant::now();
+    create(client, namespace, location, name, included).await?;
+    await_end(client, s3, namespace, name, started).await
+}
+
+/// Creates a Backup of these namespaces.
+///
+/// # Errors
+/// When the API server refuses it.
+pub async fn create(
+    client: &Client,
+    namespace: &str,
+    location: &str,
+    name: &str,
+    included: &[String],
+) -> anyhow::Result<()> {
     let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
     let backup: Backup = serde_json::from_value(json!({
         "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name},
@@ -221,8 +238,22 @@ pub async fn back_up(
             "ttl": "24h",
         },
     }))?;
-    let started = Instant::now();
     api.create(&PostParams::default(), &backup).await?;
+    Ok(())
+}
+
+/// Waits for a Backup through a watch.
+///
+/// # Errors
+/// When it does not end Completed.
+pub async fn await_end(
+    client: &Client,
+    s3: &S3,
+    namespace: &str,
+    name: &str,
+    started: Instant,
+) -> anyhow::Result<Done> {
+    let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
     let is_final = |backup: Option<&Backup>| backup.is_some_and(|backup| backup.phase().is_final());
     let ended = tokio::time::timeout(LONGEST, await_condition(api, name, is_final)).await;
     let seconds = started.elapsed().as_secs_f64();
@@ -237,17 +268,17 @@ pub async fn back_up(
 }
 
 /// `berth controller`, fresh.
-struct Controller(Process);
+pub struct Controller(pub Process);
 
 impl Controller {
-    /// Returns once it has found the location Available.
-    fn start(berth: &Berth, program: &Path, workers: u16, name: &str) -> anyhow::Result<Self> {
+    /// Returns once it has found the location Available. `name`: of its log.
+    pub fn start(berth: &Berth, program: &Path, name: &str, arguments: &[String]) -> anyhow::Result<Self> {
         let plane = berth.plane();
         let mut command = in_own_session(program);
         command.args(["controller", "--namespace", NAMESPACE, "--kubeconfig"]);
         command.arg(plane.service_account_kubeconfig(NAMESPACE, "berth-controller")?);
         command.arg(format!("--health-address={}:{}", Ipv4Addr::LOCALHOST, port::free()?));
-        command.arg(format!("--item-block-worker-count={workers}"));
+        command.args(arguments);
         command.arg(format!("--webhook-configuration={}", manifest::suffixed("berth", NAMESPACE)));
         command.args(["--webhook-name=127.0.0.1", "--lease-duration=3s"]);
         let log = plane.folder().join(format!("controller-{name}.log"));

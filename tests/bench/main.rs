@@ -21,6 +21,7 @@ mod observer;
 mod planner;
 mod queue;
 mod report;
+mod resume;
 mod stock;
 mod system;
 mod webhook;
@@ -54,6 +55,9 @@ struct Args {
     /// How many the engine backs up alone, its memory beside that for a third of them.
     #[arg(long, default_value_t = 300_000)]
     large: usize,
+    /// How many it backs up in two runs, of which the first one is killed.
+    #[arg(long, default_value_t = 300_000)]
+    resumed: usize,
     /// How many Backups the queue holds, one pair of runs per size.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     queues: Vec<usize>,
@@ -84,6 +88,7 @@ enum Part {
     Types,
     Pods,
     Growth,
+    Resume,
     Hooks,
     Queue,
     Burst,
@@ -106,10 +111,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    let Args { berth, only, sizes, large, queues, stored, deleted, schedules, alone } = args;
+    let Args { berth, only, sizes, large, resumed, queues, stored, deleted, schedules, alone } = args;
     let berth = berth.canonicalize().with_context(|| format!("there is no {}", berth.display()))?;
     ensure!(sizes.iter().all(|size| *size >= 100), "--sizes: at least 100 objects each");
     ensure!(large >= 300, "--large: at least 300 objects");
+    ensure!(resumed >= 1_000, "--resumed: at least 1,000 objects");
     ensure!(stored > deleted && deleted > 0, "--stored: more than --deleted");
     let wants = |part| only.is_empty() || only.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -144,6 +150,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Growth) {
         engine::measure_growth(&runtime, &berth, large, &mut report)?;
+    }
+    if wants(Part::Resume) {
+        resume::measure(&runtime, &berth, resumed, &mut report)?;
     }
     if wants(Part::Hooks) {
         hooks::measure(&runtime, &berth, &mut report)?;

@@ -22,9 +22,7 @@ impl Collector<'_> {
     /// others.
     pub(super) async fn take_ordered(&self, taken: &mut CollectedType) -> Result<(), ListError> {
         let kind = Arc::clone(&taken.kind);
-        let ordered = &self.wanted.ordered;
-        let names = ordered.get(&kind.resource).or_else(|| ordered.get(&kind.qualified()));
-        let Some(names) = names else { return Ok(()) };
+        let Some(names) = self.wanted.ordered.get(&kind.qualified()) else { return Ok(()) };
         let get = |name: String| {
             let kind = &kind;
             async move {

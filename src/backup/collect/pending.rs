@@ -23,6 +23,15 @@ const BATCH_ITEMS: usize = 256;
 /// file systems allow 255 bytes.
 pub(super) const LONGEST_NAME: usize = 250;
 
+/// Whether a file may have the name of this object. The API server admits no other, except for long
+/// names; an aggregated server may admit whatever it likes.
+fn may_name_file(name: &str) -> bool {
+    (1..=LONGEST_NAME).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && !name.contains('/')
+        && !name.contains(char::is_control)
+}
+
 impl From<ListedObject> for ArchiveItem {
     fn from(found: ListedObject) -> Self {
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
@@ -121,7 +130,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         if !self.admits(&found) {
             return None;
         }
-        if found.name.len() > LONGEST_NAME || found.name.contains(char::is_control) {
+        if !may_name_file(&found.name) {
             if self.taken.is_news(&found, "cannot be stored") {
                 self.taken.unstorable.get_or_insert((0, found.name)).0 += 1;
             }

@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use berth_test_scripted::{Hold, Scripted, get, list, page};
+use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::*;
@@ -212,6 +213,38 @@ async fn what_cannot_be_read_is_about_its_type_only_where_the_api_server_is_well
         assert_eq!((error.is_about_type(), error.is_gone()), (well, !well), "{error}");
         assert!(begun.elapsed() > MINUTE / 2 && begun.elapsed() < 2 * MINUTE);
     }
+}
+
+/// Anybody who may create definitions can create as many, and break them.
+#[tokio::test(start_paused = true)]
+async fn many_types_that_cannot_be_read_cost_a_bounded_time_and_no_other_type() {
+    const BROKEN: usize = 50;
+    let is_broken = |at: &usize| at % 100 == 99;
+    let path = |at: usize| format!("/api/v1/type{at}");
+    let api = Scripted::new().always(get(NAMESPACES).answers(list("5", &[])));
+    for at in 0..100 * BROKEN {
+        let asked = get(&path(at));
+        api.always(if is_broken(&at) {
+            asked.refuses(500)
+        } else {
+            asked.answers(list("5", &[object("a")]))
+        });
+    }
+    // By then all the others are known.
+    for _ in 0..3 {
+        api.once(get(&path(100 * BROKEN - 5)).refuses(503));
+    }
+    let (lister, begun) = (&lister(&api, 1, REQUESTS_AT_ONCE), Instant::now());
+    let read = futures::stream::iter(0..100 * BROKEN)
+        .map(|at| async move { (at, names(lister, &format!("type{at}")).await.is_ok()) })
+        .buffer_unordered(REQUESTS_AT_ONCE);
+    let read: Vec<(usize, bool)> = read.collect().await;
+    let mut lost: Vec<usize> = read.into_iter().filter(|(_, is_read)| !is_read).map(|(at, _)| at).collect();
+    lost.sort_unstable();
+    assert_eq!(lost, (0..100 * BROKEN).filter(is_broken).collect::<Vec<_>>());
+    // Some begin while fewer than ten have failed, right after others have.
+    assert!(begun.elapsed() < 3 * MINUTE, "{:?}", begun.elapsed());
+    assert!(api.asked().len() < 150 * BROKEN, "{}", api.asked().len());
 }
 
 fn revision() -> Arc<Revision> {

@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use berth_api::policy;
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -254,6 +252,18 @@ fn what_matches_nothing_is_warned_of() {
         let ordered = json!({"includedNamespaceScopedResources": ["pods"], "orderedResources": idle});
         assert_eq!(warnings(&ordered), 1, "{ordered}");
     }
+}
+
+#[test]
+fn what_goes_first_is_named_as_kubectl_takes_it() {
+    let types = [kind("services", "", true), kind("services", "serving.knative.dev", true)];
+    let selection = Selection::of(types.iter().map(|kind| (kind.qualified(), TypeSelection::Listed)), true);
+    let order = |entries: &[(&str, &str)]| -> BTreeMap<String, Vec<String>> {
+        entries.iter().map(|(entry, name)| ((*entry).to_owned(), vec![(*name).to_owned()])).collect()
+    };
+    let mut ordered = order(&[("service.serving", "a/c"), ("services", "a/b"), ("widgets", "a/d")]);
+    assert_eq!(resolve_order(&mut ordered, &types, &selection), ["widgets"]);
+    assert_eq!(ordered, order(&[("services", "a/b"), ("services.serving.knative.dev", "a/c")]));
 }
 
 #[test]

@@ -28,14 +28,18 @@ use crate::queue::cycle::CANCELED;
 use crate::storage::{Opener, Roots};
 
 mod again;
+mod bounds;
 mod deleted;
 mod hooked;
+mod odd;
 mod operations;
+mod served;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
 const MAPS: &str = "/api/v1/namespaces/app/configmaps";
 const NAMESPACES: &str = "/api/v1/namespaces";
+const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const LONG: Duration = Duration::from_secs(60);
 
 fn backup(version: &str, phase: &str) -> Value {
@@ -170,6 +174,8 @@ impl Site {
         });
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "app"}});
         let api = Scripted::new()
+            .always(get("/readyz").answers(json!("ok")))
+            .always(get(SERVICES).answers(list("1", &[])))
             .always(get("/version").answers(version))
             .always(get("/api").answers(group("", &[only])))
             .always(get("/apis").answers(group("apps", &[])))
@@ -453,10 +459,13 @@ async fn a_read_that_fails_before_it_begins_is_tried_again_and_leaves_it_ready_w
     site.api.next(begins()).next(gets_leave()).next(ends_in("Completed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Completed);
 
-    let site = Site::new();
-    site.api.once(get("/version").breaks()).once(get(NAMESPACES).breaks());
-    assert!(site.run(Signals::default()).await.is_none());
-    assert!(site.written().is_empty());
+    // Without the UID of its namespace no run could claim its folder.
+    for what in ["/version", "/api/v1/namespaces/kube-system"] {
+        let site = Site::new();
+        site.api.once(get(what).breaks()).once(get(NAMESPACES).breaks());
+        assert!(site.run(Signals::default()).await.is_none(), "{what}");
+        assert!(site.written().is_empty(), "{what}");
+    }
 }
 
 #[tokio::test]
@@ -639,6 +648,12 @@ impl Dead {
         engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap();
         self.api.writes()[1].body["status"]["phase"].clone()
     }
+
+    /// Whether the write that ended it leaves no expiration, by which a Velero beside berth would
+    /// remove the folder.
+    fn expires_never(&self) -> bool {
+        self.api.writes()[1].body["status"].get("expiration").is_some_and(Value::is_null)
+    }
 }
 
 const ALL: [&str; 8] = [
@@ -660,6 +675,7 @@ async fn a_run_that_died_before_it_might_publish_ends_failed_and_only_its_log_is
         let dead = Dead::new(files).claimed("here", "u");
         assert_eq!(dead.settled(publishing).await, "Failed", "{files:?}");
         assert_eq!(stored(dead.folder.path()), LOG, "{files:?}");
+        assert!(!dead.expires_never(), "what is left is its own, and goes when it expires");
     }
 }
 
@@ -688,6 +704,7 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
             let dead = if cluster.is_empty() { dead } else { dead.claimed(cluster, backup) };
             let before = stored(dead.folder.path());
             assert_eq!(dead.settled(publishing).await, "Failed");
+            assert!(dead.expires_never(), "{cluster} {backup}");
             assert_eq!(stored(dead.folder.path()), before);
         }
         // What no status has is not taken over into one.
@@ -695,12 +712,14 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
         let status = json!({"phase": "Completed", "progress": {"totalItems": ["what", "not"]}});
         dead.put(METADATA, &json!({"metadata": {"uid": "u"}, "status": status}));
         assert_eq!(dead.settled(publishing).await, "Failed");
+        assert!(dead.expires_never());
         // Another one's, or what somebody wrote there by whom it would run for ever.
         for (uid, phase) in [("of another", "Completed"), ("u", "InProgress"), ("u", "Queued")] {
             let dead = Dead::new(&ALL).claimed("here", "u");
             dead.put(METADATA, &json!({"metadata": {"uid": uid}, "status": {"phase": phase}}));
             let before = stored(dead.folder.path());
             assert_eq!(dead.settled(publishing).await, "Failed");
+            assert!(dead.expires_never(), "{uid} {phase}");
             assert_eq!(stored(dead.folder.path()), before);
         }
     }
@@ -770,6 +789,23 @@ async fn files_of_nobody_are_not_written_over() {
         "{reason}"
     );
     assert_eq!(site.stored(), ["one.tar.gz"]);
+    let end = &site.api.writes()[1].body["status"];
+    assert!(end.get("expiration").is_some_and(Value::is_null), "{end}");
+}
+
+/// A schedule makes such a Backup each night for as long as its store is away.
+#[tokio::test]
+async fn one_whose_store_fails_at_its_claim_expires_as_any_other_that_failed() {
+    let site = Site::new();
+    std::fs::create_dir_all(site.folder.path().join("bucket")).unwrap();
+    // No folder can be made there.
+    std::fs::write(site.folder.path().join("bucket/backups"), "").unwrap();
+    site.api.next(begins()).next(ends_in("Failed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
+    let (_, reason) = &site.written()[1];
+    assert_eq!(reason.as_str().unwrap().split(':').next(), Some("the storage location failed"), "{reason}");
+    let end = &site.api.writes()[1].body["status"];
+    assert_eq!(end.get("expiration"), None, "what the beginning wrote stays: {end}");
 }
 
 /// A location that cannot be read for a moment says nothing of the archive in it.

@@ -53,7 +53,8 @@ impl Opener {
                 if let Some(public) = config.get("publicUrl").filter(|url| !url.is_empty()).cloned() {
                     config.insert("s3Url".to_owned(), public);
                 }
-                self.s3(location, &config).await?.signed_url(Method::GET, path, valid).await
+                let (store, _) = self.s3(location, &config).await?;
+                store.signed_url(Method::GET, path, valid).await
             }
             "azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);

@@ -88,7 +88,6 @@ impl Opener {
         let none = BTreeMap::new();
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let get = |key: &str| config.get(key).map(String::as_str).filter(|value| !value.is_empty());
-        let is = |key: &str| get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let (kind, secret) = match location.spec.provider.trim_start_matches("velero.io/") {
             "aws" => ("aws", self.amazon_keys(location, bucket, get("region"), get("profile")).await?),
             "gcp" => match self.cloud_file(location).await? {
@@ -103,13 +102,8 @@ impl Opener {
             _ => return Ok(UnfinishedUploads::Files(Vec::new())),
         };
         let authority = self.authority(location).await?;
-        let store = StoreConfig {
-            endpoint: get("s3Url").or_else(|| get("storeEndpoint")).map(str::to_owned),
-            force_path_style: Some(is("s3ForcePathStyle") || get("s3Url").is_some()),
-            ca_cert: authority.map(String::from_utf8).transpose().context("the authority is not text")?,
-            insecure_skip_tls_verify: Some(is("insecureSkipTLSVerify")),
-            ..StoreConfig::default()
-        };
+        let ca_cert = authority.map(String::from_utf8).transpose().context("the authority is not text")?;
+        let store = StoreConfig { ca_cert, ..store_config(config) };
         let region = get("region").unwrap_or("us-east-1");
         let bucket = Bucket::open(kind, bucket, region, &store, &secret, &Roots::default())?;
         let key: &str = key.as_ref();
@@ -145,6 +139,19 @@ impl Opener {
     }
 }
 
+/// Where the bucket is, in the form that the administration of buckets reads.
+fn store_config(config: &BTreeMap<String, String>) -> StoreConfig {
+    let get = |key: &str| config.get(key).map(String::as_str).filter(|value| !value.is_empty());
+    let is = |key: &str| get(key).map(|value| value.eq_ignore_ascii_case("true"));
+    StoreConfig {
+        endpoint: get("s3Url").or_else(|| get("storeEndpoint")).map(str::to_owned),
+        // What it is without the setting, `Bucket` decides as the opened store does.
+        force_path_style: is("s3ForcePathStyle"),
+        insecure_skip_tls_verify: Some(is("insecureSkipTLSVerify") == Some(true)),
+        ..StoreConfig::default()
+    }
+}
+
 /// Credentials in the form that the administration of buckets reads.
 fn secret(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Secret {
     let data = pairs.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())));
@@ -175,6 +182,19 @@ fn staged(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bucket_is_listed_at_the_address_at_which_it_is_written() {
+        let path_style = |settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            store_config(&settings.collect()).force_path_style
+        };
+        let (url, force) = (("s3Url", "https://s3.example"), "s3ForcePathStyle");
+        assert_eq!(path_style(&[url, (force, "false")]), Some(false));
+        assert_eq!(path_style(&[(force, "True")]), Some(true));
+        // As with the store itself: in the path where there is a URL, in the host where there is none.
+        assert_eq!(path_style(&[url, (force, "")]), None);
+    }
 
     #[tokio::test]
     async fn only_what_was_begun_of_that_very_file_before_it_was_listed_is_removed() {

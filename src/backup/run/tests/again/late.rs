@@ -68,11 +68,16 @@ async fn a_claim_of_an_earlier_run_that_lands_late_does_not_end_the_backup() {
 
 #[tokio::test]
 async fn a_first_claim_that_lands_late_does_not_end_the_backup() {
-    let never = Hold::new();
     let (site, standing) = three_pages();
-    site.api.once(get("/api/v1/namespaces/kube-system").never_answers().held(&never));
-    site.is_killed_after(never.asked()).await;
-    assert!(!claim_of(&site).exists());
+    let begins = standing.clone();
+    site.api.once(patch(ONE).answers_with(move |sent| -> Value {
+        begins.write(sent);
+        resume_unwind(Box::new("killed"))
+    }));
+    let engine = site.engine_of_small_parts();
+    let ran = AssertUnwindSafe(engine.run("one", "u", Signals::default())).catch_unwind();
+    assert!(ran.await.is_err(), "it has ended");
+    assert!(!claim_of(&site).exists() && standing.now()["status"]["phase"] == "InProgress");
     when_counted(&site, &standing, lands(&site, "dead"));
     site.api.once(third().answers(list("5", &[large("c")])));
     let (told, _) = site.recovers(BackupPhase::Completed).await;

@@ -1,0 +1,77 @@
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use berth_api::keys::FILESYSTEM_PROVIDER;
+use berth_test_scripted::{Scripted, get, list, patch};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::*;
+use crate::storage::Roots;
+
+const LOCATIONS: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations";
+
+fn location(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+        "metadata": {"name": name, "namespace": "velero", "uid": name, "resourceVersion": "1"}, "spec": spec,
+    })
+}
+
+/// It takes connections and never answers.
+#[tokio::test(start_paused = true)]
+async fn a_location_that_hangs_delays_no_other_for_longer_than_a_check_may_take() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (folder, hanging) = (tempfile::tempdir().unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let here = location(
+        "here",
+        &json!({
+            "provider": FILESYSTEM_PROVIDER, "config": {"path": folder.path()}, "objectStorage": {"bucket": "b"},
+        }),
+    );
+    let away = location(
+        "away",
+        &json!({
+            "provider": "aws", "objectStorage": {"bucket": "b"}, "credential": {"name": "keys", "key": "cloud"},
+            "config": {"s3Url": format!("http://{}", hanging.local_addr().unwrap())},
+        }),
+    );
+    let file = "[default]\naws_access_key_id=id\naws_secret_access_key=s\n";
+    let data = json!({"cloud": base64::engine::general_purpose::STANDARD.encode(file)});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": data});
+    let told: Arc<Mutex<Vec<(&str, String, u64)>>> = Arc::default();
+    let begun = Instant::now();
+    let tells = |name: &'static str, location: &Value| {
+        let (told, location) = (Arc::clone(&told), location.clone());
+        patch(&format!("{LOCATIONS}/{name}")).answers_with(move |sent| {
+            let phase = sent["status"]["phase"].as_str().unwrap_or_default().to_owned();
+            told.lock().push((name, phase, begun.elapsed().as_secs()));
+            location.clone()
+        })
+    };
+    let api = Scripted::new()
+        .always(get(LOCATIONS).answers(list("1", &[away.clone(), here.clone()])))
+        .always(get("/api/v1/namespaces/velero/secrets/keys").answers(secret))
+        .always(tells("here", &here))
+        .always(tells("away", &away));
+    let client = api.client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()]));
+    // What nobody has written is due in each round.
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
+    let rounds = tokio::time::timeout(Duration::from_secs(50), checker.run()).await;
+    assert!(rounds.is_err(), "it runs for ever");
+    let told = told.lock().clone();
+    let at = |name: &str, phase: &str| -> Vec<u64> {
+        told.iter().filter(|one| one.0 == name && one.1 == phase).map(|one| one.2).collect()
+    };
+    let (here, away) = (at("here", "Available"), at("away", "Unavailable"));
+    // In the same round, and in the next one.
+    let next = PATIENCE.as_secs() + TICK.as_secs();
+    assert!(
+        matches!(here[..], [first, second] if first <= 5 && (next..=next + 5).contains(&second)),
+        "{told:?}"
+    );
+    assert!(matches!(away[..], [at] if (PATIENCE.as_secs()..=next).contains(&at)), "{told:?}");
+}
