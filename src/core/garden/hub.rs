@@ -7,7 +7,7 @@ mod record;
 mod view;
 
 pub use plan::{BucketEnd, BucketPlan};
-pub use plan::{EntryEnd, EntryHandover, EntryPlan, HubPlan, NewBucket, plan};
+pub use plan::{EntryEnd, EntryPlan, HandedOverEntry, HubPlan, NewBucket, plan};
 pub use reason::PlacementWaitReason;
 pub use record::{EntryRecord, LeftoverData, left};
 pub use view::{HubSettings, HubView, ProfileState, ProfileStatus, SecretState, SeedAccess, SeedState};

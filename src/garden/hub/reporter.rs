@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile};
 use berth_garden_core::entry::GardenEntry;
 use berth_garden_core::fence::{HandoverReason, WaitingFor};
-use berth_garden_core::hub::{EntryHandover, HubPlan, HubView, PlacementWaitReason};
+use berth_garden_core::hub::{HandedOverEntry, HubPlan, HubView, PlacementWaitReason};
 use berth_garden_core::name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
@@ -142,7 +142,7 @@ impl Reporter {
 }
 
 impl Reporter {
-    fn handed(&self, entry: &GardenEntry, EntryHandover { from, to, because }: &EntryHandover) {
+    fn handed(&self, entry: &GardenEntry, HandedOverEntry { from, to, because }: &HandedOverEntry) {
         let (what, why) = match because {
             HandoverReason::Free | HandoverReason::NeverMade => {
                 (EventReason::Moved, "nothing was ever made of it there".to_owned())

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_api::keys::{self, CREDENTIALS_FINALIZER, GARDEN_FINALIZER};
 use berth_garden_api::hub::{bucket_change, entry_change, profile_change, seed_change};
 use berth_garden_api::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
-use berth_garden_core::hub::{BucketEnd, BucketPlan, EntryHandover, EntryPlan, HubPlan, HubView, NewBucket};
+use berth_garden_core::hub::{
+    BucketEnd, BucketPlan, EntryPlan, HandedOverEntry, HubPlan, HubView, NewBucket,
+};
 use futures::StreamExt;
 use futures::stream;
 use jiff::Timestamp;
@@ -47,7 +49,7 @@ pub struct WrittenPlan {
     /// Buckets that were deleted, as indices into the view.
     pub retired: Vec<usize>,
     /// Entries that were given to another cluster, as indices into the view.
-    pub handed: Vec<(usize, EntryHandover)>,
+    pub handed: Vec<(usize, HandedOverEntry)>,
 }
 
 pub struct HubWriter<'o> {

@@ -80,7 +80,7 @@ pub struct EntryPlan {
     pub claim: Option<usize>,
     pub status: Option<EntryStatus>,
     /// With that status another cluster may write there.
-    pub handed: Option<EntryHandover>,
+    pub handed: Option<HandedOverEntry>,
     /// Set the annotation that names the writer, as the status does by then.
     pub writer: Option<String>,
     /// Record its end, and remove the hub's finalizer.
@@ -89,7 +89,7 @@ pub struct EntryPlan {
 
 /// A move from one cluster to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EntryHandover {
+pub struct HandedOverEntry {
     pub from: String,
     pub to: String,
     pub because: HandoverReason,

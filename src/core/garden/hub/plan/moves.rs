@@ -1,6 +1,6 @@
 //! Moves of entries from one cluster to another: which seed may write in the directory.
 
-use super::{EntryHandover, HubPlanner, kept, pending};
+use super::{HandedOverEntry, HubPlanner, kept, pending};
 use crate::assignment::SeedHealth;
 use crate::entry::GardenEntry;
 use crate::fence::{
