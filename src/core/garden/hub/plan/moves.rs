@@ -14,7 +14,7 @@ use crate::operation::{OperationReport, OperationState, OperationType};
 pub(super) struct EntryHandover {
     pub(super) holder: String,
     pub(super) operation: Option<OperationReport>,
-    pub(super) handed: Option<EntryHandover>,
+    pub(super) handed: Option<HandedOverEntry>,
 }
 
 /// The seed that may write there: by the status or, in a hub that lost its statuses, by the entry's
@@ -71,7 +71,7 @@ impl<'v> HubPlanner<'v> {
             HandoverStep::Stay | HandoverStep::HandOver(_) => {
                 let because =
                     if let HandoverStep::HandOver(because) = step { because } else { HandoverReason::Free };
-                let handed = EntryHandover { from, to: entry.seed.clone(), because };
+                let handed = HandedOverEntry { from, to: entry.seed.clone(), because };
                 EntryHandover { holder: entry.seed.clone(), operation: None, handed: Some(handed) }
             }
             HandoverStep::Wait(what) => {
