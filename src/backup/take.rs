@@ -34,7 +34,7 @@ use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::Stored;
 use super::revision::Revision;
-use super::status::BackupWriter;
+use super::status::{BackupWriter, WriteError};
 use super::upload::{Upload, UploadError};
 use super::volumes::claims;
 use super::volumes::outcomes::Outcomes;
@@ -147,6 +147,7 @@ impl Engine {
         let (batches, waiting) = mpsc::channel(2 * self.packers);
         let waiting = Arc::new(Mutex::new(waiting));
         let (frozen, ending) = (Frozen::default(), CancellationToken::new());
+        let lost = CancellationToken::new();
         let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
             runner: HookRunner { exec: self.exec.as_ref(), log, tally: &tally },
@@ -156,6 +157,7 @@ impl Engine {
             volumes: &volumes,
             batches: batches.clone(),
             ending: &ending,
+            lost: &lost,
             workers: self.workers,
         };
         let mut blocks = pin!(maybe_done(blocks.run(held)));
@@ -229,6 +231,9 @@ impl Engine {
                 lost = keep_record(record, &counters, &ledger, &frozen) => Err(lost),
                 ended = signals.raise() => Err(ended),
             };
+            if matches!(packed, Err(Failure::Write(WriteError::Taken))) {
+                lost.cancel();
+            }
             // Whatever became of the backup, undo what was begun in pods.
             ending.cancel();
             blocks.as_mut().await;
