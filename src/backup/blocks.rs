@@ -40,7 +40,7 @@ use super::hold::Held;
 use super::hooks::{HookRunner, Insistence, read_pod};
 use super::list::Lister;
 use super::log::About;
-use super::volumes::Volumes;
+use super::volumes::{Planned, Volumes};
 
 /// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that
 /// write.
@@ -123,12 +123,19 @@ impl Blocks<'_> {
         blocks.for_each_concurrent(ON_RECORD as usize, |block| all.block(block, queues, spent)).await;
     }
 
-    async fn block(&self, block: Vec<Held>, queues: &Queues, spent: &Spent) {
+    async fn block(&self, mut block: Vec<Held>, queues: &Queues, spent: &Spent) {
         // In the order in which they came, because semaphores are fair. None is ever closed.
         let Ok(place) = queues.places.acquire().await else { return };
         if self.is_ending() {
             return;
         }
+        let cuts: Vec<Planned> =
+            block.iter_mut().flat_map(|held| std::mem::take(&mut held.used.cuts)).collect();
+        // Here, because nobody may wait for it while pods are frozen.
+        let cuts = tokio::select! {
+            cuts = self.volumes.admit(cuts) => cuts,
+            () = self.ended(Duration::ZERO) => return,
+        };
         let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
         let Ok(_records) = queues.records.acquire_many(count).await else { return };
         let on_record = join_all(block.iter().map(|held| self.record(held)));
@@ -151,14 +158,13 @@ impl Blocks<'_> {
         }
         // All objects were read before, so no pod stays frozen while the API server is away.
         let (mut batches, mut pods) = (Vec::new(), Vec::new());
-        let (mut cuts, mut files) = (Vec::new(), Vec::new());
+        let mut files = Vec::new();
         let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
         for (held, before) in block.into_iter().zip(begun) {
             let Held { kind, page, item, id, hooks, container, used, room, over } = held;
             let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
             // Even if the pod itself is left out.
             batches.extend(used.with);
-            cuts.extend(used.cuts);
             if before.is_stored {
                 files.extend(used.files);
                 pods.push(Batch { kind, page, items: vec![item], packed });
@@ -179,8 +185,10 @@ impl Blocks<'_> {
             () = self.batches.closed() => false,
         };
         if !is_taken {
-            // Another run would take these files for those of frozen pods.
+            // Another run would take these files for those of frozen pods, and the data of pods that
+            // are stored for whole.
             self.volumes.give_up_files(&read).await;
+            batches.clear();
         }
         let store = async {
             for batch in batches {

@@ -110,13 +110,14 @@ impl Engine {
             begun.forget_before().await;
         }
         if site.is_taken_over {
-            // What the dead run has begun and not stored is taken anew.
+            // What the dead run has begun and not stored is taken anew, unless it is noted.
             let mut kept = outcomes.objects();
+            kept.extend(outcomes.noted_snapshots(|_| true));
             if moves_data(spec) {
                 movements.adopt(&self.uploads_of(&uid).await?);
                 kept.extend(movements.snapshots());
             }
-            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &kept, None)).await;
+            Box::pin(self.remove_snapshots_but(layout.backup(), record, &kept)).await;
         }
         let (volumes, jobs) = self.volumes(
             record,
@@ -271,6 +272,12 @@ impl Engine {
             site.staged = Some(staged.clone());
         }
         site.has_data |= volumes.has_begun();
+        if packed.is_ok() {
+            let unmet = volumes.unmet();
+            if !unmet.is_empty() {
+                Box::pin(self.remove_unmet(layout.backup(), record, &unmet)).await;
+            }
+        }
         let traits = volumes.traits();
         let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
             (Ok(_), Ok(_)) if !movements.is_empty() => {

@@ -31,6 +31,7 @@ mod again;
 mod deleted;
 mod hooked;
 mod operations;
+mod snapshots;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";

@@ -10,10 +10,9 @@ use berth_api::velero::BackupSpec;
 use berth_core::selection::{Fate, ResourceType};
 use berth_core::volume::Wish;
 use kube::{Client, ResourceExt as _};
-use tokio::sync::mpsc;
 
 use super::outcomes::Outcomes;
-use super::{Job, Volumes};
+use super::{Jobs, Volumes};
 use crate::backup::engine::Engine;
 use crate::backup::inputs::Cluster;
 use crate::backup::list::Lister;
@@ -59,7 +58,7 @@ impl Engine {
         (backup, run): (&str, &str),
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
-    ) -> (Volumes<'a>, mpsc::Receiver<Job>) {
+    ) -> (Volumes<'a>, Jobs) {
         let length = |duration: GoDuration| duration.get().ok().flatten().map(|length| length.min(LONGEST));
         let annotations = record.object().annotations().clone();
         let files_timeout = annotations.get(POD_VOLUME_TIMEOUT);
@@ -92,7 +91,7 @@ pub(in crate::backup) fn of_spec<'a>(
     log: &'a BackupLog,
     outcomes: &'a Outcomes,
     access: Access,
-) -> (Volumes<'a>, mpsc::Receiver<Job>) {
+) -> (Volumes<'a>, Jobs) {
     let claims = types.iter().find(|kind| Related::Claim.is(kind));
     let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != Fate::Excluded);
     let wish = Wish {

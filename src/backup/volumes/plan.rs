@@ -8,7 +8,7 @@ use berth_core::selection::ResourceType;
 use berth_core::violation::tellable;
 use berth_core::volume::class::{Class, choose};
 use berth_core::volume::{
-    Claim, Decision, Obstacle, OfPod, PodVolume, is_asked_for, names, of_claim, of_pod,
+    Claim, Decision, Moment, Obstacle, OfPod, PodVolume, is_asked_for, names, of_claim, of_pod,
 };
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -68,6 +68,7 @@ impl Volumes<'_> {
             name: found.name.clone(),
             uid: pod.uid,
             node: pod.node,
+            moment: Moment::default(),
             volumes: taken,
         }))
     }

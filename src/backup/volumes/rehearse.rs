@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::files::FilePod;
-use super::{Job, Planned, Volumes, Work};
+use super::{Job, Jobs, Planned, Volumes, Work};
 use crate::backup::archive::Batch;
 
 /// Volumes that are noted; the others are counted only.
@@ -78,15 +78,11 @@ impl Planned {
 
 impl Volumes<'_> {
     /// In the place of [`Volumes::run`]: notes what is asked for, and takes nothing. Never ends.
-    pub async fn rehearse(
-        &self,
-        mut jobs: mpsc::Receiver<Job>,
-        batches: mpsc::Sender<Batch>,
-        noted: &Mutex<Noted>,
-    ) {
-        while let Some(Job { work, _under_way }) = jobs.recv().await {
+    pub async fn rehearse(&self, mut jobs: Jobs, batches: mpsc::Sender<Batch>, noted: &Mutex<Noted>) {
+        // What would be taken of frozen pods is noted with their blocks.
+        while let Some(Job { work, _under_way }) = jobs.later.recv().await {
             match work {
-                Work::Claim(planned) | Work::Settle(planned, _) => {
+                Work::Claim(planned) => {
                     // A closed channel means that the rehearsal ends early.
                     let _ = batches.send(planned.rehearsed(noted)).await;
                 }

@@ -52,9 +52,11 @@ pub struct Ask {
 /// A snapshot that is cut.
 #[derive(Debug)]
 pub struct Cut {
-    name: String,
-    uid: String,
+    pub(super) name: String,
+    pub(super) uid: String,
     content: String,
+    /// What its content said before it was kept.
+    pub(super) policy: String,
     until: Instant,
 }
 
@@ -88,11 +90,12 @@ impl Volumes<'_> {
         };
         let until = Instant::now() + access.snapshot_timeout;
         if self.upload_of(ask).is_some() {
-            return Ok(Cut { name: String::new(), uid: String::new(), content: String::new(), until });
+            let [name, uid, content, policy] = [const { String::new() }; 4];
+            return Ok(Cut { name, uid, content, policy, until });
         }
         let shown = self.shown(access).await;
-        let made = self.make(access, ask).await;
-        let snapshot = made.map_err(|why| Uncut { why, attempted: true })?;
+        let made = self.adopt_or_make(access, ask).await;
+        let (snapshot, noted) = made.map_err(|why| Uncut { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
         let key = (ask.namespace.clone(), name.clone());
         let (mut was_seen, mut fault) = (false, None);
@@ -107,12 +110,15 @@ impl Volumes<'_> {
                 if let Some(new) = new {
                     fault = Some(new.clone());
                 }
-                let handle = of.and_then(|content| content.handle.as_ref());
-                handle.and(content).map(|content| Ok(content.clone()))
+                let (of, content) = of.zip(content)?;
+                of.handle.as_ref().map(|_| Ok((content.clone(), of.deletion_policy.clone())))
             }
         });
         let why = match timeout_at(until, found).await {
-            Ok(Ok(content)) => return Ok(Cut { name, uid, content, until }),
+            Ok(Ok((content, policy))) => {
+                let policy = noted.map_or(policy, |noted| noted.policy);
+                return Ok(Cut { name, uid, content, policy, until });
+            }
             Ok(Err(why)) => why,
             Err(_) => late("cut", access, fault.as_deref()),
         };
@@ -121,7 +127,7 @@ impl Volumes<'_> {
     }
 
     /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.
-    async fn make(&self, access: &Access, ask: &Ask) -> Result<VolumeSnapshot, String> {
+    pub(super) async fn make(&self, access: &Access, ask: &Ask) -> Result<VolumeSnapshot, String> {
         let name = snapshot_name(&ask.name, &ask.uid, &access.run);
         let spec = VolumeSnapshotSpec {
             volume_snapshot_class_name: Some(ask.class.clone()),
@@ -143,9 +149,11 @@ impl Volumes<'_> {
         }
         let found = insist(|| async { api.get(&name).await.into() }).await;
         let found = found.map_err(|error| format!("its VolumeSnapshot cannot be read: {}", chain(&error)))?;
-        let is_ours = found.labels().get(BACKUP_UID) == Some(&access.uid)
-            && found.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name);
-        if is_ours { Ok(found) } else { Err(format!("VolumeSnapshot {name} exists and is not berth's")) }
+        if is_of(&found, access, ask) {
+            Ok(found)
+        } else {
+            Err(format!("VolumeSnapshot {name} exists and is not berth's"))
+        }
     }
 
     /// Waits until the snapshot is ready, and gives it to the backup. If that fails nothing of it
@@ -218,7 +226,7 @@ impl Volumes<'_> {
         insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
         let mut annotated = json!({"metadata": {}});
         let seen = json!({
-            "spec": {"deletionPolicy": content.deletion_policy, "driver": content.driver},
+            "spec": {"deletionPolicy": cut.policy, "driver": content.driver},
             "status": {
                 "snapshotHandle": content.handle, "restoreSize": content.size,
                 "volumeGroupSnapshotHandle": content.group_handle,
@@ -254,6 +262,12 @@ fn late(what: &str, access: &Access, fault: Option<&str>) -> String {
         "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout){}",
         fault.unwrap_or_default()
     )
+}
+
+/// Whether a run of this backup has made the snapshot, of this claim.
+pub(super) fn is_of(snapshot: &VolumeSnapshot, access: &Access, ask: &Ask) -> bool {
+    snapshot.labels().get(BACKUP_UID) == Some(&access.uid)
+        && snapshot.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name)
 }
 
 /// Whether an archive may name this snapshot.
