@@ -24,16 +24,16 @@ use berth_api::GoDuration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub use common::{CommonArgs, OrderArgs, ReportArgs};
-pub use controller::{AfterInterruption, ControllerArgs};
+pub use controller::{AfterInterruptionArg, ControllerArgs};
 pub use hub::HubArgs;
 pub use install::{InstallArgs, Printed, UninstallArgs};
 pub use member::MemberArgs;
 pub use movers::MoverArgs;
-pub use queue::{QueueArgs, QueueCommand, Which};
+pub use queue::{BackupSelectionArgs, QueueArgs, QueueCommand};
 pub use reviews::{ANYWHERE, ReviewArgs};
 pub use webhook::WebhookArgs;
 
-use crate::client::Source;
+use crate::client::KubeconfigSource;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -145,7 +145,7 @@ pub struct FolderArgs {
 
 /// Flags of every command that a person runs against a cluster.
 #[derive(ClapArgs)]
-pub struct Target {
+pub struct ClusterArgs {
     /// Namespace of the Backups. Commands of a velero user also read it from Velero's
     /// ~/.config/velero/config.json, which outranks the environment.
     #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
@@ -158,10 +158,10 @@ pub struct Target {
     pub context: Option<String>,
 }
 
-impl Target {
+impl ClusterArgs {
     /// Where the API server is found.
-    pub fn source(&self) -> Source<'_> {
-        Source { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
+    pub fn source(&self) -> KubeconfigSource<'_> {
+        KubeconfigSource { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
     }
 }
 
@@ -177,7 +177,7 @@ pub enum Shell {
 #[derive(ClapArgs)]
 pub struct CheckArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// Remove what backups that are gone have left in the cluster (VolumeSnapshots, their contents,
     /// DataUploads, claims of data movers), after asking, and check nothing else.
     #[arg(long)]
@@ -192,7 +192,7 @@ pub struct CheckArgs {
 #[derive(ClapArgs)]
 pub struct NodeAgentArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: NodeAgentCommand,
 }
@@ -217,7 +217,7 @@ pub enum NodeAgentCommand {
 #[derive(ClapArgs)]
 pub struct CertificatesArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: CertificatesCommand,
 }

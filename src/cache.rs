@@ -260,18 +260,18 @@ fn is_outdated(seen: &impl Versioned, known: &impl Versioned) -> bool {
 }
 
 /// Caches that are filled and read by several tasks: readers wait for changes and look at one moment of all of them.
-pub struct Shared<S> {
+pub struct SharedCache<S> {
     state: RwLock<S>,
     changes: Arc<watch::Sender<u64>>,
 }
 
-impl<S: Default> Default for Shared<S> {
+impl<S: Default> Default for SharedCache<S> {
     fn default() -> Self {
         Self::new(S::default(), &Arc::default())
     }
 }
 
-impl<S> Shared<S> {
+impl<S> SharedCache<S> {
     /// `changes` counts the changes of this one and of others beside it.
     pub fn new(state: S, changes: &Arc<watch::Sender<u64>>) -> Self {
         Self { state: RwLock::new(state), changes: Arc::clone(changes) }

@@ -45,8 +45,8 @@ impl<L: Clone + Eq + Hash> Followed<L> {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ByReason {
-    /// See [`berth_core::queue::Reason::word`].
+pub struct ReasonLabels {
+    /// See [`berth_core::queue::QueueReason::word`].
     pub reason: &'static str,
 }
 
@@ -58,8 +58,8 @@ pub struct QueueMetrics {
     pub running: Gauge,
     pub slots: Gauge,
     pub leading: Gauge,
-    pub waiting: Family<ByReason, Gauge>,
-    pub passed_over: Family<ByReason, Counter>,
+    pub waiting: Family<ReasonLabels, Gauge>,
+    pub passed_over: Family<ReasonLabels, Counter>,
     pub dequeued: Counter,
     pub wait: Histogram,
     pub cycle: Histogram,

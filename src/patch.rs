@@ -24,8 +24,8 @@ pub fn merge_into(patch: &mut Value, more: Value) {
 
 /// How many bytes the JSON of an object has.
 pub fn json_size(object: &impl serde::Serialize) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
+    struct LengthCounter(usize);
+    impl std::io::Write for LengthCounter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 = self.0.saturating_add(bytes.len());
             Ok(bytes.len())
@@ -35,7 +35,7 @@ pub fn json_size(object: &impl serde::Serialize) -> usize {
             Ok(())
         }
     }
-    let mut count = Count(0);
+    let mut count = LengthCounter(0);
     // Nothing that is written fails, and what cannot be JSON counts as far as it came.
     let _ = serde_json::to_writer(&mut count, object);
     count.0

@@ -24,7 +24,7 @@ pub enum WatchEvent<T, I = String> {
     /// All of them, after a (re)start of the watch.
     Replaced(Vec<T>),
     Applied(T),
-    /// By name; of all namespaces, by [`Key`].
+    /// By name; of all namespaces, by [`ObjectKey`].
     Deleted(I),
 }
 
@@ -41,7 +41,7 @@ impl<I: Ord, V> WatchEvent<(I, V), I> {
 }
 
 /// Namespace, which is empty for cluster-scoped kinds, and name.
-pub type Key = (String, String);
+pub type ObjectKey = (String, String);
 
 /// Objects in one answer of a list: what is read at once takes several times the memory of what is kept of it.
 const PAGE: u32 = 100;
@@ -104,7 +104,7 @@ pub async fn reflect_everywhere<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
-    observe: impl FnMut(WatchEvent<T, Key>),
+    observe: impl FnMut(WatchEvent<T, ObjectKey>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {

@@ -26,7 +26,7 @@ use crate::patch::merge_into;
 
 /// What became of a write.
 #[derive(Debug)]
-pub enum Answer<K> {
+pub enum WriteResult<K> {
     /// The object as it stands now.
     Written(K),
     /// The object is not as it was when the caller decided, or an object of this name is there already.
@@ -45,7 +45,7 @@ pub enum Answer<K> {
 #[error("the API server did not answer in time")]
 struct Late;
 
-impl<K> Answer<K> {
+impl<K> WriteResult<K> {
     /// For a caller to whom all answers but a yes are alike.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl<K> Answer<K> {
     }
 }
 
-impl<K> From<Result<K, Error>> for Answer<K> {
+impl<K> From<Result<K, Error>> for WriteResult<K> {
     fn from(answer: Result<K, Error>) -> Self {
         match answer {
             Ok(object) => Self::Written(object),
@@ -124,14 +124,14 @@ impl<'a> Write<'a> {
         change
     }
 
-    async fn answer<K>(&self, call: impl Future<Output = Result<K, Error>>) -> Answer<K> {
+    async fn answer<K>(&self, call: impl Future<Output = Result<K, Error>>) -> WriteResult<K> {
         match timeout(self.within, call).await {
             Ok(answer) => answer.into(),
-            Err(_) => Answer::TimedOut,
+            Err(_) => WriteResult::TimedOut,
         }
     }
 
-    async fn merge<K>(&self, api: &Api<K>, change: &Value) -> Answer<K>
+    async fn merge<K>(&self, api: &Api<K>, change: &Value) -> WriteResult<K>
     where
         K: Clone + DeserializeOwned + Debug,
     {
@@ -144,7 +144,7 @@ fn params() -> PatchParams {
 }
 
 /// Merges `change` into the object.
-pub async fn patch<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -153,7 +153,7 @@ where
 
 /// As [`patch`]. If the object is too large for the store by that, it is written once more without the record of who wrote which
 /// field, because that is room that it needs now.
-pub async fn patch_to_fit<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch_to_fit<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -170,7 +170,7 @@ where
 /// else of it has changed. The API server applies the patch to the object as it stands then, and tries again by itself. So the write lands
 /// however often somebody else writes other fields, where a write on a resourceVersion would meet a conflict each time.
 ///
-/// [`Answer::Refused`] with code 422: a field has another value, or the object would be invalid. A field that `read` lacks is tested to be
+/// [`WriteResult::Refused`] with code 422: a field has another value, or the object would be invalid. A field that `read` lacks is tested to be
 /// absent, for which the object that it is a member of has to exist.
 pub async fn patch_where<K>(
     api: &Api<K>,
@@ -178,7 +178,7 @@ pub async fn patch_where<K>(
     fields: &[PointerBuf],
     read: &Value,
     change: &Value,
-) -> Answer<K>
+) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -193,7 +193,7 @@ where
 }
 
 /// As [`patch`], for a kind whose status is a resource of its own.
-pub async fn patch_status<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch_status<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -202,7 +202,11 @@ where
 }
 
 /// As [`patch`], and the API server gives only the metadata back.
-pub async fn patch_metadata<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<PartialObjectMeta<K>>
+pub async fn patch_metadata<K>(
+    api: &Api<K>,
+    write: Write<'_>,
+    change: Value,
+) -> WriteResult<PartialObjectMeta<K>>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -211,7 +215,7 @@ where
 }
 
 /// As [`patch`], where lists are merged by the names of what is in them.
-pub async fn patch_strategic<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch_strategic<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -220,7 +224,7 @@ where
 }
 
 /// Server-side apply: what others set besides stays, and what they set of these fields does not. Conditions of `write` do not count.
-pub async fn apply<K>(api: &Api<K>, write: Write<'_>, object: &K) -> Answer<K>
+pub async fn apply<K>(api: &Api<K>, write: Write<'_>, object: &K) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
@@ -228,21 +232,21 @@ where
     write.answer(api.patch(write.name, &params, &Patch::Apply(object))).await
 }
 
-/// Makes the object. [`Answer::Conflict`]: an object of this name is there already. [`Answer::Gone`]: its namespace or its kind is not
+/// Makes the object. [`WriteResult::Conflict`]: an object of this name is there already. [`WriteResult::Gone`]: its namespace or its kind is not
 /// there.
-pub async fn create<K>(api: &Api<K>, object: &K) -> Answer<K>
+pub async fn create<K>(api: &Api<K>, object: &K) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
     match Write::to("").answer(api.create(&PostParams::default(), object)).await {
         // The API server uses the code for other reasons, too, and then nothing stands.
-        Answer::Conflict(error) if !already_exists(&error) => Answer::Refused(error),
+        WriteResult::Conflict(error) if !already_exists(&error) => WriteResult::Refused(error),
         answer => answer,
     }
 }
 
-/// [`Answer::Written`]: the API server deletes the object, as soon as its finalizers are gone.
-pub async fn delete<K>(api: &Api<K>, write: Write<'_>) -> Answer<()>
+/// [`WriteResult::Written`]: the API server deletes the object, as soon as its finalizers are gone.
+pub async fn delete<K>(api: &Api<K>, write: Write<'_>) -> WriteResult<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {

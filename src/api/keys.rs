@@ -8,13 +8,13 @@ pub const DEFAULT_NAMESPACE: &str = "velero";
 
 /// A label, annotation or finalizer, with the documentation of its constant.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct WellKnownKey {
     pub key: &'static str,
     /// `CARRIER: MEANING`, for example `Annotation of a Backup: …`.
     text: &'static str,
 }
 
-impl Key {
+impl WellKnownKey {
     /// The kind of key and the object that carries it, for example `Annotation of a Backup`.
     pub fn carrier(&self) -> &'static str {
         self.parts().0
@@ -37,7 +37,7 @@ macro_rules! keys {
     ($($(#[doc = $line:literal])+ pub const $name:ident: &str = $key:literal;)+) => {
         $($(#[doc = $line])+ pub const $name: &str = $key;)+
         /// Every key of this file.
-        pub const ALL: &[Key] = &[$(Key { key: $key, text: concat!($($line),+) }),+];
+        pub const ALL: &[WellKnownKey] = &[$(WellKnownKey { key: $key, text: concat!($($line),+) }),+];
     };
 }
 

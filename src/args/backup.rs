@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::Target;
+use super::ClusterArgs;
 use crate::args::listed::{ListOutput, ListOutputs};
 use crate::args::value::{
     GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
@@ -15,7 +15,7 @@ use crate::args::value::{
 #[derive(ClapArgs)]
 pub struct BackupArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: BackupCommand,
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use berth_core::schedule::{FirstRun, Settings};
+use berth_core::schedule::{FirstRun, ScheduleSettings};
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{CommonArgs, FolderArgs, HubArgs, duration, duration_or_zero};
@@ -75,7 +75,7 @@ pub struct ControllerArgs {
     /// What happens to a running Backup when its controller is killed, stopped or loses its Lease,
     /// or when its store fails.
     #[arg(long, value_enum, default_value = "resume")]
-    pub after_interruption: AfterInterruption,
+    pub after_interruption: AfterInterruptionArg,
     /// Lease duration: how long other replicas wait for a leader that stopped renewing.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
@@ -107,12 +107,12 @@ pub struct ControllerArgs {
 }
 
 impl ControllerArgs {
-    pub fn schedule(&self) -> Settings {
+    pub fn schedule(&self) -> ScheduleSettings {
         let first_run = match self.schedule_first_run {
             ScheduleFirstRun::NextTick => FirstRun::NextTick,
             ScheduleFirstRun::AtOnce => FirstRun::AtOnce,
         };
-        Settings { first_run, skip_immediately: self.schedule_skip_immediately }
+        ScheduleSettings { first_run, skip_immediately: self.schedule_skip_immediately }
     }
 }
 
@@ -138,7 +138,7 @@ fn base_url(text: &str) -> Result<String, String> {
 /// What happens to a Backup whose run ended early. After three such runs a Backup is Failed,
 /// whatever is set.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum AfterInterruption {
+pub enum AfterInterruptionArg {
     /// The next leader resumes the Backup from the last checkpoint in the store, or restarts it if
     /// there is none.
     Resume,
@@ -149,12 +149,12 @@ pub enum AfterInterruption {
     Fail,
 }
 
-impl From<AfterInterruption> for berth_core::run::AfterInterruption {
-    fn from(wanted: AfterInterruption) -> Self {
+impl From<AfterInterruptionArg> for berth_core::run::AfterInterruption {
+    fn from(wanted: AfterInterruptionArg) -> Self {
         match wanted {
-            AfterInterruption::Resume => Self::Resume,
-            AfterInterruption::Restart => Self::Restart,
-            AfterInterruption::Fail => Self::Fail,
+            AfterInterruptionArg::Resume => Self::Resume,
+            AfterInterruptionArg::Restart => Self::Restart,
+            AfterInterruptionArg::Fail => Self::Fail,
         }
     }
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{MemberArgs, ReviewArgs, Target, duration};
+use super::{ClusterArgs, MemberArgs, ReviewArgs, duration};
 use crate::image;
 use crate::settings::{Certificates, EngineRights, Executor};
 
 #[derive(ClapArgs)]
 pub struct InstallArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// Image of the Deployments, best with its digest: NAME:TAG@sha256:…. Default: the image of
     /// this version, from the repository that the installed one came from.
     #[arg(long, value_parser = image::checked)]
@@ -78,7 +78,7 @@ pub enum Printed {
 #[derive(ClapArgs)]
 pub struct UninstallArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// Show what would be removed, and remove nothing.
     #[arg(long)]
     pub dry_run: bool,

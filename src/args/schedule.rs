@@ -3,14 +3,14 @@
 use clap::{Args as ClapArgs, Subcommand};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::Target;
+use super::ClusterArgs;
 use super::backup::{DeleteArgs, DescribeOutput, GetArgs, MadeArgs, SelectArgs, SpecArgs};
 use crate::args::value::{Tristate, boolean, selector, tristate};
 
 #[derive(ClapArgs)]
 pub struct ScheduleArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: ScheduleCommand,
 }

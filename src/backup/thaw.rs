@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
-use berth_api::hook::Pod;
+use berth_api::hook::AnnotatedPod;
 use berth_api::keys;
 use berth_api::velero::BackupPhase;
-use berth_core::hook::{Entry, PodId, read_frozen, write_frozen};
+use berth_core::hook::{HookRule, PodId, read_frozen, write_frozen};
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
 use futures::StreamExt;
@@ -23,7 +23,7 @@ use super::engine::{Engine, OPENING};
 use super::exec::HookError;
 use super::hooks::{HookRunner, Insistence, Tally, read_pod};
 use super::list::Lister;
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::status::{BackupWriter, WriteError};
 use super::volumes::clean::cancel_files_of;
 use crate::text::chain;
@@ -115,7 +115,7 @@ async fn thaw_pod(
     runner: &HookRunner<'_>,
     lister: &Lister,
     pod: &PodId,
-    entries: &[Entry],
+    entries: &[HookRule],
     insistence: &Insistence<'_>,
 ) -> bool {
     info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
@@ -133,7 +133,7 @@ async fn thaw_pod(
         Err(error) => {
             let why = chain(&error);
             let message = format!("the hooks after pod {} could not be run: {why}", pod.name);
-            runner.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+            runner.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
             warn!(%pod, error = why, "the hooks after a pod that a dead run left could not be run");
             return !error.passes();
         }
@@ -147,7 +147,11 @@ async fn thaw_pod(
     })
 }
 
-async fn read_patiently(lister: &Lister, pod: &PodId, insistence: &Insistence<'_>) -> Result<Pod, HookError> {
+async fn read_patiently(
+    lister: &Lister,
+    pod: &PodId,
+    insistence: &Insistence<'_>,
+) -> Result<AnnotatedPod, HookError> {
     loop {
         match read_pod(lister, pod).await {
             Err(error) if error.passes() && Instant::now() + PAUSE <= insistence.until => {

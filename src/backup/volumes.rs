@@ -1,11 +1,11 @@
 //! The data of volumes: how each is backed up (`berth_core::volume` decides), and what becomes of
 //! it.
 //!
-//! Pods enter first ([`Volumes::plan_pod`]): the files of some of their volumes are backed up by
-//! node-agents ([`files`]). Then claims enter ([`Volumes::plan_claim`]): of some a CSI snapshot is
+//! Pods enter first ([`RunVolumes::plan_pod`]): the files of some of their volumes are backed up by
+//! node-agents ([`files`]). Then claims enter ([`RunVolumes::plan_claim`]): of some a CSI snapshot is
 //! taken ([`snapshots`]), and the claim is stored when its snapshot is ready, because it names it.
-//! What belongs to a pod with hooks is taken between its hooks ([`Volumes::take_frozen`]); all other
-//! data is taken by [`Volumes::run`], side by side with the lists. [`outcomes`] keeps what became of
+//! What belongs to a pod with hooks is taken between its hooks ([`RunVolumes::take_frozen`]); all other
+//! data is taken by [`RunVolumes::run`], side by side with the lists. [`outcomes`] keeps what became of
 //! each claim, and [`clean`] removes what outlives a run.
 //!
 //! What pods of one block use is of one moment, also if the run ends and another one continues:
@@ -30,8 +30,8 @@ use std::sync::Arc;
 use berth_api::keys::label_value;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
-use berth_core::volume::class::Class;
-use berth_core::volume::{Lack, Wish};
+use berth_core::volume::class::SnapshotClass;
+use berth_core::volume::{UnstorableReason, VolumeOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
@@ -40,22 +40,22 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::archive::{Batch, Item};
+use super::archive::{ArchiveItem, Batch};
 use super::ledger::PageId;
 use super::list::{ListError, ListedObject};
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::operations::{MoveData, Moved};
 use super::related::{Related, key};
 use crate::patch::digest;
-pub use access::Access;
+pub use access::VolumeAccess;
 pub(super) use access::{of_spec, serves_snapshots};
 use files::{FilePod, Repository};
-use outcomes::{Fate, Outcome, Outcomes};
+use outcomes::{ClaimOutcome, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
-pub use rehearse::{Noted, Volume, Way};
-use snapshots::{Ask, Cut, Uncut};
-use watched::{Files, Shown, Snapshots, Watched};
+pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
+use snapshots::{Ask, Cut, NoSnapshot};
+use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};
 
 /// Snapshots of claims without hooks that are being cut at one time.
 const CUTS: usize = 32;
@@ -86,8 +86,8 @@ impl<M: MoveData> MoveLater for M {
 }
 
 /// The data of one run's volumes.
-pub struct Volumes<'a> {
-    wish: Wish,
+pub struct RunVolumes<'a> {
+    wish: VolumeOptions,
     policies: Vec<VolumePolicy>,
     /// Label of claims of which a group snapshot should be taken.
     group_key: String,
@@ -95,12 +95,12 @@ pub struct Volumes<'a> {
     takes_claims: bool,
     log: &'a BackupLog,
     outcomes: &'a Outcomes,
-    access: Option<Access>,
+    access: Option<VolumeAccess>,
     mover: Option<&'a dyn MoveLater>,
-    seen: Mutex<Seen>,
-    classes: OnceCell<Vec<Class>>,
+    seen: Mutex<VolumeFindings>,
+    classes: OnceCell<Vec<SnapshotClass>>,
     snapshots: OnceCell<Watched<Snapshots>>,
-    files: OnceCell<Watched<Shown<Files>>>,
+    files: OnceCell<Watched<WatchedObjects<WatchedPodVolumeBackup>>>,
     /// Nodes with a node-agent.
     agents: Mutex<BTreeSet<String>>,
     repositories: Mutex<HashMap<String, Repository>>,
@@ -114,7 +114,7 @@ pub struct Volumes<'a> {
 }
 
 #[derive(Default)]
-struct Seen {
+struct VolumeFindings {
     /// Claims whose files are backed up, each with the pod that does it.
     filed: BTreeMap<String, String>,
     /// Claims of which a snapshot is being taken.
@@ -124,8 +124,8 @@ struct Seen {
     /// What is known of the volumes that have passed.
     traits: BTreeMap<String, VolumeTraits>,
     /// Claims without data, by reason: those that were asked for, and those that were not.
-    asked: BTreeMap<Lack, Vec<String>>,
-    unasked: BTreeMap<Lack, Vec<String>>,
+    asked: BTreeMap<UnstorableReason, Vec<String>>,
+    unasked: BTreeMap<UnstorableReason, Vec<String>>,
     /// Claims that ask for a group snapshot, by namespace and group.
     grouped: BTreeMap<String, Vec<String>>,
     lost: usize,
@@ -133,24 +133,24 @@ struct Seen {
 
 /// Data that is to be taken.
 pub struct Job {
-    work: Work,
+    work: VolumeWork,
     /// Dropped when it is done.
     _under_way: TaskTrackerToken,
 }
 
-enum Work {
-    Claim(Box<Planned>),
+enum VolumeWork {
+    Claim(Box<PlannedClaim>),
     Files(FilePod),
 }
 
 /// A claim whose snapshot is cut, or is not, while pods were frozen for it.
 pub struct Settle {
-    planned: Planned,
-    cut: Result<Cut, Uncut>,
+    planned: PlannedClaim,
+    cut: Result<Cut, NoSnapshot>,
     _room: Room,
 }
 
-/// What is to be taken, for [`Volumes::run`].
+/// What is to be taken, for [`RunVolumes::run`].
 pub struct Jobs {
     later: mpsc::Receiver<Job>,
     /// Apart from the others, which may wait for hours, because frozen pods would wait with them.
@@ -163,29 +163,29 @@ type Room = Option<Arc<OwnedSemaphorePermit>>;
 
 /// The claims of one block, which have room until they are stored.
 pub struct Admitted {
-    claims: Vec<Planned>,
+    claims: Vec<PlannedClaim>,
     room: Room,
 }
 
 /// A claim that is stored when its snapshot is ready.
-pub struct Planned {
+pub struct PlannedClaim {
     pub kind: Arc<ResourceType>,
     /// No page of a list.
     pub page: PageId,
-    pub item: Item,
+    pub item: ArchiveItem,
     ask: Ask,
     under_way: TaskTrackerToken,
 }
 
-impl<'a> Volumes<'a> {
-    /// Also returns the jobs, for [`Volumes::run`].
+impl<'a> RunVolumes<'a> {
+    /// Also returns the jobs, for [`RunVolumes::run`].
     pub fn new(
-        wish: Wish,
+        wish: VolumeOptions,
         policies: Vec<VolumePolicy>,
         (group_key, takes_claims): (String, bool),
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
-        access: Option<Access>,
+        access: Option<VolumeAccess>,
     ) -> (Self, Jobs) {
         let (jobs, later) = mpsc::channel(JOBS);
         let (settled, cut) = mpsc::unbounded_channel();
@@ -219,7 +219,7 @@ impl<'a> Volumes<'a> {
     /// Of a backup that can take no data.
     #[cfg(test)]
     pub fn idle(policies: Vec<VolumePolicy>, log: &'a BackupLog, outcomes: &'a Outcomes) -> (Self, Jobs) {
-        Self::new(Wish::default(), policies, (String::new(), true), log, outcomes, None)
+        Self::new(VolumeOptions::default(), policies, (String::new(), true), log, outcomes, None)
     }
 
     /// Moves the data of snapshots by `mover`.
@@ -246,21 +246,21 @@ impl<'a> Volumes<'a> {
     /// # Errors
     /// When the run takes nothing more.
     pub async fn take_later(&self, pod: FilePod) -> Result<(), ListError> {
-        self.send(Work::Files(pod), self.under_way.token()).await
+        self.send(VolumeWork::Files(pod), self.under_way.token()).await
     }
 
     /// Takes a claim's snapshot that no hook waits for, and stores the claim then.
     ///
     /// # Errors
     /// When the run takes nothing more.
-    pub async fn take_claim(&self, planned: Planned) -> Result<(), ListError> {
+    pub async fn take_claim(&self, planned: PlannedClaim) -> Result<(), ListError> {
         let under_way = planned.under_way.clone();
-        self.send(Work::Claim(Box::new(planned)), under_way).await
+        self.send(VolumeWork::Claim(Box::new(planned)), under_way).await
     }
 
     /// Waits until there is room for the claims of a block, so that nobody has to while its pods are
     /// frozen.
-    pub async fn admit(&self, claims: Vec<Planned>) -> Admitted {
+    pub async fn admit(&self, claims: Vec<PlannedClaim>) -> Admitted {
         let count = u32::try_from(claims.len().min(UNDER_WAY)).unwrap_or_default();
         if count == 0 {
             return Admitted { claims, room: None };
@@ -291,7 +291,7 @@ impl<'a> Volumes<'a> {
         }
     }
 
-    async fn send(&self, work: Work, under_way: TaskTrackerToken) -> Result<(), ListError> {
+    async fn send(&self, work: VolumeWork, under_way: TaskTrackerToken) -> Result<(), ListError> {
         let job = Job { work, _under_way: under_way };
         self.jobs.send(job).await.map_err(|_| ListError::NobodyTakes)
     }
@@ -306,13 +306,13 @@ impl<'a> Volumes<'a> {
             let Job { work, _under_way } = job;
             // The semaphores are never closed.
             match work {
-                Work::Claim(planned) => {
+                VolumeWork::Claim(planned) => {
                     let permit = cuts.acquire().await;
                     let cut = self.cut(&planned.ask).await;
                     drop(permit);
                     self.store(*planned, cut, batches).await;
                 }
-                Work::Files(pod) => {
+                VolumeWork::Files(pod) => {
                     let _permit = pods.acquire().await;
                     self.take_files(&pod).await;
                 }
@@ -329,20 +329,27 @@ impl<'a> Volumes<'a> {
     }
 
     /// Stores a claim when its snapshot is ready, or without one.
-    async fn store(&self, planned: Planned, cut: Result<Cut, Uncut>, batches: &mpsc::Sender<Batch>) {
-        let Planned { kind, page, mut item, ask, under_way } = planned;
+    async fn store(
+        &self,
+        planned: PlannedClaim,
+        cut: Result<Cut, NoSnapshot>,
+        batches: &mpsc::Sender<Batch>,
+    ) {
+        let PlannedClaim { kind, page, mut item, ask, under_way } = planned;
         let taken = match cut {
-            Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| Uncut { why, attempted: true }),
+            Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| NoSnapshot { why, attempted: true }),
             Err(uncut) => Err(uncut),
         };
-        let outcome = |fate| Outcome { volume: ask.volume.clone(), traits: Some(ask.traits.clone()), fate };
+        let outcome =
+            |fate| ClaimOutcome { volume: ask.volume.clone(), traits: Some(ask.traits.clone()), fate };
         let handed = match taken {
-            Ok(taken) if ask.moves => {
-                self.hand_over(&ask, &taken).await.map(|()| (taken, Fate::Moved, self.upload_of(&ask)))
-            }
+            Ok(taken) if ask.moves => self
+                .hand_over(&ask, &taken)
+                .await
+                .map(|()| (taken, VolumeDataResult::Moved, self.upload_of(&ask))),
             Ok(taken) => {
                 self.log.info(&format!("took snapshot {} of claim {}", taken.name, ask.claim));
-                Ok((taken.clone(), Fate::Snapshot(taken), None))
+                Ok((taken.clone(), VolumeDataResult::Snapshot(taken), None))
             }
             Err(uncut) => Err(uncut),
         };
@@ -357,10 +364,14 @@ impl<'a> Volumes<'a> {
             }
             fate
         });
-        let fate = kept.unwrap_or_else(|Uncut { why, attempted }| {
+        let fate = kept.unwrap_or_else(|NoSnapshot { why, attempted }| {
             let message = format!("claim {} is stored without the data of its volume: {why}", ask.name);
-            self.log.lasting_error(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
-            Fate::Missing { reason: why, attempted, asked: None }
+            self.log.lasting_error(
+                &ResultsHeading::Namespace(&ask.namespace),
+                "persistentvolumeclaims",
+                &message,
+            );
+            VolumeDataResult::Missing { reason: why, attempted, asked: None }
         });
         // Before the claim is stored, so that a checkpoint with the claim has it.
         self.settle(&ask.claim, outcome(fate));
@@ -377,7 +388,7 @@ impl<'a> Volumes<'a> {
 
     /// Has the data of a snapshot moved. From then on the snapshot belongs to the movement, and is
     /// neither kept nor removed with the backup.
-    async fn hand_over(&self, ask: &Ask, taken: &outcomes::Taken) -> Result<(), Uncut> {
+    async fn hand_over(&self, ask: &Ask, taken: &outcomes::CompletedSnapshot) -> Result<(), NoSnapshot> {
         // An earlier run has handed one over.
         if taken.name.is_empty() {
             return Ok(());
@@ -405,12 +416,15 @@ impl<'a> Volumes<'a> {
                 "snapshot {} of claim {} keeps the label of the backup, though its data is being moved: {why}",
                 taken.name, ask.name
             );
-            self.log.warning(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
+            self.log.warning(&ResultsHeading::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
         }
-        done.map_err(|why| Uncut { why: format!("its snapshot cannot be moved: {why}"), attempted: true })
+        done.map_err(|why| NoSnapshot {
+            why: format!("its snapshot cannot be moved: {why}"),
+            attempted: true,
+        })
     }
 
-    fn settle(&self, claim: &str, outcome: Outcome) {
+    fn settle(&self, claim: &str, outcome: ClaimOutcome) {
         if !self.outcomes.set(claim, outcome) {
             self.seen.lock().lost += 1;
         }

@@ -201,7 +201,7 @@ fn a_cache_is_synced_by_a_list_and_by_nothing_else() {
 
 #[test]
 fn a_silent_write_wakes_nobody() {
-    let shared = Shared::<Versions>::default();
+    let shared = SharedCache::<Versions>::default();
     let changed = shared.changed();
     shared.write_silently(|cache| cache.assume("one".to_owned(), version("u", "1")));
     assert!(!changed.has_changed().unwrap());

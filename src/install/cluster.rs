@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::Member;
+use super::MemberParts;
 use super::arguments::{containers, flag_of, flags, installed};
 use crate::certificates::trust::called;
 use crate::objects::{PART_OF, PART_OF_BERTH};
@@ -27,14 +27,14 @@ pub const GARDEN_NAMESPACES: [&str; 2] = [GARDEN_NAMESPACE, SEEDS_NAMESPACE];
 
 /// A cluster and the namespace in it that berth serves.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct InstallCluster {
     pub client: Client,
     pub namespace: String,
 }
 
 /// The state of a cluster.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ClusterFindings {
     /// Version of the API server, as in `v1.36.3`.
     pub version: String,
     /// The `x` of 1.x.
@@ -64,7 +64,7 @@ pub struct Found {
 pub struct Installed {
     pub executor: Executor,
     pub certificates: Certificates,
-    pub member: Option<Member>,
+    pub member: Option<MemberParts>,
     pub deployments: Vec<Deployment>,
 }
 
@@ -120,10 +120,10 @@ impl Presence {
     }
 }
 
-impl Cluster {
+impl InstallCluster {
     /// # Errors
     /// When the API server does not answer, or refuses a read.
-    pub async fn look(&self) -> anyhow::Result<Found> {
+    pub async fn look(&self) -> anyhow::Result<ClusterFindings> {
         let info = self.client.apiserver_version().await.context("the API server does not answer")?;
         let served = |resource: &'static str| async move {
             let found = self.client.list_api_group_resources("admissionregistration.k8s.io/v1").await?;
@@ -163,7 +163,7 @@ impl Cluster {
             (configuration.labels().get("app.kubernetes.io/managed-by").map(String::as_str) == Some("Helm"))
                 .then(|| annotations.get("meta.helm.sh/release-name").cloned().unwrap_or_default())
         });
-        Ok(Found {
+        Ok(ClusterFindings {
             minor: info.minor.trim_end_matches('+').parse().ok(),
             version: info.git_version,
             has_policies: served("validatingadmissionpolicies").await?,
@@ -197,7 +197,7 @@ impl Cluster {
         } else {
             Certificates::SelfManaged
         };
-        let member = Member::of(&deployments);
+        let member = MemberParts::of(&deployments);
         Ok(Some(Installed { executor, certificates, member, deployments }))
     }
 
@@ -215,7 +215,7 @@ impl Cluster {
     }
 }
 
-impl Found {
+impl ClusterFindings {
     /// # Errors
     /// The reason against an installation into `namespace`, with the way out.
     pub fn ensure_installable(&self, namespace: &str, needs_cert_manager: bool) -> anyhow::Result<()> {

@@ -13,9 +13,9 @@ use kube::api::Api;
 use super::files::{FilePod, FileVolume};
 use super::outcomes::StillCut;
 use super::snapshots::{Ask, Cut, is_of};
-use super::{Access, Volumes};
+use super::{RunVolumes, VolumeAccess};
 use crate::backup::insist::insist;
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::backup::related::{is_name, key};
 use crate::client::is_not_found;
 use crate::text::chain;
@@ -37,7 +37,7 @@ impl Ask {
     }
 }
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Notes the claims of a pod that an earlier run has stored after hooks before it: those that are
     /// not stored yet.
     pub fn note_past(&self, namespace: Option<&str>, pod: &str, claims: &[String]) {
@@ -53,7 +53,7 @@ impl Volumes<'_> {
     /// it, or a new one.
     pub(super) async fn adopt_or_make(
         &self,
-        access: &Access,
+        access: &VolumeAccess,
         ask: &Ask,
     ) -> Result<(VolumeSnapshot, Option<StillCut>), String> {
         let noted = self.outcomes.noted_cut(&ask.claim);
@@ -91,7 +91,11 @@ impl Volumes<'_> {
             )),
         };
         if let Some(message) = message {
-            self.log.lasting_error(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
+            self.log.lasting_error(
+                &ResultsHeading::Namespace(&ask.namespace),
+                "persistentvolumeclaims",
+                &message,
+            );
         }
         Ok((self.make(access, ask).await?, None))
     }
@@ -108,7 +112,7 @@ impl Volumes<'_> {
             claim.unwrap_or_default(),
             pod.name
         );
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
     }
 
     /// Snapshots (namespace, slash, name) that an earlier run has noted, and that nobody asks for in

@@ -18,11 +18,11 @@ use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
 use super::watched::has_ended;
-use super::{Access, Volumes};
-use crate::backup::engine::{Engine, Failure};
+use super::{RunVolumes, VolumeAccess};
+use crate::backup::engine::{Engine, RunFailure};
 use crate::backup::insist::insist;
 use crate::backup::list::ListError;
-use crate::backup::log::{About, BackupLog};
+use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::client::is_not_found;
@@ -56,10 +56,10 @@ impl Which<'_> {
     }
 }
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the
     /// run.
-    pub(super) async fn discard(&self, access: &Access, namespace: &str, name: &str, uid: &str) {
+    pub(super) async fn discard(&self, access: &VolumeAccess, namespace: &str, name: &str, uid: &str) {
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), namespace);
         let removed = match timeout(CALL, api.get_opt(name)).await {
             Ok(Ok(Some(found))) if found.uid().as_deref() == Some(uid) => {
@@ -169,23 +169,23 @@ impl Engine {
         outcomes: &Outcomes,
         traits: &BTreeMap<String, VolumeTraits>,
         log: &BackupLog,
-    ) -> Result<Data, Failure> {
+    ) -> Result<Data, RunFailure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
                 let error = format!("failed to list the backup's PodVolumeBackups: {error}");
                 // Another run finds all data stored, and asks again.
-                Failure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
+                RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
             })?;
             files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
         }
         let (files, doubtful) = standing(files);
         for (namespace, message) in doubtful {
-            log.error(&About::Namespace(&namespace), "pods", &message);
+            log.error(&ResultsHeading::Namespace(&namespace), "pods", &message);
         }
         for (namespace, message) in outcomes.unfinished(&files) {
-            log.error(&About::Namespace(&namespace), "persistentvolumeclaims", &message);
+            log.error(&ResultsHeading::Namespace(&namespace), "persistentvolumeclaims", &message);
         }
         Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
     }

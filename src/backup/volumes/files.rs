@@ -26,10 +26,10 @@ use tokio::time::timeout;
 
 use super::clean::cancel_files_of;
 use super::outcomes::volume_of;
-use super::watched::{Files, Shown, Watched};
-use super::{Access, Volumes};
+use super::watched::{Watched, WatchedObjects, WatchedPodVolumeBackup};
+use super::{RunVolumes, VolumeAccess};
 use crate::backup::insist::insist;
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::patch::digest;
 use crate::text::chain;
 use crate::write::{Write, create, patch};
@@ -73,7 +73,7 @@ pub struct FileClaim {
     pub uid: String,
 }
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Has the files of a pod's volumes backed up, all at one time, and waits for it.
     pub(super) async fn take_files(&self, pod: &FilePod) {
         self.reading.lock().insert(pod.uid.clone());
@@ -121,14 +121,14 @@ impl Volumes<'_> {
 
     fn tell_files(&self, pod: &FilePod, volume: &FileVolume, why: &str) {
         let message = format!("volume {} of pod {} is not backed up: {why}", volume.name, pod.name);
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
         let claim = volume.claim.as_ref().map(|claim| claim.key.as_str());
         self.outcomes.note_told(volume_of(&pod.namespace, &pod.name, &volume.name), claim);
     }
 
     async fn take_file_volume(
         &self,
-        access: &Access,
+        access: &VolumeAccess,
         pod: &FilePod,
         volume: &FileVolume,
     ) -> Result<(), String> {
@@ -150,7 +150,7 @@ impl Volumes<'_> {
         let mut was_seen = false;
         let ended = async {
             shown
-                .find(|shown: &Shown<Files>| match shown.get(&key) {
+                .find(|shown: &WatchedObjects<WatchedPodVolumeBackup>| match shown.get(&key) {
                     None => was_seen.then(|| Err("somebody deleted its PodVolumeBackup".to_owned())),
                     Some(files) => {
                         was_seen = true;
@@ -189,7 +189,12 @@ impl Volumes<'_> {
     }
 
     /// Creates the PodVolumeBackup, or finds that of an earlier run.
-    async fn ask_files(&self, access: &Access, pod: &FilePod, volume: &FileVolume) -> Result<String, String> {
+    async fn ask_files(
+        &self,
+        access: &VolumeAccess,
+        pod: &FilePod,
+        volume: &FileVolume,
+    ) -> Result<String, String> {
         let api = pod_volume_backups(access);
         for attempt in 0..TRIES {
             let name = files_name(&access.backup, &access.uid, &pod.uid, &volume.name, attempt);
@@ -237,7 +242,7 @@ impl Volumes<'_> {
     }
 
     /// Whether a node-agent runs on the node. Asked once for each node.
-    async fn has_node_agent(&self, access: &Access, node: &str) -> Result<(), String> {
+    async fn has_node_agent(&self, access: &VolumeAccess, node: &str) -> Result<(), String> {
         if node.is_empty() {
             return Err("its pod is on no node".to_owned());
         }
@@ -261,7 +266,7 @@ impl Volumes<'_> {
     }
 
     /// Makes sure that there is a repository for a namespace. Once for each namespace.
-    async fn repository(&self, access: &Access, namespace: &str) -> Result<(), String> {
+    async fn repository(&self, access: &VolumeAccess, namespace: &str) -> Result<(), String> {
         let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());
         cell.get_or_init(|| ensure_repository(access, namespace)).await.clone()
     }
@@ -270,7 +275,7 @@ impl Volumes<'_> {
 /// The repository of each namespace, or why there is none.
 pub type Repository = Arc<OnceCell<Result<(), String>>>;
 
-async fn ensure_repository(access: &Access, namespace: &str) -> Result<(), String> {
+async fn ensure_repository(access: &VolumeAccess, namespace: &str) -> Result<(), String> {
     let kind =
         ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
     let kind = ApiResource { plural: "backuprepositories".to_owned(), ..kind };
@@ -341,7 +346,7 @@ async fn ensure_repository(access: &Access, namespace: &str) -> Result<(), Strin
     timeout(REPOSITORY, ready).await.unwrap_or_else(|_| Err(late()))
 }
 
-fn pod_volume_backups(access: &Access) -> Api<DynamicObject> {
+fn pod_volume_backups(access: &VolumeAccess) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<PodVolumeBackup>(&());
     Api::namespaced_with(access.client.clone(), &access.namespace, &kind)
 }
@@ -355,7 +360,7 @@ pub fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32
 }
 
 /// As Velero makes it (contract 7.2).
-fn pod_volume_backup(access: &Access, pod: &FilePod, volume: &FileVolume, name: &str) -> Value {
+fn pod_volume_backup(access: &VolumeAccess, pod: &FilePod, volume: &FileVolume, name: &str) -> Value {
     let mut object = json!({
         "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
         "metadata": {

@@ -6,7 +6,7 @@ use berth_test_scripted::{Scripted, get, list, post, watch};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::outcomes::{Kept, StillCut};
+use super::outcomes::{StillCut, VolumeOutcomes};
 use super::snapshots::snapshot_name;
 use super::*;
 use crate::backup::list::Lister;
@@ -16,9 +16,9 @@ const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
 const IN_APP: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots";
 const PATIENCE: Duration = Duration::from_secs(600);
 
-fn access(api: &Scripted) -> Access {
+fn access(api: &Scripted) -> VolumeAccess {
     let requests = Arc::new(Semaphore::new(4));
-    Access {
+    VolumeAccess {
         client: api.client("velero"),
         watches: api.client("velero"),
         lister: Lister::new(api.client("velero"), 500, Duration::ZERO, requests),
@@ -46,15 +46,15 @@ fn ask(name: &str) -> Ask {
     }
 }
 
-fn planned(volumes: &Volumes<'_>, name: &str) -> Planned {
-    let item = Item {
+fn planned(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
+    let item = ArchiveItem {
         namespace: Some("app".to_owned()),
         name: name.to_owned(),
         json: Bytes::from_static(b"{}"),
         lacks_type: false,
     };
     let under_way = volumes.under_way.token();
-    Planned { kind: Arc::new(claims()), page: PageId::default(), item, ask: ask(name), under_way }
+    PlannedClaim { kind: Arc::new(claims()), page: PageId::default(), item, ask: ask(name), under_way }
 }
 
 fn snapshot(name: &str, claim: &str) -> Value {
@@ -95,8 +95,12 @@ fn made(claim: &str) -> String {
     snapshot_name(claim, &format!("uid-{claim}"), "this")
 }
 
-fn of<'a>(log: &'a BackupLog, outcomes: &'a Outcomes, access: Option<Access>) -> (Volumes<'a>, Jobs) {
-    Volumes::new(Wish::default(), Vec::new(), (String::new(), true), log, outcomes, access)
+fn of<'a>(
+    log: &'a BackupLog,
+    outcomes: &'a Outcomes,
+    access: Option<VolumeAccess>,
+) -> (RunVolumes<'a>, Jobs) {
+    RunVolumes::new(VolumeOptions::default(), Vec::new(), (String::new(), true), log, outcomes, access)
 }
 
 /// Their node-agents take hours, and the frozen pods would wait with them.
@@ -180,7 +184,7 @@ fn noted(uid: &str) -> Outcomes {
         uid: uid.to_owned(),
         policy: "Delete".to_owned(),
     };
-    Outcomes::of(Kept { cuts: [("app/b".to_owned(), cut)].into(), ..Kept::default() })
+    Outcomes::of(VolumeOutcomes { cuts: [("app/b".to_owned(), cut)].into(), ..VolumeOutcomes::default() })
 }
 
 #[tokio::test(start_paused = true)]

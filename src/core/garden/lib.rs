@@ -55,6 +55,8 @@ pub mod simulation;
 pub mod store;
 pub mod view;
 
-pub use profile::{Backup, Profile, Seed, Wanted, wanted};
-pub use store::{LocationKeys, ObjectLock, ObjectLockMode, Place, SecretRef, Store, StoreConfig};
-pub use view::View;
+pub use profile::{Profile, ProfileBackupSettings, RequiredBuckets, Seed, wanted};
+pub use store::{
+    LocationKeyMode, ObjectLockSettings, ProviderRegion, RetentionMode, SecretRef, Store, StoreSettings,
+};
+pub use view::GardenView;

@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::calls::list;
-use super::carrying::{Carrying, Snapshot, VolumeData};
+use super::carrying::{Carrying, StoredSnapshot, VolumeData};
 use crate::patch::digest;
-use crate::storage::{Layout, StoredBackups};
+use crate::storage::{BackupLayout, StoredBackups};
 
 /// Bytes of a file that lists volumes, as it is stored and unpacked.
 const PACKED: u64 = 16 << 20;
@@ -37,7 +37,7 @@ impl Carrying<'_> {
     /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup.
     pub(super) async fn look_at_volumes(
         &self,
-        layout: Option<&Layout>,
+        layout: Option<&BackupLayout>,
         uid: &str,
     ) -> anyhow::Result<VolumeData> {
         let mut found = VolumeData::default();
@@ -45,15 +45,15 @@ impl Carrying<'_> {
         if let Some(layout) = layout {
             for info in read(layout, "-volumeinfo.json.gz").await? {
                 match told_by(info) {
-                    Told::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
-                    Told::Moved => moved += 1,
-                    Told::Nothing => {}
+                    VolumeInfoEntry::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
+                    VolumeInfoEntry::Moved => moved += 1,
+                    VolumeInfoEntry::Nothing => {}
                 }
             }
-            let files: Vec<Stored> = read(layout, "-podvolumebackups.json.gz").await?;
+            let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
             repositories += files.iter().filter(|one| one.is_in_repository()).count();
             drop(files);
-            let snapshots: Vec<Stored> = read(layout, "-volumesnapshots.json.gz").await?;
+            let snapshots: Vec<StoredVolumeObject> = read(layout, "-volumesnapshots.json.gz").await?;
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
@@ -113,8 +113,8 @@ fn has_text(object: &Value, pointer: &str) -> bool {
 
 /// What an entry of the file with volume infos tells.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
-    Snapshot(Snapshot),
+enum VolumeInfoEntry {
+    Snapshot(StoredSnapshot),
     Moved,
     Nothing,
 }
@@ -146,7 +146,7 @@ struct MovementInfo {
 
 /// What is read of a PodVolumeBackup, and of a native snapshot.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredVolumeObject {
     status: Option<Box<StoredStatus>>,
 }
 
@@ -158,7 +158,7 @@ struct StoredStatus {
     native: Option<String>,
 }
 
-impl Stored {
+impl StoredVolumeObject {
     fn is_in_repository(&self) -> bool {
         self.has(|status| status.in_repository.as_deref())
     }
@@ -172,14 +172,18 @@ impl Stored {
     }
 }
 
-fn told_by(info: VolumeInfo) -> Told {
+fn told_by(info: VolumeInfo) -> VolumeInfoEntry {
     let known = |text: Option<String>| text.filter(|text| text != "unknown").unwrap_or_default();
     if info.snapshot_data_moved == Some(true) {
         let moved = info.snapshot_data_movement_info.map(|moved| *moved).unwrap_or_default();
-        return if known(moved.snapshot_handle).is_empty() { Told::Nothing } else { Told::Moved };
+        return if known(moved.snapshot_handle).is_empty() {
+            VolumeInfoEntry::Nothing
+        } else {
+            VolumeInfoEntry::Moved
+        };
     }
     let csi = info.csi_snapshot_info.map(|csi| *csi).unwrap_or_default();
-    let snapshot = Snapshot {
+    let snapshot = StoredSnapshot {
         driver: known(csi.driver),
         handle: known(csi.snapshot_handle),
         content: known(csi.vsc_name),
@@ -187,11 +191,11 @@ fn told_by(info: VolumeInfo) -> Told {
     };
     let is_csi = info.backup_method.as_deref() == Some("CSISnapshot");
     let is_named = !snapshot.driver.is_empty() && !snapshot.handle.is_empty();
-    if is_csi && is_named { Told::Snapshot(snapshot) } else { Told::Nothing }
+    if is_csi && is_named { VolumeInfoEntry::Snapshot(snapshot) } else { VolumeInfoEntry::Nothing }
 }
 
 /// The entries of a file beside the archive. A missing file has none.
-async fn read<T: DeserializeOwned>(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<T>> {
+async fn read<T: DeserializeOwned>(layout: &BackupLayout, suffix: &str) -> anyhow::Result<Vec<T>> {
     let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
     let found = match layout.store().get(&path).await {
         Ok(found) => found,
@@ -231,22 +235,22 @@ mod tests {
     fn each_entry_tells_who_can_remove_its_data() {
         let snapshot = json!({"driver": "d", "snapshotHandle": "h", "vscName": "c"});
         let [driver, handle, content, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
-        let found = Snapshot { driver, handle, content, namespace };
+        let found = StoredSnapshot { driver, handle, content, namespace };
         let unknown = json!({"driver": "d", "snapshotHandle": "unknown", "vscName": "unknown"});
         for (info, told) in [
             (
                 json!({"backupMethod": "CSISnapshot", "pvcNamespace": "shop", "csiSnapshotInfo": snapshot}),
-                Told::Snapshot(found),
+                VolumeInfoEntry::Snapshot(found),
             ),
-            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), Told::Nothing),
+            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), VolumeInfoEntry::Nothing),
             (
                 json!({"backupMethod": "CSISnapshot", "snapshotDataMoved": true, "csiSnapshotInfo": snapshot,
                     "snapshotDataMovementInfo": {"snapshotHandle": "k"}}),
-                Told::Moved,
+                VolumeInfoEntry::Moved,
             ),
-            (json!({"snapshotDataMoved": true}), Told::Nothing),
-            (json!({"skipped": true}), Told::Nothing),
-            (json!({"backupMethod": null, "csiSnapshotInfo": null}), Told::Nothing),
+            (json!({"snapshotDataMoved": true}), VolumeInfoEntry::Nothing),
+            (json!({"skipped": true}), VolumeInfoEntry::Nothing),
+            (json!({"backupMethod": null, "csiSnapshotInfo": null}), VolumeInfoEntry::Nothing),
         ] {
             assert_eq!(told_by(VolumeInfo::deserialize(&info).unwrap()), told, "{info}");
         }
@@ -264,7 +268,7 @@ mod tests {
             (json!({"status": null}), false, false),
             (json!({}), false, false),
         ] {
-            let stored = Stored::deserialize(&entry).unwrap();
+            let stored = StoredVolumeObject::deserialize(&entry).unwrap();
             let found = (stored.is_in_repository(), stored.is_native());
             assert_eq!(found, (is_in_repository, is_native), "{entry}");
         }
@@ -278,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
         let bomb = format!("[{}]", vec![r#"{"":0}"#; VALUES / 2].join(","));
         for text in [bomb, " ".repeat(usize::try_from(UNPACKED).unwrap() + 1)] {
@@ -290,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_is_read_whatever_the_store_holds() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
         assert!(read::<VolumeInfo>(&layout, "-x.gz").await.unwrap().is_empty());
         for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {

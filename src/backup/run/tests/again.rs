@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use berth_core::run::Runs;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 
 use super::*;
-use crate::backup::checkpoint::{Checkpoint, Scope};
-use crate::backup::index::Index;
+use crate::backup::checkpoint::{BackupScope, Checkpoint};
+use crate::backup::index::ArchiveIndex;
 use crate::backup::ledger::Balance;
 
 mod counted;
@@ -498,7 +498,7 @@ async fn no_index_of_an_earlier_run_lies_beside_an_archive_that_has_none() {
     site.is_killed_after(story).await;
     let folder = site.folder.path().join("bucket/backups/one");
     let mut kept = Checkpoint::read(std::fs::read(folder.join(CHECKPOINT)).unwrap().into()).unwrap();
-    kept.balance.index = Index::void();
+    kept.balance.index = ArchiveIndex::void();
     std::fs::write(folder.join(CHECKPOINT), Bytes::from(kept.content().unwrap())).unwrap();
     std::fs::write(folder.join("one-index.json.gz"), "old").unwrap();
     site.api.once(third().answers(list("5", &[large("c")])));
@@ -522,10 +522,10 @@ fn forge(site: &Site) {
         short_names: Vec::new(),
         namespaced: true,
     };
-    let selection = Selection::of([("secrets".to_owned(), Fate::Listed)], true);
+    let selection = Selection::of([("secrets".to_owned(), TypeSelection::Listed)], true);
     let everybody = ["app", "kube-system"].map(str::to_owned).into();
     let policy = forged.scope.open().unwrap().policy().to_owned();
-    forged.scope = Packed::new(&Scope::of(&[secrets], &selection, &everybody, &policy)).unwrap();
+    forged.scope = Packed::new(&BackupScope::of(&[secrets], &selection, &everybody, &policy)).unwrap();
     forged.balance = Balance::default();
     std::fs::write(&path, Bytes::from(forged.content().unwrap())).unwrap();
 }

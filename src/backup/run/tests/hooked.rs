@@ -11,12 +11,12 @@ use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
 use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
-use crate::backup::frozen::Frozen;
-use crate::backup::ledger::Ledger;
+use crate::backup::frozen::FrozenPods;
+use crate::backup::ledger::ObjectLedger;
 use crate::backup::progress::{PROGRESS, keep_record};
 use crate::backup::runner::Runner;
 use crate::events::Events;
-use crate::queue::{BackupCache, Settings};
+use crate::queue::{BackupCache, QueueSettings};
 use crate::watch::WatchEvent;
 
 mod block;
@@ -213,7 +213,7 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
         played.note("two".to_owned());
         backup("9", "Completed")
     }));
-    let store = Arc::new(BackupCache::new(Settings { slots: 2, ..Settings::default() }));
+    let store = Arc::new(BackupCache::new(QueueSettings { slots: 2, ..QueueSettings::default() }));
     let ready = |name: &str| {
         let mut ready = backup("7", "ReadyToStart");
         ready["metadata"]["name"] = json!(name);
@@ -365,8 +365,8 @@ async fn where_a_record_is_refused_no_hook_waits_for_it_and_the_progress_is_writ
     api.next(patch(ONE).answers(backup("8", "InProgress")));
     let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
     let counters = Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)) };
-    let ledger = Ledger::new(&[]);
-    let frozen = Frozen::default();
+    let ledger = ObjectLedger::new(&[]);
+    let frozen = FrozenPods::default();
     let [db, web] = ["db", "web"].map(|name| PodId { name: name.to_owned(), ..PodId::default() });
     let story = async {
         for pod in [&db, &web] {

@@ -28,8 +28,8 @@ async fn ran(cluster: &Cluster) -> Ran {
     cluster.run(&Moment::first(), &mut Dice(7)).await
 }
 
-fn quiet() -> Counts {
-    Counts { warnings: 0, errors: 0 }
+fn quiet() -> MessageCounts {
+    MessageCounts { warnings: 0, errors: 0 }
 }
 
 /// Two pods share a claim, one is left out by its hooks, and one has none. A run ends anywhere in the midst of their blocks.
@@ -160,7 +160,7 @@ async fn claims_that_cannot_be_got_by_name_are_taken_by_their_list_which_is_told
     cluster.api.once(get(&format!("{CLAIMS}/c")).refuses(403));
     let ran = ran(&cluster).await;
     assert_eq!(ran.blocks, [["pods app/a"], ["pods app/b"]]);
-    assert_eq!(ran.counts, Counts { warnings: 1, errors: 0 });
+    assert_eq!(ran.counts, MessageCounts { warnings: 1, errors: 0 });
     let expected = json!({
         "v1/Namespace": ["app"], "v1/PersistentVolume": ["v", "w"], "v1/PersistentVolumeClaim": ["app/c", "app/d"],
         "v1/Pod": ["app/a", "app/b"],
@@ -178,7 +178,7 @@ async fn what_is_gone_or_too_large_for_a_block_is_in_none() {
     cluster.api.once(get(&format!("{CLAIMS}/large")).answers(large));
     let ran = ran(&cluster).await;
     assert_eq!(ran.blocks, [["persistentvolumeclaims app/c", "persistentvolumes v", "pods app/db"]]);
-    assert_eq!(ran.counts, Counts { warnings: 1, errors: 0 });
+    assert_eq!(ran.counts, MessageCounts { warnings: 1, errors: 0 });
     assert!(ran.stored().contains("persistentvolumeclaims app/large"));
 }
 
@@ -188,7 +188,7 @@ async fn what_is_odd_of_a_claim_counts_once_whoever_brings_it() {
     let pods = |claim: &str| [hooked("a", &[claim]), hooked("b", &[claim])];
     let long = "c".repeat(252);
     let unstorable = ran(&cluster(&pods(long.as_str()), &[(long.as_str(), "v")], json!({}))).await;
-    assert_eq!(unstorable.counts, Counts { warnings: 0, errors: 1 });
+    assert_eq!(unstorable.counts, MessageCounts { warnings: 0, errors: 1 });
     let words = "1 objects of persistentvolumeclaims are missing";
     assert!(unstorable.told.contains(words), "{}", unstorable.told);
     let odd = json!({"metadata": {"name": "odd", "namespace": "app"}, "spec": "odd"});
@@ -197,5 +197,5 @@ async fn what_is_odd_of_a_claim_counts_once_whoever_brings_it() {
     cluster.api.once(get(CLAIMS).answers(list("5", &[odd])));
     let unreadable = ran(&cluster).await;
     // That it is stored as it is, and that nobody knows what it refers to.
-    assert_eq!(unreadable.counts, Counts { warnings: 0, errors: 2 }, "{}", unreadable.told);
+    assert_eq!(unreadable.counts, MessageCounts { warnings: 0, errors: 2 }, "{}", unreadable.told);
 }
