@@ -52,15 +52,15 @@ impl Place<'_> {
     }
 
     /// Until [`Place::open`] of that gate.
-    fn waits(&self, gate: &str) -> String {
+    pub fn waits(&self, gate: &str) -> String {
         format!("while [ ! -e {}/{gate} ]; do sleep 0.05; done", self.0.display())
     }
 
-    fn open(&self, gate: &str) {
+    pub fn open(&self, gate: &str) {
         std::fs::write(self.0.join(gate), "").unwrap();
     }
 
-    fn wait_told(&self, word: &str) {
+    pub fn wait_told(&self, word: &str) {
         let told = || Ok(self.told().iter().any(|line| line == word).then_some(()));
         wait_for(&format!("a hook to tell {word}"), PATIENCE, told).unwrap();
     }
@@ -116,7 +116,7 @@ fn hooks_run_around_their_pods_and_what_goes_wrong_in_one_costs_what_was_said() 
         kwok.pod(
             "shop",
             "d-hangs",
-            &annotations(&[("command", hung), ("timeout", json!("1s"))], Some(says("d-post"))),
+            &annotations(&[("command", hung), ("timeout", json!("3s"))], Some(says("d-post"))),
         ),
         kwok.pod("shop", "e-gone", &annotations(&[("command", says("e-pre"))], Some(says("e-post")))),
         kwok.pod("shop", "f-ended", &annotations(&[("command", says("f-pre"))], None)),
@@ -165,7 +165,7 @@ fn hooks_run_around_their_pods_and_what_goes_wrong_in_one_costs_what_was_said() 
         &["level=info", "pod shop/a-annotated went well"][..],
         &["level=error", "pre hook dump of pod b-fails failed", "exit status 3", "the pod is not stored"],
         &["level=error", "of pod c-continues failed", "exit status 1", "oops", "stored all the same"],
-        &["level=error", "of pod d-hangs failed", "it had not ended after 1s"],
+        &["level=error", "of pod d-hangs failed", "it had not ended after 3s"],
         &["level=error", "of pod e-gone failed", "the pod is gone"],
         &["level=error", "pod g-odd", "pre.hook.backup.velero.io/timeout", "is not a duration"],
     ] {

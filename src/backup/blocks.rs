@@ -12,8 +12,14 @@
 //! and freezes nothing happens before the first hook: all pods of the block are recorded and read
 //! by then. When the first pod has been frozen for [`limits::BLOCK_STILL`], hooks begin in no other
 //! pod.
+//!
+//! Hooks after a pod that cannot be started, because its kubelet is away, are tried for
+//! [`limits::LAST_HOOKS`], as those of a dead run are. After a minute the block gives its worker to
+//! others and goes on trying beside them; its pods stay on record until the end.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,7 +28,7 @@ use berth_core::limits;
 use futures::StreamExt;
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -31,10 +37,10 @@ use super::collect::Counters;
 use super::exec::HookError;
 use super::frozen::FrozenPods;
 use super::hold::HeldPod;
-use super::hooks::{HookRunner, read_pod};
+use super::hooks::{HookRunner, Insistence, read_pod};
 use super::list::Lister;
 use super::log::ResultsHeading;
-use super::volumes::RunVolumes;
+use super::volumes::{PlannedClaim, RunVolumes};
 
 /// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that
 /// write.
@@ -60,6 +66,8 @@ pub struct Blocks<'a> {
     pub batches: mpsc::Sender<Batch>,
     /// Cancelled when the backup ends early.
     pub ending: &'a CancellationToken,
+    /// Cancelled when another process has the backup, which finds on record what is frozen.
+    pub lost: &'a CancellationToken,
     pub workers: usize,
 }
 
@@ -71,6 +79,20 @@ struct PreHookResult {
     has_begun: bool,
     /// A hook may still be running in the container.
     may_go_on: bool,
+}
+
+/// What blocks wait for before they begin, in this order.
+struct Queues {
+    places: Semaphore,
+    /// Pods on record.
+    records: Semaphore,
+    slots: Semaphore,
+}
+
+/// What a block keeps from others.
+struct Busy<'b> {
+    _place: SemaphorePermit<'b>,
+    _slot: SemaphorePermit<'b>,
 }
 
 /// By namespace, how long pods whose annotations ask for hooks kept workers busy.
@@ -88,23 +110,37 @@ impl Blocks<'_> {
     /// Runs until there are no more pods or the backup ends early. When it returns, no hook is
     /// running in any pod.
     pub async fn run(self, mut held: mpsc::Receiver<Vec<HeldPod>>) {
-        let (slots, records) = (Semaphore::new(self.workers), Semaphore::new(ON_RECORD as usize));
+        let queues = Queues {
+            places: Semaphore::new(self.workers + self.workers.min(AHEAD)),
+            records: Semaphore::new(ON_RECORD as usize),
+            slots: Semaphore::new(self.workers),
+        };
         let spent = Spent::default();
-        let (all, slots, records, spent) = (&self, &slots, &records, &spent);
+        let (all, queues, spent) = (&self, &queues, &spent);
         let blocks = futures::stream::poll_fn(|context| held.poll_recv(context));
         let blocks = blocks.take_until(self.ending.cancelled());
-        let at_once = self.workers + self.workers.min(AHEAD);
-        blocks.for_each_concurrent(at_once, |block| all.block(block, slots, records, spent)).await;
+        // Those that wait for a place, and those that have given theirs back, cost little.
+        blocks.for_each_concurrent(ON_RECORD as usize, |block| all.block(block, queues, spent)).await;
     }
 
-    async fn block(&self, block: Vec<HeldPod>, slots: &Semaphore, records: &Semaphore, spent: &Spent) {
+    async fn block(&self, mut block: Vec<HeldPod>, queues: &Queues, spent: &Spent) {
+        // In the order in which they came, because semaphores are fair. None is ever closed.
+        let Ok(place) = queues.places.acquire().await else { return };
+        if self.is_ending() {
+            return;
+        }
+        let cuts: Vec<PlannedClaim> =
+            block.iter_mut().flat_map(|held| std::mem::take(&mut held.used.cuts)).collect();
+        // Here, because nobody may wait for it while pods are frozen.
+        let cuts = tokio::select! {
+            cuts = self.volumes.admit(cuts) => cuts,
+            () = self.ended(Duration::ZERO) => return,
+        };
         let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
-        // The semaphore is never closed.
-        let Ok(_records) = records.acquire_many(count).await else { return };
-        // In the order in which they came, because the semaphore is fair.
+        let Ok(_records) = queues.records.acquire_many(count).await else { return };
         let on_record = join_all(block.iter().map(|held| self.record(held)));
-        let (on_record, slot) = tokio::join!(on_record, slots.acquire());
-        let Ok(_slot) = slot else { return };
+        let (on_record, slot) = tokio::join!(on_record, queues.slots.acquire());
+        let Ok(slot) = slot else { return };
         if self.is_ending() {
             return;
         }
@@ -122,14 +158,13 @@ impl Blocks<'_> {
         }
         // All objects were read before, so no pod stays frozen while the API server is away.
         let (mut batches, mut pods) = (Vec::new(), Vec::new());
-        let (mut cuts, mut files) = (Vec::new(), Vec::new());
+        let mut files = Vec::new();
         let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
         for (held, before) in block.into_iter().zip(begun) {
             let HeldPod { kind, page, item, id, hooks, container, used, room, over } = held;
             let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
             // Even if the pod itself is left out.
             batches.extend(used.with);
-            cuts.extend(used.cuts);
             if before.is_stored {
                 files.extend(used.files);
                 pods.push(Batch { kind, page, items: vec![item], packed });
@@ -150,8 +185,10 @@ impl Blocks<'_> {
             () = self.batches.closed() => false,
         };
         if !is_taken {
-            // Another run would take these files for those of frozen pods.
+            // Another run would take these files for those of frozen pods, and the data of pods that
+            // are stored for whole.
             self.volumes.give_up_files(&read).await;
+            batches.clear();
         }
         let store = async {
             for batch in batches {
@@ -163,17 +200,23 @@ impl Blocks<'_> {
             }
             drop(rooms);
         };
-        tokio::join!(store, self.undo(&undone, spent));
-        for (over, is_packed) in overs {
-            if let Some(is_packed) = is_packed {
-                tokio::select! {
-                    // The sender is dropped without a message if the pod is left out.
-                    _ = is_packed => {}
-                    () = self.ending.cancelled() => {}
+        let (undoing, is_undone) = oneshot::channel();
+        let release = async {
+            // Nothing is sent; the sender is dropped.
+            let _: Result<Infallible, _> = is_undone.await;
+            for (over, is_packed) in overs {
+                if let Some(is_packed) = is_packed {
+                    tokio::select! {
+                        // The sender is dropped without a message if the pod is left out.
+                        _ = is_packed => {}
+                        () = self.ending.cancelled() => {}
+                    }
                 }
+                drop(over);
             }
-            drop(over);
-        }
+        };
+        let busy = Busy { _place: place, _slot: slot };
+        let (_busy, (), ()) = tokio::join!(self.undo(&undone, spent, busy, undoing), store, release);
     }
 
     /// Runs the hooks before one pod if they may begin. `still`: since when another pod of its
@@ -197,19 +240,40 @@ impl Blocks<'_> {
     }
 
     /// Runs the hooks after all pods of a block concurrently, so that no pod stays frozen because
-    /// of another one.
-    async fn undo(&self, block: &[BlockPod], spent: &Spent) {
-        let begun = Instant::now();
+    /// of another one. Gives `busy` back, unless hooks cannot be started for long: then others get
+    /// it meanwhile. `undoing` is dropped when nobody is to wait for these hooks any more.
+    async fn undo<'b>(
+        &self,
+        block: &[BlockPod],
+        spent: &Spent,
+        busy: Busy<'b>,
+        undoing: oneshot::Sender<Infallible>,
+    ) -> Option<Busy<'b>> {
+        let (begun, is_long) = (Instant::now(), Notify::new());
+        let until = begun + limits::LAST_HOOKS;
+        let insistence = Insistence { until, is_long: &is_long, lost: self.lost };
+        let insistence = &insistence;
         let each = block.iter().map(|pod| async move {
             if pod.before.has_begun {
-                self.after(&pod.id, &pod.hooks, pod.container.as_deref(), pod.before.may_go_on).await;
+                self.after(pod, insistence).await;
             }
             self.frozen.remove(&pod.id);
         });
-        join_all(each).await;
+        let mut all = pin!(join_all(each));
+        let is_done = tokio::select! {
+            _ = &mut all => true,
+            () = is_long.notified() => false,
+        };
         if let Some(pod) = block.iter().find(|pod| pod.hooks.is_annotated) {
             spend(spent, &pod.id.namespace, begun.elapsed());
         }
+        drop(undoing);
+        if is_done {
+            return Some(busy);
+        }
+        drop(busy);
+        all.await;
+        None
     }
 
     fn is_ending(&self) -> bool {
@@ -378,11 +442,13 @@ impl Blocks<'_> {
         }
     }
 
-    async fn after(&self, pod: &PodId, hooks: &Hooks, container: Option<&str>, may_go_on: bool) {
-        let again = may_go_on.then_some(AGAIN);
+    async fn after(&self, begun: &BlockPod, insistence: &Insistence<'_>) {
+        let BlockPod { id: pod, hooks, container, before } = begun;
+        let again = before.may_go_on.then_some(AGAIN);
+        let run = self.runner.run_after(&hooks.post, pod, container.as_deref(), again, insistence);
         tokio::select! {
-            // Hooks that still failed are logged; nothing else will try them.
-            _ = self.runner.run_after(&hooks.post, pod, container, again) => {}
+            // Other hooks that failed are logged; nothing else will try them.
+            has_run = run => if !has_run { self.runner.tell_given_up(pod) },
             () = self.ended(limits::LAST_HOOKS) => self.runner.tell_unended(pod),
         }
     }

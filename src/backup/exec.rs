@@ -1,6 +1,7 @@
 //! Runs one command in a container, by the API server's exec over a websocket.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_core::hook::{Hook, PodId};
@@ -53,6 +54,9 @@ pub enum HookError {
     Forbidden(#[source] kube::Error),
     #[error("it could not be run")]
     Refused(#[source] kube::Error),
+    /// Nobody has answered, so it may have begun nonetheless.
+    #[error("it could not be started within {}s", .0.as_secs_f64())]
+    Unstarted(Duration),
     #[error("it had not ended after {}s, and may go on in its container", .0.as_secs_f64())]
     TooLong(Duration),
     #[error("the connection was lost before it ended, and it may go on in its container: {0}")]
@@ -67,7 +71,7 @@ impl HookError {
     /// Whether the same hook may succeed in a moment, because it was not the command that failed.
     pub fn passes(&self) -> bool {
         match self {
-            Self::Unreadable(_) | Self::Lost(_) | Self::Unknown(_) => true,
+            Self::Unreadable(_) | Self::Unstarted(_) | Self::Lost(_) | Self::Unknown(_) => true,
             Self::Refused(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
             Self::Refused(error) => {
                 use kube::Error::{HyperError, Service, UpgradeConnection};
@@ -79,7 +83,7 @@ impl HookError {
 
     /// Whether the command may still be running.
     pub fn may_go_on(&self) -> bool {
-        matches!(self, Self::TooLong(_) | Self::Lost(_) | Self::Unknown(_) | Self::Ended)
+        matches!(self, Self::Unstarted(_) | Self::TooLong(_) | Self::Lost(_) | Self::Unknown(_) | Self::Ended)
     }
 }
 
@@ -109,14 +113,29 @@ impl Exec for Kubelets {
         hook: &'a Hook,
     ) -> BoxFuture<'a, Result<(), HookError>> {
         let container = hook.container.as_deref().or(container);
-        let run = self.run(pod, container, hook);
-        // On a timeout the command may go on in its container: nothing can stop it.
-        timeout(hook.timeout, run).map(|done| done.unwrap_or(Err(HookError::TooLong(hook.timeout)))).boxed()
+        let run = async move {
+            let has_started = AtomicBool::new(false);
+            let run = self.run(pod, container, hook, &has_started);
+            match timeout(hook.timeout, run).await {
+                Ok(done) => done,
+                // The command may go on in its container: nothing can stop it.
+                Err(_) if has_started.load(Ordering::Relaxed) => Err(HookError::TooLong(hook.timeout)),
+                Err(_) => Err(HookError::Unstarted(hook.timeout)),
+            }
+        };
+        run.boxed()
     }
 }
 
 impl Kubelets {
-    async fn run(&self, pod: &PodId, container: Option<&str>, hook: &Hook) -> Result<(), HookError> {
+    /// `has_started`: set once the API server has answered.
+    async fn run(
+        &self,
+        pod: &PodId,
+        container: Option<&str>,
+        hook: &Hook,
+        has_started: &AtomicBool,
+    ) -> Result<(), HookError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = AttachParams { container: container.map(str::to_owned), ..AttachParams::default() };
         let started = api.exec(&pod.name, hook.command.clone(), &params).await;
@@ -124,6 +143,7 @@ impl Kubelets {
             error if is_forbidden(&error) => HookError::Forbidden(error),
             error => HookError::Refused(error),
         })?;
+        has_started.store(true, Ordering::Relaxed);
         let status = process.take_status();
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let ended = {
@@ -272,6 +292,7 @@ mod tests {
             (HookError::Refused(kube::Error::Service("reset".into())), true),
             (HookError::Lost("closed".to_owned()), true),
             (HookError::Failed("exit code 1".to_owned()), false),
+            (HookError::Unstarted(REST), true),
             (HookError::TooLong(REST), false),
             (HookError::Gone, false),
         ] {

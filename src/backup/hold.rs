@@ -123,6 +123,13 @@ impl<'a> PodHolder<'a> {
         }
     }
 
+    /// Whether the pod has hooks before it, which may freeze it. Logs nothing.
+    pub fn has_hooks_before(&self, pod: &ListedObject) -> bool {
+        let may_have_some = !self.entries.is_empty() || memmem::find(&pod.json, MARK.as_bytes()).is_some();
+        let read = || serde_json::from_slice::<AnnotatedPod>(&pod.json).ok()?.hooks(self.entries).ok();
+        may_have_some && read().is_some_and(|hooks| !hooks.pre.is_empty())
+    }
+
     /// Sends a pod to its hooks: at once, or, if it uses claims, together with the pods that use
     /// the same claims. `page`: the page it came on. `in_order`: waits until the pod is stored and
     /// its hooks have ended.

@@ -12,7 +12,9 @@ use berth_core::violation::tellable;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::exec::{Exec, HookError};
@@ -22,7 +24,8 @@ use super::names::ResourceList;
 use super::related::{is_name, key};
 use crate::text::chain;
 
-/// How long a hook after a pod is tried again if it could not be started, and the pauses between.
+/// How long each hook after a pod is tried again at least if it could not be started, and the pauses
+/// between.
 const INSISTS: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -105,6 +108,18 @@ impl Tally {
     }
 }
 
+/// How hooks that cannot be started are tried again.
+pub struct Insistence<'a> {
+    /// They are tried again until then, and each for a minute in any case.
+    pub until: Instant,
+    /// Notified when one could not be started for a minute: whoever waits needs to keep nothing from
+    /// others meanwhile.
+    pub is_long: &'a Notify,
+    /// Cancelled when they are tried no more, because somebody else does it: he may freeze the pod
+    /// again.
+    pub lost: &'a CancellationToken,
+}
+
 /// Runs hooks, counts them, and logs each.
 pub struct HookRunner<'a> {
     pub exec: &'a dyn Exec,
@@ -122,14 +137,19 @@ impl HookRunner<'_> {
         pod: &PodId,
         container: Option<&str>,
         again: Option<Duration>,
+        insistence: &Insistence<'_>,
     ) -> bool {
-        let mut failed = self.run_each(hooks.iter().map(AsRef::as_ref).collect(), pod, container).await;
+        let all: Vec<&Hook> = hooks.iter().map(AsRef::as_ref).collect();
+        let failed = self.run_each(all, pod, container, insistence).await;
+        // Those that could not be started have been tried for long by now.
+        let (mut away, failed): (Vec<_>, Vec<_>) = failed.into_iter().partition(|(_, error)| error.passes());
         if let Some(pause) = again.filter(|_| !failed.is_empty()) {
             sleep(pause).await;
-            let hooks = failed.into_iter().map(|(hook, _)| hook).collect();
-            failed = self.run_each(hooks, pod, container).await;
+            let hooks: Vec<&Hook> = failed.into_iter().map(|(hook, _)| hook).collect();
+            let failed = self.run_each(hooks, pod, container, insistence).await;
+            away.extend(failed.into_iter().filter(|(_, error)| error.passes()));
         }
-        !failed.iter().any(|(_, error)| error.passes())
+        away.is_empty()
     }
 
     /// Returns the hooks that failed.
@@ -138,10 +158,11 @@ impl HookRunner<'_> {
         hooks: Vec<&'h Hook>,
         pod: &PodId,
         container: Option<&str>,
+        insistence: &Insistence<'_>,
     ) -> Vec<(&'h Hook, HookError)> {
         let mut failed = Vec::new();
         for hook in hooks {
-            let run = self.insist(hook, pod, container);
+            let run = self.insist(hook, pod, container, insistence);
             if let Err(error) = self.tell(HookPhase::Post, hook, pod, run).await {
                 failed.push((hook, error));
             }
@@ -151,19 +172,41 @@ impl HookRunner<'_> {
 
     /// Retries a hook that the API server or the kubelet could not start, because what it should
     /// undo would stay as it is.
-    async fn insist(&self, hook: &Hook, pod: &PodId, container: Option<&str>) -> Result<(), HookError> {
+    async fn insist(
+        &self,
+        hook: &Hook,
+        pod: &PodId,
+        container: Option<&str>,
+        insistence: &Insistence<'_>,
+    ) -> Result<(), HookError> {
         let (begun, mut pause) = (Instant::now(), PAUSE);
+        let until = insistence.until.max(begun + INSISTS);
         loop {
-            match self.exec.exec(pod, container, hook).await {
-                Err(error) if error.passes() && begun.elapsed() + pause <= INSISTS => {
-                    let hook = tellable(&hook.name);
-                    warn!(%pod, %hook, error = chain(&error), "a hook after a pod could not be run: trying again");
-                }
+            let error = match self.exec.exec(pod, container, hook).await {
+                Err(error) if error.passes() && Instant::now() + pause <= until => error,
                 done => return done,
+            };
+            let name = tellable(&hook.name);
+            warn!(%pod, hook = %name, error = chain(&error), "a hook after a pod could not be run: trying again");
+            if begun.elapsed() + pause > INSISTS {
+                insistence.is_long.notify_one();
             }
-            sleep(pause).await;
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = insistence.lost.cancelled() => return Err(error),
+            }
             pause = LONGEST_PAUSE.min(pause * 2);
         }
+    }
+
+    /// Logs that the hooks after a pod could not be started, and that nobody tries them again.
+    pub fn tell_given_up(&self, pod: &PodId) {
+        let message = format!(
+            "what was begun in pod {} may be as it was, because the hooks after it could not be run: run them yourself",
+            pod.name
+        );
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
+        warn!(%pod, "the hooks after a pod could not be run: given up");
     }
 
     /// Logs that the hooks after a pod did not end in time.

@@ -1,6 +1,5 @@
 //! What becomes of a run that ends before its backup does.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_core::run::{AfterInterruption, EndedRun, RunEndCause, RunFollowUp, after};
@@ -118,8 +117,7 @@ impl Engine {
             cancel_all(&self.client, &self.namespace, record.uid(), false).await;
         }
         if site.has_data && !is_taken {
-            let (name, ending) = (site.layout.backup(), Some(&*record));
-            Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), ending)).await;
+            Box::pin(self.remove_snapshots(site.layout.backup(), record)).await;
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {

@@ -175,7 +175,7 @@ impl Engine {
                 }
             };
             if is_unread && !is_publishing {
-                Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(&record))).await;
+                Box::pin(self.remove_snapshots(name, &record)).await;
             }
             warn!(%name, phase = %status["phase"], "no controller was running the backup: ended");
             let has_failed = status["phase"] == BackupPhase::Failed.as_str();
@@ -233,8 +233,7 @@ impl Engine {
                 if (record.moves_data() || record.is_after()) && record.is_still_ours().await {
                     cancel_all(&self.client, &self.namespace, record.uid(), false).await;
                 }
-                let name = scene.layout.backup();
-                Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(record))).await;
+                Box::pin(self.remove_snapshots(scene.layout.backup(), record)).await;
                 let status = failed(&reason, Timestamp::now());
                 RecoveryStep::End(if scene.is_of_others() { expiring_never(status) } else { status })
             }

@@ -34,7 +34,7 @@ use super::prepare::Prepared;
 use super::progress::keep_record;
 use super::publication::StoredArchive;
 use super::revision::Revision;
-use super::status::BackupWriter;
+use super::status::{BackupWriter, WriteError};
 use super::upload::{ArchiveUpload, UploadError};
 use super::volumes::claims;
 use super::volumes::outcomes::Outcomes;
@@ -114,13 +114,14 @@ impl Engine {
             begun.forget_before().await;
         }
         if site.is_taken_over {
-            // What the dead run has begun and not stored is taken anew.
+            // What the dead run has begun and not stored is taken anew, unless it is noted.
             let mut kept = outcomes.objects();
+            kept.extend(outcomes.noted_snapshots(|_| true));
             if moves_data(spec) {
                 movements.adopt(&self.uploads_of(&uid).await?);
                 kept.extend(movements.snapshots());
             }
-            Box::pin(self.remove_snapshots(layout.backup(), record.uid(), &kept, None)).await;
+            Box::pin(self.remove_snapshots_but(layout.backup(), record, &kept)).await;
         }
         let (volumes, jobs) = self.volumes(
             record,
@@ -151,6 +152,7 @@ impl Engine {
         let (batches, waiting) = mpsc::channel(2 * self.packers);
         let waiting = Arc::new(Mutex::new(waiting));
         let (frozen, ending) = (FrozenPods::default(), CancellationToken::new());
+        let lost = CancellationToken::new();
         let (holder, held) = PodHolder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
             runner: HookRunner { exec: self.exec.as_ref(), log, tally: &tally },
@@ -160,6 +162,7 @@ impl Engine {
             volumes: &volumes,
             batches: batches.clone(),
             ending: &ending,
+            lost: &lost,
             workers: self.workers,
         };
         let mut blocks = pin!(maybe_done(blocks.run(held)));
@@ -233,6 +236,9 @@ impl Engine {
                 lost = keep_record(record, &counters, &ledger, &frozen) => Err(lost),
                 ended = signals.raise() => Err(ended),
             };
+            if matches!(packed, Err(RunFailure::Write(WriteError::Taken))) {
+                lost.cancel();
+            }
             // Whatever became of the backup, undo what was begun in pods.
             ending.cancel();
             blocks.as_mut().await;
@@ -270,6 +276,12 @@ impl Engine {
             site.staged = Some(staged.clone());
         }
         site.has_data |= volumes.has_begun();
+        if packed.is_ok() {
+            let unmet = volumes.unmet();
+            if !unmet.is_empty() {
+                Box::pin(self.remove_unmet(layout.backup(), record, &unmet)).await;
+            }
+        }
         let traits = volumes.traits();
         let failure = match (packed, uploaded.map_err(RunFailure::Worker)?) {
             (Ok(_), Ok(_)) if !movements.is_empty() => {

@@ -7,8 +7,13 @@
 //! What belongs to a pod with hooks is taken between its hooks ([`RunVolumes::take_frozen`]); all other
 //! data is taken by [`RunVolumes::run`], side by side with the lists. [`outcomes`] keeps what became of
 //! each claim, and [`clean`] removes what outlives a run.
+//!
+//! What pods of one block use is of one moment, also if the run ends and another one continues:
+//! nothing of it is stored before all of it is taken and noted, and the next run takes over what is
+//! noted (`adopt`).
 
 mod access;
+mod adopt;
 pub mod clean;
 pub mod files;
 pub mod outcomes;
@@ -33,7 +38,7 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -104,6 +109,9 @@ pub struct RunVolumes<'a> {
     /// UIDs of pods whose files are being backed up.
     reading: Mutex<BTreeSet<String>>,
     jobs: mpsc::Sender<Job>,
+    settled: mpsc::UnboundedSender<Settle>,
+    /// Places of claims in `settled`.
+    admitted: Arc<Semaphore>,
     under_way: TaskTracker,
 }
 
@@ -113,6 +121,8 @@ struct VolumeFindings {
     filed: BTreeMap<String, String>,
     /// Claims of which a snapshot is being taken.
     cut: BTreeSet<String>,
+    /// Claims of pods that an earlier run has stored between their hooks, each with such a pod.
+    past: BTreeMap<String, String>,
     /// What is known of the volumes that have passed.
     traits: BTreeMap<String, VolumeTraits>,
     /// Claims without data, by reason: those that were asked for, and those that were not.
@@ -132,9 +142,31 @@ pub struct Job {
 
 enum VolumeWork {
     Claim(Box<PlannedClaim>),
-    /// The snapshot is cut, or is not.
-    Settle(Box<PlannedClaim>, Result<Cut, NoSnapshot>),
     Files(FilePod),
+}
+
+/// A claim whose snapshot is cut, or is not, while pods were frozen for it.
+pub struct Settle {
+    planned: PlannedClaim,
+    cut: Result<Cut, NoSnapshot>,
+    _room: Room,
+}
+
+/// What is to be taken, for [`RunVolumes::run`].
+pub struct Jobs {
+    later: mpsc::Receiver<Job>,
+    /// Apart from the others, which may wait for hours, because frozen pods would wait with them.
+    /// Its bound is the room that blocks are given.
+    settled: mpsc::UnboundedReceiver<Settle>,
+}
+
+/// The place of the claims of one block.
+type Room = Option<Arc<OwnedSemaphorePermit>>;
+
+/// The claims of one block, which have room until they are stored.
+pub struct Admitted {
+    claims: Vec<PlannedClaim>,
+    room: Room,
 }
 
 /// A claim that is stored when its snapshot is ready.
@@ -156,8 +188,9 @@ impl<'a> RunVolumes<'a> {
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
         access: Option<VolumeAccess>,
-    ) -> (Self, mpsc::Receiver<Job>) {
-        let (jobs, waiting) = mpsc::channel(JOBS);
+    ) -> (Self, Jobs) {
+        let (jobs, later) = mpsc::channel(JOBS);
+        let (settled, cut) = mpsc::unbounded_channel();
         let under_way = TaskTracker::new();
         // A closed tracker still hands out tokens; only a closed one can be waited for.
         under_way.close();
@@ -178,18 +211,16 @@ impl<'a> RunVolumes<'a> {
             repositories: Mutex::default(),
             reading: Mutex::default(),
             jobs,
+            settled,
+            admitted: Arc::new(Semaphore::new(UNDER_WAY)),
             under_way,
         };
-        (new, waiting)
+        (new, Jobs { later, settled: cut })
     }
 
     /// Of a backup that can take no data.
     #[cfg(test)]
-    pub fn idle(
-        policies: Vec<VolumePolicy>,
-        log: &'a BackupLog,
-        outcomes: &'a Outcomes,
-    ) -> (Self, mpsc::Receiver<Job>) {
+    pub fn idle(policies: Vec<VolumePolicy>, log: &'a BackupLog, outcomes: &'a Outcomes) -> (Self, Jobs) {
         Self::new(VolumeOptions::default(), policies, (String::new(), true), log, outcomes, None)
     }
 
@@ -229,18 +260,37 @@ impl<'a> RunVolumes<'a> {
         self.send(VolumeWork::Claim(Box::new(planned)), under_way).await
     }
 
+    /// Waits until there is room for the claims of a block, so that nobody has to while its pods are
+    /// frozen.
+    pub async fn admit(&self, claims: Vec<PlannedClaim>) -> Admitted {
+        let count = u32::try_from(claims.len().min(UNDER_WAY)).unwrap_or_default();
+        if count == 0 {
+            return Admitted { claims, room: None };
+        }
+        // The semaphore is never closed.
+        let room = Arc::clone(&self.admitted).acquire_many_owned(count).await;
+        Admitted { claims, room: room.ok().map(Arc::new) }
+    }
+
     /// Takes the data of what a block of pods uses, while the pods are frozen: all snapshots at one
     /// time until they are cut, and all files until they are stored. The claims are stored when
-    /// their snapshots are ready, for which nobody waits here.
-    pub async fn take_frozen(&self, claims: Vec<PlannedClaim>, pods: Vec<FilePod>) {
+    /// their snapshots are ready, for which nobody waits here. None of them is before all of this is
+    /// done and noted: a run that ends meanwhile has stored nothing of the block, and the next one
+    /// takes all of it anew.
+    pub async fn take_frozen(&self, admitted: Admitted, pods: Vec<FilePod>) {
+        let Admitted { claims, room } = admitted;
         let cuts = claims.into_iter().map(|planned| async move {
             let cut = self.cut(&planned.ask, limits::BLOCK_STILL).await;
-            let under_way = planned.under_way.clone();
-            // If nothing takes it the backup ends early.
-            let _ = self.send(VolumeWork::Settle(Box::new(planned), cut), under_way).await;
+            (planned, cut)
         });
         let files = pods.iter().map(|pod| self.take_files(pod));
-        tokio::join!(join_all(cuts), join_all(files));
+        let (cuts, _) = tokio::join!(join_all(cuts), join_all(files));
+        let whole = cuts.iter().filter_map(|(planned, cut)| planned.ask.noted(cut.as_ref().ok()?));
+        self.outcomes.note_whole(whole.collect(), pods.iter().map(|pod| pod.uid.as_str()));
+        for (planned, cut) in cuts {
+            // If nothing takes it the backup ends early.
+            let _ = self.settled.send(Settle { planned, cut, _room: room.clone() });
+        }
     }
 
     async fn send(&self, work: VolumeWork, under_way: TaskTrackerToken) -> Result<(), ListError> {
@@ -249,11 +299,12 @@ impl<'a> RunVolumes<'a> {
     }
 
     /// Takes the data that is asked for, and stores the claims that wait for it. Never ends.
-    pub async fn run(&self, mut jobs: mpsc::Receiver<Job>, batches: mpsc::Sender<Batch>) {
+    pub async fn run(&self, jobs: Jobs, batches: mpsc::Sender<Batch>) {
+        let Jobs { mut later, mut settled } = jobs;
         let (cuts, pods) = (Semaphore::new(CUTS), Semaphore::new(PODS));
         let (cuts, pods, batches) = (&cuts, &pods, &batches);
-        let jobs = futures::stream::poll_fn(|context| jobs.poll_recv(context));
-        let done = jobs.for_each_concurrent(UNDER_WAY, |job| async move {
+        let later = futures::stream::poll_fn(|context| later.poll_recv(context));
+        let later = later.for_each_concurrent(UNDER_WAY, |job| async move {
             let Job { work, _under_way } = job;
             // The semaphores are never closed.
             match work {
@@ -263,14 +314,19 @@ impl<'a> RunVolumes<'a> {
                     drop(permit);
                     self.store(*planned, cut, batches).await;
                 }
-                VolumeWork::Settle(planned, cut) => self.store(*planned, cut, batches).await,
                 VolumeWork::Files(pod) => {
                     let _permit = pods.acquire().await;
                     self.take_files(&pod).await;
                 }
             }
         });
-        done.await;
+        let settled = futures::stream::poll_fn(|context| settled.poll_recv(context));
+        // Each block has its room, however many claims it has.
+        let settled = settled.for_each_concurrent(None, |settle| async move {
+            let Settle { planned, cut, _room } = settle;
+            self.store(planned, cut, batches).await;
+        });
+        tokio::join!(later, settled);
         std::future::pending::<()>().await;
     }
 
@@ -402,3 +458,6 @@ impl<'a> RunVolumes<'a> {
         std::mem::take(&mut self.seen.lock().traits)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -247,5 +247,40 @@ pub fn names(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
+/// When the files of a pod's volumes are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moment {
+    /// The pod has no hooks, so any moment will do.
+    #[default]
+    Any,
+    /// While this run's hooks keep the pod still.
+    Still,
+    /// An earlier run has stored the pod, and its hooks are not run again.
+    Past,
+}
+
+/// What is known of a file-system backup of a volume that an earlier run has asked for, and that has
+/// not failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub is_complete: bool,
+    /// Its pod was thawed while it went on.
+    pub is_spoiled: bool,
+    /// The earlier run had taken all data of the pod's block when its pods were thawed.
+    pub is_whole: bool,
+}
+
+/// Whether a run takes over what an earlier one has asked for. If not, it asks anew: what is read of
+/// one pod, and of those that share a claim with it, is to be of one moment.
+pub fn takes_over(moment: Moment, asked: Asked) -> bool {
+    match (moment, asked.is_complete) {
+        // The rest of the block is read while its pods are still once more.
+        (Moment::Still, true) => asked.is_whole,
+        // The pod was stored after that.
+        (Moment::Past, true) => true,
+        (Moment::Any, true) | (_, false) => !asked.is_spoiled,
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! What becomes of claims whose driver does this and that, and of their snapshots when the backup or its leader ends.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -9,11 +11,12 @@ use serde_json::{Value, json};
 use super::player::{DRIVER, Player};
 use crate::admission::program;
 use crate::archive::{entries, items, side, side_text};
-use crate::hooks::{create, namespace};
+use crate::hooks::{Place, annotations, create, namespace, place};
 use crate::queue::ended;
 use crate::rights::Symptom;
 use crate::rights::needs::needs;
 use crate::support::csi::define_snapshots;
+use crate::support::kwok::Kwok;
 use crate::support::peers::install_definitions;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 
@@ -267,6 +270,106 @@ fn a_killed_leader_leaves_no_snapshot_that_no_backup_has() {
     .unwrap();
     let infos = side(&stored(&berth, "cut"), "cut-volumeinfo.json.gz");
     assert_eq!(infos.as_array().unwrap().len(), 2, "{infos:#}");
+}
+
+/// Claims that nothing can be taken of, with ten megabytes that no program can make smaller.
+fn noise(berth: &Berth, space: &str) {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut random = File::open("/dev/urandom").unwrap();
+    for i in 0..6 {
+        let claims: Vec<Value> = (0..10)
+            .map(|j| {
+                let mut bytes = vec![0; 240_000];
+                random.read_exact(&mut bytes).unwrap();
+                let text: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect();
+                json!({
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                    "metadata": {"name": format!("noise-{i}-{j}"), "namespace": space, "annotations": {"noise": text}},
+                    "spec": {
+                        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                        "storageClassName": "any",
+                    },
+                })
+            })
+            .collect();
+        create(berth, &claims);
+    }
+}
+
+/// The one of a claim of which the leader has noted the cut is taken over; one that is gone is taken anew, and told.
+#[test]
+fn claims_that_were_frozen_together_are_of_one_moment_though_their_leader_is_killed_before_they_are_ready() {
+    static KWOK: OnceLock<Kwok> = OnceLock::new();
+    let (mut berth, player) = start("vol-still", &[]);
+    let kwok = KWOK.get_or_init(|| Kwok::start(berth.plane(), "still").unwrap());
+    let folder = place(&berth);
+    let at = Place(&folder);
+    create(&berth, &[namespace("still")]);
+    for name in ["a", "late", "gone"] {
+        make(&berth, "still", name, &csi(DRIVER), &json!({}));
+    }
+    noise(&berth, "still");
+    for claim in ["still/late", "still/gone"] {
+        player.make_late(claim);
+    }
+    let mut db = kwok.pod(
+        "still",
+        "db",
+        &annotations(&[("command", at.shell(&at.tells("froze")))], Some(at.shell(&at.tells("thawed")))),
+    );
+    db["spec"]["volumes"] = ["a", "late", "gone"]
+        .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
+        .as_slice()
+        .into();
+    let waits = [("command", at.shell(&at.waits("gate"))), ("timeout", json!("10m"))];
+    let gate = kwok.pod("still", "gate", &annotations(&waits, None));
+    create(&berth, &[db, gate]);
+    let spec = json!({
+        "includedNamespaces": ["still"],
+        // What is listed behind these pods waits for their hooks.
+        "orderedResources": {"pods": "still/db,still/gate"},
+    });
+    begin(&berth, "cut", spec);
+    at.wait_told("thawed");
+    let of_claim = |claim: &str, path: &str| {
+        let all = berth.kubectl().run(&["get", "volumesnapshots", "-n", "still", "-o", "json"]).unwrap();
+        let all: Value = serde_json::from_str(&all).unwrap();
+        let is_of = |one: &&Value| one["spec"]["source"]["persistentVolumeClaimName"] == claim;
+        let one = all["items"].as_array().unwrap().iter().find(is_of).unwrap();
+        one.pointer(path).and_then(Value::as_str).map(str::to_owned)
+    };
+    wait_for("the snapshot that is ready to be the backup's", PATIENCE, || {
+        Ok(of_claim("a", "/metadata/annotations/velero.io~1csi-volumesnapshot-handle"))
+    })
+    .unwrap();
+    at.open("gate");
+    let checkpoint = stored(&berth, "cut").join("berth-checkpoint");
+    wait_for("a checkpoint", PATIENCE, || Ok(checkpoint.exists().then_some(()))).unwrap();
+    let (late, gone) =
+        (of_claim("late", "/metadata/name").unwrap(), of_claim("gone", "/metadata/name").unwrap());
+    berth.kill_controller().unwrap();
+    berth.kubectl().run(&["delete", "volumesnapshot", &gone, "-n", "still"]).unwrap();
+    berth.controller.process.restart().unwrap();
+    wait_asked(player, "still/gone", 2);
+    for claim in ["still/late", "still/gone"] {
+        player.make_ready(claim);
+    }
+    let done = ended(&berth, &["cut"]).remove("cut").unwrap();
+    let log = side_text(&stored(&berth, "cut"), "cut-logs.gz");
+    assert!(log.contains("it goes on from a checkpoint"), "{log}");
+    let status = done.status.unwrap();
+    assert_eq!((status.phase, status.errors), (Some(BackupPhase::PartiallyFailed), Some(1)), "{log}");
+    let told = "the snapshot of claim gone that was cut while pod db was frozen is gone";
+    assert!(log.contains(told), "{log}");
+    assert_eq!(at.told().iter().filter(|line| *line == "froze").count(), 1);
+    assert_eq!(["a", "late", "gone"].map(|name| player.asked(&format!("still/{name}"))), [1, 1, 2]);
+    wait_gone(&berth, "still");
+    assert_eq!(player.stored("still"), ["still/a", "still/gone", "still/late"]);
+    let claim = entries(&stored(&berth, "cut").join("cut.tar.gz"))
+        .remove("resources/persistentvolumeclaims/namespaces/still/late.json")
+        .unwrap();
+    let claim: Value = serde_json::from_slice(&claim).unwrap();
+    assert_eq!(claim["metadata"]["annotations"]["velero.io/volume-snapshot-name"], late);
 }
 
 #[test]

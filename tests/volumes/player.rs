@@ -33,6 +33,8 @@ struct State {
     asked: Vec<String>,
     /// Claims whose snapshots are held back.
     held: BTreeSet<String>,
+    /// Claims whose snapshots are cut, and not ready.
+    late: BTreeSet<String>,
 }
 
 #[derive(Clone, Default)]
@@ -69,6 +71,15 @@ impl Player {
 
     pub fn let_go(&self, claim: &str) {
         self.0.lock().held.remove(claim);
+    }
+
+    /// Its snapshots are cut at once, and not ready before [`Player::make_ready`].
+    pub fn make_late(&self, claim: &str) {
+        self.0.lock().late.insert(claim.to_owned());
+    }
+
+    pub fn make_ready(&self, claim: &str) {
+        self.0.lock().late.remove(claim);
     }
 
     async fn play(self, kubeconfig: PathBuf) {
@@ -137,13 +148,16 @@ impl Player {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         let handle = format!("handle-{uid}");
-        self.0.lock().storage.insert(handle.clone(), claim);
+        self.0.lock().storage.insert(handle.clone(), claim.clone());
         let status = |is_ready| {
             json!({
                 "snapshotHandle": handle, "restoreSize": 2_147_483_648_u64, "readyToUse": is_ready, "error": null,
             })
         };
         tell(status(false), false).await;
+        while self.0.lock().late.contains(&claim) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         if !name.starts_with("unready") {
             tell(status(true), true).await;
         }

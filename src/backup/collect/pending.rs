@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use berth_core::limits;
 use berth_core::policy::filters::TypeFilters;
+use berth_core::volume::Moment;
 use tokio::sync::oneshot;
 
 use super::Collector;
@@ -13,7 +15,8 @@ use crate::backup::archive::{ArchiveItem, Batch};
 use crate::backup::ledger::PageId;
 use crate::backup::list::{ListError, ListedObject, ObjectSink};
 use crate::backup::log::ResultsHeading;
-use crate::backup::related::{Origin, Related, key, labels};
+use crate::backup::related::{Origin, PodReferences, Related, key, labels};
+use crate::backup::volumes::files::FilePod;
 use crate::text::chain;
 
 /// Most bytes of objects in one batch to a worker.
@@ -165,8 +168,14 @@ impl<'c, 'a> Pending<'c, 'a> {
         let is_pod = Related::Pod.is(&self.taken.kind);
         let files = if is_pod { Box::pin(collector.volumes.plan_pod(&found)).await? } else { None };
         if is_stored {
+            let is_past = is_pod && collector.holder.has_hooks_before(&found);
+            if is_past && let Ok(pod) = PodReferences::parse(&found.json) {
+                let claims = pod.claims.get(..limits::BLOCK_CLAIMS).unwrap_or(&pod.claims);
+                collector.volumes.note_past(found.namespace.as_deref(), &found.name, claims);
+            }
+            let moment = if is_past { Moment::Past } else { Moment::Any };
             return match files {
-                Some(files) => Box::pin(collector.volumes.take_later(files)).await,
+                Some(files) => Box::pin(collector.volumes.take_later(FilePod { moment, ..files })).await,
                 None => Ok(()),
             };
         }
@@ -176,7 +185,7 @@ impl<'c, 'a> Pending<'c, 'a> {
                 self.flush().await?;
             }
             let mut used = collector.take_along(&found, needs, &mut self.taken.along).await?;
-            used.files = files;
+            used.files = files.map(|files| FilePod { moment: Moment::Still, ..files });
             return collector
                 .holder
                 .hold(&self.taken.kind, self.page, found, hooked, used, self.in_order)

@@ -34,6 +34,7 @@ mod hooked;
 mod odd;
 mod operations;
 mod served;
+mod snapshots;
 
 const ONE: &str = "/apis/velero.io/v1/namespaces/velero/backups/one";
 const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";

@@ -10,11 +10,10 @@ use berth_api::velero::BackupSpec;
 use berth_core::selection::{ResourceType, TypeSelection};
 use berth_core::volume::VolumeOptions;
 use kube::{Client, ResourceExt as _};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::outcomes::Outcomes;
-use super::{Job, RunVolumes};
+use super::{Jobs, RunVolumes};
 use crate::backup::engine::Engine;
 use crate::backup::inputs::ClusterInputs;
 use crate::backup::list::Lister;
@@ -97,7 +96,7 @@ impl Engine {
         (backup, run): (&str, &str),
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
-    ) -> (RunVolumes<'a>, mpsc::Receiver<Job>) {
+    ) -> (RunVolumes<'a>, Jobs) {
         let length = |duration: GoDuration| duration.get().ok().flatten();
         let annotations = record.object().annotations().clone();
         let files = annotations.get(POD_VOLUME_TIMEOUT).and_then(|text| length(GoDuration(text.clone())));
@@ -133,7 +132,7 @@ pub(in crate::backup) fn of_spec<'a>(
     log: &'a BackupLog,
     outcomes: &'a Outcomes,
     access: VolumeAccess,
-) -> (RunVolumes<'a>, mpsc::Receiver<Job>) {
+) -> (RunVolumes<'a>, Jobs) {
     let claims = types.iter().find(|kind| Related::Claim.is(kind));
     let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != TypeSelection::Excluded);
     let wish = VolumeOptions {

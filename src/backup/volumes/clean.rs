@@ -37,6 +37,25 @@ const ALL: Duration = Duration::from_secs(300);
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
 
+/// Which snapshots of a backup are removed, by their keys.
+#[derive(Clone, Copy)]
+enum Which<'k> {
+    /// All, because the backup ends.
+    All,
+    But(&'k BTreeSet<String>),
+    Only(&'k BTreeSet<String>),
+}
+
+impl Which<'_> {
+    fn has(self, snapshot: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::But(kept) => !kept.contains(snapshot),
+            Self::Only(these) => these.contains(snapshot),
+        }
+    }
+}
+
 impl RunVolumes<'_> {
     /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the
     /// run.
@@ -77,28 +96,47 @@ impl Engine {
         tell(name, "let go of the snapshots of a backup", timeout(ALL, work).await);
     }
 
-    /// Removes the snapshots that were made for a backup, except `kept` (namespace, slash, name),
-    /// and cancels its PodVolumeBackups if it ends (`ending`). Nothing is done for a backup that ends
-    /// and that another run has by now.
-    pub(in crate::backup) async fn remove_snapshots(
+    /// Removes the snapshots that were made for a backup, and cancels its PodVolumeBackups, because
+    /// it ends. Nothing is done if another run has it by now.
+    pub(in crate::backup) async fn remove_snapshots(&self, name: &str, record: &BackupWriter) {
+        self.remove_made(name, record, Which::All).await;
+    }
+
+    /// Removes the snapshots that a dead run has made, except `kept` (namespace, slash, name),
+    /// because they are taken anew. Nothing is done if another run has the backup by now.
+    pub(in crate::backup) async fn remove_snapshots_but(
         &self,
         name: &str,
-        uid: &str,
+        record: &BackupWriter,
         kept: &BTreeSet<String>,
-        ending: Option<&BackupWriter>,
     ) {
+        self.remove_made(name, record, Which::But(kept)).await;
+    }
+
+    /// Removes these snapshots, which no archive will name, if they were made for the backup and no
+    /// other run has it by now.
+    pub(in crate::backup) async fn remove_unmet(
+        &self,
+        name: &str,
+        record: &BackupWriter,
+        unmet: &BTreeSet<String>,
+    ) {
+        self.remove_made(name, record, Which::Only(unmet)).await;
+    }
+
+    async fn remove_made(&self, name: &str, record: &BackupWriter, which: Which<'_>) {
+        let uid = record.uid();
         let work = async {
             let mut made = self.made_snapshots(uid).await?;
-            made.retain(|found| !kept.contains(&key(found.namespace().as_deref(), &found.name_any())));
+            made.retain(|found| which.has(&key(found.namespace().as_deref(), &found.name_any())));
             let volume_backups = volume_backups(&self.client, &self.namespace);
-            let files = match ending {
-                Some(_) => files_under_way(&volume_backups, uid).await,
-                None => Ok(Vec::new()),
+            let files = match which {
+                Which::All => files_under_way(&volume_backups, uid).await,
+                Which::But(_) | Which::Only(_) => Ok(Vec::new()),
             };
             let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
-            if let Some(record) = ending.filter(|_| !is_idle)
-                && !record.is_still_ours().await
-            {
+            // Asked between the list and the first removal: what another run has made is not listed.
+            if !is_idle && !record.is_still_ours().await {
                 info!(%name, "another run has the backup: leaving its snapshots and PodVolumeBackups to it");
                 return Ok(());
             }

@@ -13,6 +13,7 @@ use berth_api::keys::{
 };
 use berth_api::velero::Backup;
 use berth_api::velero::mover::PodVolumeBackup;
+use berth_core::volume::{Asked, Moment, takes_over};
 use futures::StreamExt as _;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -54,6 +55,7 @@ pub struct FilePod {
     pub name: String,
     pub uid: String,
     pub node: String,
+    pub moment: Moment,
     pub volumes: Vec<FileVolume>,
 }
 
@@ -208,7 +210,10 @@ impl RunVolumes<'_> {
             let object = pod_volume_backup(access, pod, volume, &name);
             let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
             let error = match insist(|| create(&api, &object)).await {
-                Ok(_) => return Ok(name),
+                Ok(_) => {
+                    self.tell_files_anew(pod, volume);
+                    return Ok(name);
+                }
                 Err(error) => error,
             };
             if !crate::client::already_exists(&error) {
@@ -222,7 +227,12 @@ impl RunVolumes<'_> {
             if found.labels().get(BACKUP_UID) != Some(&access.uid) || is_over {
                 continue;
             }
-            if !self.outcomes.is_spoiled(&pod.uid) {
+            let asked = Asked {
+                is_complete: phase == "Completed",
+                is_spoiled: self.outcomes.is_spoiled(&pod.uid),
+                is_whole: self.outcomes.is_whole(&pod.uid),
+            };
+            if takes_over(pod.moment, asked) {
                 return Ok(name);
             }
             // So that the backup does not have it beside the next one.
@@ -233,7 +243,7 @@ impl RunVolumes<'_> {
             {
                 let error = chain(&error);
                 return Err(format!(
-                    "its PodVolumeBackup {name}, read while its pod was thawed, could not be canceled: {error}"
+                    "its PodVolumeBackup {name}, which is not of the moment of the pod's other data, could not be canceled: {error}"
                 ));
             }
         }

@@ -13,6 +13,8 @@ use crate::backup::related::key;
 /// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint has
 /// room for so many.
 const MOST: usize = 50_000;
+/// Most snapshots and pods that are noted for the next run, should this one end.
+const MOST_NOTED: usize = 10_000;
 /// Most characters of a reason.
 const REASON: usize = 300;
 
@@ -53,6 +55,18 @@ pub struct CompletedSnapshot {
     pub size: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_at: Option<String>,
+}
+
+/// A snapshot that was cut while pods were frozen for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct StillCut {
+    /// UID of the claim.
+    pub claim: String,
+    pub name: String,
+    pub uid: String,
+    /// The deletion policy of its content, before the backup has kept it.
+    pub policy: String,
 }
 
 /// One claim.
@@ -98,6 +112,13 @@ pub struct VolumeOutcomes {
     /// runs have of them may be of more than one moment.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub spoiled: BTreeSet<String>,
+    /// By claim: snapshots of blocks of which all data was taken while their pods were frozen. The
+    /// claim may not be stored yet.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cuts: BTreeMap<String, StillCut>,
+    /// UIDs of pods of such blocks whose files were read.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub whole: BTreeSet<String>,
 }
 
 /// What became of the data of a backup's volumes, over all of its runs.
@@ -124,6 +145,38 @@ impl Outcomes {
 
     pub fn is_spoiled(&self, pod_uid: &str) -> bool {
         self.0.lock().spoiled.contains(pod_uid)
+    }
+
+    /// Notes that all data of a block was taken while its pods were frozen, for a run that continues.
+    /// What finds no room is taken anew by that run, which tells of it.
+    pub fn note_whole<'p>(&self, cuts: Vec<(String, StillCut)>, pods: impl Iterator<Item = &'p str>) {
+        let VolumeOutcomes { claims, cuts: noted, whole, .. } = &mut *self.0.lock();
+        if noted.len() + cuts.len() > MOST_NOTED {
+            // Those of claims that are settled are probably stored by now.
+            noted.retain(|claim, _| !claims.contains_key(claim));
+        }
+        if noted.len() + cuts.len() <= MOST_NOTED {
+            noted.extend(cuts);
+        }
+        for pod in pods.take(MOST_NOTED.saturating_sub(whole.len())) {
+            whole.insert(pod.to_owned());
+        }
+    }
+
+    /// The snapshot of a claim that was cut while pods were frozen for it.
+    pub fn noted_cut(&self, claim: &str) -> Option<StillCut> {
+        self.0.lock().cuts.get(claim).cloned()
+    }
+
+    /// The noted snapshots of chosen claims: namespace, slash, name.
+    pub fn noted_snapshots(&self, is_chosen: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let VolumeOutcomes { cuts, .. } = &*self.0.lock();
+        let chosen = cuts.iter().filter(|(claim, _)| is_chosen(claim));
+        chosen.filter_map(|(claim, cut)| Some(key(Some(claim.split_once('/')?.0), &cut.name))).collect()
+    }
+
+    pub fn is_whole(&self, pod_uid: &str) -> bool {
+        self.0.lock().whole.contains(pod_uid)
     }
 
     /// Whether there may be PodVolumeBackups, or should be.
@@ -232,9 +285,11 @@ impl Outcomes {
         lacking
     }
 
-    /// Forgets what is not stored.
+    /// Forgets what is not stored, and what was noted of claims that are.
     pub fn retain(&self, is_stored: impl Fn(&str) -> bool) {
-        self.0.lock().claims.retain(|claim, _| is_stored(claim));
+        let VolumeOutcomes { claims, cuts, .. } = &mut *self.0.lock();
+        claims.retain(|claim, _| is_stored(claim));
+        cuts.retain(|claim, _| !is_stored(claim));
     }
 
     /// A copy for a checkpoint.
@@ -548,6 +603,10 @@ mod tests {
     fn what_is_known_is_the_same_after_a_checkpoint() {
         let outcomes = Outcomes::default();
         outcomes.spoil("pod-uid");
+        let cut = |claim: &str| {
+            (format!("ns/{claim}"), StillCut { name: format!("velero-{claim}"), ..StillCut::default() })
+        };
+        outcomes.note_whole(vec![cut("a"), cut("c")], std::iter::once("whole-uid"));
         outcomes.set("ns/a", outcome("pv-a", VolumeDataResult::Snapshot(taken())));
         outcomes.set("ns/b", outcome("pv-b", VolumeDataResult::Files));
         let text = serde_json::to_string(&outcomes.all()).unwrap();
@@ -557,5 +616,22 @@ mod tests {
         again.retain(|claim| claim == "ns/a");
         assert_eq!(again.objects(), BTreeSet::from(["ns/velero-a-1".to_owned(), "snapcontent-1".to_owned()]));
         assert!(again.has_snapshot("ns/a") && !again.has_snapshot("ns/b"));
+        assert!(again.is_whole("whole-uid") && !again.is_whole("pod-uid"));
+        assert_eq!(again.noted_snapshots(|_| true), BTreeSet::from(["ns/velero-c".to_owned()]));
+    }
+
+    #[test]
+    fn as_many_snapshots_are_noted_as_there_is_room_for_and_those_of_settled_claims_go_first() {
+        let outcomes = Outcomes::default();
+        let cuts = |from: usize, count: usize| -> Vec<_> {
+            (from..from + count).map(|i| (format!("ns/{i}"), StillCut::default())).collect()
+        };
+        outcomes.note_whole(cuts(0, MOST_NOTED), std::iter::empty());
+        outcomes.note_whole(cuts(MOST_NOTED, 1), std::iter::empty());
+        assert_eq!(outcomes.all().cuts.len(), MOST_NOTED);
+        outcomes.set("ns/0", outcome("pv", VolumeDataResult::Snapshot(taken())));
+        outcomes.note_whole(cuts(MOST_NOTED, 1), std::iter::empty());
+        let noted = outcomes.all().cuts;
+        assert!(noted.len() == MOST_NOTED && !noted.contains_key("ns/0"), "{}", noted.len());
     }
 }

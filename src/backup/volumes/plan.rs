@@ -8,8 +8,8 @@ use berth_core::selection::ResourceType;
 use berth_core::violation::tellable;
 use berth_core::volume::class::{SnapshotClass, choose};
 use berth_core::volume::{
-    ClaimDecision, FileBackupObstacle, OfPod, PodVolumeState, VolumeClaim, is_asked_for, names, of_claim,
-    of_pod,
+    ClaimDecision, FileBackupObstacle, Moment, OfPod, PodVolumeState, VolumeClaim, is_asked_for, names,
+    of_claim, of_pod,
 };
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -69,6 +69,7 @@ impl RunVolumes<'_> {
             name: found.name.clone(),
             uid: pod.uid,
             node: pod.node,
+            moment: Moment::default(),
             volumes: taken,
         }))
     }

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::files::FilePod;
-use super::{Job, PlannedClaim, RunVolumes, VolumeWork};
+use super::{Job, Jobs, PlannedClaim, RunVolumes, VolumeWork};
 use crate::backup::archive::Batch;
 
 /// Volumes that are noted; the others are counted only.
@@ -80,13 +80,14 @@ impl RunVolumes<'_> {
     /// In the place of [`RunVolumes::run`]: notes what is asked for, and takes nothing. Never ends.
     pub async fn rehearse(
         &self,
-        mut jobs: mpsc::Receiver<Job>,
+        mut jobs: Jobs,
         batches: mpsc::Sender<Batch>,
         noted: &Mutex<RehearsedVolumes>,
     ) {
-        while let Some(Job { work, _under_way }) = jobs.recv().await {
+        // What would be taken of frozen pods is noted with their blocks.
+        while let Some(Job { work, _under_way }) = jobs.later.recv().await {
             match work {
-                VolumeWork::Claim(planned) | VolumeWork::Settle(planned, _) => {
+                VolumeWork::Claim(planned) => {
                     // A closed channel means that the rehearsal ends early.
                     let _ = batches.send(planned.rehearsed(noted)).await;
                 }

@@ -53,9 +53,11 @@ pub struct Ask {
 /// A snapshot that is cut.
 #[derive(Debug)]
 pub struct Cut {
-    name: String,
-    uid: String,
+    pub(super) name: String,
+    pub(super) uid: String,
     content: String,
+    /// What its content said before it was kept.
+    pub(super) policy: String,
     begun: Instant,
     until: Instant,
 }
@@ -96,11 +98,12 @@ impl RunVolumes<'_> {
             return Err(NoSnapshot { why: late("cut", Duration::ZERO, None), attempted: false });
         }
         if self.upload_of(ask).is_some() {
-            return Ok(Cut { name: String::new(), uid: String::new(), content: String::new(), begun, until });
+            let [name, uid, content, policy] = [const { String::new() }; 4];
+            return Ok(Cut { name, uid, content, policy, begun, until });
         }
         let shown = self.shown(access).await;
-        let made = self.make(access, ask).await;
-        let snapshot = made.map_err(|why| NoSnapshot { why, attempted: true })?;
+        let made = self.adopt_or_make(access, ask).await;
+        let (snapshot, noted) = made.map_err(|why| NoSnapshot { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
         let key = (ask.namespace.clone(), name.clone());
         let (mut was_seen, mut fault) = (false, None);
@@ -115,13 +118,16 @@ impl RunVolumes<'_> {
                 if let Some(new) = new {
                     fault = Some(new.clone());
                 }
-                let handle = of.and_then(|content| content.handle.as_ref());
-                handle.and(content).map(|content| Ok(content.clone()))
+                let (of, content) = of.zip(content)?;
+                of.handle.as_ref().map(|_| Ok((content.clone(), of.deletion_policy.clone())))
             }
         });
         let cut_until = until.min(begun + longest.min(access.limits.snapshot));
         let why = match timeout_at(cut_until, found).await {
-            Ok(Ok(content)) => return Ok(Cut { name, uid, content, begun, until }),
+            Ok(Ok((content, policy))) => {
+                let policy = noted.map_or(policy, |noted| noted.policy);
+                return Ok(Cut { name, uid, content, policy, begun, until });
+            }
             Ok(Err(why)) => why,
             Err(_) => late("cut", cut_until - begun, fault.as_deref()),
         };
@@ -130,7 +136,7 @@ impl RunVolumes<'_> {
     }
 
     /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.
-    async fn make(&self, access: &VolumeAccess, ask: &Ask) -> Result<VolumeSnapshot, String> {
+    pub(super) async fn make(&self, access: &VolumeAccess, ask: &Ask) -> Result<VolumeSnapshot, String> {
         let name = snapshot_name(&ask.name, &ask.uid, &access.run);
         let spec = VolumeSnapshotSpec {
             volume_snapshot_class_name: Some(ask.class.clone()),
@@ -152,9 +158,11 @@ impl RunVolumes<'_> {
         }
         let found = insist(|| async { api.get(&name).await.into() }).await;
         let found = found.map_err(|error| format!("its VolumeSnapshot cannot be read: {}", chain(&error)))?;
-        let is_ours = found.labels().get(BACKUP_UID) == Some(&access.uid)
-            && found.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name);
-        if is_ours { Ok(found) } else { Err(format!("VolumeSnapshot {name} exists and is not berth's")) }
+        if is_of(&found, access, ask) {
+            Ok(found)
+        } else {
+            Err(format!("VolumeSnapshot {name} exists and is not berth's"))
+        }
     }
 
     /// Waits until the snapshot is ready, and gives it to the backup. If that fails nothing of it
@@ -227,7 +235,7 @@ impl RunVolumes<'_> {
         insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
         let mut annotated = json!({"metadata": {}});
         let seen = json!({
-            "spec": {"deletionPolicy": content.deletion_policy, "driver": content.driver},
+            "spec": {"deletionPolicy": cut.policy, "driver": content.driver},
             "status": {
                 "snapshotHandle": content.handle, "restoreSize": content.size,
                 "volumeGroupSnapshotHandle": content.group_handle,
@@ -263,6 +271,12 @@ fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
         "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout; less while hooks keep its pod frozen, or when all the backup's time for volumes is over: --fs-backup-timeout){}",
         fault.unwrap_or_default()
     )
+}
+
+/// Whether a run of this backup has made the snapshot, of this claim.
+pub(super) fn is_of(snapshot: &VolumeSnapshot, access: &VolumeAccess, ask: &Ask) -> bool {
+    snapshot.labels().get(BACKUP_UID) == Some(&access.uid)
+        && snapshot.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name)
 }
 
 /// Whether an archive may name this snapshot.

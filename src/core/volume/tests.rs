@@ -180,3 +180,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn files_of_an_earlier_run_are_taken_over_where_they_are_of_the_moment_of_the_rest() {
+    for (moment, is_complete, is_spoiled, is_whole, expected) in [
+        (Moment::Any, true, false, false, true),
+        (Moment::Any, false, false, false, true),
+        (Moment::Any, true, true, false, false),
+        // Other volumes of its block are read anew.
+        (Moment::Still, true, false, false, false),
+        (Moment::Still, true, false, true, true),
+        (Moment::Still, true, true, true, true),
+        // This very run may have asked for it, and the answer was lost.
+        (Moment::Still, false, false, false, true),
+        (Moment::Still, false, true, false, false),
+        (Moment::Past, true, false, false, true),
+        (Moment::Past, true, true, true, true),
+        (Moment::Past, false, true, true, false),
+    ] {
+        let asked = Asked { is_complete, is_spoiled, is_whole };
+        assert_eq!(takes_over(moment, asked), expected, "{moment:?} {asked:?}");
+    }
+}

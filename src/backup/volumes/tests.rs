@@ -1,0 +1,254 @@
+//! What is taken while pods are frozen, and what a run takes over of an earlier one.
+
+use std::time::Duration;
+
+use berth_test_scripted::{Scripted, get, list, post, watch};
+use bytes::Bytes;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::outcomes::{StillCut, VolumeOutcomes};
+use super::snapshots::snapshot_name;
+use super::*;
+use crate::backup::list::Lister;
+
+const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";
+const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+const IN_APP: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots";
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn access(api: &Scripted) -> VolumeAccess {
+    let requests = Arc::new(Semaphore::new(4));
+    VolumeAccess {
+        client: api.client("velero"),
+        watches: api.client("velero"),
+        lister: Lister::new(api.client("velero"), 500, Duration::ZERO, requests),
+        namespace: "velero".to_owned(),
+        backup: "nightly".to_owned(),
+        uid: "b".to_owned(),
+        annotations: BTreeMap::new(),
+        location: "default".to_owned(),
+        run: "this".to_owned(),
+        serves_snapshots: true,
+        limits: WaitLimits::new(Instant::now(), (Some(PATIENCE), None), PATIENCE).0,
+        parallel_files: None,
+    }
+}
+
+fn ask(name: &str) -> Ask {
+    Ask {
+        claim: format!("app/{name}"),
+        namespace: "app".to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        class: "class".to_owned(),
+        ..Ask::default()
+    }
+}
+
+fn planned(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
+    let item = ArchiveItem {
+        namespace: Some("app".to_owned()),
+        name: name.to_owned(),
+        json: Bytes::from_static(b"{}"),
+        lacks_type: false,
+    };
+    let under_way = volumes.under_way.token();
+    PlannedClaim { kind: Arc::new(claims()), page: PageId::default(), item, ask: ask(name), under_way }
+}
+
+fn snapshot(name: &str, claim: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {
+            "name": name, "namespace": "app", "uid": format!("uid-{name}"),
+            "labels": {"velero.io/backup-uid": "b"},
+        },
+        "spec": {"source": {"persistentVolumeClaimName": claim}},
+        "status": {"boundVolumeSnapshotContentName": format!("content-{name}"), "readyToUse": false},
+    })
+}
+
+/// The content of a snapshot, which is cut or is not.
+fn content(name: &str, is_cut: bool, policy: &str) -> Value {
+    let handle = if is_cut { json!("handle") } else { Value::Null };
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": format!("content-{name}"), "uid": format!("uid-content-{name}")},
+        "spec": {
+            "deletionPolicy": policy, "driver": "d", "source": {},
+            "volumeSnapshotRef": {"namespace": "app", "name": name, "uid": format!("uid-{name}")},
+        },
+        "status": {"snapshotHandle": handle, "readyToUse": false},
+    })
+}
+
+/// An API server that has these snapshots, and nothing happens to them.
+fn serve(snapshots: &[Value], contents: &[Value]) -> Scripted {
+    let api = Scripted::new();
+    api.always(get(SNAPSHOTS).answers(list("7", snapshots))).always(watch(SNAPSHOTS).never_answers());
+    api.always(get(CONTENTS).answers(list("7", contents))).always(watch(CONTENTS).never_answers());
+    api
+}
+
+fn made(claim: &str) -> String {
+    snapshot_name(claim, &format!("uid-{claim}"), "this")
+}
+
+fn of<'a>(
+    log: &'a BackupLog,
+    outcomes: &'a Outcomes,
+    access: Option<VolumeAccess>,
+) -> (RunVolumes<'a>, Jobs) {
+    RunVolumes::new(VolumeOptions::default(), Vec::new(), (String::new(), true), log, outcomes, access)
+}
+
+/// Their node-agents take hours, and the frozen pods would wait with them.
+#[tokio::test(start_paused = true)]
+async fn frozen_pods_do_not_wait_for_files_of_other_pods() {
+    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+    let (volumes, mut jobs) = of(&log, &outcomes, None);
+    for _ in 0..JOBS {
+        let pod = FilePod {
+            namespace: "app".to_owned(),
+            name: "db".to_owned(),
+            uid: "u".to_owned(),
+            node: "n".to_owned(),
+            moment: berth_core::volume::Moment::Any,
+            volumes: Vec::new(),
+        };
+        volumes.take_later(pod).await.unwrap();
+    }
+    let admitted = volumes.admit(vec![planned(&volumes, "a")]).await;
+    let taken = tokio::time::timeout(PATIENCE, volumes.take_frozen(admitted, Vec::new())).await;
+    assert!(taken.is_ok() && jobs.settled.try_recv().is_ok());
+}
+
+/// Those of other blocks are not ready.
+#[tokio::test(start_paused = true)]
+async fn a_block_waits_for_room_before_its_pods_are_frozen() {
+    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+    let (volumes, mut jobs) = of(&log, &outcomes, None);
+    let many = (0..=UNDER_WAY).map(|_| planned(&volumes, "a")).collect();
+    let first = volumes.admit(many).await;
+    volumes.take_frozen(first, Vec::new()).await;
+    let second = async { tokio::time::timeout(PATIENCE, volumes.admit(vec![planned(&volumes, "b")])).await };
+    assert!(second.await.is_err(), "the first ones wait to be stored");
+    while jobs.settled.try_recv().is_ok() {}
+    let second = async { tokio::time::timeout(PATIENCE, volumes.admit(vec![planned(&volumes, "b")])).await };
+    assert!(second.await.is_ok());
+}
+
+/// Else a run that ends meanwhile has stored the one, and the next run cuts the other one later.
+#[tokio::test(start_paused = true)]
+async fn no_claim_of_a_block_is_stored_before_all_of_them_are_cut_and_noted() {
+    let (a, b) = (made("a"), made("b"));
+    for is_cut in [true, false] {
+        let api = serve(
+            &[snapshot(&a, "a"), snapshot(&b, "b")],
+            &[content(&a, true, "Delete"), content(&b, is_cut, "Delete")],
+        );
+        api.always(post(IN_APP).answers_with(|sent| {
+            let claim = sent["spec"]["source"]["persistentVolumeClaimName"].as_str().unwrap_or_default();
+            snapshot(&made(claim), claim)
+        }));
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, mut jobs) = of(&log, &outcomes, Some(access(&api)));
+        let admitted = volumes.admit(vec![planned(&volumes, "a"), planned(&volumes, "b")]).await;
+        let taken = volumes.take_frozen(admitted, Vec::new());
+        let in_time = tokio::time::timeout(PATIENCE / 2, taken).await.is_ok();
+        assert_eq!(in_time, is_cut);
+        assert_eq!(jobs.settled.try_recv().is_ok(), is_cut, "one is cut in any case");
+        let expected: Vec<(String, StillCut)> = ["a", "b"]
+            .map(|claim| {
+                let cut = StillCut {
+                    claim: format!("uid-{claim}"),
+                    name: made(claim),
+                    uid: format!("uid-{}", made(claim)),
+                    policy: "Delete".to_owned(),
+                };
+                (format!("app/{claim}"), cut)
+            })
+            .into_iter()
+            .filter(|_| is_cut)
+            .collect();
+        assert_eq!(outcomes.all().cuts.into_iter().collect::<Vec<_>>(), expected);
+    }
+}
+
+/// What an earlier run has noted of claim `b`.
+fn noted(uid: &str) -> Outcomes {
+    let cut = StillCut {
+        claim: "uid-b".to_owned(),
+        name: "velero-b-old".to_owned(),
+        uid: uid.to_owned(),
+        policy: "Delete".to_owned(),
+    };
+    Outcomes::of(VolumeOutcomes { cuts: [("app/b".to_owned(), cut)].into(), ..VolumeOutcomes::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_goes_on_takes_over_what_was_cut_while_pods_were_frozen() {
+    let old = || snapshot("velero-b-old", "b");
+    // The earlier run may have kept it.
+    let api = serve(&[old()], &[content("velero-b-old", true, "Retain")]);
+    api.next(get(&format!("{IN_APP}/velero-b-old")).answers(old()));
+    let (log, outcomes) = (BackupLog::new(String::new()), noted("uid-velero-b-old"));
+    assert_eq!(outcomes.noted_snapshots(|_| true), BTreeSet::from(["app/velero-b-old".to_owned()]));
+    let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+    assert_eq!(volumes.unmet(), BTreeSet::from(["app/velero-b-old".to_owned()]), "nobody has asked for it");
+    volumes.seen.lock().cut.insert("app/b".to_owned());
+    assert!(volumes.unmet().is_empty());
+    volumes.note_past(Some("app"), "db", &["a".to_owned(), "b".to_owned()]);
+    let cut = volumes.cut(&ask("b"), PATIENCE).await.unwrap();
+    assert_eq!((cut.name.as_str(), cut.policy.as_str()), ("velero-b-old", "Delete"));
+    assert_eq!(log.counts().errors, 0);
+    // What is stored needs nothing more.
+    outcomes.retain(|claim| claim == "app/b");
+    assert!(outcomes.all().cuts.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_anew_though_pods_were_frozen_for_it_is_told() {
+    let path = format!("{IN_APP}/velero-b-old");
+    let of_another_claim = snapshot("velero-b-old", "a");
+    let mut strange = snapshot("velero-b-old", "b");
+    strange["metadata"]["labels"] = json!({});
+    let gone = "the snapshot of claim b that was cut while its pods were frozen is gone";
+    for (outcomes, found, is_past, told) in [
+        (noted("uid-velero-b-old"), Some(get(&path).refuses(404)), false, gone),
+        (noted("another"), Some(get(&path).answers(snapshot("velero-b-old", "b"))), false, gone),
+        (noted("uid-velero-b-old"), Some(get(&path).answers(of_another_claim)), false, gone),
+        (noted("uid-velero-b-old"), Some(get(&path).answers(strange)), false, gone),
+        (
+            noted("uid-velero-b-old"),
+            Some(get(&path).refuses(404)),
+            true,
+            "cut while pod db was frozen is gone",
+        ),
+        // A checkpoint of an earlier version notes nothing.
+        (Outcomes::default(), None, true, "claim b is taken while pod db is not frozen"),
+        (Outcomes::default(), None, false, ""),
+    ] {
+        let new = made("b");
+        let api = serve(&[snapshot(&new, "b")], &[content(&new, true, "Delete")]);
+        if let Some(found) = found {
+            api.next(found);
+        }
+        api.next(post(IN_APP).answers(snapshot(&new, "b")));
+        let log = BackupLog::new(String::new());
+        let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+        if is_past {
+            volumes.note_past(Some("app"), "db", &["b".to_owned()]);
+        }
+        let cut = volumes.cut(&ask("b"), PATIENCE).await.unwrap();
+        assert_eq!(cut.name, new);
+        let errors: Vec<String> = log.told().into_iter().map(|told| format!("{told:?}")).collect();
+        assert_eq!(errors.len(), usize::from(!told.is_empty()), "{errors:?}");
+        assert!(
+            errors.iter().all(|error| error.contains(told) && error.contains("lasts: true")),
+            "{errors:?}"
+        );
+        api.finish();
+    }
+}
