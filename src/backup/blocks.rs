@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use berth_core::hook::{Hook, HookPhase, Hooks, OnError, PodId};
 use berth_core::limits;
-use futures::StreamExt;
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt as _, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -123,100 +123,108 @@ impl Blocks<'_> {
         blocks.for_each_concurrent(ON_RECORD as usize, |block| all.block(block, queues, spent)).await;
     }
 
-    async fn block(&self, mut block: Vec<HeldPod>, queues: &Queues, spent: &Spent) {
-        // In the order in which they came, because semaphores are fair. None is ever closed.
-        let Ok(place) = queues.places.acquire().await else { return };
-        if self.is_ending() {
-            return;
-        }
-        let cuts: Vec<PlannedClaim> =
-            block.iter_mut().flat_map(|held| std::mem::take(&mut held.used.cuts)).collect();
-        // Here, because nobody may wait for it while pods are frozen.
-        let cuts = tokio::select! {
-            cuts = self.volumes.admit(cuts) => cuts,
-            () = self.ended(Duration::ZERO) => return,
-        };
-        let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
-        let Ok(_records) = queues.records.acquire_many(count).await else { return };
-        let on_record = join_all(block.iter().map(|held| self.record(held)));
-        let (on_record, slot) = tokio::join!(on_record, queues.slots.acquire());
-        let Ok(slot) = slot else { return };
-        if self.is_ending() {
-            return;
-        }
-        let checked = self.check_pods(&block, on_record, spent).await;
-        let mut begun = Vec::new();
-        // Since when a pod of the block is frozen.
-        let mut still = None;
-        for (held, checked) in block.iter().zip(checked) {
-            let before = self.begin(held, checked, still, spent).await;
-            let is_still = before.has_begun && !(held.hooks.pre.is_empty() || held.hooks.post.is_empty());
-            if is_still {
-                still.get_or_insert_with(Instant::now);
+    fn block<'s>(
+        &'s self,
+        mut block: Vec<HeldPod>,
+        queues: &'s Queues,
+        spent: &'s Spent,
+    ) -> BoxFuture<'s, ()> {
+        async move {
+            // In the order in which they came, because semaphores are fair. None is ever closed.
+            let Ok(place) = queues.places.acquire().await else { return };
+            if self.is_ending() {
+                return;
             }
-            begun.push(before);
-        }
-        // All objects were read before, so no pod stays frozen while the API server is away.
-        let (mut batches, mut pods) = (Vec::new(), Vec::new());
-        let mut files = Vec::new();
-        let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
-        for (held, before) in block.into_iter().zip(begun) {
-            let HeldPod { kind, page, item, id, hooks, container, used, room, over } = held;
-            let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
-            // Even if the pod itself is left out.
-            batches.extend(used.with);
-            if before.is_stored {
-                files.extend(used.files);
-                pods.push(Batch { kind, page, items: vec![item], packed });
-            } else if !self.is_ending() {
-                self.runner.tally.leave_out(&id);
-                self.counters.total.fetch_sub(1, Ordering::Relaxed);
+            let cuts: Vec<PlannedClaim> =
+                block.iter_mut().flat_map(|held| std::mem::take(&mut held.used.cuts)).collect();
+            // Here, because nobody may wait for it while pods are frozen.
+            let cuts = tokio::select! {
+                cuts = self.volumes.admit(cuts) => cuts,
+                () = self.ended(Duration::ZERO) => return,
+            };
+            let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
+            let Ok(_records) = queues.records.acquire_many(count).await else { return };
+            let on_record = join_all(block.iter().map(|held| self.record(held)));
+            let (on_record, slot) = tokio::join!(on_record, queues.slots.acquire());
+            let Ok(slot) = slot else { return };
+            if self.is_ending() {
+                return;
             }
-            rooms.push(room);
-            overs.push((over, is_packed));
-            undone.push(BlockPod { id, hooks, container, before });
-        }
-        batches.append(&mut pods);
-        let read: Vec<String> = files.iter().map(|pod| pod.uid.clone()).collect();
-        // Here the pods are frozen.
-        let is_taken = tokio::select! {
-            () = Box::pin(self.volumes.take_frozen(cuts, files)) => true,
-            () = self.ending.cancelled() => false,
-            () = self.batches.closed() => false,
-        };
-        if !is_taken {
-            // Another run would take these files for those of frozen pods, and the data of pods that
-            // are stored for whole.
-            self.volumes.give_up_files(&read).await;
-            batches.clear();
-        }
-        let store = async {
-            for batch in batches {
-                tokio::select! {
-                    // A closed channel means that the backup ends early.
-                    _ = self.batches.send(batch) => {}
-                    () = self.ending.cancelled() => {}
+            let checked = self.check_pods(&block, on_record, spent).await;
+            let mut begun = Vec::new();
+            // Since when a pod of the block is frozen.
+            let mut still = None;
+            for (held, checked) in block.iter().zip(checked) {
+                let before = self.begin(held, checked, still, spent).await;
+                let is_still = before.has_begun && !(held.hooks.pre.is_empty() || held.hooks.post.is_empty());
+                if is_still {
+                    still.get_or_insert_with(Instant::now);
                 }
+                begun.push(before);
             }
-            drop(rooms);
-        };
-        let (undoing, is_undone) = oneshot::channel();
-        let release = async {
-            // Nothing is sent; the sender is dropped.
-            let _: Result<Infallible, _> = is_undone.await;
-            for (over, is_packed) in overs {
-                if let Some(is_packed) = is_packed {
+            // All objects were read before, so no pod stays frozen while the API server is away.
+            let (mut batches, mut pods) = (Vec::new(), Vec::new());
+            let mut files = Vec::new();
+            let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
+            for (held, before) in block.into_iter().zip(begun) {
+                let HeldPod { kind, page, item, id, hooks, container, used, room, over } = held;
+                let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
+                // Even if the pod itself is left out.
+                batches.extend(used.with);
+                if before.is_stored {
+                    files.extend(used.files);
+                    pods.push(Batch { kind, page, items: vec![item], packed });
+                } else if !self.is_ending() {
+                    self.runner.tally.leave_out(&id);
+                    self.counters.total.fetch_sub(1, Ordering::Relaxed);
+                }
+                rooms.push(room);
+                overs.push((over, is_packed));
+                undone.push(BlockPod { id, hooks, container, before });
+            }
+            batches.append(&mut pods);
+            let read: Vec<String> = files.iter().map(|pod| pod.uid.clone()).collect();
+            // Here the pods are frozen.
+            let is_taken = tokio::select! {
+                () = Box::pin(self.volumes.take_frozen(cuts, files)) => true,
+                () = self.ending.cancelled() => false,
+                () = self.batches.closed() => false,
+            };
+            if !is_taken {
+                // Another run would take these files for those of frozen pods, and the data of pods that
+                // are stored for whole.
+                self.volumes.give_up_files(&read).await;
+                batches.clear();
+            }
+            let store = async {
+                for batch in batches {
                     tokio::select! {
-                        // The sender is dropped without a message if the pod is left out.
-                        _ = is_packed => {}
+                        // A closed channel means that the backup ends early.
+                        _ = self.batches.send(batch) => {}
                         () = self.ending.cancelled() => {}
                     }
                 }
-                drop(over);
-            }
-        };
-        let busy = Busy { _place: place, _slot: slot };
-        let (_busy, (), ()) = tokio::join!(self.undo(&undone, spent, busy, undoing), store, release);
+                drop(rooms);
+            };
+            let (undoing, is_undone) = oneshot::channel();
+            let release = async {
+                // Nothing is sent; the sender is dropped.
+                let _: Result<Infallible, _> = is_undone.await;
+                for (over, is_packed) in overs {
+                    if let Some(is_packed) = is_packed {
+                        tokio::select! {
+                            // The sender is dropped without a message if the pod is left out.
+                            _ = is_packed => {}
+                            () = self.ending.cancelled() => {}
+                        }
+                    }
+                    drop(over);
+                }
+            };
+            let busy = Busy { _place: place, _slot: slot };
+            let (_busy, (), ()) = tokio::join!(self.undo(&undone, spent, busy, undoing), store, release);
+        }
+        .boxed()
     }
 
     /// Runs the hooks before one pod if they may begin. `still`: since when another pod of its

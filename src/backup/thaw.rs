@@ -11,7 +11,8 @@ use berth_api::velero::BackupPhase;
 use berth_core::hook::{HookRule, PodId, read_frozen, write_frozen};
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -46,66 +47,69 @@ impl Engine {
     /// # Errors
     /// When the Backup is not ours any more, or `stop` came first: then pods stay recorded for the
     /// next leader.
-    pub(super) async fn thaw(
-        &self,
-        record: &mut BackupWriter,
-        log: &BackupLog,
-        tally: &Tally,
-        stop: &CancellationToken,
-    ) -> Result<BTreeSet<String>, WriteError> {
-        let Some(frozen) = record.frozen() else { return Ok(BTreeSet::new()) };
-        let pods = read_frozen(frozen);
-        let mut spoiled: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
-        if cancel_files_of(&self.client, &self.namespace, record.uid(), &spoiled).await {
-            spoiled.clear();
-        }
-        let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
-        // The hooks were validated when the backup began.
-        let at = Field::root("spec").child("hooks");
-        let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
-        let (lister, left) = (self.pod_lister(), Mutex::new(pods.clone()));
-        let runner = HookRunner { exec: self.exec.as_ref(), log, tally };
-        let (still, lister, runner, entries) = (&left, &lister, &runner, entries.as_slice());
-        // It is lost by the first write that is refused.
-        let lost = &CancellationToken::new();
-        let (until, slots) = (Instant::now() + THAWING, &Semaphore::new(limits::THAWED_AT_ONCE));
-        let thaw = |pod: PodId| async move {
-            // The semaphore is never closed.
-            let slot = slots.acquire().await;
-            let is_long = Notify::new();
-            let insistence = Insistence { until, is_long: &is_long, lost };
-            let mut work = pin!(thaw_pod(runner, lister, &pod, entries, &insistence));
-            let is_tried = tokio::select! {
-                is_tried = &mut work => is_tried,
-                () = is_long.notified() => {
-                    // Pods that can be reached do not wait for those that cannot.
-                    drop(slot);
-                    work.await
+    pub(super) fn thaw<'a>(
+        &'a self,
+        record: &'a mut BackupWriter,
+        log: &'a BackupLog,
+        tally: &'a Tally,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<BTreeSet<String>, WriteError>> {
+        async move {
+            let Some(frozen) = record.frozen() else { return Ok(BTreeSet::new()) };
+            let pods = read_frozen(frozen);
+            let mut spoiled: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
+            if cancel_files_of(&self.client, &self.namespace, record.uid(), &spoiled).await {
+                spoiled.clear();
+            }
+            let hooks = record.backup().ok().and_then(|backup| backup.spec.hooks);
+            // The hooks were validated when the backup began.
+            let at = Field::root("spec").child("hooks");
+            let entries = berth_api::hook::entries(hooks.as_ref(), &at, &mut Violations::default());
+            let (lister, left) = (self.pod_lister(), Mutex::new(pods.clone()));
+            let runner = HookRunner { exec: self.exec.as_ref(), log, tally };
+            let (still, lister, runner, entries) = (&left, &lister, &runner, entries.as_slice());
+            // It is lost by the first write that is refused.
+            let lost = &CancellationToken::new();
+            let (until, slots) = (Instant::now() + THAWING, &Semaphore::new(limits::THAWED_AT_ONCE));
+            let thaw = |pod: PodId| async move {
+                // The semaphore is never closed.
+                let slot = slots.acquire().await;
+                let is_long = Notify::new();
+                let insistence = Insistence { until, is_long: &is_long, lost };
+                let mut work = pin!(thaw_pod(runner, lister, &pod, entries, &insistence));
+                let is_tried = tokio::select! {
+                    is_tried = &mut work => is_tried,
+                    () = is_long.notified() => {
+                        // Pods that can be reached do not wait for those that cannot.
+                        drop(slot);
+                        work.await
+                    }
+                };
+                if !is_tried {
+                    runner.tell_given_up(&pod);
                 }
+                still.lock().remove(&pod);
             };
-            if !is_tried {
-                runner.tell_given_up(&pod);
+            tokio::select! {
+                () = futures::stream::iter(pods).for_each_concurrent(limits::FROZEN, thaw) => {}
+                () = stop.cancelled() => {}
             }
-            still.lock().remove(&pod);
-        };
-        tokio::select! {
-            () = futures::stream::iter(pods).for_each_concurrent(limits::FROZEN, thaw) => {}
-            () = stop.cancelled() => {}
-        }
-        let left = left.into_inner();
-        if !spoiled.is_empty() {
-            return if left.is_empty() { Ok(spoiled) } else { Err(WriteError::Frozen(left.len())) };
-        }
-        let frozen = if left.is_empty() { Value::Null } else { write_frozen(&left).into() };
-        let patch = json!({"metadata": {"annotations": {keys::FROZEN: frozen}}});
-        match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
-            // The write that ends the backup removes them as well.
-            Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
-                warn!(error = chain(&error), "could not remove thawed pods from the record");
+            let left = left.into_inner();
+            if !spoiled.is_empty() {
+                return if left.is_empty() { Ok(spoiled) } else { Err(WriteError::Frozen(left.len())) };
             }
-            done => done?,
+            let frozen = if left.is_empty() { Value::Null } else { write_frozen(&left).into() };
+            let patch = json!({"metadata": {"annotations": {keys::FROZEN: frozen}}});
+            match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
+                // The write that ends the backup removes them as well.
+                Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
+                    warn!(error = chain(&error), "could not remove thawed pods from the record");
+                }
+                done => done?,
+            }
+            if left.is_empty() { Ok(spoiled) } else { Err(WriteError::Frozen(left.len())) }
         }
-        if left.is_empty() { Ok(spoiled) } else { Err(WriteError::Frozen(left.len())) }
+        .boxed()
     }
 }
 

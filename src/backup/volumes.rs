@@ -300,11 +300,15 @@ impl<'a> RunVolumes<'a> {
 
     /// Takes the data that is asked for, and stores the claims that wait for it. Never ends.
     pub async fn run(&self, jobs: Jobs, batches: mpsc::Sender<Batch>) {
-        let Jobs { mut later, mut settled } = jobs;
+        tokio::join!(self.do_jobs(jobs.later, &batches), self.store_settled(jobs.settled, &batches));
+        std::future::pending::<()>().await;
+    }
+
+    async fn do_jobs(&self, mut later: mpsc::Receiver<Job>, batches: &mpsc::Sender<Batch>) {
         let (cuts, pods) = (Semaphore::new(CUTS), Semaphore::new(PODS));
-        let (cuts, pods, batches) = (&cuts, &pods, &batches);
+        let (cuts, pods) = (&cuts, &pods);
         let later = futures::stream::poll_fn(|context| later.poll_recv(context));
-        let later = later.for_each_concurrent(UNDER_WAY, |job| async move {
+        let done = later.for_each_concurrent(UNDER_WAY, |job| async move {
             let Job { work, _under_way } = job;
             // The semaphores are never closed.
             match work {
@@ -320,14 +324,21 @@ impl<'a> RunVolumes<'a> {
                 }
             }
         });
+        done.await;
+    }
+
+    /// Each block has its room, however many claims it has.
+    async fn store_settled(
+        &self,
+        mut settled: mpsc::UnboundedReceiver<Settle>,
+        batches: &mpsc::Sender<Batch>,
+    ) {
         let settled = futures::stream::poll_fn(|context| settled.poll_recv(context));
-        // Each block has its room, however many claims it has.
-        let settled = settled.for_each_concurrent(None, |settle| async move {
+        let done = settled.for_each_concurrent(None, |settle| async move {
             let Settle { planned, cut, _room } = settle;
             self.store(planned, cut, batches).await;
         });
-        tokio::join!(later, settled);
-        std::future::pending::<()>().await;
+        done.await;
     }
 
     /// Stores a claim when its snapshot is ready, or without one.
