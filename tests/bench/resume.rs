@@ -42,7 +42,7 @@ pub fn measure(runtime: &Runtime, program: &Path, objects: usize, report: &mut R
     let read = runtime.block_on(stored(&site.client))?;
     let second = Controller::start(&site.berth, program, "next", &[])?;
     let done = runtime.block_on(await_end(&site.client, &site.s3, NAMESPACE, NAME, started));
-    let done = done.with_context(|| format!("see {}", second.0.log.display()))?;
+    let done = done.with_context(|| format!("see {}", second.0.log().display()))?;
     let kept = kept(&site.berth)?;
     report.add(&part, "until it was killed", killed, "s", Aim::None);
     report.add(&part, "wall, both runs", done.seconds, "s", Aim::None);
