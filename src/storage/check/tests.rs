@@ -41,7 +41,7 @@ async fn a_location_that_hangs_delays_no_other_for_longer_than_a_check_may_take(
     let file = "[default]\naws_access_key_id=id\naws_secret_access_key=s\n";
     let data = json!({"cloud": base64::engine::general_purpose::STANDARD.encode(file)});
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": data});
-    let told: Arc<Mutex<Vec<(&str, String, u64)>>> = Arc::default();
+    let told = Arc::new(Mutex::new(Vec::<(&str, String, u64)>::new()));
     let begun = Instant::now();
     let tells = |name: &'static str, location: &Value| {
         let (told, location) = (Arc::clone(&told), location.clone());
