@@ -64,7 +64,8 @@ pub enum Command {
     /// Create, list, change and delete BackupStorageLocations.
     #[command(aliases = ["backup-locations", "bsl"])]
     BackupLocation(location::LocationArgs),
-    /// Print a script that completes commands, flags and names. Example: source <(berth completion bash)
+    /// Print a script that completes commands, flags and names. Example: source <(berth completion
+    /// bash)
     Completion {
         #[arg(value_enum)]
         shell: Shell,
@@ -202,8 +203,9 @@ pub enum NodeAgentCommand {
     /// Show on which nodes the data movers of each StorageClass may run, and why. Example: berth
     /// node-agent check
     ///
-    /// Lists nodes and StorageClasses, which takes an admin's rights. Exit code 0: every class has a
-    /// node; 1: a class has none, or the configuration cannot be read; 2: the check itself failed.
+    /// Lists nodes and StorageClasses, which takes an admin's rights. Exit code 0: every class has
+    /// a node; 1: a class has none, or the configuration cannot be read; 2: the check itself
+    /// failed.
     Check {
         /// ConfigMap of the same namespace to check. Default: the one that the node-agents'
         /// DaemonSet names.

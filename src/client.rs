@@ -171,7 +171,8 @@ where
     list_as(client, namespace, Some).await
 }
 
-/// What is kept of every object of a namespace. The objects themselves are in memory a page at a time.
+/// What is kept of every object of a namespace. The objects themselves are in memory a page at a
+/// time.
 ///
 /// # Errors
 /// When the list fails.

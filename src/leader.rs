@@ -126,8 +126,8 @@ impl LeaseCandidate {
         self.write(self.record(Some(&lease))).await
     }
 
-    /// Runs [`LeaseCandidate::keep`] in a task of its own, so that the Lease is renewed, or given up in
-    /// time, even while the leader is busy. Dropping it ends the task.
+    /// Runs [`LeaseCandidate::keep`] in a task of its own, so that the Lease is renewed, or given
+    /// up in time, even while the leader is busy. Dropping it ends the task.
     pub fn keep_beside(self: &Arc<Self>) -> AbortOnDropHandle<()> {
         let candidate = Arc::clone(self);
         AbortOnDropHandle::new(tokio::spawn(async move { candidate.keep().await }))

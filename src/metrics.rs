@@ -14,8 +14,8 @@ use prometheus_client::registry::Registry;
 
 const EVENTS_DROPPED: &str = "Events dropped because too many waited to be sent";
 
-/// Gauges with the labels of a list that changes. A scrape never sees a part of them missing, because
-/// only labels that have left the list are removed.
+/// Gauges with the labels of a list that changes. A scrape never sees a part of them missing,
+/// because only labels that have left the list are removed.
 #[derive(Clone)]
 pub struct Followed<L> {
     pub family: Family<L, Gauge>,

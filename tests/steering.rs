@@ -274,7 +274,8 @@ fn a_schedule_piles_up_only_where_it_does_not_say_otherwise() {
     .unwrap();
 }
 
-/// Velero's own command copies label and annotation, so what somebody creates by it is a run of the Schedule.
+/// Velero's own command copies label and annotation, so what somebody creates by it is a run of the
+/// Schedule.
 #[test]
 fn what_is_created_from_a_schedule_by_hand_is_superseded_like_its_other_runs() {
     let mut berth = start("from-schedule", 1);

@@ -1,5 +1,5 @@
-//! Schedules at admission: every fault of the expression and of the template in one answer, before a
-//! night without a backup shows it. Who creates one is told its next few times, and which of them
+//! Schedules at admission: every fault of the expression and of the template in one answer, before
+//! a night without a backup shows it. Who creates one is told its next few times, and which of them
 //! meet what other Schedules take.
 
 use std::collections::BTreeMap;

@@ -71,12 +71,13 @@ keys! {
     /// the checkpoints of its run say it. It is written before the first checkpoint, because
     /// whoever can write to the store could otherwise choose what is read.
     pub const SCOPE: &str = "berth.dev/scope";
-    /// Annotation of a Backup: UID of the Schedule that made it. A Backup of another cluster, or one
-    /// that somebody else made, is not taken for the Schedule's own because of its name and label.
+    /// Annotation of a Backup: UID of the Schedule that made it. A Backup of another cluster, or
+    /// one that somebody else made, is not taken for the Schedule's own because of its name and
+    /// label.
     pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
-    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is to
-    /// the index of the archive, which says where in it which objects are.
+    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is
+    /// to the index of the archive, which says where in it which objects are.
     pub const DOWNLOAD: &str = "berth.dev/download";
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.
@@ -103,30 +104,30 @@ keys! {
 
     // How a Schedule is run.
 
-    /// Annotation of a Schedule: what becomes of a time at which earlier backups of the schedule have
-    /// not ended. `Allow`: its backup is created. `Forbid`: it has none. Absent: its backup is
+    /// Annotation of a Schedule: what becomes of a time at which earlier backups of the schedule
+    /// have not ended. `Allow`: its backup is created. `Forbid`: it has none. Absent: its backup is
     /// created once none of them is new or running, as in Velero.
     pub const CONCURRENCY_POLICY: &str = "berth.dev/concurrency-policy";
-    /// Annotation of a Schedule: a duration as in `1h`. A time that was missed by more than this has
-    /// no backup. Absent: of times that were missed the last one has a backup, however late.
+    /// Annotation of a Schedule: a duration as in `1h`. A time that was missed by more than this
+    /// has no backup. Absent: of times that were missed the last one has a backup, however late.
     pub const STARTING_DEADLINE: &str = "berth.dev/starting-deadline";
     /// Annotation of a Schedule: a duration as in `10m`. Its backups are created later than their
     /// times by up to this much, always by the same, so that many schedules of one time spread.
     pub const JITTER: &str = "berth.dev/jitter";
-    /// Annotation of a Schedule: a number of at least 1. Of its Completed backups in one location, only
-    /// so many stay, the newest ones; the others are deleted as if they had expired. Absent: all stay
-    /// until they expire.
+    /// Annotation of a Schedule: a number of at least 1. Of its Completed backups in one location,
+    /// only so many stay, the newest ones; the others are deleted as if they had expired. Absent:
+    /// all stay until they expire.
     pub const SUCCESSFUL_HISTORY_LIMIT: &str = "berth.dev/successful-history-limit";
-    /// Annotation of a Schedule: the same for its backups that failed, in whole or in part. It may be
-    /// 0.
+    /// Annotation of a Schedule: the same for its backups that failed, in whole or in part. It may
+    /// be 0.
     pub const FAILED_HISTORY_LIMIT: &str = "berth.dev/failed-history-limit";
     // Deletion and expiry.
 
     /// Annotation of a Backup: with any value but `false` neither its expiry nor a
     /// DeleteBackupRequest removes the backup. The value is the reason, in words.
     pub const KEEP: &str = "berth.dev/keep";
-    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good backups
-    /// stay however old they are. The largest number on a Backup of the Schedule counts.
+    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good
+    /// backups stay however old they are. The largest number on a Backup of the Schedule counts.
     pub const KEEP_LAST: &str = "berth.dev/keep-last";
     /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
     /// backup is deleted. The value is the reason, in words.
@@ -136,10 +137,11 @@ keys! {
     /// round failed, left a backup for later, or skipped one that could still come.
     pub const ALL_BROUGHT: &str = "berth.dev/all-brought";
     /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
-    /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
+    /// this location are this cluster's by now, so that this cluster may delete them. `*` means
+    /// all.
     pub const INHERITS: &str = "berth.dev/inherits";
-    /// Annotation of a Backup whose deletion removes its files from now on: an empty folder is what is
-    /// left of them.
+    /// Annotation of a Backup whose deletion removes its files from now on: an empty folder is what
+    /// is left of them.
     pub const FILES_GO: &str = "berth.dev/files-go";
     /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
     pub const DELETES_IN: &str = "berth.dev/deletes-in";
@@ -244,10 +246,10 @@ keys! {
     /// Annotation of a Pod: names of its volumes whose files are not backed up where those of all
     /// volumes are, comma separated.
     pub const EXCLUDE_VOLUMES: &str = "backup.velero.io/backup-volumes-excludes";
-    /// Label of a VolumeSnapshotClass: snapshots of its driver's volumes are taken by it. Annotation
-    /// of a PersistentVolumeClaim: the VolumeSnapshotClass by which its snapshots are taken. As the
-    /// first part of an annotation of a Backup, before an underscore and the name of a driver: the
-    /// same for all volumes of that driver.
+    /// Label of a VolumeSnapshotClass: snapshots of its driver's volumes are taken by it.
+    /// Annotation of a PersistentVolumeClaim: the VolumeSnapshotClass by which its snapshots are
+    /// taken. As the first part of an annotation of a Backup, before an underscore and the name of
+    /// a driver: the same for all volumes of that driver.
     pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
     /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
     pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
@@ -370,8 +372,8 @@ keys! {
     pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 }
 
-/// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
-/// them run together, which commands run in pods, which objects are read, which process runs a
+/// Annotations of a Backup that only berth writes, because they decide the order of Backups, which
+/// of them run together, which commands run in pods, which objects are read, which process runs a
 /// Backup and how often, which Schedule it counts for, and whether its files are being removed.
 pub const MARKS: [&str; 10] = [
     ENQUEUED_AT,
@@ -386,8 +388,8 @@ pub const MARKS: [&str; 10] = [
     FILES_GO,
 ];
 
-/// Those of [`MARKS`] that say something of a Backup also when it has ended: which pods may still be
-/// frozen, which Schedule it counts for, and that its files are being removed.
+/// Those of [`MARKS`] that say something of a Backup also when it has ended: which pods may still
+/// be frozen, which Schedule it counts for, and that its files are being removed.
 pub const LASTING_MARKS: [&str; 3] = [FROZEN, SCHEDULE_UID, FILES_GO];
 
 /// `spec.provider` of a BackupStorageLocation that is a folder.

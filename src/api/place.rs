@@ -21,8 +21,8 @@ pub struct QueueFields<'a> {
     pub spec: &'a BackupSpec,
 }
 
-/// The fields of a spec that [`QueueFields`] needs. Parsing the others may take long, and they do not
-/// change the place.
+/// The fields of a spec that [`QueueFields`] needs. Parsing the others may take long, and they do
+/// not change the place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlacedSpec {

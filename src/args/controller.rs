@@ -16,7 +16,8 @@ pub struct ControllerArgs {
     /// How long to keep Backups that set no ttl.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
-    /// Whether Backups that set no defaultVolumesToFsBackup back up the files of all volumes of pods.
+    /// Whether Backups that set no defaultVolumesToFsBackup back up the files of all volumes of
+    /// pods.
     #[arg(long)]
     pub default_volumes_to_fs_backup: bool,
     /// Whether Backups that set no snapshotMoveData move the data of snapshots into their storage
@@ -97,9 +98,9 @@ pub struct ControllerArgs {
     /// replica does. Default: not at all, so that DownloadRequests for such locations get no link.
     #[arg(long, requires = "download_url")]
     pub download_address: Option<SocketAddr>,
-    /// URL by which people reach --download-address, as in https://HOST:PORT. With https it is served
-    /// with the webhooks' certificate, in which its host is named then; with http in plain text, for
-    /// a proxy in front of it.
+    /// URL by which people reach --download-address, as in https://HOST:PORT. With https it is
+    /// served with the webhooks' certificate, in which its host is named then; with http in plain
+    /// text, for a proxy in front of it.
     #[arg(long, requires = "download_address", value_parser = base_url)]
     pub download_url: Option<String>,
     #[command(flatten)]

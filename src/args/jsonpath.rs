@@ -1,6 +1,6 @@
 //! kubectl's JSONPath templates, as far as people use them on lists: text, `{.field}`,
-//! `{['field']}`, indexes, slices, `[*]`, comparisons, `{range}` and quoted text. Everything else is
-//! refused when it is read.
+//! `{['field']}`, indexes, slices, `[*]`, comparisons, `{range}` and quoted text. Everything else
+//! is refused when it is read.
 
 use std::cmp::Ordering;
 

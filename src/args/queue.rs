@@ -14,8 +14,8 @@ pub struct QueueArgs {
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
-    /// List running and waiting Backups in order, with exact positions, and those whose data is still
-    /// moved. Example: berth queue list
+    /// List running and waiting Backups in order, with exact positions, and those whose data is
+    /// still moved. Example: berth queue list
     List {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
@@ -25,8 +25,8 @@ pub enum QueueCommand {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Show everything that blocks one Backup, and what must end first. Example: berth queue explain
-    /// nightly
+    /// Show everything that blocks one Backup, and what must end first. Example: berth queue
+    /// explain nightly
     Explain {
         name: String,
         #[arg(long, short, value_enum, default_value = "table")]

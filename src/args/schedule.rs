@@ -25,7 +25,8 @@ pub enum ScheduleCommand {
     Describe(DescribeScheduleArgs),
     /// List Schedules. Example: berth schedule get
     Get(GetArgs),
-    /// Pause Schedules: they create no Backup until they are unpaused. Example: berth schedule pause daily
+    /// Pause Schedules: they create no Backup until they are unpaused. Example: berth schedule
+    /// pause daily
     Pause(PauseArgs),
     /// Unpause Schedules. Example: berth schedule unpause daily
     Unpause(PauseArgs),

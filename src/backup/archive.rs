@@ -18,7 +18,8 @@ use super::ledger::{Contents, PageId};
 use super::messages::ArchivePart;
 use super::related::key;
 
-/// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
+/// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones
+/// worse.
 const MEMBER: usize = 1024 * 1024;
 /// In libdeflate, level 6 is as fast as 4 on what clusters hold, and the result is smaller than
 /// that of gzip at its default.

@@ -191,8 +191,8 @@ impl Blocks<'_> {
                 () = self.batches.closed() => false,
             };
             if !is_taken {
-                // Another run would take these files for those of frozen pods, and the data of pods that
-                // are stored for whole.
+                // Another run would take these files for those of frozen pods, and the data of pods
+                // that are stored for whole.
                 self.volumes.give_up_files(&read).await;
                 batches.clear();
             }

@@ -43,8 +43,8 @@ pub const NOTES: usize = HEAD + (8 << 20);
 const MOST_TEXT: u64 = 256 << 20;
 /// Most bytes of each other part as text, except the names.
 const MOST_TOLD: u64 = 32 << 20;
-/// Most bytes of the index as text. One that is longer is not kept: the account would be longer than
-/// [`MOST_TOLD`], so that no run could go on from the checkpoint.
+/// Most bytes of the index as text. One that is longer is not kept: the account would be longer
+/// than [`MOST_TOLD`], so that no run could go on from the checkpoint.
 const MOST_INDEX: u64 = 16 << 20;
 /// Most bytes, as text, of what a run remembers where it is read outside a counted run.
 const MOST_NOTED: u64 = 8 << 20;

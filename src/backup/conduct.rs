@@ -152,8 +152,8 @@ impl Engine {
         Ok(RunContents::Resting { hooks: site.tally.status() })
     }
 
-    /// Moves the Backup on to where it waits for its operations. From here on this run has nothing of
-    /// it any more.
+    /// Moves the Backup on to where it waits for its operations. From here on this run has nothing
+    /// of it any more.
     async fn rest(
         &self,
         record: &mut BackupWriter,

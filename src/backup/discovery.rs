@@ -45,8 +45,8 @@ impl ServedTypes {
         self.versions.insert(format!("{version}.{group}"));
     }
 
-    /// The group versions of these APIServices of which discovery says nothing at all. An API server
-    /// that began a moment ago leaves out, without a word, what it has not found yet.
+    /// The group versions of these APIServices of which discovery says nothing at all. An API
+    /// server that began a moment ago leaves out, without a word, what it has not found yet.
     pub fn lacks<'s>(&self, services: impl IntoIterator<Item = &'s String>) -> Vec<Unknown> {
         let lacking = services.into_iter().filter(|service| !self.versions.contains(*service));
         let unknown = |service: &String| {

@@ -22,8 +22,8 @@ impl Engine {
         failure: &RunFailure,
     ) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
-        // A store that failed says nothing of whose the folder is. Without an expiration, each Backup
-        // of a schedule that fails by its store would stay for ever.
+        // A store that failed says nothing of whose the folder is. Without an expiration, each
+        // Backup of a schedule that fails by its store would stay for ever.
         let is_of_others = match failure {
             RunFailure::Claim(error) => !matches!(error, ClaimError::Store(_)),
             RunFailure::BeingDeleted(_) => true,

@@ -337,7 +337,8 @@ mod tests {
         assert_eq!(names(held.try_recv().unwrap()), ["four"], "claims are of a namespace");
     }
 
-    /// They would wait for each other otherwise: one for others of its namespace, and these for room.
+    /// They would wait for each other otherwise: one for others of its namespace, and these for
+    /// room.
     #[tokio::test]
     async fn where_no_room_is_left_those_that_wait_for_others_go_on() {
         let log = BackupLog::new(String::new());

@@ -24,8 +24,8 @@ use super::names::ResourceList;
 use super::related::{is_name, key};
 use crate::text::chain;
 
-/// How long each hook after a pod is tried again at least if it could not be started, and the pauses
-/// between.
+/// How long each hook after a pod is tried again at least if it could not be started, and the
+/// pauses between.
 const INSISTS: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -112,8 +112,8 @@ impl Tally {
 pub struct Insistence<'a> {
     /// They are tried again until then, and each for a minute in any case.
     pub until: Instant,
-    /// Notified when one could not be started for a minute: whoever waits needs to keep nothing from
-    /// others meanwhile.
+    /// Notified when one could not be started for a minute: whoever waits needs to keep nothing
+    /// from others meanwhile.
     pub is_long: &'a Notify,
     /// Cancelled when they are tried no more, because somebody else does it: he may freeze the pod
     /// again.

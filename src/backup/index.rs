@@ -1,10 +1,10 @@
 //! The index of an archive: which gzip members hold which objects, so that one object is a request
 //! for a few hundred KiB and not for the archive.
 //!
-//! Members are packed page by page, and pages are in order, so of each type a member needs the first
-//! and the last key only. Whoever looks for an object reads the members between whose keys it lies,
-//! mostly one, and searches them. An archive of 1 GiB has some ten thousand members, and its index is
-//! read as a whole; in the index of a much larger one, neighbours are joined.
+//! Members are packed page by page, and pages are in order, so of each type a member needs the
+//! first and the last key only. Whoever looks for an object reads the members between whose keys it
+//! lies, mostly one, and searches them. An archive of 1 GiB has some ten thousand members, and its
+//! index is read as a whole; in the index of a much larger one, neighbours are joined.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +27,8 @@ const WIDEST: u64 = 16 << 20;
 const MOST_TEXT: u64 = 32 << 20;
 /// Most spans, and most types, that are read.
 const MOST_SPANS: usize = MOST / SPAN;
-/// Most pieces of an archive, and most bytes in them, that are read because an index names them. Each
-/// piece is a request.
+/// Most pieces of an archive, and most bytes in them, that are read because an index names them.
+/// Each piece is a request.
 const MOST_PIECES: usize = 64;
 const MOST_NAMED: u64 = 64 << 20;
 /// Changes when readers of this version could not read it.
@@ -87,8 +87,8 @@ struct IndexFile {
     spans: ByType,
 }
 
-/// Reads no more than [`MOST_SPANS`] types and as many spans: anybody who may write to the store may have
-/// written them.
+/// Reads no more than [`MOST_SPANS`] types and as many spans: anybody who may write to the store
+/// may have written them.
 fn read_spans<'de, D: Deserializer<'de>>(from: D) -> Result<ByType, D::Error> {
     from.deserialize_map(SpansVisitor)
 }
@@ -247,8 +247,8 @@ impl ArchiveIndex {
         if text_of(&self) > most { Self::void() } else { self }
     }
 
-    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it, or it
-    /// is longer than readers read.
+    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it, or
+    /// it is longer than readers read.
     ///
     /// # Errors
     /// Never in practice: memory does not refuse writes.

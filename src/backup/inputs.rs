@@ -111,8 +111,9 @@ impl Engine {
         }
     }
 
-    /// Waits for an API server that began a moment ago and does not know all its types yet. Everybody
-    /// who has logged in may ask it that, unless somebody has taken the right away: then nobody waits.
+    /// Waits for an API server that began a moment ago and does not know all its types yet.
+    /// Everybody who has logged in may ask it that, unless somebody has taken the right away: then
+    /// nobody waits.
     async fn await_ready(&self, lister: &Lister, log: &BackupLog) -> Result<(), ListError> {
         let ask = || async {
             let request = http::Request::get(READY).body(Vec::new()).map_err(kube::Error::HttpError)?;

@@ -53,9 +53,9 @@ const FIRST_PAGE: usize = 256 * 1024;
 /// Most objects of a page, however few were asked for, because the metadata of each object takes
 /// memory, too.
 const PAGE_ITEMS: usize = 100_000;
-/// After so many types that failed for the whole time for retries, a run waits less long for further
-/// ones: each may cost a minute, and anybody who may create definitions can create hundreds of
-/// them.
+/// After so many types that failed for the whole time for retries, a run waits less long for
+/// further ones: each may cost a minute, and anybody who may create definitions can create hundreds
+/// of them.
 const IN_VAIN: usize = 10;
 /// How long it waits then: long enough for what fails for a moment.
 const HASTE: Duration = Duration::from_secs(10);

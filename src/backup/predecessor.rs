@@ -1,6 +1,6 @@
-//! A deletion of an earlier Backup of this name may still remove files of the folder. No store removes
-//! on a condition, so a run that took the folder over meanwhile could lose its own files to that
-//! deletion: it waits until the deletion's request is done or gone.
+//! A deletion of an earlier Backup of this name may still remove files of the folder. No store
+//! removes on a condition, so a run that took the folder over meanwhile could lose its own files to
+//! that deletion: it waits until the deletion's request is done or gone.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use tracing::info;
 
 use super::engine::{Engine, RunFailure};
 
-/// Longer than the longest rest of a deletion that fails and one step of it, after which it sees that
-/// there is another Backup.
+/// Longer than the longest rest of a deletion that fails and one step of it, after which it sees
+/// that there is another Backup.
 const PATIENCE: Duration = Duration::from_secs(480);
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest value of a label.
@@ -76,8 +76,8 @@ impl Engine {
     }
 }
 
-/// Is the claim that of a deletion, here, for another Backup? Anybody may have written it, and its UID
-/// becomes part of a URL.
+/// Is the claim that of a deletion, here, for another Backup? Anybody may have written it, and its
+/// UID becomes part of a URL.
 fn is_of_earlier(ours: &FolderClaim, standing: &FolderClaim) -> bool {
     let is_label = |c: char| c.is_ascii_alphanumeric() || c == '-';
     standing.run.starts_with(DELETION)

@@ -68,8 +68,8 @@ pub(super) struct StoredArchive {
 }
 
 impl Engine {
-    /// The cluster's UID. Read once, and before a backup begins, because one that has begun could only
-    /// fail for it.
+    /// The cluster's UID. Read once, and before a backup begins, because one that has begun could
+    /// only fail for it.
     pub(super) async fn cluster_uid(&self) -> Result<&str, ListError> {
         let read = || async {
             let (api, lister): (Api<Namespace>, _) = (Api::all(self.client.clone()), self.lister());
@@ -392,8 +392,8 @@ impl Engine {
     }
 }
 
-/// Removes the index that an earlier run has stored, where this one has none. It is only a hint, which
-/// is not believed of another archive, so a store that keeps it does not end the backup.
+/// Removes the index that an earlier run has stored, where this one has none. It is only a hint,
+/// which is not believed of another archive, so a store that keeps it does not end the backup.
 async fn remove_index(layout: &BackupLayout, claim: &FolderClaim) -> Result<(), ClaimError> {
     match layout.remove_index(claim).await {
         Err(ClaimError::Store(error)) => {

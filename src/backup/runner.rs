@@ -49,8 +49,8 @@ impl Runner {
         WriteReporter { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
-    /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
-    /// be running in pods that another backup would take.
+    /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks
+    /// may be running in pods that another backup would take.
     fn view(&self, running: &HashMap<String, ActiveRun>) -> QueueView {
         let mut view = self.store.view(None, Timestamp::now());
         let gone = running.iter().filter(|(uid, run)| !self.store.is_there(&run.name, uid));

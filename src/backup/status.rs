@@ -1,7 +1,7 @@
 //! Writes to a Backup that runs. Each write is based on the version last seen and is repeated until
 //! it succeeds or the Backup is not this run's any more. An annotation names the run that has the
-//! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader wakes
-//! up it writes nothing more.
+//! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader
+//! wakes up it writes nothing more.
 //!
 //! Whoever may patch a Backup can change its version faster than it can be read and written. So
 //! after a few conflicts a write does not name the version any more, but the fields that the

@@ -1,5 +1,5 @@
-//! Undoes what a run that is over (its process is gone, or it has failed) has begun in pods that are
-//! recorded as maybe frozen (see [`super::frozen`]).
+//! Undoes what a run that is over (its process is gone, or it has failed) has begun in pods that
+//! are recorded as maybe frozen (see [`super::frozen`]).
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -38,11 +38,12 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Runs the hooks after the pods that a dead run left between their hooks, all concurrently, so
-    /// that none waits for another's. Pods that cannot be reached are tried for ten minutes from now
-    /// on, here and not by the next call: so they are tried to the end even if the Backup, on which
-    /// they are recorded, is deleted meanwhile. Then removes the pods that were tried from the record.
-    /// Returns the UIDs of pods whose PodVolumeBackups may go on though they are thawed; those stay on
-    /// record until the backup is run again, because that run has to know them.
+    /// that none waits for another's. Pods that cannot be reached are tried for ten minutes from
+    /// now on, here and not by the next call: so they are tried to the end even if the Backup, on
+    /// which they are recorded, is deleted meanwhile. Then removes the pods that were tried from
+    /// the record. Returns the UIDs of pods whose PodVolumeBackups may go on though they are
+    /// thawed; those stay on record until the backup is run again, because that run has to know
+    /// them.
     ///
     /// # Errors
     /// When the Backup is not ours any more, or `stop` came first: then pods stay recorded for the

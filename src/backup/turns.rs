@@ -124,7 +124,8 @@ mod tests {
             begun.elapsed().as_secs()
         };
         let ended = tokio::join!(read("a", 5), read("a", 1000), read("b", 5), read("a", 1));
-        // The line of all has one of each location: the last one of the first is behind that of the second.
+        // The line of all has one of each location: the last one of the first is behind that of the
+        // second.
         assert_eq!(ended, (5, 1010, 10, 131));
     }
 

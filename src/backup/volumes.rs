@@ -2,11 +2,11 @@
 //! it.
 //!
 //! Pods enter first ([`RunVolumes::plan_pod`]): the files of some of their volumes are backed up by
-//! node-agents ([`files`]). Then claims enter ([`RunVolumes::plan_claim`]): of some a CSI snapshot is
-//! taken ([`snapshots`]), and the claim is stored when its snapshot is ready, because it names it.
-//! What belongs to a pod with hooks is taken between its hooks ([`RunVolumes::take_frozen`]); all other
-//! data is taken by [`RunVolumes::run`], side by side with the lists. [`outcomes`] keeps what became of
-//! each claim, and [`clean`] removes what outlives a run.
+//! node-agents ([`files`]). Then claims enter ([`RunVolumes::plan_claim`]): of some a CSI snapshot
+//! is taken ([`snapshots`]), and the claim is stored when its snapshot is ready, because it names
+//! it. What belongs to a pod with hooks is taken between its hooks ([`RunVolumes::take_frozen`]);
+//! all other data is taken by [`RunVolumes::run`], side by side with the lists. [`outcomes`] keeps
+//! what became of each claim, and [`clean`] removes what outlives a run.
 //!
 //! What pods of one block use is of one moment, also if the run ends and another one continues:
 //! nothing of it is stored before all of it is taken and noted, and the next run takes over what is
@@ -260,8 +260,8 @@ impl<'a> RunVolumes<'a> {
         self.send(VolumeWork::Claim(Box::new(planned)), under_way).await
     }
 
-    /// Waits until there is room for the claims of a block, so that nobody has to while its pods are
-    /// frozen.
+    /// Waits until there is room for the claims of a block, so that nobody has to while its pods
+    /// are frozen.
     pub async fn admit(&self, claims: Vec<PlannedClaim>) -> Admitted {
         let count = u32::try_from(claims.len().min(UNDER_WAY)).unwrap_or_default();
         if count == 0 {
@@ -274,9 +274,9 @@ impl<'a> RunVolumes<'a> {
 
     /// Takes the data of what a block of pods uses, while the pods are frozen: all snapshots at one
     /// time until they are cut, and all files until they are stored. The claims are stored when
-    /// their snapshots are ready, for which nobody waits here. None of them is before all of this is
-    /// done and noted: a run that ends meanwhile has stored nothing of the block, and the next one
-    /// takes all of it anew.
+    /// their snapshots are ready, for which nobody waits here. None of them is before all of this
+    /// is done and noted: a run that ends meanwhile has stored nothing of the block, and the next
+    /// one takes all of it anew.
     pub async fn take_frozen(&self, admitted: Admitted, pods: Vec<FilePod>) {
         let Admitted { claims, room } = admitted;
         let cuts = claims.into_iter().map(|planned| async move {

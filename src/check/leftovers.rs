@@ -418,8 +418,8 @@ impl ListedLeftovers<'_> {
         needed_by.iter().any(|kind| self.unread.contains(kind))
     }
 
-    /// Node-agents give a copy, and the content that it is made from, the name of the DataUpload, and
-    /// no label.
+    /// Node-agents give a copy, and the content that it is made from, the name of the DataUpload,
+    /// and no label.
     fn is_copy(&self, snapshot: &DynamicObject) -> bool {
         snapshot.namespace().as_deref() == Some(self.namespace)
             && text(snapshot, OF_CONTENT) == snapshot.name_any()

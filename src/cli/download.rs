@@ -39,8 +39,8 @@ impl DownloadArtifact {
     fn kind(self) -> DownloadTargetKind {
         match self {
             Self::Log => DownloadTargetKind::BackupLog,
-            // The definitions have no kind for the index, so an annotation asks for it. A server that
-            // does not know the annotation gives a link to the archive.
+            // The definitions have no kind for the index, so an annotation asks for it. A server
+            // that does not know the annotation gives a link to the archive.
             Self::Contents | Self::Index => DownloadTargetKind::BackupContents,
             Self::ResourceList => DownloadTargetKind::BackupResourceList,
             Self::Results => DownloadTargetKind::BackupResults,

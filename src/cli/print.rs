@@ -9,8 +9,8 @@ use serde::Serialize;
 use crate::args::{ClusterArgs, Output};
 use crate::text::{escaped, escaped_json, printable};
 
-/// Says on standard error which cluster a command is about, because a terminal may be set to another
-/// one than its reader has in mind.
+/// Says on standard error which cluster a command is about, because a terminal may be set to
+/// another one than its reader has in mind.
 ///
 /// # Errors
 /// When there is no usable configuration.
@@ -98,9 +98,9 @@ pub fn table(out: &mut impl Write, heads: &[ColumnHead], rows: &[Vec<String>]) -
     rows.iter().try_for_each(|row| write(row))
 }
 
-/// Prints JSON or YAML to standard output, so that nothing in it controls a terminal. JSON has escapes
-/// wherever it goes, because it says the same with them. YAML has those that its serializer makes, and
-/// the others, which make it other text, on a terminal only.
+/// Prints JSON or YAML to standard output, so that nothing in it controls a terminal. JSON has
+/// escapes wherever it goes, because it says the same with them. YAML has those that its serializer
+/// makes, and the others, which make it other text, on a terminal only.
 pub fn value(out: &mut impl Write, value: &impl Serialize, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Yaml => {

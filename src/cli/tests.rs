@@ -68,7 +68,8 @@ fn plain(mut object: Value) -> Value {
     object
 }
 
-/// Only what berth makes by itself counts for a Schedule, and the mark of that is refused to others.
+/// Only what berth makes by itself counts for a Schedule, and the mark of that is refused to
+/// others.
 #[test]
 fn a_backup_that_somebody_makes_of_a_schedule_is_not_its_own() {
     let typed = ["berth", "backup", "create", "--from-schedule", "daily"].map(OsString::from);

@@ -1,5 +1,5 @@
-//! `berth check`: what [`crate::check`] finds, as a table or for machines; and the removal of what is
-//! left of backups that are gone.
+//! `berth check`: what [`crate::check`] finds, as a table or for machines; and the removal of what
+//! is left of backups that are gone.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -24,8 +24,8 @@ pub fn of(words: &[String]) -> Vec<String> {
     let wanted = wanted(words);
     let Some(kind) = wanted.kind else { return Vec::new() };
     let (said, found) = mpsc::channel();
-    // A thread of its own, because a program that the kubeconfig names for credentials blocks it; it
-    // ends with the process.
+    // A thread of its own, because a program that the kubeconfig names for credentials blocks it;
+    // it ends with the process.
     std::thread::spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         if let Ok(names) = runtime.block_on(names(&wanted, kind)) {

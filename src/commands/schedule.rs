@@ -129,7 +129,8 @@ async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Resul
         }
         let skip = args.skip_immediately.and_then(|skip| skip.0);
         let change = json!({"spec": {"paused": paused, "skipImmediately": skip}});
-        // Nothing else is changed, so it need not be as it was read; but it must be the same object.
+        // Nothing else is changed, so it need not be as it was read; but it must be the same
+        // object.
         let write = Write::to(&name).uid(schedule.metadata.uid.as_deref());
         match patch(&api, write, change).await.written() {
             Ok(_) => println!("Schedule {name} {word} successfully"),

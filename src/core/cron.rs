@@ -1,5 +1,5 @@
-//! When a Schedule is due: cron expressions as Velero reads them, which is as the standard parser of
-//! robfig/cron v3 does. There are five fields (minute, hour, day of month, month, day of week),
+//! When a Schedule is due: cron expressions as Velero reads them, which is as the standard parser
+//! of robfig/cron v3 does. There are five fields (minute, hour, day of month, month, day of week),
 //! names like `@daily`, `@every` with a duration, and a time zone in front (`CRON_TZ=` or `TZ=`).
 //!
 //! The same expressions are accepted, and the same times follow, those around a change of clocks
@@ -74,8 +74,8 @@ impl Cron {
         }
     }
 
-    /// The first time after `after` and not after `until`. The nearer `until` is, the less it costs;
-    /// `None` as well if the effort is spent before the answer is known.
+    /// The first time after `after` and not after `until`. The nearer `until` is, the less it
+    /// costs; `None` as well if the effort is spent before the answer is known.
     pub fn next_until(&self, after: Timestamp, until: Timestamp, effort: &Effort) -> Option<Timestamp> {
         let bounds = SearchLimits { until: clock::seconds(until), effort: Some(effort) };
         let next = match &self.rule {

@@ -157,7 +157,8 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     if name.is_empty() {
         return end("spec.backupName: required");
     }
-    // What no object can be called would become part of a request's address, and of a path in a store.
+    // What no object can be called would become part of a request's address, and of a path in a
+    // store.
     if !is_name(name) {
         return end("spec.backupName: no Backup has such a name");
     }
@@ -244,8 +245,8 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     if !has_begun {
         return DeletionStep::Begin;
     }
-    // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there at
-    // all, because its phase is what says that it has stored nothing.
+    // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there
+    // at all, because its phase is what says that it has stored nothing.
     if !is_marked && stranger.is_none() && *folder != FolderOwner::NobodyInEmpty {
         return DeletionStep::Mark;
     }

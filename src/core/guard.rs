@@ -1,7 +1,7 @@
 //! Who may change which fields of a Backup, and of a Schedule. Neither has a status subresource, so
-//! without these rules everyone who may write a Backup could give it a position, a phase, or another
-//! spec while it waits, and everyone who may write a Schedule could say for which times it has had
-//! its backups.
+//! without these rules everyone who may write a Backup could give it a position, a phase, or
+//! another spec while it waits, and everyone who may write a Schedule could say for which times it
+//! has had its backups.
 //!
 //! The same rules stand as a ValidatingAdmissionPolicy in `manifests/webhook/guard.yaml`, so that
 //! they hold while berth is down. A test compares the two, case by case.
@@ -38,8 +38,8 @@ pub struct BackupChange<'a> {
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
-    /// Did one of berth's own annotations (`berth_api::keys::MARKS`) change? On create: is there one
-    /// of them other than `enqueued-at`, which the webhook sets?
+    /// Did one of berth's own annotations (`berth_api::keys::MARKS`) change? On create: is there
+    /// one of them other than `enqueued-at`, which the webhook sets?
     pub marks_changed: bool,
     /// Are those marks that changed all gone, and do they say nothing of a Backup that has ended?
     /// That is so of all but frozen, schedule-uid and files-go.
@@ -181,8 +181,8 @@ pub struct ScheduleChange {
     pub status_changed: bool,
     /// The status is gone.
     pub status_lost: bool,
-    /// Its Backups are to be its own from now on (`spec.useOwnerReferencesInBackup`). On create that
-    /// concerns nobody else's Backups.
+    /// Its Backups are to be its own from now on (`spec.useOwnerReferencesInBackup`). On create
+    /// that concerns nobody else's Backups.
     pub owns_now: bool,
 }
 

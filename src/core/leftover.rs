@@ -1,8 +1,8 @@
-//! What backups that are gone have left in the cluster, and which of it can be removed: only what is
-//! provably of a Backup that is gone. Everything else is told, or left without a word.
+//! What backups that are gone have left in the cluster, and which of it can be removed: only what
+//! is provably of a Backup that is gone. Everything else is told, or left without a word.
 //!
-//! A Backup is gone if no Backup of the cluster has its name or its UID, and no storage location can
-//! still bring one of that name.
+//! A Backup is gone if no Backup of the cluster has its name or its UID, and no storage location
+//! can still bring one of that name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Younger objects are left: whoever made one may not have come to its end.
 pub const YOUNG: SignedDuration = SignedDuration::from_mins(15);
-/// A location all of whose backups were brought longer ago than this says nothing about what is in its store.
+/// A location all of whose backups were brought longer ago than this says nothing about what is in
+/// its store.
 pub const SYNCED: SignedDuration = SignedDuration::from_hours(1);
 
 /// What stands in the cluster now.
@@ -90,8 +91,8 @@ pub enum LeftoverKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotContent {
     pub policy: Policy,
-    /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that was
-    /// there before.
+    /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that
+    /// was there before.
     pub is_taken: bool,
     /// Another content has the same snapshot.
     pub is_shared: bool,

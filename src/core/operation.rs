@@ -20,8 +20,8 @@ pub const LONGEST: Duration = Duration::from_secs(300);
 /// Most Backups that are completed at one time, all but one of them in one location: each takes as
 /// much memory as its checkpoint.
 pub const FINALIZATIONS: usize = 5;
-/// The longest time that this takes, in which a large archive is put together: a location that hangs
-/// would keep its place.
+/// The longest time that this takes, in which a large archive is put together: a location that
+/// hangs would keep its place.
 pub const FINALIZATION: Duration = Duration::from_secs(3600);
 
 /// What an API object says of its operation.

@@ -11,12 +11,12 @@ pub struct PlaceCandidate<'a> {
     pub unseen: Option<Duration>,
 }
 
-/// The candidates that get the free places, in the order in which they get them. `taken`: the location
-/// of each one that has a place.
+/// The candidates that get the free places, in the order in which they get them. `taken`: the
+/// location of each one that has a place.
 ///
-/// The location with the fewest places comes first, and of its candidates the one that was not tried
-/// for the longest time. The last place is for another location than the one that has all others, so
-/// one that hangs for ever leaves one to the rest.
+/// The location with the fewest places comes first, and of its candidates the one that was not
+/// tried for the longest time. The last place is for another location than the one that has all
+/// others, so one that hangs for ever leaves one to the rest.
 pub fn choose(candidates: &[PlaceCandidate<'_>], taken: &[&str], places: usize) -> Vec<usize> {
     let most = places.saturating_sub(1).max(1);
     let mut taken = taken.to_vec();
@@ -131,8 +131,8 @@ mod tests {
     }
 
     proptest! {
-        /// However many wait for a location that hangs, and however long, what waits for another one
-        /// goes on.
+        /// However many wait for a location that hangs, and however long, what waits for another
+        /// one goes on.
         #[test]
         fn a_location_that_hangs_does_not_keep_the_others_waiting(
             hanging in 0_usize..40, hangs in prop_oneof![10_u64..300, Just(u64::MAX >> 1)], rest in 1_u64..120,

@@ -1,7 +1,7 @@
 //! The queue of Backups: one total order of those that wait, and a plan of what happens next.
 //!
-//! [`QueueView`] is the state of the API objects at one moment. [`plan`] decides on it, and the package
-//! `berth` writes what the [`Plan`] says.
+//! [`QueueView`] is the state of the API objects at one moment. [`plan`] decides on it, and the
+//! package `berth` writes what the [`Plan`] says.
 
 mod claimed;
 mod estimate;

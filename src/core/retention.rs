@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The period at which everything is looked at again, where nothing expires earlier. Backups that were
-/// created since the last look are found by the next one.
+/// The period at which everything is looked at again, where nothing expires earlier. Backups that
+/// were created since the last look are found by the next one.
 pub const PERIOD: SignedDuration = SignedDuration::from_mins(10);
 
 /// The location of a Backup, as far as its expiry depends on it.
@@ -136,8 +136,8 @@ fn last_ones<'a>(all: &[ExpiryCandidate<'a>], now: Timestamp) -> HashSet<&'a str
     kept
 }
 
-/// Completed ones come first, then PartiallyFailed ones, the newest of each first; one that ended in
-/// the future is the oldest, because nobody knows when it ended. Others are not good.
+/// Completed ones come first, then PartiallyFailed ones, the newest of each first; one that ended
+/// in the future is the oldest, because nobody knows when it ended. Others are not good.
 fn sort_by_worth(group: &mut Vec<&ExpiryCandidate<'_>>, now: Timestamp) {
     // One whose deletion is asked for will not be there, so it takes no place of another one.
     group.retain(|candidate| {
@@ -158,9 +158,9 @@ enum BackupCompleteness {
 }
 
 /// Names of the backups that are more than their Schedule keeps. Those of one outcome push out only
-/// each other, so that no failure costs a backup that can be restored; and of those that hold a part
-/// the newest stays until a newer one holds all. One that ended in the future neither pushes others
-/// out nor goes, because nobody knows when it ended; one that goes anyway pushes out none.
+/// each other, so that no failure costs a backup that can be restored; and of those that hold a
+/// part the newest stays until a newer one holds all. One that ended in the future neither pushes
+/// others out nor goes, because nobody knows when it ended; one that goes anyway pushes out none.
 fn beyond_history<'a>(all: &[ExpiryCandidate<'a>], now: Timestamp) -> HashSet<&'a str> {
     let mut groups: BTreeMap<(&str, &str, BackupCompleteness), Vec<&ExpiryCandidate<'a>>> = BTreeMap::new();
     let mut beyond = HashSet::new();
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(judge(&[of("a", "Completed", 1, 1), elsewhere], at(101)), [last, delete]);
     }
 
-    /// Whoever may create Backups may give them the label of a schedule, and whoever may patch them may
-    /// take it from others.
+    /// Whoever may create Backups may give them the label of a schedule, and whoever may patch them
+    /// may take it from others.
     #[test]
     fn a_backup_that_only_has_the_label_of_a_schedule_takes_no_place_from_its_backups() {
         let of = |name, ended, proven| ExpiryCandidate {
@@ -431,7 +431,8 @@ mod tests {
         ] {
             assert_eq!(judge(&[all[1].clone(), all[2].clone(), gone], at(101))[..2], [leave, leave]);
         }
-        // What is held, asked for, or one of the last good ones stays as it would if it had expired.
+        // What is held, asked for, or one of the last good ones stays as it would if it had
+        // expired.
         let again = [
             ExpiryCandidate { is_kept: true, ..all[0].clone() },
             all[1].clone(),

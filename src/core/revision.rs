@@ -84,7 +84,8 @@ pub enum RevisionFallback {
 }
 
 /// What to do when a list at a revision is refused; `None` if the refusal has another cause, as far
-/// as it says. `lagged`: how often the request was repeated because of [`OtherRevisionReason::Behind`].
+/// as it says. `lagged`: how often the request was repeated because of
+/// [`OtherRevisionReason::Behind`].
 pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<RevisionFallback> {
     let is_behind = message.contains("Too large resource version")
         // Older API servers pass on the message of etcd.

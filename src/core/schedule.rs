@@ -6,9 +6,10 @@
 //! takes it once. Times that passed while nobody led get one backup together, for the last of them,
 //! as in Velero.
 //!
-//! That name can be foretold, so whoever creates Backups could have taken it. A Backup that is there
-//! under a name of the time counts as the Schedule's own only if berth made it ([`Found::is_of`]).
-//! Otherwise the own one gets a second name, and then one that only berth can foretell.
+//! That name can be foretold, so whoever creates Backups could have taken it. A Backup that is
+//! there under a name of the time counts as the Schedule's own only if berth made it
+//! ([`Found::is_of`]). Otherwise the own one gets a second name, and then one that only berth can
+//! foretell.
 //!
 //! The times after one follow from what is recorded in the status: `lastBackup` (the time that the
 //! last backup was for) or `lastSkipped`, whichever is later, and the creation of the Schedule
@@ -24,8 +25,8 @@ use crate::queue::QueuePhase;
 
 pub mod preview;
 
-/// Most backups of one Schedule that have not ended, so that a queue that stands still does not fill
-/// the API server.
+/// Most backups of one Schedule that have not ended, so that a queue that stands still does not
+/// fill the API server.
 const UNFINISHED: usize = 100;
 /// A status that is further in the future than this was written by a clock that was wrong.
 const AHEAD: SignedDuration = SignedDuration::from_hours(1);
@@ -51,8 +52,8 @@ pub struct ScheduleSettings {
 /// What becomes of a time at which earlier backups of the Schedule have not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Its backup is created once none of them is new or running, as in Velero. Those that only wait
-    /// in the queue do not count.
+    /// Its backup is created once none of them is new or running, as in Velero. Those that only
+    /// wait in the queue do not count.
     #[default]
     Postpone,
     /// Its backup is created, and the queue decides when it runs.
@@ -189,7 +190,8 @@ impl Schedule {
         SignedDuration::from_secs(i64::try_from(seconds).unwrap_or_default())
     }
 
-    /// When its backups of these namespaces will be created. `None`: never, as long as it is as it is.
+    /// When its backups of these namespaces will be created. `None`: never, as long as it is as it
+    /// is.
     pub fn planned(&self, namespaces: Arc<NamespaceSet>) -> Option<preview::PlannedSchedule> {
         let cron = self.cron.as_ref().ok().filter(|_| !self.paused)?.clone();
         let (name, reference, offset) = (self.name.clone(), self.reference(), self.offset());
@@ -215,9 +217,9 @@ pub fn second_name(name: &str, digest: &str) -> String {
     format!("{name}-{}", digest.get(..5).unwrap_or(digest))
 }
 
-/// The name where both others are there and not of the Schedule. `tag`: of the Schedule's UID and of
-/// the first name, in hexadecimal, by a key that only berth has. So it is always the same, and nobody
-/// else can take it beforehand.
+/// The name where both others are there and not of the Schedule. `tag`: of the Schedule's UID and
+/// of the first name, in hexadecimal, by a key that only berth has. So it is always the same, and
+/// nobody else can take it beforehand.
 pub fn third_name(name: &str, tag: &str) -> String {
     format!("{name}-{}", tag.get(..20).unwrap_or(tag))
 }
@@ -230,8 +232,8 @@ pub fn is_of_time(name: &str, first: &str) -> bool {
 /// A Backup that is there under a name of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// `berth.dev/schedule-uid`, which nobody but berth can write on a Backup that has not ended, and
-    /// which berth's sync does not bring.
+    /// `berth.dev/schedule-uid`, which nobody but berth can write on a Backup that has not ended,
+    /// and which berth's sync does not bring.
     pub mark: Option<&'a str>,
     pub phase: &'a str,
     /// `metadata.generation`: the API server counts what changes in spec and status.
@@ -239,16 +241,16 @@ pub struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Has it had its end from the moment of its creation? So has what came from a store, and nobody
-    /// knows who wrote that.
+    /// Has it had its end from the moment of its creation? So has what came from a store, and
+    /// nobody knows who wrote that.
     pub fn came_finished(&self) -> bool {
         let is_over = matches!(self.phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation");
         is_over && self.generation == Some(1)
     }
 
     /// Has berth made it for the Schedule with this UID? Neither its label nor its owner says that,
-    /// because whoever creates Backups may write both. One that is being deleted says nothing, because
-    /// it may have come from a store.
+    /// because whoever creates Backups may write both. One that is being deleted says nothing,
+    /// because it may have come from a store.
     pub fn is_of(&self, uid: &str) -> bool {
         self.mark == Some(uid) && !self.came_finished() && self.phase != "Deleting"
     }

@@ -1,10 +1,10 @@
-//! The sync of a storage location: which backups of the store get a Backup in the cluster, and which
-//! Backups go because the store no longer has them.
+//! The sync of a storage location: which backups of the store get a Backup in the cluster, and
+//! which Backups go because the store no longer has them.
 //!
 //! A round compares the names of a listing with the Backups of the cluster. The store may be wrong:
-//! it may fail, answer a part, or be another volume than yesterday. So a listing alone never removes
-//! anything. A Backup goes only when two rounds in a row have a whole listing with other backups in
-//! it but not this one, and both times a look at its own file finds none.
+//! it may fail, answer a part, or be another volume than yesterday. So a listing alone never
+//! removes anything. A Backup goes only when two rounds in a row have a whole listing with other
+//! backups in it but not this one, and both times a look at its own file finds none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -331,8 +331,8 @@ impl Memory {
         self.missed.clear();
     }
 
-    /// The answer to the look at the metadata of a doubtful Backup; `None`: the store failed. `true`:
-    /// the Backup goes.
+    /// The answer to the look at the metadata of a doubtful Backup; `None`: the store failed.
+    /// `true`: the Backup goes.
     pub fn looked(&mut self, one: &Doubtful, is_there: Option<bool>) -> bool {
         if is_there != Some(false) {
             self.missed.remove(one);
@@ -465,9 +465,9 @@ pub fn is_written_elsewhere(
     is_recent && claimed_by.is_some_and(|by| !by.is_empty() && by != cluster)
 }
 
-/// Does a copy of this cluster write below this location, with the same UID? A backup that ended since
-/// the last round, that a Backup of this namespace has written by its claim, and that has no Backup
-/// here, is of such a copy, unless somebody has removed its Backup.
+/// Does a copy of this cluster write below this location, with the same UID? A backup that ended
+/// since the last round, that a Backup of this namespace has written by its claim, and that has no
+/// Backup here, is of such a copy, unless somebody has removed its Backup.
 pub fn is_written_by_copy(
     last_round: Option<Timestamp>,
     ended: Option<Timestamp>,

@@ -47,7 +47,8 @@ pub fn may_write_over(run: &str, goes_on: bool, is_claimed: bool, found: &FoundC
         // With `goes_on`, the checkpoint to continue from is gone or is another run's by now.
         // Otherwise the one that lies there under this claim is useless to every run: besides those
         // of the claim's own run only that of the run which the claim names in `before` counts
-        // (`CheckpointIdentity::is_believed`), and a run that continued from that one has replaced it.
+        // (`CheckpointIdentity::is_believed`), and a run that continued from that one has replaced
+        // it.
         FoundCheckpoint::Nothing | FoundCheckpoint::Unreadable | FoundCheckpoint::Of { .. } => {
             is_claimed && !goes_on
         }

@@ -1,8 +1,8 @@
 //! How the data of each volume is backed up: one decision for each claim, and one for each volume
 //! of a pod.
 //!
-//! The pods of a backup are asked first ([`of_pod`]), because a claim whose files a pod's node-agent
-//! reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
+//! The pods of a backup are asked first ([`of_pod`]), because a claim whose files a pod's
+//! node-agent reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
 
 pub mod class;
 pub mod takers;
@@ -259,8 +259,8 @@ pub enum Moment {
     Past,
 }
 
-/// What is known of a file-system backup of a volume that an earlier run has asked for, and that has
-/// not failed.
+/// What is known of a file-system backup of a volume that an earlier run has asked for, and that
+/// has not failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub is_complete: bool,
@@ -270,8 +270,8 @@ pub struct Asked {
     pub is_whole: bool,
 }
 
-/// Whether a run takes over what an earlier one has asked for. If not, it asks anew: what is read of
-/// one pod, and of those that share a claim with it, is to be of one moment.
+/// Whether a run takes over what an earlier one has asked for. If not, it asks anew: what is read
+/// of one pod, and of those that share a claim with it, is to be of one moment.
 pub fn takes_over(moment: Moment, asked: Asked) -> bool {
     match (moment, asked.is_complete) {
         // The rest of the block is read while its pods are still once more.

@@ -72,8 +72,8 @@ pub fn restores_only(deployment: &Deployment) -> bool {
     args.iter().any(|arg| arg == "--restore-only" || arg == "--restore-only=true")
 }
 
-/// Why nothing runs the backups that Velero should run, and the way out: its controller `backup` is off. `None`: it is on, or
-/// berth runs them.
+/// Why nothing runs the backups that Velero should run, and the way out: its controller `backup` is
+/// off. `None`: it is on, or berth runs them.
 pub fn runs_nothing(deployment: &Deployment, executor: Executor) -> Option<(&'static str, String)> {
     let (_, off) = take_flag(&args(deployment)?);
     if executor != Executor::Velero || !off.iter().any(|name| name == BACKUP) {

@@ -1,5 +1,5 @@
-//! Which of the controllers of a backup's life a Velero beside berth runs. berth leaves those to it,
-//! because two would act on the same objects.
+//! Which of the controllers of a backup's life a Velero beside berth runs. berth leaves those to
+//! it, because two would act on the same objects.
 //!
 //! That is read off Velero's Deployment (by the right of the engine to list everything) again and
 //! again, so that a controller begins here when it is switched off there, and ends here when it is

@@ -76,8 +76,8 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
-/// What is kept of a request, because whoever asks for deletions chooses its size: nothing is written
-/// whole from it.
+/// What is kept of a request, because whoever asks for deletions chooses its size: nothing is
+/// written whole from it.
 fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
     let is_read = |key: &str| key.starts_with("berth.dev/") || key.starts_with("velero.io/");
     request.metadata.managed_fields = None;
@@ -97,8 +97,8 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
     // Backups that are being deleted, each with its location.
     let mut backups: HashMap<String, String> = HashMap::new();
     let mut removing = HashSet::new();
-    // Requests that are not carried out again now: those that wait, and those that have ended, until
-    // the watch shows it.
+    // Requests that are not carried out again now: those that wait, and those that have ended,
+    // until the watch shows it.
     let mut resting: HashMap<String, Instant> = HashMap::new();
     // When those that have not ended were taken up first.
     let mut begun: HashMap<String, Instant> = HashMap::new();
@@ -168,8 +168,8 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
                             REST * 10
                         }
                         DeletionEnd::Not => REST,
-                        // At growing intervals, and not so long that a new Backup of the name would give up
-                        // its wait for this deletion.
+                        // At growing intervals, and not so long that a new Backup of the name would
+                        // give up its wait for this deletion.
                         DeletionEnd::Failed => {
                             begun.get(&uid).map_or(REST, |begun| begun.elapsed().clamp(REST, REST * 2))
                         }

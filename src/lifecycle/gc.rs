@@ -59,8 +59,8 @@ struct ExpiringBackup {
 }
 
 impl ExpiringBackup {
-    /// The Schedule that it provably is of. What a Velero has brought from a store says what somebody
-    /// wrote there.
+    /// The Schedule that it provably is of. What a Velero has brought from a store says what
+    /// somebody wrote there.
     fn schedule_uid(&self) -> Option<&str> {
         let mark = self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str);
         let found = Found { mark, phase: self.phase, generation: self.metadata.generation };

@@ -176,8 +176,8 @@ impl KnownBackups {
         self.backups.read().is_synced()
     }
 
-    /// Is the Backup of a time there that berth has made for the Schedule with this UID? `first`: its
-    /// first name.
+    /// Is the Backup of a time there that berth has made for the Schedule with this UID? `first`:
+    /// its first name.
     pub fn is_made(&self, schedule_uid: &str, first: &str) -> bool {
         let backups = self.backups.read();
         let mut named = backups.range(first.to_owned()..).take_while(|(name, _)| name.starts_with(first));

@@ -52,7 +52,8 @@ impl KnownSnapshotClasses {
     }
 }
 
-/// What is kept of a class. A driver whose name is too long is none that exists, but its class is one.
+/// What is kept of a class. A driver whose name is too long is none that exists, but its class is
+/// one.
 fn kept(class: VolumeSnapshotClass) -> (String, String) {
     let name = class.name_any();
     (name, if class.driver.len() > LONGEST { String::new() } else { class.driver })

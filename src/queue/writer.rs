@@ -1,7 +1,8 @@
 //! The only writer of positions and of phase ReadyToStart. Each write is one merge patch on the
 //! resourceVersion that was decided on. After a conflict the Backup is read: if nothing of it has
 //! changed that the decision depended on, the write is sent once more, on these fields in place of
-//! the version. So nobody keeps a Backup in its place, or in a slot, by patching it without a pause.
+//! the version. So nobody keeps a Backup in its place, or in a slot, by patching it without a
+//! pause.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A page for each command, as people read it in a browser: what it does, an example, and its flags.
+//! A page for each command, as people read it in a browser: what it does, an example, and its
+//! flags.
 
 use clap::{Arg, Command, CommandFactory as _};
 

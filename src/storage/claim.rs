@@ -211,8 +211,8 @@ impl BackupLayout {
         failed.map_or(Ok(true), |error| Err(ClaimError::Store(error)))
     }
 
-    /// Removes the index that an earlier run of the backup has stored, if there is one, because a later
-    /// run that makes none would leave it beside an archive of its own.
+    /// Removes the index that an earlier run of the backup has stored, if there is one, because a
+    /// later run that makes none would leave it beside an archive of its own.
     ///
     /// # Errors
     /// When another run claims the folder by now, or the store fails.

@@ -102,8 +102,8 @@ impl BackupLayout {
         Ok(true)
     }
 
-    /// Removes everything but the claim, the file that makes the backup visible first. `false`: there
-    /// is more than one attempt removes.
+    /// Removes everything but the claim, the file that makes the backup visible first. `false`:
+    /// there is more than one attempt removes.
     ///
     /// # Errors
     /// As [`BackupLayout::remove_folder`].

@@ -52,8 +52,9 @@ impl<S> Clone for Renewed<S> {
     }
 }
 
-/// Whether other keys may help. Stores say in many ways that they do not accept keys: S3 itself calls
-/// an expired session a bad request. Where the type of the error does not tell, its text does.
+/// Whether other keys may help. Stores say in many ways that they do not accept keys: S3 itself
+/// calls an expired session a bad request. Where the type of the error does not tell, its text
+/// does.
 fn is_denied(error: &Error) -> bool {
     const WORDS: [&str; 3] = ["403 Forbidden", "401 Unauthorized", "<Code>ExpiredToken</Code>"];
     match error {
@@ -78,8 +79,8 @@ impl<S: fmt::Debug> fmt::Debug for Renewed<S> {
     }
 }
 
-// The signatures are those that `async_trait` generates, because object_store declares the traits with
-// it.
+// The signatures are those that `async_trait` generates, because object_store declares the traits
+// with it.
 impl<S: ObjectStore> ObjectStore for Renewed<S> {
     fn put_opts<'s, 'p, 'f>(
         &'s self,

@@ -20,8 +20,8 @@ use crate::text::chain;
 
 /// No request is signed with keys that were read longer ago than this.
 const AGE: Duration = Duration::from_secs(10);
-/// A refusal reads the keys anew, but not more often than this: stores do not tell keys that expired
-/// from keys that lack a right.
+/// A refusal reads the keys anew, but not more often than this: stores do not tell keys that
+/// expired from keys that lack a right.
 const REFUSED: Duration = Duration::from_secs(1);
 const CALL: Duration = Duration::from_secs(5);
 

@@ -64,8 +64,9 @@ impl StoredBackups {
         Self { store, prefix: prefix.map(str::to_owned) }
     }
 
-    /// Whether a JSON text has about this many values at most, told without parsing it: each of these
-    /// bytes begins two of them at most. In memory, a value can be a hundred times as large as its text.
+    /// Whether a JSON text has about this many values at most, told without parsing it: each of
+    /// these bytes begins two of them at most. In memory, a value can be a hundred times as large
+    /// as its text.
     pub fn is_light(json: &[u8], most: usize) -> bool {
         let begins = json.iter().filter(|byte| matches!(byte, b'{' | b'[' | b',' | b':'));
         begins.take(most.saturating_add(1)).count() <= most

@@ -22,7 +22,8 @@ fn seen() -> ConfigMap {
     serde_json::from_value(object("7")).unwrap()
 }
 
-/// As `kubectl` shows it: the code is that of a conflict, and nothing will be different on a second look.
+/// As `kubectl` shows it: the code is that of a conflict, and nothing will be different on a second
+/// look.
 fn denial(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Conflict",

@@ -1,4 +1,5 @@
-//! One object of a large archive at a store: by its index, without one, and as a whole download by stock Velero's command.
+//! One object of a large archive at a store: by its index, without one, and as a whole download by
+//! stock Velero's command.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

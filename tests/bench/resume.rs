@@ -1,10 +1,10 @@
-//! A backup whose controller is killed at half of it: how much of that the next controller does once
-//! more.
+//! A backup whose controller is killed at half of it: how much of that the next controller does
+//! once more.
 //!
 //! A run loses what it has read since its last checkpoint, which is at most a part of the archive
-//! (8 MiB) and five seconds, or a twentieth of its time so far. So the backup must be large and long
-//! for the share to say anything: the first controller reads pages of a few objects, as from an API
-//! server that is slow.
+//! (8 MiB) and five seconds, or a twentieth of its time so far. So the backup must be large and
+//! long for the share to say anything: the first controller reads pages of a few objects, as from
+//! an API server that is slow.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

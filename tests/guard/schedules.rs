@@ -1,4 +1,5 @@
-//! When a Schedule has run is for those to say who run it. The policy and the rules agree case by case.
+//! When a Schedule has run is for those to say who run it. The policy and the rules agree case by
+//! case.
 
 use berth_api::velero::Schedule;
 use berth_core::guard::{Roles, ScheduleChange, judge_schedule};

@@ -264,7 +264,8 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
         let answer = create(&born).unwrap();
         assert!(!answer.status.success() && answer.stderr.contains("leave status out"), "{}", answer.stderr);
     }
-    // By deleting a Schedule that owns its Backups whoever may not delete Backups would remove them.
+    // By deleting a Schedule that owns its Backups whoever may not delete Backups would remove
+    // them.
     let owns = json!({"spec": {"useOwnerReferencesInBackup": true}});
     let answer = patch("low", &owns);
     assert!(!answer.status.success() && answer.stderr.contains("the verb delete on"), "{}", answer.stderr);
@@ -272,8 +273,8 @@ fn a_schedule_gives_nobody_what_a_backup_would_not() {
     assert!(answer.status.success(), "{}", answer.stderr);
 }
 
-/// Whoever creates Backups can foretell two names of each time, take them, and say that they are the
-/// Schedule's.
+/// Whoever creates Backups can foretell two names of each time, take them, and say that they are
+/// the Schedule's.
 #[test]
 fn no_backup_of_somebody_else_takes_the_place_of_a_scheduled_one() {
     let mut berth =

@@ -1,5 +1,5 @@
-//! What no account of berth may, by the API server's own word: roles only add up, so a rule too many
-//! breaks nothing that other tests see.
+//! What no account of berth may, by the API server's own word: roles only add up, so a rule too
+//! many breaks nothing that other tests see.
 
 use super::plane;
 use crate::support::manifest;

@@ -1,4 +1,5 @@
-//! What becomes of claims whose driver does this and that, and of their snapshots when the backup or its leader ends.
+//! What becomes of claims whose driver does this and that, and of their snapshots when the backup
+//! or its leader ends.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -296,7 +297,8 @@ fn noise(berth: &Berth, space: &str) {
     }
 }
 
-/// The one of a claim of which the leader has noted the cut is taken over; one that is gone is taken anew, and told.
+/// The one of a claim of which the leader has noted the cut is taken over; one that is gone is
+/// taken anew, and told.
 #[test]
 fn claims_that_were_frozen_together_are_of_one_moment_though_their_leader_is_killed_before_they_are_ready() {
     static KWOK: OnceLock<Kwok> = OnceLock::new();

@@ -113,8 +113,8 @@ pub fn enqueue_later<K: Listers>(
     Ok(if is_meant { incoming.later(by_berth, "this replica is busy") } else { ReviewVerdict::allow() })
 }
 
-/// Does the leader create it, for a Schedule? A Velero does not count, because it copies what stands
-/// on the Schedule.
+/// Does the leader create it, for a Schedule? A Velero does not count, because it copies what
+/// stands on the Schedule.
 fn is_by_berth<K: Listers>(state: &AdmissionState<K>, request: &AdmissionRequest<'_>) -> bool {
     state.roles(&request.user_info.username).queue
 }

@@ -1,5 +1,5 @@
-//! The BackupStorageLocation of an entry, its credentials in Velero's form, and the conditions that are
-//! reported of it.
+//! The BackupStorageLocation of an entry, its credentials in Velero's form, and the conditions that
+//! are reported of it.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,14 @@ use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";
-/// Type of the entry's condition: its cluster still uses a location of its own. Absent if it does not.
+/// Type of the entry's condition: its cluster still uses a location of its own. Absent if it does
+/// not.
 pub const LEGACY_LOCATION: &str = "LegacyLocation";
 /// Key of the Secret with the credentials: a file as the tools of its provider have it.
 pub const CLOUD: &str = "cloud";
 
-/// What the `cloud` file calls the key of an Azure account, as in the documentation of Velero's plugin.
+/// What the `cloud` file calls the key of an Azure account, as in the documentation of Velero's
+/// plugin.
 const ACCOUNT_KEY: &str = "AZURE_STORAGE_ACCOUNT_ACCESS_KEY";
 const SERVICE_ACCOUNT: &str = "serviceaccount.json";
 
@@ -52,8 +54,8 @@ pub fn secret_name(entry: &str) -> String {
     format!("{entry}-credentials")
 }
 
-/// The folder of Velero's backups in an entry's directory. Other tools may have theirs beside it, and
-/// Velero considers a location broken that contains anything else.
+/// The folder of Velero's backups in an entry's directory. Other tools may have theirs beside it,
+/// and Velero considers a location broken that contains anything else.
 pub fn prefix(entry: &str) -> String {
     format!("{entry}/velero")
 }
@@ -112,7 +114,8 @@ pub fn location(
     }
 }
 
-/// Only settings that Velero's plugin of that provider knows, because it refuses a location with others.
+/// Only settings that Velero's plugin of that provider knows, because it refuses a location with
+/// others.
 fn config(
     bucket: &BackupBucket,
     store: &StoreConfig,
@@ -178,7 +181,8 @@ fn base64(text: &str) -> String {
     written.ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
 }
 
-/// Has a location all that `wanted` has? People may have set more, for example how often it is checked.
+/// Has a location all that `wanted` has? People may have set more, for example how often it is
+/// checked.
 pub fn is_as(found: &BackupStorageLocationSpec, wanted: &BackupStorageLocationSpec) -> bool {
     let theirs = BackupStorageLocationSpec {
         backup_sync_period: found.backup_sync_period.clone(),
@@ -290,7 +294,8 @@ pub fn without_location(why: &str, message: &str, now: Timestamp) -> Condition {
     Condition { codes, ..said("False", why, message, now) }
 }
 
-/// Condition of an entry whose cluster still uses a default location of its own, if one of `all` is that.
+/// Condition of an entry whose cluster still uses a default location of its own, if one of `all` is
+/// that.
 pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Option<Condition> {
     let candidates: Vec<_> = all.iter().map(|location| candidate(location)).collect();
     let name = berth_garden_core::location::legacy(&candidates)?;

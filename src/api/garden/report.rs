@@ -31,7 +31,8 @@ impl MemberReport {
     }
 }
 
-/// Has the executor done all that was asked for (source: Gardener's `pkg/utils/kubernetes/health/extensions.go`)?
+/// Has the executor done all that was asked for (source: Gardener's
+/// `pkg/utils/kubernetes/health/extensions.go`)?
 pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
     let Some(last) = &status.last_operation else { return false };
     // Some clients write it in whole seconds.
@@ -44,8 +45,8 @@ pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
         && !is_late
 }
 
-/// Report of an object that is kept. `generation`: of the hub's object. `before`: what the hub's status
-/// says now.
+/// Report of an object that is kept. `generation`: of the hub's object. `before`: what the hub's
+/// status says now.
 pub fn kept(
     metadata: &ObjectMeta,
     status: Option<&ExtensionStatus>,
@@ -89,7 +90,8 @@ pub fn kept(
 pub fn going(status: Option<&ExtensionStatus>) -> Option<MemberReport> {
     let status = status?;
     let last = status.last_operation.as_ref().filter(|op| op.kind == OperationType::Delete)?;
-    // Success is reported once the executor has removed its finalizer, because only then it is certain.
+    // Success is reported once the executor has removed its finalizer, because only then it is
+    // certain.
     let last = match last.state {
         OperationState::Succeeded => return None,
         _ => last.clone(),
@@ -160,7 +162,8 @@ pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
     serde_json::from_value(told.clone()).ok()
 }
 
-/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or the end is unknown.
+/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or the end is
+/// unknown.
 pub fn locked_until(status: Option<&ExtensionStatus>) -> Option<Time> {
     let told = status?.provider_status.as_ref()?.get("retainedUntil")?;
     serde_json::from_value(told.clone()).ok()
@@ -216,8 +219,8 @@ pub fn says_the_same(a: &MemberReport, last: Option<&LastOperation>, error: Opti
     operation && words(a.last_error.as_ref()) == words(error)
 }
 
-/// `conditions` with `wanted` in its place; `None`: they say so already. The time of transition changes
-/// with the status.
+/// `conditions` with `wanted` in its place; `None`: they say so already. The time of transition
+/// changes with the status.
 pub fn with_condition(conditions: &[Condition], mut wanted: Condition) -> Option<Vec<Condition>> {
     let found = conditions.iter().position(|c| c.kind == wanted.kind);
     let mut all = conditions.to_vec();

@@ -16,8 +16,8 @@ use super::report::{self, MemberReport, locked_until, says_the_same, with_condit
 use super::{BackupBucket, BackupEntry, Condition, LastError, LastOperation, Removed};
 use crate::extensions::{self, Extension};
 
-/// How long an object may wait for an executor before the hub is told so: most are taken up and done
-/// at once.
+/// How long an object may wait for an executor before the hub is told so: most are taken up and
+/// done at once.
 const TAKE_UP: SignedDuration = SignedDuration::from_secs(5);
 
 /// What the status of the hub's object says already.
@@ -68,7 +68,8 @@ pub fn entry_change(
     let before = PreviousStatus::of(&hub.metadata, status.observed_generation, operation, error);
     let operation = match &report.handoff {
         Some(Handoff::Leaving { running, is_made }) => {
-            // A generation says that the directory was made, and that its content is the entry's own.
+            // A generation says that the directory was made, and that its content is the entry's
+            // own.
             Some(report::leaving(*running, before.generation.filter(|_| *is_made), now))
         }
         Some(Handoff::Stays(problem)) => Some(report::stays(problem, now)),
@@ -79,7 +80,8 @@ pub fn entry_change(
         if let Some(removed) = more(removed, status.removed) {
             change.get_or_insert_with(|| json!({}))["removed"] = json!(removed);
         }
-        // Only the seed that removes the data reports counts, so it also knows what is still locked.
+        // Only the seed that removes the data reports counts, so it also knows what is still
+        // locked.
         let locked = locked_until(found.and_then(Extension::common));
         if locked != status.locked_until {
             change.get_or_insert_with(|| json!({}))["lockedUntil"] = json!(locked);

@@ -90,9 +90,9 @@ const KEPT_BACK: [&str; 6] = [
     keys::FAILED_HISTORY_LIMIT,
 ];
 
-/// By labels and annotations of these prefixes a tool knows what it has applied itself. A Backup that
-/// had them from its Schedule would be taken for an object that is no longer wanted, and removed,
-/// running or not. Velero copies them.
+/// By labels and annotations of these prefixes a tool knows what it has applied itself. A Backup
+/// that had them from its Schedule would be taken for an object that is no longer wanted, and
+/// removed, running or not. Velero copies them.
 const TRACKING: [&str; 8] = [
     "argocd.argoproj.io/",
     "kustomize.toolkit.fluxcd.io/",
@@ -152,8 +152,8 @@ impl Steering {
     }
 }
 
-/// Reads the annotations that limit the history of a Schedule; what cannot be read counts as absent,
-/// so that nothing is deleted because of it.
+/// Reads the annotations that limit the history of a Schedule; what cannot be read counts as
+/// absent, so that nothing is deleted because of it.
 pub fn history_of(annotations: &BTreeMap<String, String>, found: &mut Violations) -> HistoryLimits {
     let mut limit = |key: &str, least: usize| {
         let text = annotations.get(key)?;
@@ -211,8 +211,8 @@ impl Schedule {
         }
     }
 
-    /// When it will create Backups, and of which namespaces. `None`: it creates none as it is, because
-    /// it is paused or faulty.
+    /// When it will create Backups, and of which namespaces. `None`: it creates none as it is,
+    /// because it is paused or faulty.
     pub fn planned(&self) -> Option<PlannedSchedule> {
         let namespaces = backup_namespaces(&self.spec.template).ok()?;
         self.decided().planned(Arc::new(namespaces))
@@ -231,8 +231,8 @@ impl Schedule {
         (phase, found.lines().iter().map(|line| tellable(line).into_owned()).collect())
     }
 
-    /// The Backup for this time, as Velero would create it, without what tools track the Schedule by,
-    /// and with the Schedule's UID.
+    /// The Backup for this time, as Velero would create it, without what tools track the Schedule
+    /// by, and with the Schedule's UID.
     pub fn backup(&self, tick: Timestamp) -> Backup {
         let name = self.name_any();
         let of_template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());

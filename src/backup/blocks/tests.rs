@@ -277,7 +277,8 @@ async fn two_hundred_hooks_of_a_tenth_of_a_second_take_ten_workers_two_seconds()
     assert!(writes.iter().all(|line| line.matches("shop/").count() <= 20), "{writes:#?}");
 }
 
-/// A fifth of a second after the beginning: one pod is between its hooks, one waits for its worker, one for its turn.
+/// A fifth of a second after the beginning: one pod is between its hooks, one waits for its worker,
+/// one for its turn.
 #[tokio::test(start_paused = true)]
 async fn a_backup_that_ends_early_undoes_what_it_has_begun_and_begins_nothing_more() {
     for (command, stored, took) in [
@@ -323,7 +324,8 @@ async fn a_backup_that_ends_early_undoes_what_it_has_begun_and_begins_nothing_mo
     }
 }
 
-/// A leader that was held up for longer than its Lease lasts finds out when it asks for the record once more.
+/// A leader that was held up for longer than its Lease lasts finds out when it asks for the record
+/// once more.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_comes_late_is_run_only_if_the_record_is_still_ours() {
     for is_ours in [true, false] {
@@ -347,7 +349,8 @@ async fn a_hook_that_comes_late_is_run_only_if_the_record_is_still_ours() {
     }
 }
 
-/// Whatever fails and whenever the backup ends: where a hook before a pod was tried, each one after it is, and later.
+/// Whatever fails and whenever the backup ends: where a hook before a pod was tried, each one after
+/// it is, and later.
 #[tokio::test(start_paused = true)]
 async fn nothing_stays_frozen_whatever_happens() {
     let commands = ["ok", "fail", "wait 70", "wait 31000"];

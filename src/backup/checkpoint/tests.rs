@@ -184,7 +184,8 @@ fn a_first_line_that_is_too_long_is_none() {
     assert!(line(1) && !line(HEAD));
 }
 
-/// Each version has another line: a controller that was upgraded aborts what the one before it had begun.
+/// Each version has another line: a controller that was upgraded aborts what the one before it had
+/// begun.
 #[test]
 fn the_upload_of_a_checkpoint_is_known_whichever_version_wrote_it() {
     let ours = Bytes::from(checkpoint().content().unwrap());

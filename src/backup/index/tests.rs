@@ -225,8 +225,8 @@ fn kind(resource: &str, namespaced: bool) -> ResourceType {
 /// An object of some of these types, and how large it is.
 type Made = (bool, u8, u16, u16);
 
-/// Packs and uploads them as a run does, in so many parts and, perhaps, by two runs. Gives the archive,
-/// and its index.
+/// Packs and uploads them as a run does, in so many parts and, perhaps, by two runs. Gives the
+/// archive, and its index.
 async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, ArchiveIndex) {
     let types = [kind("pods", true), kind("volumes", false)];
     let memory = Arc::new(InMemory::new());

@@ -129,7 +129,8 @@ fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
     assert_eq!(extent(&ledger, 1), ListExtent::default(), "nothing of it is done");
     ledger.stored(contents(ahead, &["b"]));
     assert_eq!(extent(&ledger, 1), ListExtent { is_whole: true, ..ListExtent::default() });
-    // It says nothing of where a list goes on: neither that it begins anew nor that it is to be read again.
+    // It says nothing of where a list goes on: neither that it begins anew nor that it is to be
+    // read again.
     let begun = ObjectLedger::new(&types());
     let page = begun.open(&maps);
     begun.close(page, Some(at("1")));
@@ -141,7 +142,8 @@ fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
     assert_eq!(extent(&again, 1).at, Some(at("2")));
 }
 
-/// By its pods, claims and accounts a run looks for others, in the namespaces that their names begin with.
+/// By its pods, claims and accounts a run looks for others, in the namespaces that their names
+/// begin with.
 #[test]
 fn names_that_lead_out_of_the_namespaces_of_the_backup_are_known_for_that() {
     let lies_in = |place: usize, name: &str| {
@@ -172,7 +174,8 @@ fn what_is_no_balance_is_refused() {
 }
 
 proptest! {
-    /// Whatever order the workers finish in: no position lies behind a page of which something is not stored.
+    /// Whatever order the workers finish in: no position lies behind a page of which something is
+    /// not stored.
     #[test]
     fn nothing_before_a_position_is_missing(order in Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle(), stop in 0..12_usize) {
         let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
@@ -201,7 +204,8 @@ proptest! {
         prop_assert_eq!(names.values().map(PackedNames::len).sum::<usize>(), stored.len());
     }
 
-    /// A crash at any moment, while pages are read and parts come in whatever order: what a checkpoint says is done is stored.
+    /// A crash at any moment, while pages are read and parts come in whatever order: what a
+    /// checkpoint says is done is stored.
     #[test]
     fn what_is_said_to_be_done_is_stored(choices in prop::collection::vec(any::<u8>(), 0..80)) {
         const PAGES: usize = 4;

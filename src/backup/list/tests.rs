@@ -162,7 +162,8 @@ async fn the_time_for_retries_does_not_run_while_its_taker_is_waited_for() {
     assert!(begun.elapsed() >= 30 * MINUTE);
 }
 
-/// Be they for an object or for a page: the only request slot is somebody else's for half an hour after the first failure.
+/// Be they for an object or for a page: the only request slot is somebody else's for half an hour
+/// after the first failure.
 #[tokio::test(start_paused = true)]
 async fn the_time_for_retries_does_not_run_while_other_requests_are_waited_for() {
     let one = format!("{MAPS}/a");

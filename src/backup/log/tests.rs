@@ -49,7 +49,8 @@ fn of_what_several_runs_told_a_log_keeps_no_more_than_of_one() {
     assert!(one.told().len() < MESSAGES);
 }
 
-/// What there is no room for when the words of two runs are put together is counted by every run after them, too.
+/// What there is no room for when the words of two runs are put together is counted by every run
+/// after them, too.
 #[test]
 fn counts_are_true_over_any_number_of_runs() {
     let mut log = BackupLog::new("velero/b".into());

@@ -1,5 +1,5 @@
-//! What a stored backup says of its operations: the file of item operations, and the volume infos of
-//! moved data.
+//! What a stored backup says of its operations: the file of item operations, and the volume infos
+//! of moved data.
 
 use berth_core::operation::OperationProgress;
 use serde_json::{Value, json};
@@ -77,8 +77,8 @@ impl EndedMovement {
         })
     }
 
-    /// Its volume info, by which a restore knows how to bring the volume back. `None`: the volume is
-    /// not known.
+    /// Its volume info, by which a restore knows how to bring the volume back. `None`: the volume
+    /// is not known.
     pub fn volume_info(&self, uid: &str, datamover: &str) -> Option<Value> {
         let Movement { namespace, claim, claim_uid, volume, driver, created, .. } = &self.movement;
         if volume.is_empty() {

@@ -36,8 +36,8 @@ pub enum Attended {
 }
 
 impl Engine {
-    /// Looks at a Backup whose objects are stored: writes what has become of its operations and, when
-    /// all of them have ended, completes it.
+    /// Looks at a Backup whose objects are stored: writes what has become of its operations and,
+    /// when all of them have ended, completes it.
     ///
     /// # Errors
     /// When the Backup could not be written, or its operations could not be read.

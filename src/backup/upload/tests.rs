@@ -66,7 +66,8 @@ fn member(i: usize) -> Bytes {
     vec![u8::try_from(i).unwrap(); 3 + 5 * i].into()
 }
 
-/// Whatever was stored when it was cut off: with what was told of that, another one makes the whole of it, and nothing is in there twice.
+/// Whatever was stored when it was cut off: with what was told of that, another one makes the whole
+/// of it, and nothing is in there twice.
 #[tokio::test]
 async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
     let whole: Vec<u8> = (0..9).flat_map(member).chain(*b"the end").collect();

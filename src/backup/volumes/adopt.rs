@@ -1,7 +1,7 @@
-//! What an earlier run has taken while pods were frozen, and has not stored, because it ended while a
-//! snapshot was not ready yet. The pods may be stored, and their hooks are not run again; so this run
-//! takes over what was cut then. What it has to take anew is of another moment than the rest, and is
-//! told.
+//! What an earlier run has taken while pods were frozen, and has not stored, because it ended while
+//! a snapshot was not ready yet. The pods may be stored, and their hooks are not run again; so this
+//! run takes over what was cut then. What it has to take anew is of another moment than the rest,
+//! and is told.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +38,8 @@ impl Ask {
 }
 
 impl RunVolumes<'_> {
-    /// Notes the claims of a pod that an earlier run has stored after hooks before it: those that are
-    /// not stored yet.
+    /// Notes the claims of a pod that an earlier run has stored after hooks before it: those that
+    /// are not stored yet.
     pub fn note_past(&self, namespace: Option<&str>, pod: &str, claims: &[String]) {
         let mut seen = self.seen.lock();
         for claim in claims {
@@ -49,15 +49,16 @@ impl RunVolumes<'_> {
         }
     }
 
-    /// The snapshot that an earlier run has cut while pods were frozen for it, with what is noted of
-    /// it, or a new one.
+    /// The snapshot that an earlier run has cut while pods were frozen for it, with what is noted
+    /// of it, or a new one.
     pub(super) async fn adopt_or_make(
         &self,
         access: &VolumeAccess,
         ask: &Ask,
     ) -> Result<(VolumeSnapshot, Option<StillCut>), String> {
         let noted = self.outcomes.noted_cut(&ask.claim);
-        // The name becomes part of a URL, and whoever may write to the location could have made it up.
+        // The name becomes part of a URL, and whoever may write to the location could have made it
+        // up.
         if let Some(noted) = noted.clone().filter(|noted| noted.claim == ask.uid && is_name(&noted.name)) {
             let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
             let found = insist(|| async { api.get(&noted.name).await.into() }).await;
@@ -115,8 +116,8 @@ impl RunVolumes<'_> {
         self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
     }
 
-    /// Snapshots (namespace, slash, name) that an earlier run has noted, and that nobody asks for in
-    /// this one, because their claims are gone, for example.
+    /// Snapshots (namespace, slash, name) that an earlier run has noted, and that nobody asks for
+    /// in this one, because their claims are gone, for example.
     pub fn unmet(&self) -> BTreeSet<String> {
         let seen = self.seen.lock();
         self.outcomes.noted_snapshots(|claim| !seen.cut.contains(claim))

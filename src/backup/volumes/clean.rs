@@ -76,9 +76,9 @@ impl RunVolumes<'_> {
 }
 
 impl Engine {
-    /// Lets go of the snapshots of a stored backup: what is in the storage stays there, known by the
-    /// archive, and the objects in the cluster go, as Velero does. What no archive names is removed
-    /// from the storage as well.
+    /// Lets go of the snapshots of a stored backup: what is in the storage stays there, known by
+    /// the archive, and the objects in the cluster go, as Velero does. What no archive names is
+    /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
             for_each(self.made_snapshots(uid).await?, |snapshot| {
@@ -135,7 +135,8 @@ impl Engine {
                 Which::But(_) | Which::Only(_) => Ok(Vec::new()),
             };
             let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
-            // Asked between the list and the first removal: what another run has made is not listed.
+            // Asked between the list and the first removal: what another run has made is not
+            // listed.
             if !is_idle && !record.is_still_ours().await {
                 info!(%name, "another run has the backup: leaving its snapshots and PodVolumeBackups to it");
                 return Ok(());
@@ -153,7 +154,8 @@ impl Engine {
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
     }
 
-    /// The snapshots that were made for a Backup. Where the cluster has no such kind there are none.
+    /// The snapshots that were made for a Backup. Where the cluster has no such kind there are
+    /// none.
     async fn made_snapshots(&self, uid: &str) -> Result<Vec<VolumeSnapshot>, String> {
         if !is_uid(uid) {
             return Ok(Vec::new());
@@ -161,8 +163,8 @@ impl Engine {
         list_all(&Api::all(self.client.clone()), uid).await
     }
 
-    /// What a backup says of the data of its volumes when all is taken. What is missing, and was not
-    /// told of, is an error of the backup.
+    /// What a backup says of the data of its volumes when all is taken. What is missing, and was
+    /// not told of, is an error of the backup.
     pub(in crate::backup) async fn data(
         &self,
         record: &BackupWriter,

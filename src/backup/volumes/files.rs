@@ -81,8 +81,8 @@ impl RunVolumes<'_> {
         self.reading.lock().remove(&pod.uid);
     }
 
-    /// Cancels what is still read of the files of pods that were frozen for it and are thawed now, and
-    /// notes these pods: what is there of them by now, or comes late, is no later run's.
+    /// Cancels what is still read of the files of pods that were frozen for it and are thawed now,
+    /// and notes these pods: what is there of them by now, or comes late, is no later run's.
     pub async fn give_up_files(&self, pods: &[String]) {
         let pods: BTreeSet<String> = {
             let reading = self.reading.lock();

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::read::VolumeTraits;
 use crate::backup::related::key;
 
-/// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint has
-/// room for so many.
+/// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint
+/// has room for so many.
 const MOST: usize = 50_000;
 /// Most snapshots and pods that are noted for the next run, should this one end.
 const MOST_NOTED: usize = 10_000;
@@ -147,8 +147,8 @@ impl Outcomes {
         self.0.lock().spoiled.contains(pod_uid)
     }
 
-    /// Notes that all data of a block was taken while its pods were frozen, for a run that continues.
-    /// What finds no room is taken anew by that run, which tells of it.
+    /// Notes that all data of a block was taken while its pods were frozen, for a run that
+    /// continues. What finds no room is taken anew by that run, which tells of it.
     pub fn note_whole<'p>(&self, cuts: Vec<(String, StillCut)>, pods: impl Iterator<Item = &'p str>) {
         let VolumeOutcomes { claims, cuts: noted, whole, .. } = &mut *self.0.lock();
         if noted.len() + cuts.len() > MOST_NOTED {
@@ -185,7 +185,8 @@ impl Outcomes {
         kept.has_files || kept.claims.values().any(|one| matches!(one.fate, VolumeDataResult::Files))
     }
 
-    /// Notes that the log says that the files of a volume, which may be that of a claim, are missing.
+    /// Notes that the log says that the files of a volume, which may be that of a claim, are
+    /// missing.
     pub fn note_told(&self, volume: String, claim: Option<&str>) {
         let told = &mut self.0.lock().told;
         if told.len() < MOST {
@@ -375,8 +376,8 @@ impl Outcomes {
 }
 
 /// The PodVolumeBackups that stand in the backup. One that was canceled and has completed
-/// nonetheless may have been read while its pod was not frozen: it goes if another one of its pod and
-/// volume has completed. Otherwise the last of them stays, with a sentence for the log and its
+/// nonetheless may have been read while its pod was not frozen: it goes if another one of its pod
+/// and volume has completed. Otherwise the last of them stays, with a sentence for the log and its
 /// namespace.
 pub fn standing(files: Vec<Value>) -> (Vec<Value>, Vec<(String, String)>) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

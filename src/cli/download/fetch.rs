@@ -145,9 +145,9 @@ impl Fetcher {
         }
     }
 
-    /// Gives a piece of the artifact, which has `bytes` bytes, as a reader to `read`. `None`: the store
-    /// gives no pieces, or the artifact has another size. However long the answer is, no more is read
-    /// than the piece; one that is shorter is cut off.
+    /// Gives a piece of the artifact, which has `bytes` bytes, as a reader to `read`. `None`: the
+    /// store gives no pieces, or the artifact has another size. However long the answer is, no more
+    /// is read than the piece; one that is shorter is cut off.
     ///
     /// # Errors
     /// As [`Fetcher::stream`].

@@ -229,11 +229,11 @@ enum LookedUp {
 /// Looks an object up by the index of the archive. Whatever fails, the archive itself tells.
 ///
 /// That the archive has no such object is believed if the store has an archive of the size that the
-/// index names, and pieces in which the object would be are pieces of it. Otherwise each name that is
-/// typed wrongly would cost the whole archive, which may have many GiB. An index that is older than its
-/// archive, or was copied, is of another size; and whoever may write an index that lies could as well
-/// take the object out of the archive. The message says who denies the object, and what reads the
-/// archive.
+/// index names, and pieces in which the object would be are pieces of it. Otherwise each name that
+/// is typed wrongly would cost the whole archive, which may have many GiB. An index that is older
+/// than its archive, or was copied, is of another size; and whoever may write an index that lies
+/// could as well take the object out of the archive. The message says who denies the object, and
+/// what reads the archive.
 async fn looked_up(
     index: anyhow::Result<ArtifactSource>,
     archive: &ArtifactSource,

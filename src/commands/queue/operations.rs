@@ -75,7 +75,8 @@ impl UploadTotals {
     }
 }
 
-/// By UID of the Backup. Those that cannot be read are left out, and their status says what it says.
+/// By UID of the Backup. Those that cannot be read are left out, and their status says what it
+/// says.
 pub async fn read(
     here: &NamespacedClient,
     after: &[BackupAfterQueue],

@@ -1,7 +1,8 @@
 //! The next time of an expression with five fields.
 //!
 //! The search goes through months, days, hours and minutes as robfig/cron does, with the same steps
-//! of local time, because on days on which a zone changes its clocks the steps decide what is found.
+//! of local time, because on days on which a zone changes its clocks the steps decide what is
+//! found.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -25,8 +26,8 @@ const COST: usize = 100;
 enum FieldSearchResult {
     /// The field allows this.
     Here,
-    /// The field began anew with a later month, day or hour, so that the fields before it have to be
-    /// looked at again.
+    /// The field began anew with a later month, day or hour, so that the fields before it have to
+    /// be looked at again.
     Wrapped,
 }
 

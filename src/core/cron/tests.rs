@@ -189,9 +189,11 @@ fn expression() -> impl Strategy<Value = String> {
     expression_in(ZONES.to_vec())
 }
 
-/// The same without the zone that changes its clocks by half an hour. There robfig/cron, whose steps are
-/// ours, looks past a time from some seconds of that one day, and finds it from the seconds around them:
-/// `a_change_by_half_an_hour_hides_a_time_from_some_seconds_as_it_does_from_robfig` has the example.
+/// The same without the zone that changes its clocks by half an hour. There robfig/cron, whose
+/// steps are ours, looks past a time from some seconds of that one day, and finds it from the
+/// seconds around them:
+/// `a_change_by_half_an_hour_hides_a_time_from_some_seconds_as_it_does_from_robfig` has the
+/// example.
 fn expression_of_whole_hours() -> impl Strategy<Value = String> {
     expression_in(ZONES.into_iter().filter(|zone| *zone != "Australia/Lord_Howe").collect())
 }
@@ -213,8 +215,8 @@ fn expression_in(zones: Vec<&'static str>) -> impl Strategy<Value = String> {
     (prop::sample::select(zones), rule).prop_map(|(zone, rule)| format!("CRON_TZ={zone} {rule}"))
 }
 
-/// The answers are those of the real robfig/cron. The two leaders that look at different seconds may
-/// so differ for a while about the last time, and agree once it is later.
+/// The answers are those of the real robfig/cron. The two leaders that look at different seconds
+/// may so differ for a while about the last time, and agree once it is later.
 #[test]
 fn a_change_by_half_an_hour_hides_a_time_from_some_seconds_as_it_does_from_robfig() {
     let cron = read("CRON_TZ=Australia/Lord_Howe @daily");

@@ -2,9 +2,9 @@
 //!
 //! A backup that berth has written has a claim, which names its cluster and its Backup. One that a
 //! Velero has written has none, and the Backup in its own file decides. A Backup object may also be
-//! a copy: after a Backup object is lost, or in another cluster, it is created again from the store,
-//! with a UID of its own. A copy agrees with the stored Backup on when it began and ended. What
-//! another cluster has written, or another namespace of this one, is deleted there, unless the
+//! a copy: after a Backup object is lost, or in another cluster, it is created again from the
+//! store, with a UID of its own. A copy agrees with the stored Backup on when it began and ended.
+//! What another cluster has written, or another namespace of this one, is deleted there, unless the
 //! location says that its backups are this cluster's by now.
 
 use std::fmt;
@@ -136,8 +136,8 @@ impl fmt::Display for ForeignFolderReason {
 pub enum FolderOwner {
     /// It is empty, and the location has other backups.
     Nobody,
-    /// It is empty, as is the whole location: that of a bucket or a volume that is not the one that it
-    /// was looks the same.
+    /// It is empty, as is the whole location: that of a bucket or a volume that is not the one that
+    /// it was looks the same.
     NobodyInEmpty,
     /// It is the Backup's, and no deletion has claimed it.
     Ours,

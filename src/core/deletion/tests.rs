@@ -109,7 +109,8 @@ fn a_folder_is_whose_its_claim_and_its_backup_say() {
         let stored = StoredFolder { claim: found, metadata: stored, has_others: others };
         assert_eq!(owner(&known(), &stored, Inherited(inherits)), wanted, "{stored:?} {inherits}");
     }
-    // Two namespaces of one cluster that share a place, each with a Backup for what one has written.
+    // Two namespaces of one cluster that share a place, each with a Backup for what one has
+    // written.
     let elsewhere = FolderClaim { namespace: "elsewhere".into(), ..claim(CLUSTER, "a", "r") };
     let stored = StoredFolder { claim: Some(elsewhere), metadata: copy("a"), has_others: true };
     let FolderOwner::Stranger(stranger) = owner(&known(), &stored, Inherited("")) else {
@@ -537,7 +538,8 @@ proptest! {
                 prop_assert!(!is_begun, "it was known before: {errors:?}");
                 prop_assert_eq!(world.stored(), start.stored());
                 prop_assert_eq!((world.snapshots, world.restores), (start.snapshots, start.restores));
-                // The crash came after a Backup was taken out of the queue: it is gone, as was asked.
+                // The crash came after a Backup was taken out of the queue: it is gone, as was
+                // asked.
                 let is_taken_out = start.phase == Some("Queued") && world.phase.is_none();
                 prop_assert!(is_taken_out || world.phase == start.phase, "{:?}", world.phase);
             }

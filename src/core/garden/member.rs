@@ -1,7 +1,7 @@
 //! What the agent of a member cluster does next about one bucket or one entry of the hub: a
-//! function of what it sees at one moment. It gives one [`MemberStep`]; after each step the agent looks
-//! again, so any step may be the last before a crash. When nothing is left to do, it gives what the
-//! hub should be told.
+//! function of what it sees at one moment. It gives one [`MemberStep`]; after each step the agent
+//! looks again, so any step may be the last before a crash. When nothing is left to do, it gives
+//! what the hub should be told.
 //!
 //! - [`view`]: what the agent sees, and what it has learned since it began to look.
 //! - [`location`]: the entry's BackupStorageLocation. Each directory has one writer.

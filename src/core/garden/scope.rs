@@ -1,6 +1,6 @@
-//! What may be removed from a bucket. Every removal takes a [`RemovalScope`], which only these functions
-//! create, because an empty or malformed prefix would remove the data of every cluster that shares
-//! the bucket.
+//! What may be removed from a bucket. Every removal takes a [`RemovalScope`], which only these
+//! functions create, because an empty or malformed prefix would remove the data of every cluster
+//! that shares the bucket.
 
 /// Put before the name of an entry from which another cluster is restored; its data lies under the
 /// name without it (source: Gardener's control-plane migration).

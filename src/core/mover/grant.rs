@@ -21,8 +21,8 @@
 //!    entry for what was accepted while there was no limit.
 //! 5. *A place is free once the view shows it*: a place that a write of this plan frees is given
 //!    away by a later plan.
-//! 6. *The ledger is never deleted*, only marked as not in force ([`GrantPlan::retire_ledger`]), because
-//!    a re-created ledger could not be distinguished from one that was never read.
+//! 6. *The ledger is never deleted*, only marked as not in force ([`GrantPlan::retire_ledger`]),
+//!    because a re-created ledger could not be distinguished from one that was never read.
 //!
 //! The model in `tests/mover_model` runs these steps in every order, and finds a violation if any
 //! rule is left out.

@@ -36,9 +36,9 @@ pub fn explain_newcomer(view: &QueueView, newcomer: &QueueEntry) -> QueueReason 
 }
 
 /// Does the answer for a new Backup depend on more entries than
-/// [`QueueIndex::facing`](super::QueueIndex::facing) returns? It does if the order is not by arrival, because
-/// then its place depends on all. It also does if a slot is free and no backup blocks the new one,
-/// because then it matters which others are about to start.
+/// [`QueueIndex::facing`](super::QueueIndex::facing) returns? It does if the order is not by
+/// arrival, because then its place depends on all. It also does if a slot is free and no backup
+/// blocks the new one, because then it matters which others are about to start.
 pub fn depends_on_all(view: &QueueView, newcomer: &QueueEntry) -> bool {
     let takes_a_slot = || {
         let could_start = view.stopped.is_none() && view.hold_reason(newcomer).is_none();

@@ -96,8 +96,8 @@ pub fn work(view: &QueueView) -> PlanCost {
 }
 
 /// May a backup that is ReadyToStart begin to run? The executor checks this a second time, because
-/// a write of a former leader may arrive after its successor has decided. `is_run_here` says whether
-/// the executor already runs a backup, whatever the view shows.
+/// a write of a former leader may arrive after its successor has decided. `is_run_here` says
+/// whether the executor already runs a backup, whatever the view shows.
 pub fn may_run(view: &QueueView, entry: &QueueEntry, is_run_here: impl Fn(&QueueEntry) -> bool) -> bool {
     let effort = Effort::of_decision();
     let meets = |b: &QueueEntry| {

@@ -73,8 +73,8 @@ impl PlannedSchedule {
     }
 }
 
-/// Looks at the next times. It takes a bounded time, however many others there are and whatever they
-/// ask for; of those for which that is not enough only the number is told.
+/// Looks at the next times. It takes a bounded time, however many others there are and whatever
+/// they ask for; of those for which that is not enough only the number is told.
 pub fn preview(own: &PlannedSchedule, others: &Others, now: Timestamp) -> Preview {
     let times = own.upcoming(now);
     let effort = Effort::of_decision();

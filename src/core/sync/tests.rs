@@ -42,7 +42,8 @@ fn a_backup_goes_after_two_rounds_in_a_row_that_both_miss_it_by_list_and_by_look
     };
     for (names, is_there, goes) in [
         (&["a"][..], Some(false), false),
-        // Each of these begins anew: it is listed, the look finds it, the look fails, the listing is empty.
+        // Each of these begins anew: it is listed, the look finds it, the look fails, the listing
+        // is empty.
         (&["a", "b"], Some(false), false),
         (&["a"], Some(false), false),
         (&["a"], Some(true), false),

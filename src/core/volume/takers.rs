@@ -1,5 +1,5 @@
-//! Whether anything in the cluster could take the data that a Backup asks for, for a warning when it
-//! is created. Nothing is said where that is not known, because the backup itself tells of each
+//! Whether anything in the cluster could take the data that a Backup asks for, for a warning when
+//! it is created. Nothing is said where that is not known, because the backup itself tells of each
 //! volume whose data is missing.
 
 use std::collections::BTreeSet;
@@ -53,8 +53,8 @@ pub enum MissingComponent {
     Mover,
     /// There is no VolumeSnapshotClass at all.
     Classes,
-    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and how
-    /// many more there are.
+    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and
+    /// how many more there are.
     ClassesOf(Vec<(String, String)>, usize),
 }
 

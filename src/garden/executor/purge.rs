@@ -1,6 +1,6 @@
-//! Removes all that a [`RemovalScope`] covers, page by page. After an interruption it starts again from
-//! the first key. It ends when one whole listing finds nothing but what the store does not let go
-//! of.
+//! Removes all that a [`RemovalScope`] covers, page by page. After an interruption it starts again
+//! from the first key. It ends when one whole listing finds nothing but what the store does not let
+//! go of.
 
 use std::sync::Arc;
 
@@ -199,9 +199,8 @@ impl Purge {
 
     /// What is left, after the last step.
     ///
-    /// # Errors
-    /// [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock; what the store
-    /// says.
+    /// # Errors [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock;
+    /// what the store says.
     pub async fn kept(&self) -> Result<Option<RetainedVersions>> {
         let Some(example) = self.look.examples.first() else { return Ok(None) };
         let holds: Vec<_> = self.look.examples.iter().map(|version| self.bucket.hold(version)).collect();

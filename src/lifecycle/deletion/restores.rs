@@ -11,7 +11,8 @@ use super::carrying::Carrying;
 use crate::storage::BackupLayout;
 use crate::write::{Write, delete, patch};
 
-/// Velero's server removes it when it has removed the files of a Restore. Here that is done already.
+/// Velero's server removes it when it has removed the files of a Restore. Here that is done
+/// already.
 const FINALIZER: &str = "restores.velero.io/external-resources-finalizer";
 
 fn phase(restore: &DynamicObject) -> &str {

@@ -1,8 +1,8 @@
 //! Removes CSI snapshots. The VolumeSnapshotContent that a snapshot had is gone since its backup
-//! ended, or it is that of a snapshot which is kept. So each snapshot gets a content of its own, with
-//! the deletion policy Delete, and this content is deleted: the driver then deletes the snapshot. The
-//! content has its finalizer from the beginning, because without it the API server would let the
-//! content go before the driver has seen it.
+//! ended, or it is that of a snapshot which is kept. So each snapshot gets a content of its own,
+//! with the deletion policy Delete, and this content is deleted: the driver then deletes the
+//! snapshot. The content has its finalizer from the beginning, because without it the API server
+//! would let the content go before the driver has seen it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -136,8 +136,8 @@ impl Carrying<'_> {
         Ok(name)
     }
 
-    /// The content that the snapshot had, if it is still there and still of this snapshot and of this
-    /// backup.
+    /// The content that the snapshot had, if it is still there and still of this snapshot and of
+    /// this backup.
     async fn of_backup(&self, snapshot: &StoredSnapshot) -> anyhow::Result<Option<DynamicObject>> {
         if snapshot.content.is_empty() {
             return Ok(None);
@@ -158,8 +158,8 @@ impl Carrying<'_> {
             && of.is_some_and(|of| of == namespace || of == self.lifecycle.namespace)
     }
 
-    /// Checks that no content of somebody else has one of the snapshots: what names them lies in the
-    /// store, where others may be able to write.
+    /// Checks that no content of somebody else has one of the snapshots: what names them lies in
+    /// the store, where others may be able to write.
     async fn check_others(&self, all: &BTreeSet<StoredSnapshot>) -> anyhow::Result<()> {
         let named: HashMap<(&str, &str), &str> =
             all.iter().map(|snapshot| (snapshot.key(), snapshot.namespace.as_str())).collect();

@@ -1,8 +1,8 @@
 //! The volume data of a backup that is deleted: what can be removed, and what nobody here can.
 //!
 //! CSI snapshots are removed by their drivers. Data in kopia repositories, and native snapshots of
-//! plugins, can be removed only by a Velero, because nothing else opens its repositories or runs its
-//! plugins.
+//! plugins, can be removed only by a Velero, because nothing else opens its repositories or runs
+//! its plugins.
 
 use std::io::Read as _;
 

@@ -1,7 +1,7 @@
-//! Links to files of folders. A link names the location, the file and when it expires, and is signed
-//! with a key that every replica of the controller derives from the private key of the webhooks'
-//! certificate, so that any of them can serve what the leader has signed. The link is all that
-//! whoever has it needs.
+//! Links to files of folders. A link names the location, the file and when it expires, and is
+//! signed with a key that every replica of the controller derives from the private key of the
+//! webhooks' certificate, so that any of them can serve what the leader has signed. The link is all
+//! that whoever has it needs.
 
 use std::time::Duration;
 
@@ -117,8 +117,9 @@ impl LinkChecker {
         Self { links, known: Mutex::default() }
     }
 
-    /// Has berth made this link, and is it still valid? One that is not valid by the known key may be
-    /// signed by a later one, so the key is read again, but at most every [`PAUSE`], whoever asks.
+    /// Has berth made this link, and is it still valid? One that is not valid by the known key may
+    /// be signed by a later one, so the key is read again, but at most every [`PAUSE`], whoever
+    /// asks.
     ///
     /// # Errors
     /// When the key cannot be read.

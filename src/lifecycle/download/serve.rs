@@ -1,6 +1,6 @@
-//! Serves files of folders by signed links, over HTTPS with the webhooks' certificate, or over plain
-//! HTTP behind a proxy. Every replica of the controller does, not only the leader, because whoever
-//! comes by a Service does not know who leads.
+//! Serves files of folders by signed links, over HTTPS with the webhooks' certificate, or over
+//! plain HTTP behind a proxy. Every replica of the controller does, not only the leader, because
+//! whoever comes by a Service does not know who leads.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::SocketAddr;

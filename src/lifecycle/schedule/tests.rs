@@ -175,7 +175,8 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
     let mut of_nobody = owned("s1");
     of_nobody["metadata"]["ownerReferences"] = json!([]);
     let deleted = standing(backup("daily", "s1"), "Deleting", 2);
-    // A copy of another cluster's Backup is the first. The second says whose it is, as everybody can.
+    // A copy of another cluster's Backup is the first. The second says whose it is, as everybody
+    // can.
     for there in [backup("daily", "s2"), owned("s1"), owned("s2"), of_nobody, brought(), deleted] {
         let api = watched(&Scripted::new(), enabled("2"))
             .next(get(SCHEDULE).answers(enabled("2")))

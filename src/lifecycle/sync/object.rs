@@ -88,8 +88,8 @@ pub fn backup(
     Ok(Restored { object, ended, owners })
 }
 
-/// What whoever writes to a store could forge in order to have berth remove other backups: two notes
-/// about a deletion, and the mark by which a Schedule's own Backups push out older ones.
+/// What whoever writes to a store could forge in order to have berth remove other backups: two
+/// notes about a deletion, and the mark by which a Schedule's own Backups push out older ones.
 const NOT_BELIEVED: [&str; 3] = [keys::VOLUMES_MISSING, keys::FILES_GO, keys::SCHEDULE_UID];
 
 /// Name, labels and annotations. UID, resourceVersion, owners, finalizers and the record of who

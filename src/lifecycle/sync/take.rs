@@ -135,7 +135,8 @@ impl SyncRoundContext<'_> {
             Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
             Err(error) => return FolderResult::Failed(chain(&error)),
         }
-        // Read before the Backup is created, because afterwards nobody would look at this folder again.
+        // Read before the Backup is created, because afterwards nobody would look at this folder
+        // again.
         let volumes = match self.stored.pod_volume_backups(name, self.files).await {
             Ok(gzip) => StoredPodVolumeBackups::read(name, gzip.as_deref()),
             Err(error) => return FolderResult::Failed(chain(&error)),

@@ -1,6 +1,6 @@
 //! PodVolumeBackups of a Backup that was brought from its store: a restore looks for the objects,
-//! not for the file. Those that could not be created come in a later round; until then an annotation
-//! of the Backup says that some are missing.
+//! not for the file. Those that could not be created come in a later round; until then an
+//! annotation of the Backup says that some are missing.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

@@ -41,8 +41,9 @@ pub(super) fn large(item: &QueueItem) -> usize {
 
 /// A large set for which there is no room counts as all namespaces. That is the safe side: such a
 /// Backup meets every other one, so it runs alone, in its turn. The run itself takes what its spec
-/// says. A Backup that is held while it waits gets no room, because it meets nobody: otherwise Backups
-/// that never start would take the room of those that do. It is seen anew when it is let go.
+/// says. A Backup that is held while it waits gets no room, because it meets nobody: otherwise
+/// Backups that never start would take the room of those that do. It is seen anew when it is let
+/// go.
 pub(super) fn bound(observed: &mut Observed<QueueItem>, weight: usize) {
     if let Observed::Kept(item) = observed
         && large(item) > 0
@@ -56,8 +57,8 @@ fn is_parked(item: &QueueItem) -> bool {
     item.entry.held && matches!(item.entry.phase, QueuePhase::New | QueuePhase::Queued)
 }
 
-/// Bounds the sets of one list as its objects come, because a list reaches the cache only when it is
-/// whole.
+/// Bounds the sets of one list as its objects come, because a list reaches the cache only when it
+/// is whole.
 #[derive(Default)]
 pub(super) struct ListWeight(Cell<Option<usize>>);
 

@@ -63,7 +63,8 @@ async fn a_start_is_written_on_the_version_it_was_decided_on_and_known_before_th
     api.finish();
 }
 
-/// A Backup that somebody patches without a pause has another version whenever it is written. It was never started.
+/// A Backup that somebody patches without a pause has another version whenever it is written. It
+/// was never started.
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_about_something_else_the_decision_is_written_on_what_it_depended_on() {
     let mut patched = backup("8", "Queued");
@@ -184,7 +185,8 @@ async fn one_that_ends_without_having_run_says_why_and_until_when_it_is_kept_and
         let life = expiration.duration_since(before).as_secs();
         assert!((3590..=3601).contains(&life), "{life}");
         assert!(status["queuePosition"].is_null() && status["completionTimestamp"].is_string(), "{status}");
-        // Whoever deletes what has expired asks the spec where it is. Where a Velero runs backups, specs are that one's to write.
+        // Whoever deletes what has expired asks the spec where it is. Where a Velero runs backups,
+        // specs are that one's to write.
         let spec = if writes_spec { json!({"storageLocation": "default"}) } else { Value::Null };
         assert_eq!(written["spec"], spec);
         assert_eq!(queue.known(), None);

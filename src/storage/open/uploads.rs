@@ -192,7 +192,8 @@ mod tests {
         let (url, force) = (("s3Url", "https://s3.example"), "s3ForcePathStyle");
         assert_eq!(path_style(&[url, (force, "false")]), Some(false));
         assert_eq!(path_style(&[(force, "True")]), Some(true));
-        // As with the store itself: in the path where there is a URL, in the host where there is none.
+        // As with the store itself: in the path where there is a URL, in the host where there is
+        // none.
         assert_eq!(path_style(&[url, (force, "")]), None);
     }
 

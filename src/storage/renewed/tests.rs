@@ -1,5 +1,5 @@
-//! On the clock of this machine, because a store answers over the network. Nothing here waits for time
-//! to pass.
+//! On the clock of this machine, because a store answers over the network. Nothing here waits for
+//! time to pass.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

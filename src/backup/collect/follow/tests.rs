@@ -53,7 +53,8 @@ struct Collected {
     counts: MessageCounts,
 }
 
-/// What a backup of the namespace `app` with this spec takes, by its resource list, the archive, and the log.
+/// What a backup of the namespace `app` with this spec takes, by its resource list, the archive,
+/// and the log.
 async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, MessageCounts) {
     let mut collected = collect_with(api, &[], more, "").await;
     collected.archived.sort_unstable();

@@ -6,7 +6,8 @@ use berth_core::selection::ResourceType;
 
 use super::*;
 
-/// One more than its packers have is for files. A run that kept others would wait for them for ever.
+/// One more than its packers have is for files. A run that kept others would wait for them for
+/// ever.
 #[test]
 fn a_run_keeps_a_thread_for_each_of_its_packers_and_no_other() {
     const PACKERS: usize = 8;

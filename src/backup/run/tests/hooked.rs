@@ -1,4 +1,5 @@
-//! Runs whose pods have hooks: what stands on the Backup meanwhile, and what becomes of the pods when the run ends early.
+//! Runs whose pods have hooks: what stands on the Backup meanwhile, and what becomes of the pods
+//! when the run ends early.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
@@ -401,8 +402,8 @@ async fn whoever_takes_up_a_dead_run_undoes_what_is_on_record_in_the_pods_that_a
     let at = |name: &str| get(&format!("{PODS}/{name}"));
     dead.api.once(at("db").answers(pod("db", "u", "ok"))).once(at("web").answers(web));
     dead.api.once(at("anew").answers(pod("anew", "of another", "ok"))).once(at("gone").refuses(404));
-    // Of the files that are still read, those of a pod that is thawed are read anew: nobody may patch
-    // another one.
+    // Of the files that are still read, those of a pod that is thawed are read anew: nobody may
+    // patch another one.
     let files = |name: &str, pod: &str, phase: &str| {
         json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",

@@ -31,7 +31,8 @@ async fn types_are_asked_for_once_the_api_server_is_ready() {
     }
 }
 
-/// Just after it began an API server serves what it has found so far, and does not say that there is more.
+/// Just after it began an API server serves what it has found so far, and does not say that there
+/// is more.
 #[tokio::test]
 async fn types_that_the_api_server_leaves_out_without_a_word_are_told() {
     let service = |name: &str| {

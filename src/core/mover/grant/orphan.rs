@@ -92,7 +92,8 @@ pub(super) fn is_orphan(view: &GrantView, mover: &Mover, now: Timestamp) -> bool
     }
 }
 
-/// Has it been an orphan for so long that its agent has been away for [`NodeAgentTimeouts::given_up_after`]?
+/// Has it been an orphan for so long that its agent has been away for
+/// [`NodeAgentTimeouts::given_up_after`]?
 pub(super) fn is_orphan_for_long(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     let NodeAgentTimeouts { out_after, given_up_after } = view.patience;
     let before = now.saturating_sub(given_up_after.saturating_sub(out_after)).unwrap_or(Timestamp::MIN);

@@ -1,5 +1,5 @@
-//! Runs that end anywhere, with their parts stored in whatever order, and those that go on from there: for each way by which objects
-//! enter a backup.
+//! Runs that end anywhere, with their parts stored in whatever order, and those that go on from
+//! there: for each way by which objects enter a backup.
 
 use std::collections::BTreeSet;
 
@@ -199,7 +199,8 @@ impl Cluster {
         }
     }
 
-    /// Wherever its run ends, and the next one ends, too: the last one has all of it, and each object once. Gives what that is.
+    /// Wherever its run ends, and the next one ends, too: the last one has all of it, and each
+    /// object once. Gives what that is.
     async fn is_whole_wherever_its_runs_end(&self) -> BTreeSet<String> {
         let mut dice = Dice(7);
         let mut all = BTreeSet::new();
@@ -241,8 +242,8 @@ fn hooked(name: &str, claims: &[&str]) -> Value {
     pod
 }
 
-/// Pages, what goes first, what is named, what an action asks for, pods with hooks, a binding, a class of snapshots, a definition, and a
-/// namespace.
+/// Pages, what goes first, what is named, what an action asks for, pods with hooks, a binding, a
+/// class of snapshots, a definition, and a namespace.
 #[tokio::test(start_paused = true)]
 async fn whatever_is_on_its_way_when_a_run_ends_is_stored_once_by_the_one_that_goes_on() {
     const RBAC: &str = "rbac.authorization.k8s.io";

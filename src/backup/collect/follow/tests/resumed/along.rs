@@ -32,7 +32,8 @@ fn quiet() -> MessageCounts {
     MessageCounts { warnings: 0, errors: 0 }
 }
 
-/// Two pods share a claim, one is left out by its hooks, and one has none. A run ends anywhere in the midst of their blocks.
+/// Two pods share a claim, one is left out by its hooks, and one has none. A run ends anywhere in
+/// the midst of their blocks.
 #[tokio::test(start_paused = true)]
 async fn claims_and_volumes_come_in_the_blocks_of_their_pods_and_each_once_wherever_a_run_ends() {
     let pods = [
@@ -108,7 +109,8 @@ async fn claims_that_go_first_go_before_all_blocks_and_once() {
     assert_eq!((ran.stored(), ran.counts), (&expected, quiet()));
 }
 
-/// That list waits for the one of pods, and where that takes long its next page is of another moment.
+/// That list waits for the one of pods, and where that takes long its next page is of another
+/// moment.
 #[tokio::test(start_paused = true)]
 async fn a_claim_of_a_pod_with_hooks_is_in_its_block_though_it_is_gone_when_the_list_of_claims_goes_on() {
     let api = Scripted::new();
@@ -168,7 +170,8 @@ async fn claims_that_cannot_be_got_by_name_are_taken_by_their_list_which_is_told
     assert_eq!(ran.listed, expected);
 }
 
-/// A claim that is missing is told by whoever looks for it, and one pod does not take more along than there is room for.
+/// A claim that is missing is told by whoever looks for it, and one pod does not take more along
+/// than there is room for.
 #[tokio::test(start_paused = true)]
 async fn what_is_gone_or_too_large_for_a_block_is_in_none() {
     let cluster = cluster(&[hooked("db", &["gone", "large", "c"])], &[("c", "v"), ("large", "w")], json!({}));
