@@ -130,6 +130,7 @@ const NOTHING: BackupChange<'static> = BackupChange {
     to: "",
     status_changed: false,
     spec_changed: false,
+    is_decided: false,
     marks_changed: false,
     marks_dropped: false,
     steered: false,

@@ -25,9 +25,9 @@ pub struct ControllerArgs {
     #[arg(long)]
     pub default_snapshot_move_data: bool,
     /// How long all file-system backups of one Backup may take together, unless the Backup's
-    /// annotation velero.io/pod-volume-timeout says otherwise. No Backup waits for the data of its
-    /// volumes for longer than this or four hours, whichever is longer, because it holds a place of
-    /// the queue meanwhile.
+    /// annotation velero.io/pod-volume-timeout says otherwise. What a Backup asks for beyond this
+    /// and beyond four hours, in that annotation or in csiSnapshotTimeout, is not given, because it
+    /// holds a place of the queue meanwhile.
     #[arg(long, default_value = "4h", value_parser = duration)]
     pub fs_backup_timeout: Duration,
     /// How long to retry a failing read of the API server. After that the Backup goes on without

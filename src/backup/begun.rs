@@ -24,6 +24,8 @@ pub struct RunSite {
     pub begun: Option<EarlierProgress>,
     /// The scope of the backup, for checkpoints, if the run writes any.
     pub scope: Option<Packed>,
+    /// Pods are frozen that this run could not reach before its process ends: they stay on record.
+    pub leaves_frozen: bool,
     /// A later run may continue from what this run has stored, or from what it itself continued
     /// from.
     pub is_resumable: bool,

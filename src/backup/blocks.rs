@@ -68,6 +68,8 @@ pub struct Blocks<'a> {
     pub ending: &'a CancellationToken,
     /// Cancelled when another process has the backup, which finds on record what is frozen.
     pub lost: &'a CancellationToken,
+    /// Cancelled when this process is to end: the next leader finds on record what is still frozen.
+    pub stop: &'a CancellationToken,
     pub workers: usize,
 }
 
@@ -259,13 +261,12 @@ impl Blocks<'_> {
     ) -> Option<Busy<'b>> {
         let (begun, is_long) = (Instant::now(), Notify::new());
         let until = begun + limits::LAST_HOOKS;
-        let insistence = Insistence { until, is_long: &is_long, lost: self.lost };
+        let insistence = Insistence { until, is_long: &is_long, lost: self.lost, stop: self.stop };
         let insistence = &insistence;
         let each = block.iter().map(|pod| async move {
-            if pod.before.has_begun {
-                self.after(pod, insistence).await;
+            if !pod.before.has_begun || self.after(pod, insistence).await {
+                self.frozen.remove(&pod.id);
             }
-            self.frozen.remove(&pod.id);
         });
         let mut all = pin!(join_all(each));
         let is_done = tokio::select! {
@@ -450,15 +451,24 @@ impl Blocks<'_> {
         }
     }
 
-    async fn after(&self, begun: &BlockPod, insistence: &Insistence<'_>) {
+    /// `false`: the hooks are left to the next leader.
+    async fn after(&self, begun: &BlockPod, insistence: &Insistence<'_>) -> bool {
         let BlockPod { id: pod, hooks, container, before } = begun;
         let again = before.may_go_on.then_some(AGAIN);
         let run = self.runner.run_after(&hooks.post, pod, container.as_deref(), again, insistence);
         tokio::select! {
             // Other hooks that failed are logged; nothing else will try them.
-            has_run = run => if !has_run { self.runner.tell_given_up(pod) },
+            has_run = run => {
+                if !has_run && self.stop.is_cancelled() {
+                    return false;
+                }
+                if !has_run {
+                    self.runner.tell_given_up(pod);
+                }
+            }
             () = self.ended(limits::LAST_HOOKS) => self.runner.tell_unended(pod),
         }
+        true
     }
 
     /// Completes `later` after the backup ended early.

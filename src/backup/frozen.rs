@@ -82,6 +82,11 @@ impl FrozenPods {
         self.wait(change).await
     }
 
+    /// Whether a pod may be frozen still.
+    pub fn has_any(&self) -> bool {
+        !self.state.lock().pods.is_empty()
+    }
+
     pub fn remove(&self, pod: &PodId) {
         self.change(|pods| {
             pods.remove(pod);

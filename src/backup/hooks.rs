@@ -118,6 +118,9 @@ pub struct Insistence<'a> {
     /// Cancelled when they are tried no more, because somebody else does it: he may freeze the pod
     /// again.
     pub lost: &'a CancellationToken,
+    /// Cancelled when the process is to end: each is tried for a minute then, and no longer,
+    /// because the next leader goes on.
+    pub stop: &'a CancellationToken,
 }
 
 /// Runs hooks, counts them, and logs each.
@@ -180,8 +183,10 @@ impl HookRunner<'_> {
         insistence: &Insistence<'_>,
     ) -> Result<(), HookError> {
         let (begun, mut pause) = (Instant::now(), PAUSE);
-        let until = insistence.until.max(begun + INSISTS);
         loop {
+            let is_stopping = insistence.stop.is_cancelled();
+            let until = begun + INSISTS;
+            let until = if is_stopping { until } else { insistence.until.max(until) };
             let error = match self.exec.exec(pod, container, hook).await {
                 Err(error) if error.passes() && Instant::now() + pause <= until => error,
                 done => return done,
@@ -194,6 +199,7 @@ impl HookRunner<'_> {
             tokio::select! {
                 () = sleep(pause) => {}
                 () = insistence.lost.cancelled() => return Err(error),
+                () = insistence.stop.cancelled(), if !is_stopping => {}
             }
             pause = LONGEST_PAUSE.min(pause * 2);
         }

@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// Leaves the Backup to the run that takes it up.
-    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &RunFailure) {
+    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &RunFailure, leaves_frozen: bool) {
         let name = record.object().name_any();
         // A backup that only has to be completed takes no slot, so it is tried as long as it takes.
         if !matches!(failure, RunFailure::Stopped) && !record.is_after() {
@@ -54,7 +54,7 @@ impl Engine {
         } else {
             warn!(%name, reason = chain(failure), "could not complete a backup whose data is moved: trying again");
         }
-        if let Err(error) = record.hand_over(SHORTLY).await {
+        if let Err(error) = record.hand_over(SHORTLY, leaves_frozen).await {
             warn!(%name, error = chain(&error), "could not record the handover: the run counts as one that died");
         }
     }
@@ -108,7 +108,7 @@ impl Engine {
             }
         }
         if next != RunFollowUp::End {
-            self.leave(record, &failure).await;
+            self.leave(record, &failure, site.leaves_frozen).await;
             return Ok(());
         }
         // Other failures, too, may mean that another run has the backup by now.

@@ -297,6 +297,7 @@ impl Engine {
             claim,
             begun: None,
             scope: None,
+            leaves_frozen: false,
             is_resumable,
             is_stuck: false,
             is_taken_over: true,

@@ -89,6 +89,7 @@ impl Engine {
                 claim,
                 begun: None,
                 scope,
+                leaves_frozen: false,
                 is_resumable: false,
                 is_stuck: false,
                 is_taken_over: false,
@@ -103,7 +104,7 @@ impl Engine {
             Ok(site) => site,
             Err(RunFailure::Deleted) => return Err(WriteError::Gone),
             Err(failure) if self.after(&failure, record, false, false) != RunFollowUp::End => {
-                self.leave(record, &failure).await;
+                self.leave(record, &failure, false).await;
                 return Ok(());
             }
             // The files in the folder are not of this run: neither remove them nor add to them.

@@ -247,14 +247,17 @@ impl BackupWriter {
         self.merge(&patch, self.held_in, patience).await
     }
 
-    /// Hands the backup over to the next leader. A run that ends like this does not count. The
-    /// hooks of all recorded pods were tried.
+    /// Hands the backup over to the next leader. A run that ends like this does not count. Unless
+    /// the run `leaves_frozen` pods, the hooks of all recorded pods were tried.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn hand_over(&mut self, patience: Duration) -> Result<(), WriteError> {
+    pub async fn hand_over(&mut self, patience: Duration, leaves_frozen: bool) -> Result<(), WriteError> {
         let runs = self.runs().without_latest().to_string();
-        let patch = json!({"metadata": {"annotations": {keys::RUNS: runs, keys::FROZEN: null}}});
+        let mut patch = json!({"metadata": {"annotations": {keys::RUNS: runs}}});
+        if !leaves_frozen {
+            patch["metadata"]["annotations"][keys::FROZEN] = Value::Null;
+        }
         self.merge(&patch, self.held_in, patience).await
     }
 

@@ -163,6 +163,7 @@ impl Engine {
             batches: batches.clone(),
             ending: &ending,
             lost: &lost,
+            stop: &signals.stop,
             workers: self.workers,
         };
         let mut blocks = pin!(maybe_done(blocks.run(held)));
@@ -276,6 +277,7 @@ impl Engine {
             site.staged = Some(staged.clone());
         }
         site.has_data |= volumes.has_begun();
+        site.leaves_frozen = frozen.has_any();
         if packed.is_ok() {
             let unmet = volumes.unmet();
             if !unmet.is_empty() {

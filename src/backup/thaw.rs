@@ -76,7 +76,7 @@ impl Engine {
                 // The semaphore is never closed.
                 let slot = slots.acquire().await;
                 let is_long = Notify::new();
-                let insistence = Insistence { until, is_long: &is_long, lost };
+                let insistence = Insistence { until, is_long: &is_long, lost, stop };
                 let mut work = pin!(thaw_pod(runner, lister, &pod, entries, &insistence));
                 let is_tried = tokio::select! {
                     is_tried = &mut work => is_tried,

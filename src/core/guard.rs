@@ -38,6 +38,8 @@ pub struct BackupChange<'a> {
     pub to: &'a str,
     pub status_changed: bool,
     pub spec_changed: bool,
+    /// Before the write, it was a Schedule's (the mark schedule-uid) or had hooks.
+    pub is_decided: bool,
     /// Did one of berth's own annotations (`berth_api::keys::MARKS`) change? On create: is there
     /// one of them other than `enqueued-at`, which the webhook sets?
     pub marks_changed: bool,
@@ -159,9 +161,11 @@ pub fn judge(roles: Roles, change: &BackupChange<'_>) -> Result<(), FieldRefusal
     if change.status_changed && !may_write_status(roles, from, change.to) {
         return Err(if lost { LOST } else { STATUS });
     }
-    // Until the Backup has a position, its owner may change the spec. Later only the executor may,
-    // which writes the resolved spec.
-    if change.spec_changed && !is_new(from) && !(roles.executor || (roles.lifecycle && is_over(from))) {
+    // Until the Backup has a position, whoever may patch it may change the spec, unless it is a
+    // Schedule's or has hooks, because others have decided what these back up. Later only the
+    // executor may, which writes the resolved spec.
+    let is_free = is_new(from) && !change.is_decided;
+    if change.spec_changed && !is_free && !(roles.executor || (roles.lifecycle && is_over(from))) {
         return Err(SPEC);
     }
     // What replaces the whole object drops all marks. Of a Backup that has ended most say nothing.
@@ -324,6 +328,14 @@ mod tests {
         assert_eq!(change(None, "InProgress", false, false), Err(STATUS));
         assert_eq!(change(Some("Queued"), "Queued", false, false), Ok(()));
         assert_eq!(change(Some("New"), "New", true, false), Ok(()));
+        let decided = BackupChange {
+            from: Some("New"),
+            to: "New",
+            spec_changed: true,
+            is_decided: true,
+            ..BackupChange::default()
+        };
+        assert_eq!((judge(NOBODY, &decided), judge(EXECUTOR, &decided)), (Err(SPEC), Ok(())));
         assert_eq!(change(Some("Queued"), "Queued", true, false), Err(SPEC));
         assert_eq!(change(Some("InProgress"), "InProgress", true, false), Err(SPEC));
         assert_eq!(change(Some("Queued"), "Queued", false, true), Err(MARKS));

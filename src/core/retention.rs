@@ -63,6 +63,8 @@ pub struct ExpiryCandidate<'a> {
     pub schedule: Option<&'a str>,
     /// The UID of the Schedule that it is of (`berth.dev/schedule-uid`), which berth alone writes.
     pub proven: Option<&'a str>,
+    /// The name of that Schedule, if it is there.
+    pub proven_name: Option<&'a str>,
     /// Name of its location. Backups of a schedule of the same name in another location are another
     /// cluster's.
     pub at: &'a str,
@@ -129,7 +131,9 @@ fn last_ones<'a>(all: &[ExpiryCandidate<'a>], now: Timestamp) -> HashSet<&'a str
                 if candidate.proven.is_some() == is_proven {
                     kept.insert(candidate.name);
                 }
-                taken += usize::from(candidate.proven.is_some());
+                // Whoever has a Schedule of another name may label its Backups as he likes.
+                let counts = is_proven || candidate.proven_name == candidate.schedule;
+                taken += usize::from(candidate.proven.is_some() && counts);
             }
         }
     }
@@ -261,6 +265,7 @@ mod tests {
             is_asked_for: false,
             schedule: None,
             proven: None,
+            proven_name: None,
             at: "default",
             keep_last: 0,
             history: HistoryLimits::default(),
@@ -361,6 +366,7 @@ mod tests {
         let of = |name, ended, proven| ExpiryCandidate {
             schedule: Some("daily"),
             proven,
+            proven_name: proven.map(|_| "daily"),
             ended: Some(at(ended)),
             keep_last: 1,
             ..candidate(name, "Completed")
@@ -383,6 +389,10 @@ mod tests {
             with(&[older[0].clone(), older[1].clone(), of("c", 3, Some("uid"))]),
             [delete, delete, last]
         );
+        for other in [Some("hourly"), None] {
+            let labelled = ExpiryCandidate { proven_name: other, ..of("c", 3, Some("uid")) };
+            assert_eq!(with(&[older[0].clone(), labelled]), [last, last], "of the Schedule {other:?}");
+        }
         let worse = ExpiryCandidate { phase: "PartiallyFailed", ..of("c", 3, Some("uid")) };
         assert_eq!(with(&[older[0].clone(), worse]), [last, last]);
     }

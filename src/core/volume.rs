@@ -268,6 +268,8 @@ pub struct Asked {
     pub is_spoiled: bool,
     /// The earlier run had taken all data of the pod's block when its pods were thawed.
     pub is_whole: bool,
+    /// It is this run that has asked for it, and the answer was lost.
+    pub is_ours: bool,
 }
 
 /// Whether a run takes over what an earlier one has asked for. If not, it asks anew: what is read
@@ -278,7 +280,9 @@ pub fn takes_over(moment: Moment, asked: Asked) -> bool {
         (Moment::Still, true) => asked.is_whole,
         // The pod was stored after that.
         (Moment::Past, true) => true,
-        (Moment::Any, true) | (_, false) => !asked.is_spoiled,
+        // Hooks before the pod have run once more since an earlier run had it begun.
+        (Moment::Still, false) => asked.is_ours && !asked.is_spoiled,
+        (Moment::Any, _) | (Moment::Past, false) => !asked.is_spoiled,
     }
 }
 

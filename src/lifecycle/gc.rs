@@ -111,9 +111,9 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .collect();
     let kept = list_as(client, namespace, |backup| Some(keep(backup))).await;
     let kept = kept.map_err(|error| anyhow!(chain(&error))).context("failed to list the Backups")?.items;
-    let histories = histories(lifecycle, &kept).await?;
+    let schedules = schedules(lifecycle, &kept).await?;
     let candidates: Vec<ExpiryCandidate<'_>> =
-        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &histories)).collect();
+        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &schedules)).collect();
     let mut verdicts = judge(&candidates, now);
     if verdicts.contains(&RetentionDecision::Delete) {
         // The clock of this node may be ahead, and what is deleted is gone.
@@ -134,11 +134,17 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     Ok(is_all.then(|| look_again(&candidates, now)))
 }
 
-/// The limits of the Schedules that are there, by UID, if any Backup is of one.
-async fn histories(
+/// A Schedule that is there.
+struct KeepingSchedule {
+    name: String,
+    history: HistoryLimits,
+}
+
+/// The Schedules that are there, by UID, if any Backup is of one.
+async fn schedules(
     lifecycle: &Lifecycle,
     kept: &[ExpiringBackup],
-) -> anyhow::Result<HashMap<String, HistoryLimits>> {
+) -> anyhow::Result<HashMap<String, KeepingSchedule>> {
     if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
         return Ok(HashMap::new());
     }
@@ -147,11 +153,11 @@ async fn histories(
         Err(error) if is_not_found(&error) => Vec::new(),
         Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the Schedules"),
     };
-    let history = |schedule: &Schedule| {
+    let keeping = |schedule: &Schedule| {
         let history = history_of(schedule.annotations(), &mut Violations::default());
-        (history != HistoryLimits::default()).then(|| Some((schedule.uid()?, history)))?
+        Some((schedule.uid()?, KeepingSchedule { name: schedule.name_any(), history }))
     };
-    Ok(schedules.iter().filter_map(history).collect())
+    Ok(schedules.iter().filter_map(keeping).collect())
 }
 
 /// What is kept of a DeleteBackupRequest.
@@ -191,7 +197,7 @@ fn candidate<'a>(
     backup: &'a ExpiringBackup,
     locations: &[Location],
     asked_for: &HashSet<&str>,
-    histories: &HashMap<String, HistoryLimits>,
+    schedules: &'a HashMap<String, KeepingSchedule>,
 ) -> ExpiryCandidate<'a> {
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     let found = match backup.location.as_str() {
@@ -208,6 +214,7 @@ fn candidate<'a>(
         |key: &str| backup.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
     let annotations = backup.metadata.annotations.as_ref();
     let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
+    let schedule = backup.schedule_uid().and_then(|uid| schedules.get(uid));
     ExpiryCandidate {
         name,
         phase: backup.phase,
@@ -218,9 +225,10 @@ fn candidate<'a>(
         is_asked_for: asked_for.contains(name) || backup.metadata.deletion_timestamp.is_some(),
         schedule: label(keys::SCHEDULE),
         proven: backup.schedule_uid(),
+        proven_name: schedule.map(|schedule| schedule.name.as_str()),
         at: &backup.location,
         keep_last: annotation(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0),
-        history: backup.schedule_uid().and_then(|uid| histories.get(uid)).copied().unwrap_or_default(),
+        history: schedule.map(|schedule| schedule.history).unwrap_or_default(),
         failure: label(keys::GC_FAILURE),
     }
 }

@@ -18,6 +18,9 @@ use crate::patch::Edit;
 use crate::review::{AdmissionOperation, AdmissionRequest, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
+/// What a name of a namespace takes in memory, as it is parsed.
+const BYTES_OF_A_NAME: usize = 280;
+
 /// Gives a Backup that is being created its place: phase, position, time mark, and warnings that
 /// say what it waits for. A Backup with any other phase stays unchanged, because Velero's backup
 /// sync creates finished Backups.
@@ -52,7 +55,9 @@ pub fn enqueue<K: Listers>(
     });
     // A Backup whose lists cannot be read gets no place; the validating webhook refuses it.
     let readable = newcomer.refused.is_empty();
-    let size = request.object.map_or(0, |object| object.get().len());
+    // Short names take more memory than JSON.
+    let names = newcomer.namespaces.weight().saturating_mul(BYTES_OF_A_NAME);
+    let size = request.object.map_or(0, |object| object.get().len()).max(names);
     let remember = (!request.is_dry_run() && readable).then_some(size + request.uid.len());
     let mut view = state.listers().queue(&newcomer, now);
     let mut explained = 0;

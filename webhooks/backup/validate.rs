@@ -53,6 +53,10 @@ pub async fn validate<K: Listers>(
         to: incoming.phase(),
         status_changed: status(old.as_ref().and_then(|old| old.status))? != status(incoming.status)?,
         spec_changed,
+        is_decided: old.as_ref().is_some_and(|old| {
+            let hooks = old.spec.hooks.as_ref().and_then(|hooks| hooks.resources.as_ref());
+            old.mark(keys::SCHEDULE_UID).is_some() || hooks.is_some_and(|hooks| !hooks.is_empty())
+        }),
         marks_changed,
         marks_dropped,
         ..BackupChange::default()

@@ -43,6 +43,7 @@ struct Site {
     counters: Counters,
     ending: CancellationToken,
     lost: CancellationToken,
+    stop: CancellationToken,
     /// Does anybody write what is to stand on record?
     is_written: AtomicBool,
     outcomes: Outcomes,
@@ -61,6 +62,7 @@ impl Site {
             counters: Counters { total: AtomicU64::new(100), done: Arc::default() },
             ending: CancellationToken::new(),
             lost: CancellationToken::new(),
+            stop: CancellationToken::new(),
             is_written: AtomicBool::new(true),
             outcomes: Outcomes::default(),
             reads_files: false,
@@ -135,6 +137,7 @@ impl Site {
             batches,
             ending: &self.ending,
             lost: &self.lost,
+            stop: &self.stop,
             workers,
         };
         let (sender, held) = mpsc::channel(pods.len().max(1));
@@ -461,6 +464,22 @@ async fn a_pod_that_cannot_be_thawed_is_tried_on_when_the_backup_ends_early() {
         assert_eq!(site.played.happened().iter().filter(|line| line.starts_with("thaw")).count(), tries);
         assert_eq!(site.log.counts().errors > 0, is_lost);
     }
+}
+
+/// The next leader goes on, so the end of a process does not wait for ten minutes.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_to_end_tries_for_a_minute_and_leaves_the_pod_on_record() {
+    let site = Site::new();
+    let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "busy 1000")]);
+    let story = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        site.stop.cancel();
+        site.ending.cancel();
+    };
+    let begun = Instant::now();
+    tokio::join!(site.run(vec![pod], 1), story);
+    assert!(begun.elapsed() <= Duration::from_secs(75), "{:?}", begun.elapsed());
+    assert!(site.frozen.has_any());
 }
 
 /// What freezes may come after what thaws, where its container keeps it.

@@ -82,6 +82,7 @@ impl Engine {
             claim: scene.earlier().unwrap_or(&scene.ours).clone(),
             begun: None,
             scope: None,
+            leaves_frozen: false,
             is_resumable: true,
             is_stuck: false,
             is_taken_over: true,

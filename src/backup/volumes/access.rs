@@ -33,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(4 * 3600);
 pub struct WaitLimits {
     /// For one snapshot.
     pub snapshot: Duration,
-    /// After this no snapshot is waited for.
+    /// After this no snapshot is waited for longer than by default.
     pub snapshots_until: Instant,
     /// For all file-system backups together, as Velero has it.
     pub files: Duration,
@@ -62,6 +62,13 @@ impl WaitLimits {
         let files = files.unwrap_or(flag).min(longest);
         let limits = Self { snapshot, snapshots_until: begun + longest, files, files_until: begun + files };
         (limits, told.collect())
+    }
+
+    /// Until when a snapshot is waited for that is asked for at `begun`. A backup may take longer
+    /// than [`WaitLimits::snapshots_until`] because it is large, and its last snapshots have the
+    /// usual time, too.
+    pub fn snapshot_until(&self, begun: Instant) -> Instant {
+        (begun + self.snapshot).min(self.snapshots_until.max(begun + SNAPSHOT_TIMEOUT))
     }
 }
 
@@ -167,6 +174,9 @@ mod tests {
         assert!(told.len() == 2 && told[0].contains("csiSnapshotTimeout"), "{told:?}");
         let (day, told) = WaitLimits::new(begun, (Some(hours(12)), None), hours(24));
         assert_eq!((day.snapshot, day.files_until, told.len()), (hours(12), begun + hours(24), 0));
+        assert_eq!(day.snapshot_until(begun + hours(1)), begun + hours(13));
+        assert_eq!(day.snapshot_until(begun + hours(20)), begun + hours(24));
+        assert_eq!(day.snapshot_until(begun + hours(30)), begun + hours(30) + SNAPSHOT_TIMEOUT);
         let (short, _) = WaitLimits::new(begun, (None, Some(hours(1))), hours(4));
         assert_eq!((short.files, short.files_until), (hours(1), begun + hours(1)));
     }

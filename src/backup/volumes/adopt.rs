@@ -120,6 +120,11 @@ impl RunVolumes<'_> {
     /// in this one, because their claims are gone, for example.
     pub fn unmet(&self) -> BTreeSet<String> {
         let seen = self.seen.lock();
-        self.outcomes.noted_snapshots(|claim| !seen.cut.contains(claim))
+        let mut unmet = self.outcomes.noted_snapshots(|claim| !seen.cut.contains(claim));
+        // A forged checkpoint could note one that the archive names.
+        for taken in self.outcomes.objects() {
+            unmet.remove(&taken);
+        }
+        unmet
     }
 }

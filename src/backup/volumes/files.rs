@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys::{
-    BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, REPOSITORY_TYPE, STORAGE_LOCATION,
+    BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, REPOSITORY_TYPE, RUN, STORAGE_LOCATION,
     VOLUME_NAMESPACE, label_value,
 };
 use berth_api::velero::Backup;
@@ -231,6 +231,7 @@ impl RunVolumes<'_> {
                 is_complete: phase == "Completed",
                 is_spoiled: self.outcomes.is_spoiled(&pod.uid),
                 is_whole: self.outcomes.is_whole(&pod.uid),
+                is_ours: found.annotations().get(RUN) == Some(&access.run),
             };
             if takes_over(pod.moment, asked) {
                 return Ok(name);
@@ -386,6 +387,7 @@ fn pod_volume_backup(access: &VolumeAccess, pod: &FilePod, volume: &FileVolume, 
                 "name": access.backup, "uid": access.uid, "controller": true,
             }],
             "labels": {BACKUP_NAME: label_value(&access.backup, digest), BACKUP_UID: access.uid},
+            "annotations": {RUN: access.run},
         },
         "spec": {
             "node": pod.node,
@@ -401,7 +403,7 @@ fn pod_volume_backup(access: &VolumeAccess, pod: &FilePod, volume: &FileVolume, 
         },
     });
     if let Some(claim) = &volume.claim {
-        object["metadata"]["annotations"] = json!({PVC_NAME: claim.name});
+        object["metadata"]["annotations"][PVC_NAME] = json!(claim.name);
         object["metadata"]["labels"][PVC_UID] = json!(claim.uid);
         object["spec"]["tags"]["pvc-uid"] = json!(claim.uid);
     }

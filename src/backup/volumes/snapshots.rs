@@ -92,11 +92,7 @@ impl RunVolumes<'_> {
             return Err(NoSnapshot { why: "nothing can take it".to_owned(), attempted: false });
         };
         let begun = Instant::now();
-        let until = (begun + access.limits.snapshot).min(access.limits.snapshots_until);
-        // Not even asked for, because it would only have to be removed again.
-        if until <= begun {
-            return Err(NoSnapshot { why: late("cut", Duration::ZERO, None), attempted: false });
-        }
+        let until = access.limits.snapshot_until(begun);
         if self.upload_of(ask).is_some() {
             let [name, uid, content, policy] = [const { String::new() }; 4];
             return Ok(Cut { name, uid, content, policy, begun, until });
@@ -268,7 +264,7 @@ fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
         format!("; its driver says: {fault}")
     });
     format!(
-        "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout; less while hooks keep its pod frozen, or when all the backup's time for volumes is over: --fs-backup-timeout){}",
+        "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout; less while hooks keep its pod frozen, or when the backup has taken long: --fs-backup-timeout){}",
         fault.unwrap_or_default()
     )
 }

@@ -191,14 +191,18 @@ fn files_of_an_earlier_run_are_taken_over_where_they_are_of_the_moment_of_the_re
         (Moment::Still, true, false, false, false),
         (Moment::Still, true, false, true, true),
         (Moment::Still, true, true, true, true),
-        // This very run may have asked for it, and the answer was lost.
-        (Moment::Still, false, false, false, true),
+        (Moment::Still, false, false, true, false),
         (Moment::Still, false, true, false, false),
         (Moment::Past, true, false, false, true),
         (Moment::Past, true, true, true, true),
         (Moment::Past, false, true, true, false),
     ] {
-        let asked = Asked { is_complete, is_spoiled, is_whole };
+        let asked = Asked { is_complete, is_spoiled, is_whole, is_ours: false };
         assert_eq!(takes_over(moment, asked), expected, "{moment:?} {asked:?}");
+    }
+    // This very run may have asked for it, and the answer was lost.
+    for (is_spoiled, expected) in [(false, true), (true, false)] {
+        let asked = Asked { is_complete: false, is_spoiled, is_whole: false, is_ours: true };
+        assert_eq!(takes_over(Moment::Still, asked), expected);
     }
 }

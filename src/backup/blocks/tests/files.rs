@@ -42,7 +42,7 @@ fn volume_backup(name: &str, pod: &str, phase: &str) -> Value {
         "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
         "metadata": {
             "name": name, "namespace": "velero", "uid": format!("uid-{name}"),
-            "labels": {"velero.io/backup-uid": "b"},
+            "labels": {"velero.io/backup-uid": "b"}, "annotations": {"berth.dev/run": "r"},
         },
         "spec": {"pod": {"namespace": "shop", "name": "db", "uid": pod}, "volume": "data"},
         "status": {"phase": phase},
