@@ -130,6 +130,8 @@ pub enum Command {
 pub enum Definitions {
     /// Velero's kinds, for a cluster without Velero.
     Velero,
+    /// Velero's kinds for the files of volumes, for a cluster with berth's node agents and no Velero.
+    PodVolumes,
     /// Shared buckets, for the hub.
     Garden,
     /// Shared buckets, for a member cluster without Gardener.

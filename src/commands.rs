@@ -121,6 +121,7 @@ fn serve(reports: &ReportArgs, command: impl Future<Output = anyhow::Result<()>>
 fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
     let definitions = match of {
         Definitions::Velero => berth_api::crd::velero(),
+        Definitions::PodVolumes => berth_api::crd::pod_volumes(),
         Definitions::Garden => berth_garden_api::crd::hub(),
         Definitions::GardenMember => berth_garden_api::crd::member(),
     };
