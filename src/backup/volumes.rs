@@ -14,6 +14,7 @@ pub mod files;
 pub mod outcomes;
 mod plan;
 mod read;
+mod reader;
 mod rehearse;
 pub mod snapshots;
 mod told;
@@ -26,6 +27,7 @@ use berth_api::keys::label_value;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
 use berth_core::volume::class::Class;
+use berth_core::volume::readers::Readers;
 use berth_core::volume::{Lack, Wish};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -44,10 +46,11 @@ use super::related::{Related, key};
 use crate::patch::digest;
 pub use access::Access;
 pub(super) use access::{of_spec, serves_snapshots};
-use files::{FilePod, Repository};
+use files::FilePod;
 use outcomes::{Fate, Outcome, Outcomes};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
+use reader::Repository;
 pub use rehearse::{Noted, Volume, Way};
 use snapshots::{Ask, Cut, Uncut};
 use watched::{Files, Shown, Snapshots, Watched};
@@ -96,8 +99,8 @@ pub struct Volumes<'a> {
     classes: OnceCell<Vec<Class>>,
     snapshots: OnceCell<Watched<Snapshots>>,
     files: OnceCell<Watched<Shown<Files>>>,
-    /// Nodes with a node-agent.
-    agents: Mutex<BTreeSet<String>>,
+    /// The node-agents that were seen last.
+    agents: Mutex<Readers>,
     repositories: Mutex<HashMap<String, Repository>>,
     /// UIDs of pods whose files are being backed up.
     reading: Mutex<BTreeSet<String>>,
