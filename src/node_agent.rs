@@ -1,12 +1,15 @@
 //! The node agent: on each node one process takes the files of its pods' volumes into repositories, and brings them
 //! back. It acts on objects whose uploader is restic; all others are for Velero's node-agents.
 //!
-//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same time, a semaphore
-//! says. An object that is in progress and has no job begins again: a process that died has left everything that it
+//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same time, its places
+//! say ([`concurrency`]). An object that is in progress and has no job begins again: a process that died has left everything that it
 //! stored in the repository.
 
+mod concurrency;
 mod job;
-mod repositories;
+mod maintenance;
+mod reports;
+pub mod repositories;
 mod seen;
 mod volume;
 
@@ -21,7 +24,7 @@ use berth_pod_volumes::Watched;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +34,7 @@ use crate::client::Clients;
 use crate::storage::Opener;
 use crate::watch::{of_namespace, reflect, reflect_everywhere};
 
+use concurrency::Places;
 use job::{Job, Kind};
 use repositories::Repositories;
 use seen::{State, TargetPod};
@@ -49,8 +53,12 @@ pub struct Settings {
     pub node: String,
     /// Where the kubelet's folder of pods is mounted.
     pub pods: PathBuf,
-    /// Jobs at the same time.
+    /// Volumes of claims are read also where nothing is mounted on their folder.
+    pub allows_unmounted: bool,
+    /// Jobs at the same time, until the ConfigMap says otherwise.
     pub concurrency: usize,
+    /// The ConfigMap of node-agents that says it.
+    pub configmap: Option<String>,
     /// The one Secret that has the password of all repositories. Default: each has its own.
     pub secret: Option<String>,
 }
@@ -73,7 +81,8 @@ impl Agent {
             &settings.namespace,
             settings.secret.clone(),
             opener.patient(),
-        );
+        )
+        .reporting();
         Self { context: Arc::new(Context { clients, settings, repositories }) }
     }
 
@@ -111,14 +120,27 @@ impl Agent {
             },
         );
         info!(%node, "started");
+        let places = Places::new(self.context.settings.concurrency);
+        let (client, settings) = (&self.context.clients.call, &self.context.settings);
         tokio::select! {
-            () = self.work(&state, &changed, &stop) => {}
+            () = async {
+                tokio::join!(
+                    self.work(&state, &changed, &places, &stop),
+                    maintenance::run(&self.context, &stop),
+                );
+            } => {}
+            () = concurrency::follow(client, settings, &places, &changed) => {}
             () = async { tokio::join!(backups, restores, pods); } => warn!("a watch ended"),
         }
     }
 
-    async fn work(&self, state: &Mutex<State>, changed: &Arc<Notify>, stop: &CancellationToken) {
-        let places = Arc::new(Semaphore::new(self.context.settings.concurrency));
+    async fn work(
+        &self,
+        state: &Mutex<State>,
+        changed: &Notify,
+        places: &Arc<Places>,
+        stop: &CancellationToken,
+    ) {
         let mut running: BTreeMap<String, Watched> = BTreeMap::new();
         let mut jobs: JoinSet<()> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
@@ -161,7 +183,7 @@ impl Agent {
                     Step::Start | Step::Finish => {
                         let is_try = step(seen) == Step::Start;
                         let again = if is_try { AGAIN } else { LOOK };
-                        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+                        let Some(place) = places.take() else { continue };
                         let watched = Watched::default();
                         let uid = kind.uid().to_owned();
                         running.insert(uid.clone(), watched.clone());
@@ -201,11 +223,6 @@ impl Agent {
             warn!("jobs did not end in time: the locks that they leave are stale after half an hour");
         }
     }
-}
-
-/// Which objects there are, for those that only count them.
-pub(crate) fn is_own(uploader: Option<&str>) -> bool {
-    uploader == Some(berth_core::pod_volume::UPLOADER)
 }
 
 impl Kind {

@@ -1,5 +1,8 @@
 //! Files of volumes: a folder like a kubelet's, a real API server, the real agent; restic reads what it wrote.
 
+mod alone;
+mod failures;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -10,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use berth::install::pod_volumes::AGENT;
+use berth::install::{Settings, render};
 use serde_json::{Value, json};
 
 use crate::admission::program;
@@ -47,7 +52,7 @@ impl Stage {
                 "config": {"path": plane.folder().join("stores")},
             },
         });
-        plane.apply(documented()).unwrap();
+        plane.apply(roles()).unwrap();
         let agent = agent(&plane, &pods, "agent");
         let stage = Self { plane, s3, pods, agent };
         stage.create(&[
@@ -64,26 +69,12 @@ impl Stage {
     }
 
     fn read(&self, namespace: &str, kind: &str, name: &str) -> Value {
-        let args = ["get", kind, name, "--namespace", namespace, "-o", "json"];
-        serde_json::from_str(&self.plane.kubectl().run(&args).unwrap()).unwrap()
+        read(&self.plane, namespace, kind, name)
     }
 
     /// A pod of that node, with the folders of its volumes. Its UID.
     fn pod(&self, namespace: &str, name: &str, volumes: &Value, status: &Value) -> String {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
-            "spec": {
-                "nodeName": NODE, "automountServiceAccountToken": false, "volumes": volumes,
-                "initContainers": [{"name": "restore-wait", "image": "w"}],
-                "containers": [{"name": "c", "image": "i"}],
-            },
-        });
-        let made = self.plane.kubectl().create(namespace, &[pod]).unwrap();
-        assert!(made.status.success(), "{}", made.stderr);
-        let patch = json!({"status": status}).to_string();
-        let args = ["patch", "pod", name, "--namespace", namespace, "--subresource=status", "--type=merge"];
-        self.plane.kubectl().run(&[&args[..], &["--patch", &patch]].concat()).unwrap();
-        self.read(namespace, "pod", name)["metadata"]["uid"].as_str().unwrap().to_owned()
+        pod(&self.plane, namespace, name, volumes, &json!({}), status)
     }
 
     fn folder(&self, uid: &str, below: &str) -> PathBuf {
@@ -148,11 +139,48 @@ impl Drop for Stage {
     }
 }
 
-/// What the page has one apply: the agent of the test has no other rights.
-fn documented() -> Vec<Value> {
-    let page = include_str!("../docs/pod-volumes.md");
-    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    yaml.split("---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+/// The roles that `berth install --pod-volumes` gives to agents: that of the test has no others.
+pub fn roles() -> Vec<Value> {
+    let mut objects = render(&Settings { pod_volumes: true, ..Settings::new(NAMESPACE) }).unwrap();
+    objects.retain(|object| {
+        let is_right = object["rules"].is_array() || object["subjects"].is_array();
+        object["metadata"]["name"] == AGENT && (is_right || object["kind"] == "ServiceAccount")
+    });
+    objects
+}
+
+fn read(plane: &ControlPlane, namespace: &str, kind: &str, name: &str) -> Value {
+    let args = ["get", kind, name, "--namespace", namespace, "-o", "json"];
+    serde_json::from_str(&plane.kubectl().run(&args).unwrap()).unwrap()
+}
+
+/// A pod of the node. Its UID.
+fn pod(
+    plane: &ControlPlane,
+    namespace: &str,
+    name: &str,
+    volumes: &Value,
+    annotations: &Value,
+    status: &Value,
+) -> String {
+    let mounts: Vec<Value> = volumes.as_array().into_iter().flatten().map(|volume| {
+        json!({"name": volume["name"], "mountPath": format!("/{}", volume["name"].as_str().unwrap())})
+    }).collect();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+        "spec": {
+            "nodeName": NODE, "automountServiceAccountToken": false, "volumes": volumes,
+            "initContainers": [{"name": "restore-wait", "image": "w"}],
+            "containers": [{"name": "c", "image": "i", "volumeMounts": mounts}],
+        },
+    });
+    let made = plane.kubectl().create(namespace, &[pod]).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+    let patch = json!({"status": status}).to_string();
+    let args = ["patch", "pod", name, "--namespace", namespace, "--subresource=status", "--type=merge"];
+    plane.kubectl().run(&[&args[..], &["--patch", &patch]].concat()).unwrap();
+    read(plane, namespace, "pod", name)["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
 fn base64(text: &str) -> String {
@@ -161,10 +189,17 @@ fn base64(text: &str) -> String {
 }
 
 fn agent(plane: &ControlPlane, pods: &Path, name: &str) -> Process {
+    agent_with(plane, pods, name, &[])
+}
+
+pub fn agent_with(plane: &ControlPlane, pods: &Path, name: &str, more: &[&str]) -> Process {
     let mut command = in_own_session(&program());
     command.args(["node-agent", "--node-name", NODE, "--namespace", NAMESPACE, "--host-pods-path"]).arg(pods);
     command.arg("--kubeconfig");
     command.arg(plane.service_account_kubeconfig(NAMESPACE, "berth-node-agent").unwrap());
+    // Nothing is mounted here.
+    command.arg("--allow-unmounted").args(more);
+    command.env("BERTH_PACE", "20");
     command.arg("--filesystem-root").arg(plane.folder());
     command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
     Process::start("berth node-agent", command, &plane.folder().join(format!("{name}.log"))).unwrap()
@@ -321,10 +356,7 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
     let uid = stage.pod("shop", "web-0", &of_claim, &json!({"phase": "Running"}));
     let source = stage.folder(&uid, "kubernetes.io~csi/pv-data/mount");
     fill(&source);
-    let waiting = json!({"phase": "Pending", "initContainerStatuses": [{
-        "name": "restore-wait", "image": "w", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"running": {}},
-    }]});
+    let waiting = waiting();
     let empty = json!([{"name": "data", "emptyDir": {}}]);
     let other = stage.pod("elsewhere", "web-0", &empty, &waiting);
 
@@ -352,6 +384,9 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         assert!(status["progress"]["totalBytes"].as_i64().unwrap() > 49_000_000, "{status:#}");
         assert!(status["startTimestamp"].is_string() && status["completionTimestamp"].is_string());
         let first_id = status["snapshotID"].as_str().unwrap().to_owned();
+        let repository = stage.read(NAMESPACE, "backuprepository", &format!("shop-{location}-restic"));
+        assert_eq!(repository["status"]["phase"], "Ready", "{repository:#}");
+        assert_eq!(repository["metadata"]["labels"]["velero.io/storage-location"], location);
         stage.restic(location, &["check", "--read-data"]);
         stage.restic(location, &["restore", &first_id, "--target", first_copy.to_str().unwrap()]);
         assert_same(&source, &first_copy.join("volume"));
@@ -427,6 +462,14 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
     for name in ["other-node", "other-uploader"] {
         assert!(stage.read(NAMESPACE, "podvolumebackup", name)["status"]["phase"].is_null());
     }
+}
+
+/// The status of a pod that waits for its restores.
+fn waiting() -> Value {
+    json!({"phase": "Pending", "initContainerStatuses": [{
+        "name": "restore-wait", "image": "w", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"running": {}},
+    }]})
 }
 
 /// Where something is to be; nothing is there.

@@ -27,9 +27,17 @@ pub struct NodeAgentServerArgs {
     /// whatever links in it say.
     #[arg(long, default_value = "/host_pods", value_parser = folder)]
     pub host_pods_path: PathBuf,
+    /// Read the volume of a claim also where nothing is mounted on its folder, which may mean that the
+    /// volume is not there. For kubelets that mount in another way than all known ones.
+    #[arg(long)]
+    pub allow_unmounted: bool,
     /// How many volumes of this node are backed up or restored at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub pod_volume_concurrency: u16,
+    /// ConfigMap of Velero's node-agents whose loadConcurrency says that instead, by the labels of this
+    /// node. It is read live.
+    #[arg(long)]
+    pub node_agent_configmap: Option<String>,
     /// Secret whose key repository-password is the password of all repositories, such as Velero's
     /// velero-repo-credentials. Default: each repository has a Secret of its own, with a random
     /// password.

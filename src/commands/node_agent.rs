@@ -45,7 +45,9 @@ pub async fn serve(target: Target, args: NodeAgentServerArgs) -> anyhow::Result<
         namespace: target.namespace,
         node: args.node_name.context("--node-name is missing")?,
         pods: args.host_pods_path,
+        allows_unmounted: args.allow_unmounted,
         concurrency: usize::from(args.pod_volume_concurrency),
+        configmap: args.node_agent_configmap,
         secret: args.repository_secret,
     };
     Agent::new(clients, settings, opener).run(stop).await;

@@ -1,7 +1,29 @@
 //! What a node agent does with a PodVolumeBackup or a PodVolumeRestore, and where the files of a pod's volume are.
 
+pub mod maintenance;
+
 /// The uploader whose objects are berth's: all others are Velero's node-agents'.
 pub const UPLOADER: &str = "restic";
+
+/// Is an object with this uploader berth's? It takes no place among Velero's data movers.
+pub fn is_own(uploader: Option<&str>) -> bool {
+    uploader == Some(UPLOADER)
+}
+
+/// The longest name of an object.
+const LONGEST: usize = 253;
+
+/// The name of the BackupRepository of a location and a namespace. `digest`: of what is too long.
+pub fn repository_name(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> String {
+    let name = format!("{namespace}-{location}-{UPLOADER}");
+    if name.len() <= LONGEST { name } else { format!("{}-{UPLOADER}", digest(&name)) }
+}
+
+/// The name of the Secret that has the password of a repository.
+pub fn secret_name(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> String {
+    let name = format!("berth-repository-{location}.{namespace}");
+    if name.len() <= LONGEST { name } else { format!("berth-repository-{}", digest(&name)) }
+}
 
 /// What is seen of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +163,20 @@ mod tests {
         for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
             let seen = Seen { phase, is_canceled: false, is_running: false, is_ready: false };
             assert_eq!(step(seen), wanted);
+        }
+    }
+
+    #[test]
+    fn every_repository_has_a_secret_and_an_object_of_its_own() {
+        let digest = |text: &str| format!("{:064x}", text.len() * 256 + usize::from(text.as_bytes()[17]));
+        assert_eq!(secret_name("default", "shop", digest), "berth-repository-default.shop");
+        assert_eq!(repository_name("default", "shop", digest), "shop-default-restic");
+        let names = |letter: &str| {
+            let location = letter.repeat(LONGEST);
+            [secret_name(&location, "n", digest), repository_name(&location, "n", digest)]
+        };
+        for (one, other) in names("a").into_iter().zip(names("b")) {
+            assert!(one.len() <= LONGEST && one != other, "{one} {other}");
         }
     }
 

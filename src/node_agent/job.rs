@@ -38,6 +38,8 @@ const DONE: &str = ".velero";
 const LOCKED: Duration = Duration::from_secs(10);
 /// How long a job waits until nobody holds the exclusive lock.
 const PATIENT: Duration = Duration::from_secs(300);
+/// And until another agent has maintained the repository, which does not take longer.
+const MAINTENANCE: Duration = Duration::from_secs(9000);
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -219,7 +221,7 @@ impl Job {
         let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
         let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
         let source = Source {
-            folder: found.folder,
+            folder: found.folder.clone(),
             host: namespace.to_owned(),
             tags: tags(given)?,
             reader: settings.node.clone(),
@@ -230,7 +232,11 @@ impl Job {
         match saved {
             Ok(Saved { snapshot, bytes, added, .. }) => {
                 // Files that were taken away with their volume look like files that somebody removed.
-                if let Err(why) = volume::still(&clients.call, pod, &found.uid).await {
+                let there = async {
+                    volume::still(&clients.call, pod, &found.uid).await?;
+                    found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
+                };
+                if let Err(why) = there.await {
                     let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
                     return Ok(End { status: json!({"path": path}), message: Some(message) });
                 }
@@ -305,16 +311,20 @@ impl Job {
     {
         let begun = Instant::now();
         loop {
-            match work().await {
-                Err(fault @ Fault::Locked { .. })
-                    if begun.elapsed() < PATIENT && !self.watched.is_canceled() =>
-                {
-                    info!(%fault, "waiting");
-                    sleep(crate::pace::paced(LOCKED)).await;
-                }
-                Err(Fault::Locked { .. }) if self.watched.is_canceled() => return Err(Fault::Canceled),
+            let done = work().await;
+            let patience = match &done {
+                Err(Fault::Locked { is_own: true, .. }) => MAINTENANCE,
+                Err(Fault::Locked { .. }) => PATIENT,
+                _ => return done,
+            };
+            if self.watched.is_canceled() {
+                return Err(Fault::Canceled);
+            }
+            match done {
+                Err(fault) if begun.elapsed() < patience => info!(%fault, "waiting"),
                 done => return done,
             }
+            sleep(crate::pace::paced(LOCKED)).await;
         }
     }
 

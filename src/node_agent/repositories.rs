@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use berth_api::velero::BackupStorageLocation;
 use berth_api::velero::backup_storage_location::AccessMode;
+use berth_core::pod_volume::secret_name;
 use berth_pod_volumes::{Repository, Store};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -16,38 +17,48 @@ use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tracing::info;
 
+use super::reports::Reports;
 use crate::patch::digest;
 use crate::storage::{Layout, Opener};
 use crate::write::{Answer, create};
 
 /// The key of a Secret that has the password. Velero's Secret has it, too.
 pub const PASSWORD: &str = "repository-password";
-/// The longest name of a Secret.
-const LONGEST: usize = 253;
+/// Repositories that are kept open.
+const MOST: usize = 1024;
 /// Bytes of a password that is made here.
 const RANDOM: usize = 32;
+
+/// There is no repository where one is needed.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no repository at {0}")]
+pub struct Missing(String);
 
 pub struct Repositories {
     client: Client,
     namespace: String,
     secret: Option<String>,
     opener: Opener,
+    /// What people are told of it.
+    reports: Option<Reports>,
     /// By name of the location and namespace of the volumes; with a digest of the location's spec.
     open: Mutex<BTreeMap<(String, String), (String, Repository)>>,
     /// One after another, because opening takes a third of a second of a core and some memory.
     opening: tokio::sync::Mutex<()>,
 }
 
-/// The name of the Secret that has the password of a repository.
-pub fn secret_name(location: &str, namespace: &str) -> String {
-    let name = format!("berth-repository-{location}.{namespace}");
-    if name.len() <= LONGEST { name } else { format!("berth-repository-{}", digest(&name)) }
-}
-
 impl Repositories {
+    /// `secret`: the one that has the password of all of them. Default: each has its own.
     pub fn new(client: Client, namespace: &str, secret: Option<String>, opener: Opener) -> Self {
         let (open, opening) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { client, namespace: namespace.to_owned(), secret, opener, open, opening }
+        Self { client, namespace: namespace.to_owned(), secret, opener, reports: None, open, opening }
+    }
+
+    /// The same, whose BackupRepositories tell whether they can be used.
+    #[must_use]
+    pub fn reporting(self) -> Self {
+        let reports = Some(Reports::new(self.client.clone(), &self.namespace));
+        Self { reports, ..self }
     }
 
     /// The repository for the volumes of a namespace. `writes`: it is made if there is none.
@@ -56,6 +67,15 @@ impl Repositories {
     /// With what is to be put right.
     pub async fn get(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
         let _turn = self.opening.lock().await;
+        let found = self.find(location, namespace, writes).await;
+        if let Some(reports) = &self.reports {
+            let fault = found.as_ref().err().map(|error| format!("{error:#}"));
+            reports.tell(location, namespace, fault).await;
+        }
+        found
+    }
+
+    async fn find(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
         let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = api.get_opt(location).await.context("the BackupStorageLocation cannot be read")?;
         let found = found.with_context(|| format!("there is no BackupStorageLocation {location}"))?;
@@ -71,7 +91,7 @@ impl Repositories {
         let prefix = found.spec.object_storage.prefix.as_deref();
         let store = Store::new(objects, Layout::path(prefix, &format!("restic/{namespace}")));
         let is_there = store.has_repository().await.context("the store cannot be read")?;
-        ensure!(is_there || writes, "there is no repository at {}", store.place());
+        ensure!(is_there || writes, Missing(store.place().to_owned()));
         let password = self.password(location, namespace, !is_there).await?;
         let repository = if is_there {
             Repository::open(&store, &password).await?
@@ -80,7 +100,12 @@ impl Repositories {
             Repository::make(&store, &password).await?
         };
         let repository = if is_read_only { repository.read_only() } else { repository };
-        self.open.lock().insert(key, (state, repository.clone()));
+        let mut open = self.open.lock();
+        if open.len() >= MOST {
+            open.clear();
+        }
+        open.insert(key, (state, repository.clone()));
+        drop(open);
         Ok(repository)
     }
 
@@ -88,7 +113,7 @@ impl Repositories {
     async fn password(&self, location: &str, namespace: &str, makes: bool) -> anyhow::Result<String> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let is_shared = self.secret.is_some();
-        let name = self.secret.clone().unwrap_or_else(|| secret_name(location, namespace));
+        let name = self.secret.clone().unwrap_or_else(|| secret_name(location, namespace, digest));
         if let Some(found) = read(&api, &name).await? {
             return Ok(found);
         }
@@ -136,18 +161,4 @@ async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<String>> {
     let text =
         String::from_utf8(bytes.0).ok().with_context(|| format!("Secret {name}: its password is no text"));
     text.map(Some)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_repository_has_a_secret_of_its_own() {
-        assert_eq!(secret_name("default", "shop"), "berth-repository-default.shop");
-        let long = "l".repeat(253);
-        assert!(
-            secret_name(&long, "a").len() <= LONGEST && secret_name(&long, "a") != secret_name(&long, "b")
-        );
-    }
 }

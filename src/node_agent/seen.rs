@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::Seen;
+use berth_core::pod_volume::{Seen, is_own};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
-use super::is_own;
 use super::job::Kind;
 use crate::movers::target::waits;
 use crate::watch::{Key, WatchEvent};

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use berth_api::velero::PodReference;
 use berth_core::pod_volume::{Backing, folder, plugin};
 use berth_core::volume::NEVER;
-use berth_pod_volumes::{Folder, descend};
+use berth_pod_volumes::{Folder, descend, is_mounted};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::api::Api;
 use kube::{Client, ResourceExt};
@@ -28,6 +28,8 @@ pub struct Found {
     pub folder: Folder,
     /// As people see it.
     pub path: PathBuf,
+    /// The same below the folder of all pods, if something must be mounted on it.
+    mount: Option<PathBuf>,
     pub claim_uid: Option<String>,
     /// The pod's.
     pub uid: String,
@@ -125,10 +127,31 @@ pub async fn find(
             (folder(backing).into_iter().map(str::to_owned).collect(), None)
         }
     };
-    let (pods, of) = (settings.pods.clone(), uid.clone());
-    let looked = blocking(move || look(&pods, &of, &parts)).await;
-    let (folder, path) = looked.with_context(|| format!("volume {name} of pod {namespace}/{pod_name}"))?;
-    Ok(Found { folder, path, claim_uid, uid, waits, state })
+    let of = || format!("volume {name} of pod {namespace}/{pod_name}");
+    let (pods, pod_uid) = (settings.pods.clone(), uid.clone());
+    let looked = blocking(move || look(&pods, &pod_uid, &parts)).await;
+    let (folder, below) = looked.with_context(of)?;
+    // Others are folders of the node.
+    let is_mount = !settings.allows_unmounted && (claim_uid.is_some() || volume.csi.is_some());
+    let (path, mount) = (settings.pods.join(&below), is_mount.then_some(below));
+    let found = Found { folder, path, mount, claim_uid, uid, waits, state };
+    found.ensure_mounted(settings).await.with_context(of)?;
+    Ok(found)
+}
+
+impl Found {
+    /// Is the volume still there? Its folder is, too, without it.
+    ///
+    /// # Errors
+    /// When nothing is mounted on its folder, or that cannot be told.
+    pub async fn ensure_mounted(&self, settings: &Settings) -> anyhow::Result<()> {
+        let Some(mount) = self.mount.clone() else { return Ok(()) };
+        let pods = settings.pods.clone();
+        let mounted = blocking(move || Ok(is_mounted(&pods, &mount)?)).await;
+        let is_there = mounted.with_context(|| format!("{} cannot be read", self.path.display()))?;
+        ensure!(is_there, "nothing is mounted on {}", self.path.display());
+        Ok(())
+    }
 }
 
 /// What the volume is: the one field beside its name.
@@ -163,7 +186,7 @@ async fn persistent(client: &Client, namespace: &str, claim: &str) -> anyhow::Re
     Ok((parts.into_iter().map(str::to_owned).collect(), uid))
 }
 
-/// Opens `UID/volumes/PLUGIN/PARTS` below the folder of all pods. No link leads out of it.
+/// Opens `UID/volumes/PLUGIN/PARTS` below the folder of all pods, and returns that path, too. No link leads out of it.
 fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, PathBuf)> {
     let volumes = Path::new(uid).join(VOLUMES);
     let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('/');
@@ -174,7 +197,7 @@ fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, Pat
         .with_context(|| format!("{} cannot be read", pods.join(&volumes).display()))?;
     let candidates = plugins.iter().filter_map(|plugin: &OsString| {
         let path = parts.iter().fold(volumes.join(plugin), |path, part| path.join(part));
-        Some((descend(pods, &path).ok()?, pods.join(path)))
+        Some((descend(pods, &path).ok()?, path))
     });
     Ok(plugin(candidates)?)
 }
@@ -182,6 +205,38 @@ fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, Pat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_folder_without_its_volume_is_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("v")).unwrap();
+        let found = |from: &Path, below: Option<&str>| {
+            let settings = Settings {
+                namespace: String::new(),
+                node: String::new(),
+                pods: from.to_owned(),
+                allows_unmounted: false,
+                concurrency: 1,
+                configmap: None,
+                secret: None,
+            };
+            let found = Found {
+                folder: descend(root.path(), Path::new("v")).unwrap(),
+                path: from.join("v"),
+                mount: below.map(PathBuf::from),
+                claim_uid: None,
+                uid: String::new(),
+                waits: false,
+                state: Ok(()),
+            };
+            async move { found.ensure_mounted(&settings).await.map_err(|error| error.to_string()) }
+        };
+        assert_eq!(found(Path::new("/"), Some("proc")).await, Ok(()));
+        assert_eq!(found(root.path(), None).await, Ok(()));
+        let why = found(root.path(), Some("v")).await.unwrap_err();
+        assert!(why.starts_with("nothing is mounted on "), "{why}");
+        assert!(found(root.path(), Some("none")).await.is_err());
+    }
 
     #[test]
     fn only_a_pod_that_runs_has_its_volumes() {
@@ -217,8 +272,8 @@ mod tests {
         std::os::unix::fs::symlink(at("out"), at("u/volumes/kubernetes.io~empty-dir/link")).unwrap();
         let parts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
         let path = |of: &[&str]| look(root.path(), "u", &parts(of)).map(|(_, path)| path).ok();
-        assert_eq!(path(&["pv", "mount"]), Some(at("u/volumes/kubernetes.io~csi/pv/mount")));
-        assert_eq!(path(&["tmp"]), Some(at("u/volumes/kubernetes.io~empty-dir/tmp")));
+        assert_eq!(path(&["pv", "mount"]), Some("u/volumes/kubernetes.io~csi/pv/mount".into()));
+        assert_eq!(path(&["tmp"]), Some("u/volumes/kubernetes.io~empty-dir/tmp".into()));
         for wrong in [&["link"][..], &["link", "x"], &["none"], &["..", "out"], &["../../../out"], &[""]] {
             assert_eq!(path(wrong), None, "{wrong:?}");
         }

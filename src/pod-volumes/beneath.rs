@@ -31,6 +31,25 @@ pub fn descend(from: &Path, below: &Path) -> io::Result<Folder> {
     Ok(Folder(Arc::new(openat2(from.as_fd(), below, how)?)))
 }
 
+/// Is something mounted on a folder below another one?
+///
+/// # Errors
+/// When one of the names is no folder, or cannot be read.
+pub fn is_mounted(from: &Path, below: &Path) -> io::Result<bool> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "the path names no folder");
+    let (parent, name) = below.parent().zip(below.file_name()).ok_or_else(none)?;
+    let parent = match parent.as_os_str().is_empty() {
+        true => Folder(Arc::new(OwnedFd::from(File::open(from)?))),
+        false => descend(from, parent)?,
+    };
+    // Also where the same file system is mounted once more, which no other number would tell.
+    match parent.folder(name) {
+        Ok(_) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Names in one folder. They are in memory, because they are read in order.
 const MOST_NAMES: usize = 4_000_000;
 
@@ -213,6 +232,20 @@ mod tests {
         assert_eq!(held.link().unwrap(), outside.join("file"));
         assert!(folder.held(OsStr::new("link/file")).is_err());
         assert_eq!(folder.names().unwrap(), ["file", "link", "real", "up"]);
+    }
+
+    #[test]
+    fn a_folder_is_told_from_what_is_mounted_on_it() {
+        assert!(is_mounted(Path::new("/"), Path::new("proc")).unwrap());
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("v/mount")).unwrap();
+        symlink("/proc", root.path().join("v/link")).unwrap();
+        for path in ["v", "v/mount"] {
+            assert!(!is_mounted(root.path(), Path::new(path)).unwrap(), "{path}");
+        }
+        for path in ["", "..", "v/link", "v/none", "v/.."] {
+            assert!(is_mounted(root.path(), Path::new(path)).is_err(), "{path}");
+        }
     }
 
     #[test]

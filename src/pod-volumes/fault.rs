@@ -15,7 +15,17 @@ pub enum Fault {
     #[error(
         "the repository at {place} is locked exclusively by {who} since {since}: wait until it has ended, or run `restic unlock` if it is no more"
     )]
-    Locked { place: String, who: String, since: String },
+    Locked {
+        place: String,
+        who: String,
+        since: String,
+        /// By another process of berth, which will not hold it for long.
+        is_own: bool,
+    },
+    #[error("the repository at {place} is in use by {who} since {since}")]
+    InUse { place: String, who: String, since: String },
+    #[error("nothing may be written to the repository at {0}: its location is read-only")]
+    ReadOnly(String),
     #[error("the lock {0} cannot be read with the key of the repository")]
     Lock(String),
     #[error("the lock of the repository could not be renewed for too long")]

@@ -6,7 +6,9 @@
 
 mod beneath;
 mod fault;
+mod forget;
 mod lock;
+mod maintain;
 mod metadata;
 mod repository;
 mod restore;
@@ -14,7 +16,7 @@ mod source;
 mod store;
 mod watched;
 
-pub use beneath::{Folder, descend};
+pub use beneath::{Folder, descend, is_mounted};
 pub use fault::{Fault, Unfinished};
 pub use repository::{Repository, Saved, Source};
 pub use restore::Restored;

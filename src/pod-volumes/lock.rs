@@ -1,6 +1,7 @@
-//! restic's locks, which rustic_core does not know. A lock is a file that says who works on the repository. berth
-//! only adds to repositories and reads them, so it writes locks that several may hold, and begins nothing while
-//! somebody holds the exclusive one, as `restic prune` does; restic does not prune while a lock of berth is there.
+//! restic's locks, which rustic_core does not know. A lock is a file that says who works on the repository. Who adds
+//! to a repository or reads it writes a lock that several may hold, and begins nothing while somebody holds the
+//! exclusive one, as `restic prune` does; restic does not prune while a lock of berth is there. Who prunes writes the
+//! exclusive one, once nobody else has any.
 
 use std::time::Duration;
 
@@ -154,18 +155,43 @@ struct Holder {
     store: Store,
     sealer: Sealer,
     host: String,
+    is_exclusive: bool,
 }
 
 impl Lock {
     /// # Errors
     /// When somebody holds the exclusive lock, or the store fails.
     pub async fn take(store: &Store, sealer: &Sealer, host: &str, watched: &Watched) -> Result<Self, Fault> {
-        let holder = Holder { store: store.clone(), sealer: sealer.clone(), host: host.to_owned() };
-        holder.ensure_free(true).await?;
+        Self::take_as(store, sealer, host, watched, false).await
+    }
+
+    /// The lock that nobody else may hold beside any other.
+    ///
+    /// # Errors
+    /// When somebody holds one, or the store fails.
+    pub async fn take_alone(
+        store: &Store,
+        sealer: &Sealer,
+        host: &str,
+        watched: &Watched,
+    ) -> Result<Self, Fault> {
+        Self::take_as(store, sealer, host, watched, true).await
+    }
+
+    async fn take_as(
+        store: &Store,
+        sealer: &Sealer,
+        host: &str,
+        watched: &Watched,
+        is_exclusive: bool,
+    ) -> Result<Self, Fault> {
+        let (store, sealer, host) = (store.clone(), sealer.clone(), host.to_owned());
+        let holder = Holder { store, sealer, host, is_exclusive };
+        holder.ensure_free(true, None).await?;
         let written = holder.write().await?;
         sleep(SETTLE).await;
-        if let Err(fault) = holder.ensure_free(true).await {
-            let _ = store.remove(&written.path).await;
+        if let Err(fault) = holder.ensure_free(true, Some(&written.path)).await {
+            let _ = holder.store.remove(&written.path).await;
             return Err(fault);
         }
         let current = std::sync::Arc::new(parking_lot::Mutex::new(written));
@@ -182,8 +208,8 @@ impl Lock {
     /// # Errors
     /// When somebody does, or the store fails.
     pub async fn look(store: &Store, sealer: &Sealer) -> Result<(), Fault> {
-        let holder = Holder { store: store.clone(), sealer: sealer.clone(), host: String::new() };
-        holder.ensure_free(false).await
+        let (store, sealer, host) = (store.clone(), sealer.clone(), String::new());
+        Holder { store, sealer, host, is_exclusive: false }.ensure_free(false, None).await
     }
 
     pub fn guard(&self) -> Guard {
@@ -212,7 +238,7 @@ impl Holder {
         let at = Age::now();
         let content = Content {
             time: at.time,
-            exclusive: false,
+            exclusive: self.is_exclusive,
             hostname: self.host.clone(),
             username: USER.to_owned(),
             pid: std::process::id(),
@@ -228,13 +254,16 @@ impl Holder {
         Ok(Written { path, at })
     }
 
-    /// Looks at all locks. `removes`: those of berth that nobody holds any more.
-    async fn ensure_free(&self, removes: bool) -> Result<(), Fault> {
+    /// Looks at all locks but its own. `removes`: those of berth that nobody holds any more.
+    async fn ensure_free(&self, removes: bool, own: Option<&Path>) -> Result<(), Fault> {
         for (name, size) in self.store.list(FOLDER).await? {
             if name.len() != 64 {
                 continue;
             }
             let path = self.store.folder(FOLDER).join(name.as_str());
+            if own == Some(&path) {
+                continue;
+            }
             let sealed = match self.store.read(&path).await {
                 Ok(_) if size > LARGEST => return Err(Fault::Lock(name)),
                 Ok(sealed) => sealed,
@@ -247,15 +276,19 @@ impl Holder {
             }
             let content = self.sealer.unseal(&sealed).and_then(|plain| serde_json::from_slice(&plain).ok());
             let content: Content = content.ok_or(Fault::Lock(name))?;
-            if content.exclusive {
-                return Err(Fault::Locked {
-                    place: self.store.place().to_owned(),
-                    who: format!("{}@{}, process {}", content.username, content.hostname, content.pid),
-                    since: content.time.to_string(),
-                });
-            }
-            if removes && content.username == USER && Timestamp::now().duration_since(content.time) > STALE {
+            let is_own = content.username == USER;
+            if removes && is_own && Timestamp::now().duration_since(content.time) > STALE {
                 self.store.remove(&path).await?;
+                continue;
+            }
+            let place = self.store.place().to_owned();
+            let who = format!("{}@{}, process {}", content.username, content.hostname, content.pid);
+            let since = content.time.to_string();
+            if content.exclusive {
+                return Err(Fault::Locked { place, who, since, is_own });
+            }
+            if self.is_exclusive {
+                return Err(Fault::InUse { place, who, since });
             }
         }
         Ok(())
@@ -347,6 +380,33 @@ mod tests {
         Lock::take(&store, &sealer, "n1", &Watched::default()).await.unwrap().release().await;
         let left: Vec<String> = store.list(FOLDER).await.unwrap().into_iter().map(|(name, _)| name).collect();
         assert_eq!(left, ["b".repeat(64), "c".repeat(64)]);
+    }
+
+    #[tokio::test]
+    async fn the_exclusive_lock_is_for_one_alone_and_nobody_begins_beside_it() {
+        let (store, sealer, watched) = (store(), sealer(), Watched::default());
+        let names = async || store.list(FOLDER).await.unwrap().len();
+        let shared = Lock::take(&store, &sealer, "n1", &watched).await.unwrap();
+        let refused = Lock::take_alone(&store, &sealer, "n2", &watched).await.err().unwrap();
+        assert!(matches!(refused, Fault::InUse { .. }), "{refused}");
+        assert_eq!(names().await, 1, "nothing of the one that was refused is left");
+        shared.release().await;
+        let alone = Lock::take_alone(&store, &sealer, "n2", &watched).await.unwrap();
+        for refused in [
+            Lock::take(&store, &sealer, "n1", &watched).await.err().unwrap(),
+            Lock::take_alone(&store, &sealer, "n1", &watched).await.err().unwrap(),
+            Lock::look(&store, &sealer).await.unwrap_err(),
+        ] {
+            assert!(matches!(refused, Fault::Locked { is_own: true, .. }), "{refused}");
+        }
+        alone.release().await;
+        assert_eq!(names().await, 0);
+        // Of a process that was killed it is nobody's after a while; of others it is not berth's to remove.
+        put(&store, &sealer, &content(true, USER, SignedDuration::from_mins(31)), 'a').await;
+        Lock::take_alone(&store, &sealer, "n1", &watched).await.unwrap().release().await;
+        put(&store, &sealer, &content(false, "root", SignedDuration::from_hours(31)), 'b').await;
+        assert!(matches!(Lock::take_alone(&store, &sealer, "n1", &watched).await, Err(Fault::InUse { .. })));
+        assert_eq!(names().await, 1);
     }
 
     #[tokio::test]

@@ -76,6 +76,18 @@ impl Repository {
         blocking(move |handle| make(&store, &password, &handle)).await
     }
 
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn sealer(&self) -> &Sealer {
+        &self.sealer
+    }
+
     /// The same, of whose store nothing is written or removed: its restores hold no lock.
     #[must_use]
     pub fn read_only(self) -> Self {
@@ -125,7 +137,7 @@ impl Repository {
     }
 
     /// What comes of a job that is canceled is the cancellation's.
-    fn judged<T>(&self, done: Result<T, Fault>, watched: &Watched) -> Result<T, Fault> {
+    pub(crate) fn judged<T>(&self, done: Result<T, Fault>, watched: &Watched) -> Result<T, Fault> {
         match done {
             Err(_) if watched.is_lock_lost() => Err(Fault::LockLost),
             Err(_) if watched.is_canceled() => Err(Fault::Canceled),
@@ -133,7 +145,7 @@ impl Repository {
         }
     }
 
-    fn opened(
+    pub(crate) fn opened(
         &self,
         watched: &Watched,
         guard: Option<Guard>,
@@ -199,11 +211,11 @@ static HUNG: AtomicUsize = AtomicUsize::new(0);
 /// With so many of them nothing new is begun.
 const MOST_HUNG: usize = 16;
 /// How long a job has to end when it is canceled.
-const TO_END: Duration = Duration::from_secs(10);
+pub(crate) const TO_END: Duration = Duration::from_secs(10);
 
 /// Waits for a job, but not much longer than until it is canceled: a call of a file system may take for ever. Then
 /// its thread is given up. It can write nothing to the repository any more.
-async fn until_canceled<T: Send + 'static>(
+pub(crate) async fn until_canceled<T: Send + 'static>(
     watched: &Watched,
     work: impl Future<Output = Result<T, Fault>> + Send + 'static,
     to_end: Duration,
@@ -234,14 +246,14 @@ async fn until_canceled<T: Send + 'static>(
 
 /// Removes the lock of a job, unless its thread may still be in the middle of a write: then the lock goes when it is
 /// stale.
-async fn free<T>(lock: Lock, done: &Result<T, Fault>) {
+pub(crate) async fn free<T>(lock: Lock, done: &Result<T, Fault>) {
     if !matches!(done, Err(Fault::Hung)) {
         lock.release().await;
     }
 }
 
 /// Off the runtime: rustic_core waits for the store.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce(Handle) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     let handle = Handle::current();

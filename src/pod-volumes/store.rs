@@ -116,7 +116,7 @@ pub(crate) struct Backend {
     pub watched: Watched,
     /// Hides all other keys: rustic_core takes the first one that the password opens.
     pub only_key: Option<Id>,
-    /// Who writes snapshots holds a lock.
+    /// Who writes snapshots, or removes anything, holds a lock.
     pub guard: Option<Guard>,
 }
 
@@ -248,7 +248,18 @@ impl WriteBackend for Backend {
     }
 
     fn remove(&self, kind: FileType, id: &Id, _: bool) -> RusticResult<()> {
+        self.ensure_wanted()?;
         let path = self.path(kind, id);
-        self.handle.block_on(self.store.remove(&path)).map_err(|error| failed(&path, error))
+        let remove = async {
+            // Whoever took the lock since may need it.
+            if let Some(guard) = &self.guard
+                && !guard.is_held().await
+            {
+                self.watched.lose_lock();
+                return Err(late("the lock of the repository is not there any more"));
+            }
+            self.store.remove(&path).await
+        };
+        self.handle.block_on(remove).map_err(|error| failed(&path, error))
     }
 }

@@ -64,6 +64,57 @@ async fn a_snapshot_comes_back_and_the_next_one_adds_little() {
     assert!(store.list("locks").await.unwrap().is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn only_snapshots_of_the_backup_are_forgotten_and_what_is_gone_is_passed_over() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let mut ids = Vec::new();
+    for backup in ["b", "b", "c"] {
+        let source = Source { tags: vec![format!("backup={backup}")], ..source(root.path()) };
+        ids.push(repository.backup(source, &Watched::default()).await.unwrap().snapshot);
+    }
+    let forget = async |ids: &[String], tag| repository.forget(ids, tag, "n1").await.unwrap();
+    assert_eq!(forget(&ids[1..], "backup=b").await, 1, "the other one is another backup's");
+    assert_eq!(forget(&ids[1..2], "backup=b").await, 0);
+    assert_eq!(forget(&["0".repeat(64), ids[0][..8].to_owned()], "backup=b").await, 0, "IDs are whole");
+    let mut left: Vec<String> =
+        store.list("snapshots").await.unwrap().into_iter().map(|(name, _)| name).collect();
+    let mut wanted = vec![ids[0].clone(), ids[2].clone()];
+    left.sort();
+    wanted.sort();
+    assert_eq!(left, wanted);
+    assert!(store.list("locks").await.unwrap().is_empty());
+    // What is left is whole.
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&ids[0], target, "n1", &Watched::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn maintenance_leaves_what_snapshots_need_and_tells_of_what_they_lack() {
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let first = repository.backup(source(root.path()), &watched).await.unwrap();
+    std::fs::write(root.path().join("volume/folder/file"), "another text").unwrap();
+    let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    assert_eq!(repository.forget(std::slice::from_ref(&first.snapshot), "backup=b", "n1").await.unwrap(), 1);
+    repository.maintain("n1", &Watched::default()).await.unwrap();
+    assert!(store.list("locks").await.unwrap().is_empty());
+    let target = || descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&second.snapshot, target(), "n1", &Watched::default()).await.unwrap();
+    let text = std::fs::read_to_string(root.path().join("target/folder/file")).unwrap();
+    assert_eq!(text, "another text");
+    // And others go on adding to it.
+    repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+
+    for (name, _) in store.list("data").await.unwrap() {
+        let path = store.folder("data").join(&name[..2]).join(name.as_str());
+        store.remove(&path).await.unwrap();
+    }
+    let fault = repository.maintain("n1", &Watched::default()).await.unwrap_err();
+    assert!(matches!(fault, Fault::Repository(_)), "{fault}");
+    assert!(store.list("locks").await.unwrap().is_empty());
+}
+
 /// Two files that differ in nothing but their bytes and their inodes.
 fn twins(volume: &FilePath) {
     use std::os::unix::fs::MetadataExt as _;
@@ -172,7 +223,11 @@ async fn a_read_only_repository_gives_what_it_has_and_gets_no_lock() {
     let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
     let before = store.list("").await.unwrap();
     let target = descend(root.path(), FilePath::new("target")).unwrap();
-    repository.read_only().restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
+    let repository = repository.read_only();
+    assert!(matches!(repository.maintain("n1", &Watched::default()).await, Err(Fault::ReadOnly(_))));
+    let forgotten = repository.forget(std::slice::from_ref(&saved.snapshot), "backup=b", "n1").await;
+    assert!(matches!(forgotten, Err(Fault::ReadOnly(_))));
+    repository.restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
     assert!(root.path().join("target/folder/file").exists());
     assert_eq!(store.list("").await.unwrap(), before);
 }
