@@ -27,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(2 * 3600);
 /// How long it is waited until nobody works on a repository, and how often it is looked.
 const BUSY: Duration = Duration::from_secs(900);
 const AGAIN: Duration = Duration::from_secs(20);
+/// How long one that is canceled may take to end.
+const CANCELED: Duration = Duration::from_secs(15);
 /// How long its end is tried to be written.
 const END: Duration = Duration::from_secs(600);
 /// Repositories that one look takes.
@@ -119,20 +121,7 @@ async fn maintain(
     let Answer::Written(_) = patch(api, Write::on(object), change).await else { return };
     info!(repository = name, "its maintenance has begun");
     let watched = Watched::default();
-    let work = async {
-        let repository = context.repositories.get(&location, &namespace, false).await?;
-        let work = alone(&repository, &context.settings.node, &watched);
-        let mut work = std::pin::pin!(work);
-        tokio::select! {
-            done = &mut work => return Ok(done?),
-            () = stop.cancelled() => {}
-            () = sleep(LONGEST) => {}
-        }
-        watched.cancel();
-        let done = timeout(Duration::from_secs(15), work).await;
-        Ok(done.map_err(|_| Fault::Canceled)??)
-    };
-    let done: anyhow::Result<()> = work.await;
+    let done = work(context, &location, &namespace, &watched, stop).await;
     let fault = done.err().map(|error| format!("{error:#}").chars().take(MESSAGE).collect::<String>());
     match &fault {
         None => info!(repository = name, "its maintenance has ended"),
@@ -140,6 +129,27 @@ async fn maintain(
     }
     let end = Ended { at: now(), fault };
     write_end(api, &name, object.uid().as_deref(), began, &end).await;
+}
+
+async fn work(
+    context: &Context,
+    location: &str,
+    namespace: &str,
+    watched: &Watched,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let repository = context.repositories.get(location, namespace, false).await?;
+    let mut work = std::pin::pin!(alone(&repository, &context.settings.node, watched));
+    tokio::select! {
+        done = &mut work => return done.map_err(anyhow::Error::from),
+        () = stop.cancelled() => {}
+        () = sleep(LONGEST) => {}
+    }
+    watched.cancel();
+    match timeout(CANCELED, work).await {
+        Ok(done) => done.map_err(anyhow::Error::from),
+        Err(_) => Err(Fault::Canceled.into()),
+    }
 }
 
 /// Waits for a while until nobody else works on the repository.

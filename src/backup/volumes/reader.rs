@@ -52,26 +52,31 @@ impl Volumes<'_> {
 
 /// The pods of node-agents of both kinds.
 async fn readers(access: &Access) -> Result<Readers, String> {
-    let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
-    let list = async |labels: &str| {
-        let params = ListParams::default().labels(labels);
-        let found = insist(|| async { api.list(&params).await.into() }).await;
-        let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;
-        Ok::<_, String>(found.items.into_iter().filter_map(|pod| {
-            let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
-            let is_running = phase == "Running" && pod.metadata.deletion_timestamp.is_none();
-            let has_ended = matches!(phase.as_str(), "Succeeded" | "Failed");
-            Some((pod.spec?.node_name?, is_running)).filter(|_| !has_ended)
-        }))
-    };
     let mut readers = Readers::default();
-    for (node, is_running) in list(NODE_AGENTS).await? {
+    for (node, is_running) in nodes(access, NODE_AGENTS).await? {
         readers.add_velero(node, is_running);
     }
-    for (node, _) in list(objects::NODE_AGENTS).await?.filter(|(_, is_running)| *is_running) {
-        readers.add_berth(node);
+    for (node, is_running) in nodes(access, objects::NODE_AGENTS).await? {
+        if is_running {
+            readers.add_berth(node);
+        }
     }
     Ok(readers)
+}
+
+/// The nodes of the pods with a label that have not ended, and whether each of them runs.
+async fn nodes(access: &Access, labels: &str) -> Result<Vec<(String, bool)>, String> {
+    let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
+    let params = ListParams::default().labels(labels);
+    let found = insist(|| async { api.list(&params).await.into() }).await;
+    let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;
+    let node = |pod: Pod| {
+        let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+        let is_running = phase == "Running" && pod.metadata.deletion_timestamp.is_none();
+        let has_ended = matches!(phase.as_str(), "Succeeded" | "Failed");
+        Some((pod.spec?.node_name?, is_running)).filter(|_| !has_ended)
+    };
+    Ok(found.items.into_iter().filter_map(node).collect())
 }
 
 /// The repository of each namespace, or why there is none.

@@ -73,10 +73,14 @@ async fn only_snapshots_of_the_backup_are_forgotten_and_what_is_gone_is_passed_o
         let source = Source { tags: vec![format!("backup={backup}")], ..source(root.path()) };
         ids.push(repository.backup(source, &Watched::default()).await.unwrap().snapshot);
     }
-    let forget = async |ids: &[String], tag| repository.forget(ids, tag, "n1").await.unwrap();
-    assert_eq!(forget(&ids[1..], "backup=b").await, 1, "the other one is another backup's");
-    assert_eq!(forget(&ids[1..2], "backup=b").await, 0);
-    assert_eq!(forget(&["0".repeat(64), ids[0][..8].to_owned()], "backup=b").await, 0, "IDs are whole");
+    let odd = ["0".repeat(64), ids[0][..8].to_owned()];
+    for (ids, count, what) in [
+        (&ids[1..], 1, "the other one is another backup's"),
+        (&ids[1..2], 0, "it is gone"),
+        (&odd[..], 0, "IDs are whole"),
+    ] {
+        assert_eq!(repository.forget(ids, "backup=b", "n1").await.unwrap(), count, "{what}");
+    }
     let mut left: Vec<String> =
         store.list("snapshots").await.unwrap().into_iter().map(|(name, _)| name).collect();
     let mut wanted = vec![ids[0].clone(), ids[2].clone()];
