@@ -13,4 +13,4 @@ pub mod rotation;
 pub use bundle::{Bundle, BundleError};
 pub use issue::{Authority, IssueError};
 pub use resolver::{ClientAuthority, CurrentKey};
-pub use rotation::{Keys, Rotate, Step};
+pub use rotation::{KeySet, Rotate, RotationStep};

@@ -25,7 +25,7 @@ const SERVED: SignedDuration = SignedDuration::from_secs(20);
 
 /// The stored keys, PEM.
 #[derive(Clone, Default)]
-pub struct Keys {
+pub struct KeySet {
     /// The trusted CAs; the first one signs.
     pub authorities: String,
     /// Key of the first CA.
@@ -42,13 +42,13 @@ pub enum Rotate {
 }
 
 /// The next step.
-pub enum Step {
+pub enum RotationStep {
     /// Store these keys. The served leaf stays trusted.
-    Keep(Keys),
+    Keep(KeySet),
     /// Write these authorities to every caBundle first, and only then store the keys.
-    TrustFirst(Keys),
+    TrustFirst(KeySet),
     /// Store these keys, and end trust in older authorities.
-    Revoke(Keys),
+    Revoke(KeySet),
 }
 
 /// The next step; `None` when nothing has to change. `trusted`: the CAs in caBundle, PEM, which
@@ -58,14 +58,14 @@ pub enum Step {
 /// # Errors
 /// When no certificate can be issued.
 pub fn next(
-    found: &Keys,
+    found: &KeySet,
     trusted: &str,
     names: &[String],
     asked: Option<Rotate>,
     revoking: Option<Timestamp>,
     now: Timestamp,
     provider: &CryptoProvider,
-) -> Result<Option<Step>, IssueError> {
+) -> Result<Option<RotationStep>, IssueError> {
     let (mut kept, trusted) = (read(&found.authorities), read(trusted));
     if kept.first().is_some_and(|ca| is_of_the_past(ca, &trusted)) {
         kept.clear();
@@ -92,7 +92,7 @@ pub fn next(
         authorities = read(&authority.certificate).into_iter().chain(authorities).collect();
         let (leaf, leaf_key) = (leaf.certificate, leaf.key);
         let authorities = needed(authorities, &found.leaf, now);
-        return Ok(Some(Step::TrustFirst(Keys {
+        return Ok(Some(RotationStep::TrustFirst(KeySet {
             authorities,
             authority_key: authority.key,
             leaf,
@@ -105,14 +105,17 @@ pub fn next(
     let authorities = needed(authorities, &found.leaf, now);
     if is_good && asked.is_none() {
         if revoking.is_some_and(|since| now.duration_since(since) >= SERVED) {
-            return Ok(Some(Step::Revoke(Keys { authorities: signing.certificate, ..found.clone() })));
+            return Ok(Some(RotationStep::Revoke(KeySet {
+                authorities: signing.certificate,
+                ..found.clone()
+            })));
         }
-        let kept = Keys { authorities, ..found.clone() };
-        return Ok((kept.authorities != found.authorities).then_some(Step::Keep(kept)));
+        let kept = KeySet { authorities, ..found.clone() };
+        return Ok((kept.authorities != found.authorities).then_some(RotationStep::Keep(kept)));
     }
     let authority_key = found.authority_key.clone();
-    let keys = Keys { authorities, authority_key, leaf: leaf.certificate, leaf_key: leaf.key };
-    Ok(Some(if is_trusted { Step::Keep(keys) } else { Step::TrustFirst(keys) }))
+    let keys = KeySet { authorities, authority_key, leaf: leaf.certificate, leaf_key: leaf.key };
+    Ok(Some(if is_trusted { RotationStep::Keep(keys) } else { RotationStep::TrustFirst(keys) }))
 }
 
 /// Is the stored CA older than the first trusted one, which signs? Then it comes from a restored
@@ -217,43 +220,48 @@ mod tests {
         vec!["berth-webhook.velero.svc".to_owned()]
     }
 
-    fn step(found: &Keys, trusted: &str, asked: Option<Rotate>, now: Timestamp) -> Option<Step> {
+    fn step(found: &KeySet, trusted: &str, asked: Option<Rotate>, now: Timestamp) -> Option<RotationStep> {
         let provider = rustls::crypto::ring::default_provider();
         next(found, trusted, &names(), asked, None, now, &provider).unwrap_or_else(|e| unreachable!("{e}"))
     }
 
     /// The step during a revocation, with the leaf published since `since`.
-    fn revoking(found: &Keys, asked: Option<Rotate>, since: Timestamp, now: Timestamp) -> Option<Step> {
+    fn revoking(
+        found: &KeySet,
+        asked: Option<Rotate>,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Option<RotationStep> {
         let provider = rustls::crypto::ring::default_provider();
         next(found, &found.authorities, &names(), asked, Some(since), now, &provider)
             .unwrap_or_else(|e| unreachable!("{e}"))
     }
 
     /// The keys of a step that must not wait for trust.
-    fn kept(step: Option<Step>) -> Keys {
+    fn kept(step: Option<RotationStep>) -> KeySet {
         match step {
-            Some(Step::Keep(keys)) => keys,
+            Some(RotationStep::Keep(keys)) => keys,
             _ => unreachable!("expected a step that keeps"),
         }
     }
 
     /// The keys of a step that must wait for trust.
-    fn trusted_first(step: Option<Step>) -> Keys {
+    fn trusted_first(step: Option<RotationStep>) -> KeySet {
         match step {
-            Some(Step::TrustFirst(keys)) => keys,
+            Some(RotationStep::TrustFirst(keys)) => keys,
             _ => unreachable!("expected a step that trusts first"),
         }
     }
 
-    fn fresh() -> Keys {
-        trusted_first(step(&Keys::default(), "", None, start()))
+    fn fresh() -> KeySet {
+        trusted_first(step(&KeySet::default(), "", None, start()))
     }
 
-    fn count(keys: &Keys) -> usize {
+    fn count(keys: &KeySet) -> usize {
         keys.authorities.matches("BEGIN").count()
     }
 
-    fn is_believed(keys: &Keys, leaf: &Keys) -> bool {
+    fn is_believed(keys: &KeySet, leaf: &KeySet) -> bool {
         is_signed_by(leaf.leaf.as_bytes(), keys.authorities.as_bytes())
     }
 
@@ -298,18 +306,18 @@ mod tests {
     fn lost_keys_are_replaced_and_what_is_served_is_still_believed() {
         let keys = fresh();
         let lost = [
-            Keys::default(),
-            Keys { authority_key: String::new(), ..keys.clone() },
-            Keys { authority_key: fresh().authority_key, ..keys.clone() },
-            Keys { authorities: "noise".to_owned(), ..keys.clone() },
+            KeySet::default(),
+            KeySet { authority_key: String::new(), ..keys.clone() },
+            KeySet { authority_key: fresh().authority_key, ..keys.clone() },
+            KeySet { authorities: "noise".to_owned(), ..keys.clone() },
         ];
         for found in lost {
             let new = trusted_first(step(&found, &keys.authorities, None, start() + DAY));
             assert!(is_believed(&new, &keys) && is_believed(&new, &new), "{}", found.authorities);
         }
         for leaf in [
-            Keys { leaf: String::new(), ..keys.clone() },
-            Keys { leaf_key: fresh().leaf_key, ..keys.clone() },
+            KeySet { leaf: String::new(), ..keys.clone() },
+            KeySet { leaf_key: fresh().leaf_key, ..keys.clone() },
         ] {
             let new = kept(step(&leaf, "", None, start()));
             assert!(is_believed(&keys, &new));
@@ -338,7 +346,7 @@ mod tests {
         let old = fresh();
         for rotated_at in [start() + DAY, start() + DAY * 900] {
             let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), rotated_at));
-            let of_the_new = Keys { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
+            let of_the_new = KeySet { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
             for found in [&old, &of_the_new] {
                 let next = trusted_first(step(found, &new.authorities, None, rotated_at + DAY));
                 assert!([&old, &new, &next].into_iter().all(|leaf| is_believed(&next, leaf)));
@@ -352,7 +360,7 @@ mod tests {
     #[test]
     fn what_is_served_is_believed_however_many_authorities_came_since() {
         let keys = fresh();
-        let found = Keys { authorities: String::new(), authority_key: String::new(), ..keys.clone() };
+        let found = KeySet { authorities: String::new(), authority_key: String::new(), ..keys.clone() };
         let mut trusted = keys.authorities.clone();
         for i in 1..40 {
             let next = trusted_first(step(&found, &trusted, None, start() + SignedDuration::from_secs(i)));
@@ -370,7 +378,7 @@ mod tests {
         assert!(is_believed(&new, &old) && is_believed(&new, &new), "both, to begin with");
         let just_before = asked_at + SERVED - SignedDuration::from_millis(1);
         assert!(revoking(&new, None, asked_at, just_before).is_none());
-        let Some(Step::Revoke(only)) = revoking(&new, None, asked_at, asked_at + SERVED) else {
+        let Some(RotationStep::Revoke(only)) = revoking(&new, None, asked_at, asked_at + SERVED) else {
             unreachable!("expected a step that revokes")
         };
         assert!(count(&only) == 1 && is_believed(&only, &new) && !is_believed(&only, &old));
@@ -383,15 +391,15 @@ mod tests {
         let old = fresh();
         let new = trusted_first(step(&old, "", Some(Rotate::Authority), start() + DAY));
         let long_after = start() + DAY * 2;
-        let of_the_old = Keys { leaf: old.leaf.clone(), leaf_key: old.leaf_key.clone(), ..new.clone() };
-        let unreadable = Keys { leaf: String::new(), ..new.clone() };
+        let of_the_old = KeySet { leaf: old.leaf.clone(), leaf_key: old.leaf_key.clone(), ..new.clone() };
+        let unreadable = KeySet { leaf: String::new(), ..new.clone() };
         for found in [of_the_old, unreadable] {
             let issued = kept(revoking(&found, None, start(), long_after));
             assert!(is_believed(&issued, &old) && is_believed(&issued, &issued));
         }
         let again = trusted_first(revoking(&new, Some(Rotate::Authority), start(), long_after));
         assert!(is_believed(&again, &new) && is_believed(&again, &old), "asked twice: the last leaf counts");
-        let lost = Keys { authority_key: String::new(), ..new.clone() };
+        let lost = KeySet { authority_key: String::new(), ..new.clone() };
         let replaced = trusted_first(revoking(&lost, None, start(), long_after));
         assert!(is_believed(&replaced, &new));
     }
@@ -400,7 +408,7 @@ mod tests {
     fn what_was_revoked_does_not_come_back_with_an_older_bundle() {
         let old = fresh();
         let new = trusted_first(step(&old, "", Some(Rotate::Authority), start() + DAY));
-        let Some(Step::Revoke(only)) = revoking(&new, None, start() + DAY, start() + DAY * 2) else {
+        let Some(RotationStep::Revoke(only)) = revoking(&new, None, start() + DAY, start() + DAY * 2) else {
             unreachable!("expected a step that revokes")
         };
         assert!(step(&only, &new.authorities, None, start() + DAY * 2).is_none());
@@ -410,7 +418,7 @@ mod tests {
     #[test]
     fn strangers_are_not_trusted() {
         let stranger = Authority::new("somebody", start()).unwrap_or_else(|e| unreachable!("{e}"));
-        let keys = trusted_first(step(&Keys::default(), &stranger.certificate, None, start()));
+        let keys = trusted_first(step(&KeySet::default(), &stranger.certificate, None, start()));
         assert_eq!(count(&keys), 1);
         assert!(
             trusts(&keys.authorities, &keys.authorities) && !trusts(&stranger.certificate, &keys.authorities)
@@ -425,7 +433,7 @@ mod tests {
         for rotated_at in [start() + DAY, start() + SignedDuration::from_millis(1)] {
             let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), rotated_at));
             let only_new: String = new.authorities.replace(&old.authorities, "");
-            let restored = Keys { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
+            let restored = KeySet { leaf: new.leaf.clone(), leaf_key: new.leaf_key.clone(), ..old.clone() };
             let next = trusted_first(step(&restored, &only_new, None, start() + DAY * 2));
             assert!(is_believed(&next, &new), "what is served goes on being believed");
             assert!(!is_believed(&next, &old), "it was revoked");
@@ -438,7 +446,7 @@ mod tests {
     #[test]
     fn whoever_signs_without_being_trusted_is_trusted_first_and_what_is_served_stays_so() {
         let (kept, other) = (fresh(), fresh());
-        let mixed = Keys { leaf: other.leaf.clone(), leaf_key: other.leaf_key.clone(), ..kept.clone() };
+        let mixed = KeySet { leaf: other.leaf.clone(), leaf_key: other.leaf_key.clone(), ..kept.clone() };
         let next = trusted_first(step(&mixed, &other.authorities, None, start() + DAY));
         assert!(is_believed(&next, &other) && is_believed(&next, &kept));
     }
@@ -448,7 +456,7 @@ mod tests {
         let old = fresh();
         let new = trusted_first(step(&old, &old.authorities, Some(Rotate::Authority), start() + DAY));
         let late = start() + DAY * 100;
-        let of_the_old = Keys { leaf: old.leaf.clone(), leaf_key: old.leaf_key.clone(), ..new.clone() };
+        let of_the_old = KeySet { leaf: old.leaf.clone(), leaf_key: old.leaf_key.clone(), ..new.clone() };
         let next = kept(step(&of_the_old, &new.authorities, None, late));
         assert!(is_believed(&next, &old) && is_believed(&next, &next));
         let afterwards = kept(step(&next, &next.authorities, None, late));

@@ -8,13 +8,13 @@ use anyhow::Context as _;
 use libdeflater::{CompressionLvl, Compressor};
 use tar::{Builder, EntryType, Header};
 
-pub struct Entry {
+pub struct LayerEntry {
     path: String,
     mode: u32,
     bytes: Vec<u8>,
 }
 
-impl Entry {
+impl LayerEntry {
     pub fn file(path: &str, bytes: Vec<u8>) -> Self {
         Self { path: path.into(), mode: 0o644, bytes }
     }
@@ -34,8 +34,8 @@ pub struct Layer {
 impl Layer {
     /// # Errors
     /// When the tar cannot be compressed.
-    pub fn pack(entries: impl IntoIterator<Item = Entry>, epoch: u32) -> anyhow::Result<Self> {
-        let mut entries: Vec<Entry> = entries.into_iter().collect();
+    pub fn pack(entries: impl IntoIterator<Item = LayerEntry>, epoch: u32) -> anyhow::Result<Self> {
+        let mut entries: Vec<LayerEntry> = entries.into_iter().collect();
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         let tar = tar(&entries, epoch)?;
         // libdeflate gives the same bytes on every CPU, and its header has no time.
@@ -51,7 +51,7 @@ impl Layer {
 ///
 /// # Errors
 /// When a path cannot be written in a tar.
-pub fn tar(entries: &[Entry], epoch: u32) -> anyhow::Result<Vec<u8>> {
+pub fn tar(entries: &[LayerEntry], epoch: u32) -> anyhow::Result<Vec<u8>> {
     let mut tar = Builder::new(Vec::new());
     let mut folders = BTreeSet::new();
     for entry in entries {
@@ -101,11 +101,11 @@ mod tests {
 
     use super::*;
 
-    fn entries() -> [Entry; 3] {
+    fn entries() -> [LayerEntry; 3] {
         [
-            Entry::program("berth", vec![7; 1000]),
-            Entry::file("etc/ssl/certs/roots", b"roots".to_vec()),
-            Entry::file("etc/ssl/other", Vec::new()),
+            LayerEntry::program("berth", vec![7; 1000]),
+            LayerEntry::file("etc/ssl/certs/roots", b"roots".to_vec()),
+            LayerEntry::file("etc/ssl/other", Vec::new()),
         ]
     }
 

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::Arch;
-use crate::layer::{Entry, Layer, sha256, tar};
+use crate::layer::{Layer, LayerEntry, sha256, tar};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -16,7 +16,7 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 /// has no /etc/passwd.
 const USER: &str = "65532:65532";
 
-pub struct About {
+pub struct ImageInfo {
     /// NAME:TAG.
     pub name: String,
     pub labels: BTreeMap<String, String>,
@@ -28,23 +28,23 @@ pub struct Image {
     pub layer: Layer,
 }
 
-pub struct Layout {
+pub struct ImageLayout {
     /// Digest of the image: of its index, or of its manifest if there is only one.
     pub digest: String,
     index: Value,
     /// The format of `docker save`, for engines without OCI layouts, which support one architecture
     /// only.
     docker: Option<Value>,
-    blobs: Blobs,
+    blobs: ImageBlobs,
 }
 
-impl Layout {
+impl ImageLayout {
     /// # Errors
     /// When the name has no tag, or the time is invalid.
-    pub fn new(images: &[Image], about: &About) -> anyhow::Result<Self> {
+    pub fn new(images: &[Image], about: &ImageInfo) -> anyhow::Result<Self> {
         let (name, tag) = full(&about.name)?;
         let created = jiff::Timestamp::from_second(about.epoch.into())?.to_string();
-        let mut blobs = Blobs::default();
+        let mut blobs = ImageBlobs::default();
         let mut manifests = Vec::new();
         let mut docker = Vec::new();
         for image in images {
@@ -90,14 +90,14 @@ impl Layout {
     pub fn tar(&self, epoch: u32) -> anyhow::Result<Vec<u8>> {
         let version = json!({ "imageLayoutVersion": "1.0.0" });
         let mut entries = vec![
-            Entry::file("oci-layout", serde_json::to_vec(&version)?),
-            Entry::file("index.json", serde_json::to_vec(&self.index)?),
+            LayerEntry::file("oci-layout", serde_json::to_vec(&version)?),
+            LayerEntry::file("index.json", serde_json::to_vec(&self.index)?),
         ];
         if let Some(docker) = &self.docker {
-            entries.push(Entry::file("manifest.json", serde_json::to_vec(docker)?));
+            entries.push(LayerEntry::file("manifest.json", serde_json::to_vec(docker)?));
         }
         for (digest, blob) in &self.blobs.0 {
-            entries.push(Entry::file(&format!("blobs/sha256/{digest}"), blob.clone()));
+            entries.push(LayerEntry::file(&format!("blobs/sha256/{digest}"), blob.clone()));
         }
         tar(&entries, epoch)
     }
@@ -105,9 +105,9 @@ impl Layout {
 
 /// Blobs by digest.
 #[derive(Default)]
-struct Blobs(BTreeMap<String, Vec<u8>>);
+struct ImageBlobs(BTreeMap<String, Vec<u8>>);
 
-impl Blobs {
+impl ImageBlobs {
     /// Adds a blob, and returns its descriptor.
     fn add(&mut self, media: &str, blob: Vec<u8>) -> Value {
         let digest = sha256(&blob);
@@ -122,7 +122,7 @@ fn blob_path(descriptor: &Value) -> String {
     format!("blobs/{}", descriptor["digest"].as_str().unwrap_or_default().replace(':', "/"))
 }
 
-fn config(image: &Image, about: &About, created: &str) -> anyhow::Result<Vec<u8>> {
+fn config(image: &Image, about: &ImageInfo, created: &str) -> anyhow::Result<Vec<u8>> {
     let config = json!({
         "created": created,
         "architecture": image.arch.name(),
@@ -164,19 +164,19 @@ mod tests {
 
     use super::*;
 
-    fn about() -> About {
+    fn about() -> ImageInfo {
         let labels = [("org.opencontainers.image.title".to_owned(), "berth".to_owned())];
-        About { name: "berth:1.2.3".into(), labels: labels.into(), epoch: 1_700_000_000 }
+        ImageInfo { name: "berth:1.2.3".into(), labels: labels.into(), epoch: 1_700_000_000 }
     }
 
     fn image(arch: Arch) -> Image {
-        let program = Entry::program("berth", arch.name().into());
+        let program = LayerEntry::program("berth", arch.name().into());
         Image { arch, layer: Layer::pack([program], about().epoch).unwrap() }
     }
 
     fn files(arches: &[Arch]) -> (String, BTreeMap<String, Vec<u8>>) {
         let images: Vec<Image> = arches.iter().copied().map(image).collect();
-        let layout = Layout::new(&images, &about()).unwrap();
+        let layout = ImageLayout::new(&images, &about()).unwrap();
         let tar = layout.tar(about().epoch).unwrap();
         let mut files = BTreeMap::new();
         for entry in tar::Archive::new(tar.as_slice()).entries().unwrap() {

@@ -15,8 +15,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, ensure};
 use clap::{Parser, ValueEnum};
 
-use layer::{Entry, Layer};
-use layout::{About, Image, Layout};
+use layer::{Layer, LayerEntry};
+use layout::{Image, ImageInfo, ImageLayout};
 
 /// The package whose binary the image carries.
 const PACKAGE: &str = "berth";
@@ -25,7 +25,7 @@ const LIMIT: usize = 25_000_000;
 
 /// Puts static berth binaries into a container image.
 #[derive(Parser)]
-struct Args {
+struct ImageArgs {
     /// A static binary of an architecture: amd64=PATH or arm64=PATH. May be given once for each.
     #[arg(long, required = true, value_name = "ARCH=PATH", value_parser = binary_of)]
     binary: Vec<(Arch, PathBuf)>,
@@ -76,7 +76,7 @@ fn binary_of(text: &str) -> Result<(Arch, PathBuf), String> {
 }
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    match run(ImageArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("image: {error:#}");
@@ -85,12 +85,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> anyhow::Result<()> {
-    let Args { mut binary, output, source, name, revision, epoch } = args;
+fn run(args: ImageArgs) -> anyhow::Result<()> {
+    let ImageArgs { mut binary, output, source, name, revision, epoch } = args;
     binary.sort();
     let once = binary.windows(2).all(|pair| pair[0].0 != pair[1].0);
     ensure!(once, "--binary: one for each architecture");
-    let about = About { name, labels: labels(&revision), epoch };
+    let about = ImageInfo { name, labels: labels(&revision), epoch };
     let std = rust_version(&source)?;
     let mut images = Vec::new();
     for (arch, path) in &binary {
@@ -99,9 +99,9 @@ fn run(args: Args) -> anyhow::Result<()> {
         let sbom = sbom::write(&metadata(&source, *arch)?, *arch, &std)?;
         save(&output.with_file_name(format!("{}.cdx.json", arch.name())), sbom.as_bytes())?;
         let entries = [
-            Entry::program("berth", program),
-            Entry::file(roots::PATH, roots::pem().into_bytes()),
-            Entry::file("sbom.cdx.json", sbom.into_bytes()),
+            LayerEntry::program("berth", program),
+            LayerEntry::file(roots::PATH, roots::pem().into_bytes()),
+            LayerEntry::file("sbom.cdx.json", sbom.into_bytes()),
         ];
         images.push(Image { arch: *arch, layer: Layer::pack(entries, epoch)? });
     }
@@ -109,7 +109,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         let size = layer.unpacked;
         ensure!(size <= LIMIT, "{}: {size} bytes unpacked, {LIMIT} are allowed", arch.name());
     }
-    let layout = Layout::new(&images, &about)?;
+    let layout = ImageLayout::new(&images, &about)?;
     save(&output, &layout.tar(epoch)?)?;
     for Image { arch, layer } in &images {
         let (packed, unpacked) = (megabytes(layer.packed.len()), megabytes(layer.unpacked));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{Arch, roots};
 
 #[derive(Deserialize)]
-struct Metadata {
+struct CargoMetadata {
     packages: Vec<Package>,
     resolve: Resolve,
 }
@@ -23,21 +23,21 @@ struct Package {
     license: Option<String>,
     /// `None` for packages of this repository.
     source: Option<String>,
-    targets: Vec<Target>,
+    targets: Vec<CargoTarget>,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct CargoTarget {
     kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
 struct Resolve {
-    nodes: Vec<Node>,
+    nodes: Vec<ResolveNode>,
 }
 
 #[derive(Deserialize)]
-struct Node {
+struct ResolveNode {
     id: String,
     deps: Vec<Dependency>,
 }
@@ -45,11 +45,11 @@ struct Node {
 #[derive(Deserialize)]
 struct Dependency {
     pkg: String,
-    dep_kinds: Vec<Kind>,
+    dep_kinds: Vec<DependencyKind>,
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct DependencyKind {
     /// `None` for normal dependencies.
     kind: Option<String>,
 }
@@ -87,9 +87,11 @@ impl Package {
 /// # Errors
 /// When `metadata` is not what `cargo metadata` prints for this workspace.
 pub fn write(metadata: &[u8], arch: Arch, rust: &str) -> anyhow::Result<String> {
-    let metadata: Metadata = serde_json::from_slice(metadata).context("cargo metadata is not understood")?;
+    let metadata: CargoMetadata =
+        serde_json::from_slice(metadata).context("cargo metadata is not understood")?;
     let packages: BTreeMap<&str, &Package> = metadata.packages.iter().map(|p| (p.id.as_str(), p)).collect();
-    let nodes: BTreeMap<&str, &Node> = metadata.resolve.nodes.iter().map(|n| (n.id.as_str(), n)).collect();
+    let nodes: BTreeMap<&str, &ResolveNode> =
+        metadata.resolve.nodes.iter().map(|n| (n.id.as_str(), n)).collect();
     let named = |name: &str| {
         let found = metadata.packages.iter().find(|package| package.name == name);
         found.with_context(|| format!("cargo metadata does not know {name}"))

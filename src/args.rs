@@ -25,17 +25,17 @@ use berth_api::GoDuration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub use common::{CommonArgs, OrderArgs, ReportArgs};
-pub use controller::{AfterInterruption, ControllerArgs};
+pub use controller::{AfterInterruptionArg, ControllerArgs};
 pub use hub::HubArgs;
 pub use install::{InstallArgs, Printed, UninstallArgs};
 pub use member::MemberArgs;
 pub use movers::MoverArgs;
 pub use node_agent::{NodeAgentArgs, NodeAgentCommand, NodeAgentServerArgs};
-pub use queue::{QueueArgs, QueueCommand, Which};
+pub use queue::{BackupSelectionArgs, QueueArgs, QueueCommand};
 pub use reviews::{ANYWHERE, ReviewArgs};
 pub use webhook::WebhookArgs;
 
-use crate::client::Source;
+use crate::client::KubeconfigSource;
 
 /// A place in line for Kubernetes backups.
 #[derive(Parser)]
@@ -66,7 +66,8 @@ pub enum Command {
     /// Create, list, change and delete BackupStorageLocations.
     #[command(aliases = ["backup-locations", "bsl"])]
     BackupLocation(location::LocationArgs),
-    /// Print a script that completes commands, flags and names. Example: source <(berth completion bash)
+    /// Print a script that completes commands, flags and names. Example: source <(berth completion
+    /// bash)
     Completion {
         #[arg(value_enum)]
         shell: Shell,
@@ -87,8 +88,8 @@ pub enum Command {
     /// Check a cluster before an installation, and an installation afterwards. Example: berth check
     /// --namespace velero
     Check(CheckArgs),
-    /// Take the files of volumes of one node's pods into restic repositories, and bring them back. Run
-    /// one on each node. Example: berth node-agent --node-name node-1
+    /// Take the files of volumes of one node's pods into restic repositories, and bring them back.
+    /// Run one on each node. Example: berth node-agent --node-name node-1
     NodeAgent(Box<NodeAgentArgs>),
     /// Manage the webhooks' certificates.
     Certificates(CertificatesArgs),
@@ -130,7 +131,8 @@ pub enum Command {
 pub enum Definitions {
     /// Velero's kinds, for a cluster without Velero.
     Velero,
-    /// Velero's kinds for the files of volumes, for a cluster with berth's node agents and no Velero.
+    /// Velero's kinds for the files of volumes, for a cluster with berth's node agents and no
+    /// Velero.
     PodVolumes,
     /// Shared buckets, for the hub.
     Garden,
@@ -150,7 +152,7 @@ pub struct FolderArgs {
 
 /// Flags of every command that a person runs against a cluster.
 #[derive(ClapArgs)]
-pub struct Target {
+pub struct ClusterArgs {
     /// Namespace of the Backups. Commands of a velero user also read it from Velero's
     /// ~/.config/velero/config.json, which outranks the environment.
     #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
@@ -163,10 +165,10 @@ pub struct Target {
     pub context: Option<String>,
 }
 
-impl Target {
+impl ClusterArgs {
     /// Where the API server is found.
-    pub fn source(&self) -> Source<'_> {
-        Source { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
+    pub fn source(&self) -> KubeconfigSource<'_> {
+        KubeconfigSource { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
     }
 }
 
@@ -182,7 +184,7 @@ pub enum Shell {
 #[derive(ClapArgs)]
 pub struct CheckArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// Remove what backups that are gone have left in the cluster (VolumeSnapshots, their contents,
     /// DataUploads, claims of data movers), after asking, and check nothing else.
     #[arg(long)]
@@ -197,7 +199,7 @@ pub struct CheckArgs {
 #[derive(ClapArgs)]
 pub struct CertificatesArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: CertificatesCommand,
 }

@@ -19,18 +19,20 @@
 //! use, and are stored in `blocks`, which run commands in them ([`exec`]) and record on the Backup
 //! which pods may be frozen (`frozen`).
 //!
-//! The data of volumes is taken by [`volumes`]: snapshots by CSI drivers, files by node-agents; what
-//! belongs to a pod with hooks between its hooks.
+//! The data of volumes is taken by [`volumes`]: snapshots by CSI drivers, files by node-agents;
+//! what belongs to a pod with hooks between its hooks.
 //!
 //! `publication` decides who owns the folder in the store and what becomes of its files. The
 //! `ledger` counts what is stored, and the `keeper` writes it down as a `checkpoint`.
 //! Data of snapshots that is still moved when all objects are stored is followed by [`operations`],
 //! which also completes such a backup.
 //!
-//! A [`rehearsal`] tells what a backup would store: the same lists and decisions, without an archive.
+//! A [`rehearsal`] tells what a backup would store: the same lists and decisions, without an
+//! archive.
 //!
-//! When a leader is gone, `recover` reads what its run left (`scene`), runs the hooks that are still due
-//! (`thaw`), and continues the backup; [`turns`] bounds how much of that happens at one time.
+//! When a leader is gone, `recover` reads what its run left (`scene`), runs the hooks that are
+//! still due (`thaw`), and continues the backup; [`turns`] bounds how much of that happens at one
+//! time.
 
 pub mod actions;
 pub mod archive;

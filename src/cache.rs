@@ -1,8 +1,10 @@
-//! The watch cache: what is known of the objects of one kind, from the watch ([`crate::watch`]) and from the answers to
-//! writes of our own, which come before the watch shows them (kube-scheduler calls these assumed).
+//! The watch cache: what is known of the objects of one kind, from the watch ([`crate::watch`]) and
+//! from the answers to writes of our own, which come before the watch shows them (kube-scheduler
+//! calls these assumed).
 //!
-//! kube's `reflector::Store` serves where nothing is assumed and whole objects are wanted. It has no place for an
-//! answer and takes in whatever the watch shows last, so a list that is older than an answer would undo that answer.
+//! kube's `reflector::Store` serves where nothing is assumed and whole objects are wanted. It has
+//! no place for an answer and takes in whatever the watch shows last, so a list that is older than
+//! an answer would undo that answer.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,8 +23,9 @@ pub trait Versioned {
 
     fn resource_version(&self) -> &str;
 
-    /// Is it being deleted, and has it no finalizer left? In the answer to a write that means: it is gone. On the
-    /// watch it does not, because a pod is shown like that while it takes its time to end.
+    /// Is it being deleted, and has it no finalizer left? In the answer to a write that means: it
+    /// is gone. On the watch it does not, because a pod is shown like that while it takes its time
+    /// to end.
     fn is_gone(&self) -> bool {
         false
     }
@@ -98,8 +101,8 @@ impl<V> Indexer<V> for () {
 /// Many more objects than can end while the answer to one write is on its way.
 const MAX_GONE: usize = 1000;
 
-/// What is kept of the objects of one kind, by key. A value is replaced as a whole, and no event costs more than a
-/// look-up, but for a list.
+/// What is kept of the objects of one kind, by key. A value is replaced as a whole, and no event
+/// costs more than a look-up, but for a list.
 pub struct Cache<I, V, X = ()> {
     values: BTreeMap<I, V>,
     /// UIDs of the objects that the watch has shown to be gone, the last ones.
@@ -151,9 +154,10 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
         }
     }
 
-    /// Takes in a list. What the list does not have is gone, assumed or not: one that was created after the list is
-    /// shown by the watch that begins there, but of one that ended before the list no event would ever come. What was
-    /// assumed of an object that the list shows in an older version stays.
+    /// Takes in a list. What the list does not have is gone, assumed or not: one that was created
+    /// after the list is shown by the watch that begins there, but of one that ended before the
+    /// list no event would ever come. What was assumed of an object that the list shows in an older
+    /// version stays.
     pub fn relist<S: Into<Observed<V>>>(&mut self, all: impl IntoIterator<Item = (I, S)>) {
         let mut before = std::mem::take(&mut self.values);
         self.index = X::default();
@@ -170,7 +174,8 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
         self.is_synced = true;
     }
 
-    /// Takes in what the watch shows, unless a newer version of that object is known from an answer.
+    /// Takes in what the watch shows, unless a newer version of that object is known from an
+    /// answer.
     pub fn apply(&mut self, key: I, seen: impl Into<Observed<V>>) {
         let seen = seen.into();
         if self.values.get(&key).is_none_or(|known| !is_outdated(&seen, known)) {
@@ -178,9 +183,9 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
         }
     }
 
-    /// Takes in the answer to a write of our own, which the watch will show only later. If it was the last write to
-    /// that object, nothing is left of it. An object whose end the watch has shown meanwhile stays gone, because no
-    /// event would ever say so again.
+    /// Takes in the answer to a write of our own, which the watch will show only later. If it was
+    /// the last write to that object, nothing is left of it. An object whose end the watch has
+    /// shown meanwhile stays gone, because no event would ever say so again.
     pub fn assume(&mut self, key: I, answer: impl Into<Observed<V>>) {
         let answer = answer.into();
         let is_here = self.values.get(&key).is_some_and(|known| known.uid() == answer.uid());
@@ -194,8 +199,9 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
         }
     }
 
-    /// [`Cache::assume`] for objects that are never created here. `false`: that object is not known, because the watch
-    /// has shown its end meanwhile. No event would ever say again that it is gone.
+    /// [`Cache::assume`] for objects that are never created here. `false`: that object is not
+    /// known, because the watch has shown its end meanwhile. No event would ever say again that it
+    /// is gone.
     pub fn assume_known(&mut self, key: I, answer: impl Into<Observed<V>>) -> bool {
         let answer = answer.into();
         let is_known = self.values.get(&key).is_some_and(|known| known.uid() == answer.uid());
@@ -205,7 +211,8 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
         is_known
     }
 
-    /// The API server says that the object of this UID is gone, whatever the watch has shown so far.
+    /// The API server says that the object of this UID is gone, whatever the watch has shown so
+    /// far.
     pub fn forget<Q: Ord + ?Sized>(&mut self, key: &Q, uid: &str)
     where
         I: Borrow<Q>,
@@ -253,25 +260,26 @@ impl<I: Ord, V: Versioned, X: Indexer<V>> Cache<I, V, X> {
     }
 }
 
-/// A newer resourceVersion wins. Another object of that name is newer in any case: names are free only when the object
-/// before has gone.
+/// A newer resourceVersion wins. Another object of that name is newer in any case: names are free
+/// only when the object before has gone.
 fn is_outdated(seen: &impl Versioned, known: &impl Versioned) -> bool {
     seen.uid() == known.uid() && is_older(seen.resource_version(), known.resource_version())
 }
 
-/// Caches that are filled and read by several tasks: readers wait for changes and look at one moment of all of them.
-pub struct Shared<S> {
+/// Caches that are filled and read by several tasks: readers wait for changes and look at one
+/// moment of all of them.
+pub struct SharedCache<S> {
     state: RwLock<S>,
     changes: Arc<watch::Sender<u64>>,
 }
 
-impl<S: Default> Default for Shared<S> {
+impl<S: Default> Default for SharedCache<S> {
     fn default() -> Self {
         Self::new(S::default(), &Arc::default())
     }
 }
 
-impl<S> Shared<S> {
+impl<S> SharedCache<S> {
     /// `changes` counts the changes of this one and of others beside it.
     pub fn new(state: S, changes: &Arc<watch::Sender<u64>>) -> Self {
         Self { state: RwLock::new(state), changes: Arc::clone(changes) }

@@ -10,7 +10,7 @@ pub mod trust;
 pub mod watcher;
 
 pub use follow::Follower;
-pub use keeper::Keeper;
+pub use keeper::CertificateKeeper;
 pub use watcher::Watcher;
 
 use k8s_openapi::api::core::v1::Secret;

@@ -8,11 +8,11 @@ mod operation;
 use serde::Serialize;
 
 use crate::install::cluster::Presence;
-use crate::install::{Cluster, Found};
+use crate::install::{ClusterFindings, InstallCluster};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CheckOutcome {
     Ok,
     /// Backups run, but an admin should know this.
     Warning,
@@ -25,7 +25,7 @@ pub enum Outcome {
 pub struct Finding {
     /// Name of the check.
     pub check: &'static str,
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     pub message: String,
     /// The way out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,15 +34,15 @@ pub struct Finding {
 
 impl Finding {
     fn ok(check: &'static str, message: impl Into<String>) -> Self {
-        Self { check, outcome: Outcome::Ok, message: message.into(), fix: None }
+        Self { check, outcome: CheckOutcome::Ok, message: message.into(), fix: None }
     }
 
     fn warning(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, outcome: Outcome::Warning, message: message.into(), fix: Some(fix.into()) }
+        Self { check, outcome: CheckOutcome::Warning, message: message.into(), fix: Some(fix.into()) }
     }
 
     fn fault(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, outcome: Outcome::Fault, message: message.into(), fix: Some(fix.into()) }
+        Self { check, outcome: CheckOutcome::Fault, message: message.into(), fix: Some(fix.into()) }
     }
 }
 
@@ -50,7 +50,7 @@ impl Finding {
 ///
 /// # Errors
 /// When the API server does not answer, or refuses the most basic reads.
-pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
+pub async fn all(cluster: &InstallCluster) -> anyhow::Result<Vec<Finding>> {
     let found = cluster.look().await?;
     let mut findings = vec![installation::api_server(&found)];
     findings.push(installation::definition(&found, &cluster.namespace));
@@ -69,7 +69,7 @@ pub async fn all(cluster: &Cluster) -> anyhow::Result<Vec<Finding>> {
 }
 
 /// Do the webhook configurations call another berth?
-fn stranger(found: &Found, namespace: &str) -> Option<Finding> {
+fn stranger(found: &ClusterFindings, namespace: &str) -> Option<Finding> {
     let other = found.called.as_ref().filter(|other| *other != namespace)?;
     Some(Finding::fault(
         "other berths",

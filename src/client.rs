@@ -26,20 +26,20 @@ const CALL: Duration = Duration::from_secs(30);
 
 /// Where the API server's address and credentials are read.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Source<'a> {
+pub struct KubeconfigSource<'a> {
     /// Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
     pub kubeconfig: Option<&'a Path>,
     /// Default: the kubeconfig's current context.
     pub context: Option<&'a str>,
 }
 
-impl<'a> From<Option<&'a Path>> for Source<'a> {
+impl<'a> From<Option<&'a Path>> for KubeconfigSource<'a> {
     fn from(kubeconfig: Option<&'a Path>) -> Self {
         Self { kubeconfig, context: None }
     }
 }
 
-impl<'a> From<Option<&'a std::path::PathBuf>> for Source<'a> {
+impl<'a> From<Option<&'a std::path::PathBuf>> for KubeconfigSource<'a> {
     fn from(kubeconfig: Option<&'a std::path::PathBuf>) -> Self {
         kubeconfig.map(std::path::PathBuf::as_path).into()
     }
@@ -55,7 +55,7 @@ pub struct Clients {
 impl Clients {
     /// # Errors
     /// When there is no usable configuration.
-    pub async fn new<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<Self> {
+    pub async fn new<'a>(source: impl Into<KubeconfigSource<'a>>) -> anyhow::Result<Self> {
         let config = config(source.into()).await?;
         Ok(Self { watch: client(config.clone(), WATCH)?, call: client(config, CALL)? })
     }
@@ -66,7 +66,7 @@ impl Clients {
 ///
 /// # Errors
 /// When there is no usable configuration.
-pub async fn persistent<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<Client> {
+pub async fn persistent<'a>(source: impl Into<KubeconfigSource<'a>>) -> anyhow::Result<Client> {
     let mut config = config(source.into()).await?;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(CALL);
@@ -78,11 +78,11 @@ pub async fn persistent<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<Cli
 ///
 /// # Errors
 /// When there is no usable configuration.
-pub async fn server<'a>(source: impl Into<Source<'a>>) -> anyhow::Result<http::Uri> {
+pub async fn server<'a>(source: impl Into<KubeconfigSource<'a>>) -> anyhow::Result<http::Uri> {
     Ok(config(source.into()).await?.cluster_url)
 }
 
-async fn config(source: Source<'_>) -> anyhow::Result<Config> {
+async fn config(source: KubeconfigSource<'_>) -> anyhow::Result<Config> {
     let mut config = read(source).await?;
     // kube takes a proxy from the environment, and does not ask NO_PROXY about it.
     let is_direct = |proxy: &http::Uri| {
@@ -106,7 +106,7 @@ fn is_of_environment(proxy: &http::Uri) -> bool {
         .any(|value| value.parse::<http::Uri>().is_ok_and(|value| value == *proxy))
 }
 
-async fn read(source: Source<'_>) -> anyhow::Result<Config> {
+async fn read(source: KubeconfigSource<'_>) -> anyhow::Result<Config> {
     let options = KubeConfigOptions { context: source.context.map(str::to_owned), ..Default::default() };
     Ok(match (source.kubeconfig, source.context) {
         (Some(path), _) => {
@@ -149,7 +149,7 @@ fn tcp() -> HttpConnector {
 
 /// The result of a list. An unreadable object does not hide the others.
 #[derive(Debug)]
-pub struct Listed<K> {
+pub struct ListResult<K> {
     pub items: Vec<K>,
     /// Names of unreadable objects, with the reason.
     pub unreadable: Vec<(String, String)>,
@@ -163,7 +163,7 @@ const PAGE: u32 = 100;
 ///
 /// # Errors
 /// When the list fails.
-pub async fn list<K>(client: &Client, namespace: &str) -> Result<Listed<K>, kube::Error>
+pub async fn list<K>(client: &Client, namespace: &str) -> Result<ListResult<K>, kube::Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + DeserializeOwned,
@@ -171,7 +171,8 @@ where
     list_as(client, namespace, Some).await
 }
 
-/// What is kept of every object of a namespace. The objects themselves are in memory a page at a time.
+/// What is kept of every object of a namespace. The objects themselves are in memory a page at a
+/// time.
 ///
 /// # Errors
 /// When the list fails.
@@ -179,7 +180,7 @@ pub async fn list_as<K, T>(
     client: &Client,
     namespace: &str,
     mut keep: impl FnMut(K) -> Option<T>,
-) -> Result<Listed<T>, kube::Error>
+) -> Result<ListResult<T>, kube::Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + DeserializeOwned,
@@ -201,7 +202,7 @@ where
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(Listed { items, unreadable }),
+            None => return Ok(ListResult { items, unreadable }),
         }
     }
 }

@@ -23,16 +23,16 @@ const WRITE: Duration = Duration::from_secs(10);
 /// Most characters of a note, because the API server accepts 1 kB.
 const NOTE: usize = 1000;
 
-/// Declares [`What`] with its documentation: the reference shows the same sentences.
+/// Declares [`EventReason`] with its documentation: the reference shows the same sentences.
 macro_rules! reasons {
     ($($(#[doc = $line:literal])+ $reason:ident => $action:literal, $severity:ident;)+) => {
         /// The reasons of Events, a closed set.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum What {
+        pub enum EventReason {
             $($(#[doc = $line])+ $reason),+
         }
 
-        impl What {
+        impl EventReason {
             pub const ALL: &[Self] = &[$(Self::$reason),+];
 
             /// Reason, action and type of the Event.
@@ -137,8 +137,8 @@ reasons! {
     Failed => "Reconcile", Warning;
 }
 
-struct Told {
-    what: What,
+struct QueuedEvent {
+    what: EventReason,
     note: String,
     about: ObjectReference,
     because_of: Option<ObjectReference>,
@@ -150,7 +150,7 @@ struct Told {
 #[derive(Clone)]
 pub struct Events {
     namespace: String,
-    waiting: mpsc::Sender<Told>,
+    waiting: mpsc::Sender<QueuedEvent>,
     dropped: Counter,
 }
 
@@ -161,12 +161,12 @@ impl Events {
         namespace: &str,
         dropped: Counter,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (waiting, mut told) = mpsc::channel::<Told>(WAITING);
+        let (waiting, mut told) = mpsc::channel::<QueuedEvent>(WAITING);
         let events = Self { namespace: namespace.to_owned(), waiting, dropped };
         let sending = async move {
             let reporter = Reporter { controller: REPORTING_COMPONENT.to_owned(), instance: None };
             let of_series = Recorder::new(client.clone(), reporter.clone());
-            while let Some(Told { what, note, about, because_of, is_series }) = told.recv().await {
+            while let Some(QueuedEvent { what, note, about, because_of, is_series }) = told.recv().await {
                 let (reason, action, type_) = what.parts();
                 let event = Event {
                     type_,
@@ -191,7 +191,7 @@ impl Events {
         (events, sending)
     }
 
-    pub fn tell(&self, what: What, name: &str, uid: &str, note: impl Into<String>) {
+    pub fn tell(&self, what: EventReason, name: &str, uid: &str, note: impl Into<String>) {
         self.tell_because(what, name, uid, note, None);
     }
 
@@ -199,7 +199,7 @@ impl Events {
     /// Event.
     pub fn tell_because(
         &self,
-        what: What,
+        what: EventReason,
         name: &str,
         uid: &str,
         note: impl Into<String>,
@@ -207,15 +207,15 @@ impl Events {
     ) {
         let because_of = because_of.map(|name| self.reference(name, ""));
         let about = self.reference(name, uid);
-        self.send(Told { what, note: note.into(), about, because_of, is_series: true });
+        self.send(QueuedEvent { what, note: note.into(), about, because_of, is_series: true });
     }
 
     /// An Event about another object than a Backup. With another note it is another Event.
-    pub fn tell_about(&self, what: What, about: ObjectReference, note: impl Into<String>) {
-        self.send(Told { what, note: note.into(), about, because_of: None, is_series: false });
+    pub fn tell_about(&self, what: EventReason, about: ObjectReference, note: impl Into<String>) {
+        self.send(QueuedEvent { what, note: note.into(), about, because_of: None, is_series: false });
     }
 
-    fn send(&self, told: Told) {
+    fn send(&self, told: QueuedEvent) {
         if self.waiting.try_send(told).is_err() {
             self.dropped.inc();
         }

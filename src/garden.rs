@@ -4,7 +4,8 @@
 //! - [`admission_view`]: hub and member as a webhook sees them.
 //! - [`executor`]: in a member cluster: store calls, for objects of Gardener's extensions API.
 //! - [`courier`]: copies what the hub decided into the member cluster, and reports back.
-//! - [`deletion_permits`]: which data may be removed for a hub: told by the courier, asked by the executor.
+//! - [`deletion_permits`]: which data may be removed for a hub: told by the courier, asked by the
+//!   executor.
 //! - [`active_backups`]: backups that write to a location.
 //! - [`migration`]: copies backups from a cluster's own bucket into its directory of a shared one.
 

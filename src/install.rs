@@ -20,12 +20,12 @@ pub mod running;
 pub mod sources;
 pub mod velero;
 
-pub use cluster::{Cluster, Found, Installed};
-pub use engine::Types;
-pub use member::Member;
-pub use render::{Settings, render};
+pub use cluster::{ClusterFindings, InstallCluster, Installed};
+pub use engine::BackedUpTypes;
+pub use member::MemberParts;
+pub use render::{InstallSettings, render};
 pub use reviews::Reviews;
-pub use running::Running;
+pub use running::RunningBackups;
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::{GroupVersionKind, TypeMeta};

@@ -26,12 +26,12 @@ use crate::text::chain;
 pub const LEASE: &str = "berth-controller";
 
 /// A candidate for the Lease `name`.
-pub struct Candidate {
+pub struct LeaseCandidate {
     api: Api<Lease>,
     name: String,
     identity: String,
     duration: Duration,
-    notes: Notes,
+    notes: LeaseNotes,
 }
 
 /// A leader that could not renew the Lease for longer stops all work.
@@ -51,9 +51,9 @@ pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
 
 /// Annotations with facts about the leader, which it writes to the Lease at each renewal.
 #[derive(Clone, Default)]
-pub struct Notes(Arc<Mutex<BTreeMap<String, String>>>);
+pub struct LeaseNotes(Arc<Mutex<BTreeMap<String, String>>>);
 
-impl Notes {
+impl LeaseNotes {
     pub fn put(&self, key: &str, value: String) {
         self.0.lock().insert(key.to_owned(), value);
     }
@@ -68,13 +68,13 @@ pub fn identity() -> String {
     format!("{}_{}_{started:x}", host.unwrap_or_else(|| "berth".to_owned()), std::process::id())
 }
 
-impl Candidate {
+impl LeaseCandidate {
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, duration: Duration) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, name: name.to_owned(), identity, duration, notes: Notes::default() }
+        Self { api, name: name.to_owned(), identity, duration, notes: LeaseNotes::default() }
     }
 
-    pub fn notes(&self) -> &Notes {
+    pub fn notes(&self) -> &LeaseNotes {
         &self.notes
     }
 
@@ -126,8 +126,8 @@ impl Candidate {
         self.write(self.record(Some(&lease))).await
     }
 
-    /// Runs [`Candidate::keep`] in a task of its own, so that the Lease is renewed, or given up in
-    /// time, even while the leader is busy. Dropping it ends the task.
+    /// Runs [`LeaseCandidate::keep`] in a task of its own, so that the Lease is renewed, or given
+    /// up in time, even while the leader is busy. Dropping it ends the task.
     pub fn keep_beside(self: &Arc<Self>) -> AbortOnDropHandle<()> {
         let candidate = Arc::clone(self);
         AbortOnDropHandle::new(tokio::spawn(async move { candidate.keep().await }))

@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::backup::metrics::BackupMetrics;
 use crate::client::Clients;
 use crate::events::Events;
-use crate::leader::Notes;
+use crate::leader::LeaseNotes;
 use crate::node_agent::repositories::Repositories;
 use crate::queue::BackupCache;
 use crate::settings::Controller;
 use crate::storage::Opener;
 use age::AgeMetrics;
 use beside::Beside;
-use known::Known;
+use known::KnownBackups;
 use schedule::metrics::ScheduleMetrics;
 use sync::metrics::SyncMetrics;
 
@@ -48,12 +48,12 @@ pub struct Lifecycle {
     pub backups: Arc<BackupCache>,
     pub metrics: BackupMetrics,
     pub schedule_metrics: ScheduleMetrics,
-    pub schedule: berth_core::schedule::Settings,
-    pub notes: Notes,
+    pub schedule: berth_core::schedule::ScheduleSettings,
+    pub notes: LeaseNotes,
     /// Which controllers a Velero runs.
     pub beside: Beside,
     /// Backups and storage locations, as a watch shows them.
-    pub known: Arc<Known>,
+    pub known: Arc<KnownBackups>,
     /// How often to sync locations that set no backupSyncPeriod; zero: never.
     pub sync_period: Duration,
     pub sync_metrics: SyncMetrics,

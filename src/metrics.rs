@@ -14,8 +14,8 @@ use prometheus_client::registry::Registry;
 
 const EVENTS_DROPPED: &str = "Events dropped because too many waited to be sent";
 
-/// Gauges with the labels of a list that changes. A scrape never sees a part of them missing, because
-/// only labels that have left the list are removed.
+/// Gauges with the labels of a list that changes. A scrape never sees a part of them missing,
+/// because only labels that have left the list are removed.
 #[derive(Clone)]
 pub struct Followed<L> {
     pub family: Family<L, Gauge>,
@@ -45,8 +45,8 @@ impl<L: Clone + Eq + Hash> Followed<L> {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ByReason {
-    /// See [`berth_core::queue::Reason::word`].
+pub struct ReasonLabels {
+    /// See [`berth_core::queue::QueueReason::word`].
     pub reason: &'static str,
 }
 
@@ -58,8 +58,8 @@ pub struct QueueMetrics {
     pub running: Gauge,
     pub slots: Gauge,
     pub leading: Gauge,
-    pub waiting: Family<ByReason, Gauge>,
-    pub passed_over: Family<ByReason, Counter>,
+    pub waiting: Family<ReasonLabels, Gauge>,
+    pub passed_over: Family<ReasonLabels, Counter>,
     pub dequeued: Counter,
     pub wait: Histogram,
     pub cycle: Histogram,

@@ -6,7 +6,8 @@
 //! - [`configuration`]: which ConfigMap the node-agents read, and its contents.
 //! - [`volumes`]: the volume of a data mover.
 //! - [`placing`]: the nodes on which its pod may run, for admission.
-//! - [`snapshot_classes`]: the drivers of which snapshots can be taken, from a watch, for admission.
+//! - [`snapshot_classes`]: the drivers of which snapshots can be taken, from a watch, for
+//!   admission.
 //! - [`mover_cache`]: the watch cache of the data movers themselves, for the leader.
 //! - [`granting`], [`ledger`]: the leader grants places, and records the grants.
 //! - [`objects`]: data movers as untyped API objects, for patches.

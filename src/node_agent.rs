@@ -1,9 +1,10 @@
-//! The node agent: on each node one process takes the files of its pods' volumes into repositories, and brings them
-//! back. It acts on objects whose uploader is restic; all others are for Velero's node-agents.
+//! The node agent: on each node one process takes the files of its pods' volumes into repositories,
+//! and brings them back. It acts on objects whose uploader is restic; all others are for Velero's
+//! node-agents.
 //!
-//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same time, its places
-//! say ([`concurrency`]). An object that is in progress and has no job begins again: a process that died has left everything that it
-//! stored in the repository.
+//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same
+//! time, its places say ([`concurrency`]). An object that is in progress and has no job begins
+//! again: a process that died has left everything that it stored in the repository.
 
 mod concurrency;
 mod job;
@@ -86,7 +87,8 @@ impl Agent {
         Self { context: Arc::new(Context { clients, settings, repositories }) }
     }
 
-    /// Until `stop`. Then the running jobs end, and their objects stay in progress for the next process.
+    /// Until `stop`. Then the running jobs end, and their objects stay in progress for the next
+    /// process.
     pub async fn run(&self, stop: CancellationToken) {
         let state = Arc::new(Mutex::new(State::default()));
         let changed = Arc::new(Notify::new());

@@ -10,7 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// Adds to objects, and replaces everything else: what a merge patch says in two parts. A null stays: it is a part of it.
+/// Adds to objects, and replaces everything else: what a merge patch says in two parts. A null
+/// stays: it is a part of it.
 pub fn merge_into(patch: &mut Value, more: Value) {
     match (patch, more) {
         (Value::Object(patch), Value::Object(more)) => {
@@ -24,8 +25,8 @@ pub fn merge_into(patch: &mut Value, more: Value) {
 
 /// How many bytes the JSON of an object has.
 pub fn json_size(object: &impl serde::Serialize) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
+    struct LengthCounter(usize);
+    impl std::io::Write for LengthCounter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 = self.0.saturating_add(bytes.len());
             Ok(bytes.len())
@@ -35,7 +36,7 @@ pub fn json_size(object: &impl serde::Serialize) -> usize {
             Ok(())
         }
     }
-    let mut count = Count(0);
+    let mut count = LengthCounter(0);
     // Nothing that is written fails, and what cannot be JSON counts as far as it came.
     let _ = serde_json::to_writer(&mut count, object);
     count.0
@@ -57,8 +58,8 @@ pub fn known_location(location: &BackupStorageLocation) -> Location {
     }
 }
 
-/// What every Backup has once it has ended, however it did: without these nobody finds out which format it is of, where it is, and
-/// when it is to go.
+/// What every Backup has once it has ended, however it did: without these nobody finds out which
+/// format it is of, where it is, and when it is to go.
 pub fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
     let expiration = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok());
     let label = label_value(location, digest);
@@ -68,8 +69,8 @@ pub fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
     })
 }
 
-/// The same for one that ends before it has begun: a part of a patch. Whoever deletes what has expired goes by the location in its
-/// spec.
+/// The same for one that ends before it has begun: a part of a patch. Whoever deletes what has
+/// expired goes by the location in its spec.
 pub fn kept(backup: &Backup, locations: &[Location], default_ttl: Duration, now: Timestamp) -> Value {
     let wanted = backup.spec.storage_location.as_deref().unwrap_or_default();
     let named = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };

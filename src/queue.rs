@@ -10,4 +10,4 @@ pub mod seen;
 pub mod teller;
 pub mod writer;
 
-pub use cache::{BackupCache, Settings};
+pub use cache::{BackupCache, QueueSettings};

@@ -16,7 +16,7 @@ use berth_api::keys;
 use clap::Command;
 use kube::runtime::events::EventType;
 
-use crate::events::What;
+use crate::events::EventReason;
 
 /// The folder of the pages of commands.
 const COMMANDS: &str = "commands";
@@ -68,7 +68,7 @@ fn events() -> String {
         "The Events that berth sends, by reason. Their reporting component is `{}`. Most of them are about Backups.",
         keys::REPORTING_COMPONENT
     );
-    let row = |what: &What| {
+    let row = |what: &EventReason| {
         let (reason, action, severity) = what.parts();
         let severity = match severity {
             EventType::Normal => "Normal",
@@ -76,11 +76,11 @@ fn events() -> String {
         };
         vec![code(reason), severity.to_owned(), action.to_owned(), what.meaning().to_owned()]
     };
-    head("Events", &intro) + &table(&["reason", "type", "action", "when"], What::ALL.iter().map(row))
+    head("Events", &intro) + &table(&["reason", "type", "action", "when"], EventReason::ALL.iter().map(row))
 }
 
 /// What a command says of itself.
-struct About {
+struct CommandSummary {
     summary: String,
     /// Further paragraphs.
     more: Vec<String>,
@@ -88,12 +88,12 @@ struct About {
     example: String,
 }
 
-fn about(command: &Command) -> About {
+fn about(command: &Command) -> CommandSummary {
     let text = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
     let mut paragraphs = text.split("\n\n").map(one_line).filter(|paragraph| !paragraph.is_empty());
     let first = paragraphs.next().unwrap_or_default();
     let (summary, example) = first.split_once(" Example: ").unwrap_or((&first, ""));
-    About { summary: summary.to_owned(), example: example.to_owned(), more: paragraphs.collect() }
+    CommandSummary { summary: summary.to_owned(), example: example.to_owned(), more: paragraphs.collect() }
 }
 
 fn head(title: &str, intro: &str) -> String {

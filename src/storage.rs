@@ -17,13 +17,13 @@ mod roots;
 mod rotation;
 mod stored;
 
-pub use check::Checker;
-pub use claim::{ClaimError, Found};
+pub use check::LocationChecker;
+pub use claim::{ClaimError, ClaimedFolder};
 pub use conditional::put_if;
-pub use layout::{Artifact, Layout};
+pub use layout::{BackupArtifact, BackupLayout};
 pub use open::{Link, LinkError, Opener};
 pub use open_error::OpenError;
-pub use parts::{Opened, Parts, Receipt, Staged, is_refused};
+pub use parts::{MultipartTarget, Opened, Receipt, Staged, is_refused};
 pub use removal::Survey;
 pub use roots::Roots;
-pub use stored::{Files, Metadata, StoredBackups};
+pub use stored::{FileSizes, MetadataFile, StoredBackups};

@@ -21,8 +21,8 @@ pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     Cow::Owned(told)
 }
 
-/// JSON as other JSON that says the same and has escapes for such characters, which stand nowhere but
-/// in its strings. Line feeds between its tokens stay.
+/// JSON as other JSON that says the same and has escapes for such characters, which stand nowhere
+/// but in its strings. Line feeds between its tokens stay.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_steering(c) && !matches!(c, '\n' | '\t');
     if !json.contains(is_escaped) {
@@ -36,15 +36,15 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(told)
 }
 
-/// Characters that control a terminal. Those without width, and those that turn the direction of what
-/// follows them, hide text, too.
+/// Characters that control a terminal. Those without width, and those that turn the direction of
+/// what follows them, hide text, too.
 fn is_steering(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// An error with its causes in one line, for logs, failure reasons and terminals: what a server says
-/// is escaped, and keeps its lines and tabs.
+/// An error with its causes in one line, for logs, failure reasons and terminals: what a server
+/// says is escaped, and keeps its lines and tabs.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     // What the API server says is its last word: what kube has as the cause says it again.
     let has_more = |error: &(dyn std::error::Error + 'static)| {

@@ -1,5 +1,5 @@
-//! Watch events of one kind, from kube's watcher to a cache ([`crate::cache`]). An object that cannot be read is
-//! skipped with a warning, because one bad object must not hide the others.
+//! Watch events of one kind, from kube's watcher to a cache ([`crate::cache`]). An object that
+//! cannot be read is skipped with a warning, because one bad object must not hide the others.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -24,13 +24,14 @@ pub enum WatchEvent<T, I = String> {
     /// All of them, after a (re)start of the watch.
     Replaced(Vec<T>),
     Applied(T),
-    /// By name; of all namespaces, by [`Key`].
+    /// By name; of all namespaces, by [`ObjectKey`].
     Deleted(I),
 }
 
 impl<I: Ord, V> WatchEvent<(I, V), I> {
-    /// Brings a map up to date. That is enough for objects that this process never writes, because what it knows of
-    /// them is never newer than what the watch shows. For the others there is [`crate::cache::Cache`].
+    /// Brings a map up to date. That is enough for objects that this process never writes, because
+    /// what it knows of them is never newer than what the watch shows. For the others there is
+    /// [`crate::cache::Cache`].
     pub fn apply_to(self, map: &mut BTreeMap<I, V>) {
         match self {
             Self::Replaced(all) => *map = all.into_iter().collect(),
@@ -41,15 +42,16 @@ impl<I: Ord, V> WatchEvent<(I, V), I> {
 }
 
 /// Namespace, which is empty for cluster-scoped kinds, and name.
-pub type Key = (String, String);
+pub type ObjectKey = (String, String);
 
-/// Objects in one answer of a list: what is read at once takes several times the memory of what is kept of it.
+/// Objects in one answer of a list: what is read at once takes several times the memory of what is
+/// kept of it.
 const PAGE: u32 = 100;
 /// A kind that the API server does not know is asked for this often: somebody may define it.
 const ABSENT: Duration = Duration::from_secs(1);
 
-/// Doubles. An API server that is just taking up a definition puts a watch off for a moment, and whoever waits for an
-/// admission should not have to wait for much more.
+/// Doubles. An API server that is just taking up a definition puts a watch off for a moment, and
+/// whoever waits for an admission should not have to wait for much more.
 struct Pause(Duration);
 
 impl Pause {
@@ -86,8 +88,8 @@ where
     Api::namespaced(client.clone(), namespace)
 }
 
-/// Watches for ever; reconnects with back-off. What `keep` makes of an object is all that is held of it. A kind that the
-/// API server does not know has no objects.
+/// Watches for ever; reconnects with back-off. What `keep` makes of an object is all that is held
+/// of it. A kind that the API server does not know has no objects.
 pub async fn reflect<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
@@ -104,7 +106,7 @@ pub async fn reflect_everywhere<K, T>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
-    observe: impl FnMut(WatchEvent<T, Key>),
+    observe: impl FnMut(WatchEvent<T, ObjectKey>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -112,8 +114,9 @@ pub async fn reflect_everywhere<K, T>(
     reflect_by(api, config, key, || (), keep, observe).await;
 }
 
-/// [`reflect`] for objects that are told apart by what `key` makes of them. `begin` is called before each list, for a
-/// `keep` that bounds what the objects of one list take together: the list reaches `observe` only when it is whole.
+/// [`reflect`] for objects that are told apart by what `key` makes of them. `begin` is called
+/// before each list, for a `keep` that bounds what the objects of one list take together: the list
+/// reaches `observe` only when it is whole.
 pub async fn reflect_by<K, T, I>(
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
@@ -131,8 +134,8 @@ pub async fn reflect_by<K, T, I>(
     let mut pauses = Pause::backoff();
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
-        // kube's own back-off takes the beginning of a list, which is told before it is asked for, and its first pages for a
-        // success: whoever cannot list would ask ten times a second.
+        // kube's own back-off takes the beginning of a list, which is told before it is asked for,
+        // and its first pages for a success: whoever cannot list would ask ten times a second.
         if matches!(
             event,
             Ok(watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_))

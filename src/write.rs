@@ -1,9 +1,11 @@
-//! Every write to an object of the API: one call, one time-out, one of five answers. What an answer means, and whether the
-//! write is tried again, is the caller's to say, because only the caller knows what the write was for.
+//! Every write to an object of the API: one call, one time-out, one of five answers. What an answer
+//! means, and whether the write is tried again, is the caller's to say, because only the caller
+//! knows what the write was for.
 //!
-//! `berth install` and `berth uninstall` write by kube itself: a person waits for them, on a client that tries again what the API
-//! server puts off, and they tell a person what the API server says. The Lease, the ledger and the webhooks' keys are replaced whole,
-//! each by the one process that keeps it.
+//! `berth install` and `berth uninstall` write by kube itself: a person waits for them, on a client
+//! that tries again what the API server puts off, and they tell a person what the API server says.
+//! The Lease, the ledger and the webhooks' keys are replaced whole, each by the one process that
+//! keeps it.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher as _, RandomState};
@@ -26,16 +28,17 @@ use crate::patch::merge_into;
 
 /// What became of a write.
 #[derive(Debug)]
-pub enum Answer<K> {
+pub enum WriteResult<K> {
     /// The object as it stands now.
     Written(K),
-    /// The object is not as it was when the caller decided, or an object of this name is there already.
+    /// The object is not as it was when the caller decided, or an object of this name is there
+    /// already.
     Conflict(Error),
     /// There is no such object.
     Gone(Error),
-    /// Anything else that is not a yes: also a connection that was refused or lost, after which the write may stand.
-    /// [`crate::queue::refusals`] tells what may pass from what lasts. What a webhook denies is here whatever its code, because a second
-    /// look changes nothing about it.
+    /// Anything else that is not a yes: also a connection that was refused or lost, after which the
+    /// write may stand. [`crate::queue::refusals`] tells what may pass from what lasts. What a
+    /// webhook denies is here whatever its code, because a second look changes nothing about it.
     Refused(Error),
     /// The write may stand nonetheless.
     TimedOut,
@@ -45,7 +48,7 @@ pub enum Answer<K> {
 #[error("the API server did not answer in time")]
 struct Late;
 
-impl<K> Answer<K> {
+impl<K> WriteResult<K> {
     /// For a caller to whom all answers but a yes are alike.
     ///
     /// # Errors
@@ -63,7 +66,7 @@ impl<K> Answer<K> {
     }
 }
 
-impl<K> From<Result<K, Error>> for Answer<K> {
+impl<K> From<Result<K, Error>> for WriteResult<K> {
     fn from(answer: Result<K, Error>) -> Self {
         match answer {
             Ok(object) => Self::Written(object),
@@ -124,14 +127,14 @@ impl<'a> Write<'a> {
         change
     }
 
-    async fn answer<K>(&self, call: impl Future<Output = Result<K, Error>>) -> Answer<K> {
+    async fn answer<K>(&self, call: impl Future<Output = Result<K, Error>>) -> WriteResult<K> {
         match timeout(self.within, call).await {
             Ok(answer) => answer.into(),
-            Err(_) => Answer::TimedOut,
+            Err(_) => WriteResult::TimedOut,
         }
     }
 
-    async fn merge<K>(&self, api: &Api<K>, change: &Value) -> Answer<K>
+    async fn merge<K>(&self, api: &Api<K>, change: &Value) -> WriteResult<K>
     where
         K: Clone + DeserializeOwned + Debug,
     {
@@ -144,16 +147,16 @@ fn params() -> PatchParams {
 }
 
 /// Merges `change` into the object.
-pub async fn patch<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
     write.merge(api, &write.conditional(change)).await
 }
 
-/// As [`patch`]. If the object is too large for the store by that, it is written once more without the record of who wrote which
-/// field, because that is room that it needs now.
-pub async fn patch_to_fit<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+/// As [`patch`]. If the object is too large for the store by that, it is written once more without
+/// the record of who wrote which field, because that is room that it needs now.
+pub async fn patch_to_fit<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -166,19 +169,22 @@ where
     write.merge(api, &change).await
 }
 
-/// Merges `change` into the object on the condition that all `fields` (JSON pointers) have the values that they have in `read`, whatever
-/// else of it has changed. The API server applies the patch to the object as it stands then, and tries again by itself. So the write lands
-/// however often somebody else writes other fields, where a write on a resourceVersion would meet a conflict each time.
+/// Merges `change` into the object on the condition that all `fields` (JSON pointers) have the
+/// values that they have in `read`, whatever else of it has changed. The API server applies the
+/// patch to the object as it stands then, and tries again by itself. So the write lands however
+/// often somebody else writes other fields, where a write on a resourceVersion would meet a
+/// conflict each time.
 ///
-/// [`Answer::Refused`] with code 422: a field has another value, or the object would be invalid. A field that `read` lacks is tested to be
-/// absent, for which the object that it is a member of has to exist.
+/// [`WriteResult::Refused`] with code 422: a field has another value, or the object would be
+/// invalid. A field that `read` lacks is tested to be absent, for which the object that it is a
+/// member of has to exist.
 pub async fn patch_where<K>(
     api: &Api<K>,
     write: Write<'_>,
     fields: &[PointerBuf],
     read: &Value,
     change: &Value,
-) -> Answer<K>
+) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -193,7 +199,7 @@ where
 }
 
 /// As [`patch`], for a kind whose status is a resource of its own.
-pub async fn patch_status<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch_status<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -202,7 +208,11 @@ where
 }
 
 /// As [`patch`], and the API server gives only the metadata back.
-pub async fn patch_metadata<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<PartialObjectMeta<K>>
+pub async fn patch_metadata<K>(
+    api: &Api<K>,
+    write: Write<'_>,
+    change: Value,
+) -> WriteResult<PartialObjectMeta<K>>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -211,7 +221,7 @@ where
 }
 
 /// As [`patch`], where lists are merged by the names of what is in them.
-pub async fn patch_strategic<K>(api: &Api<K>, write: Write<'_>, change: Value) -> Answer<K>
+pub async fn patch_strategic<K>(api: &Api<K>, write: Write<'_>, change: Value) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -219,8 +229,9 @@ where
     write.answer(api.patch(write.name, &params(), &change)).await
 }
 
-/// Server-side apply: what others set besides stays, and what they set of these fields does not. Conditions of `write` do not count.
-pub async fn apply<K>(api: &Api<K>, write: Write<'_>, object: &K) -> Answer<K>
+/// Server-side apply: what others set besides stays, and what they set of these fields does not.
+/// Conditions of `write` do not count.
+pub async fn apply<K>(api: &Api<K>, write: Write<'_>, object: &K) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
@@ -228,21 +239,21 @@ where
     write.answer(api.patch(write.name, &params, &Patch::Apply(object))).await
 }
 
-/// Makes the object. [`Answer::Conflict`]: an object of this name is there already. [`Answer::Gone`]: its namespace or its kind is not
-/// there.
-pub async fn create<K>(api: &Api<K>, object: &K) -> Answer<K>
+/// Makes the object. [`WriteResult::Conflict`]: an object of this name is there already.
+/// [`WriteResult::Gone`]: its namespace or its kind is not there.
+pub async fn create<K>(api: &Api<K>, object: &K) -> WriteResult<K>
 where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
     match Write::to("").answer(api.create(&PostParams::default(), object)).await {
         // The API server uses the code for other reasons, too, and then nothing stands.
-        Answer::Conflict(error) if !already_exists(&error) => Answer::Refused(error),
+        WriteResult::Conflict(error) if !already_exists(&error) => WriteResult::Refused(error),
         answer => answer,
     }
 }
 
-/// [`Answer::Written`]: the API server deletes the object, as soon as its finalizers are gone.
-pub async fn delete<K>(api: &Api<K>, write: Write<'_>) -> Answer<()>
+/// [`WriteResult::Written`]: the API server deletes the object, as soon as its finalizers are gone.
+pub async fn delete<K>(api: &Api<K>, write: Write<'_>) -> WriteResult<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -254,7 +265,8 @@ where
     write.answer(async { api.delete(write.name, &params).await.map(drop) }).await
 }
 
-/// Between two tries of one write: each pause is twice as long as the one before, up to five seconds.
+/// Between two tries of one write: each pause is twice as long as the one before, up to five
+/// seconds.
 #[derive(Debug)]
 pub struct Pauses(Duration);
 
@@ -268,7 +280,8 @@ impl Pauses {
     pub const FIRST: Duration = Duration::from_millis(200);
     pub const LONGEST: Duration = Duration::from_secs(5);
 
-    /// How long to wait now: between a half of the pause and all of it, so that those that failed together do not come again together.
+    /// How long to wait now: between a half of the pause and all of it, so that those that failed
+    /// together do not come again together.
     pub fn pause(&mut self) -> Duration {
         let half = self.0 / 2;
         self.0 = Self::LONGEST.min(self.0 * 2);

@@ -109,7 +109,8 @@ fn object(berth: &Berth, kind: &str, name: &str) -> Value {
     serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap()
 }
 
-/// Labels, annotations and spec of what Velero's command made under one name and berth's under another.
+/// Labels, annotations and spec of what Velero's command made under one name and berth's under
+/// another.
 fn are_made_alike(berth: &Berth, kind: &str, theirs: &str, ours: &str) {
     let made = |name: &str| {
         let mut object = object(berth, kind, name);

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use berth::queue::seen::entry;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Effort;
-use berth_core::queue::{Entry, Order, Phase};
+use berth_core::queue::{QueueEntry, QueueOrder, QueuePhase};
 use futures::TryStreamExt;
 use jiff::SignedDuration;
 use kube::ResourceExt;
@@ -47,7 +47,7 @@ const SETS: [&[&str]; 8] = [
 #[derive(Default)]
 struct Witness {
     /// By UID: the phase, and what the queue sees while it waits or runs.
-    seen: HashMap<String, (BackupPhase, Option<Entry>)>,
+    seen: HashMap<String, (BackupPhase, Option<QueueEntry>)>,
     /// By UID: since when a Backup waits that is not held.
     able_since: HashMap<String, Instant>,
     starts: usize,
@@ -58,7 +58,7 @@ struct Witness {
 impl Witness {
     fn saw(&mut self, backup: &Backup, deleted: bool) {
         let (name, uid, to) = (backup.name_any(), backup.uid().unwrap_or_default(), backup.phase());
-        let now = entry(backup, &Order::default());
+        let now = entry(backup, &QueueOrder::default());
         self.log.push(format!("{name} {} {deleted} {:?}", to.as_str(), now.as_ref().map(|e| e.position)));
         if deleted {
             self.seen.remove(&uid);
@@ -75,13 +75,13 @@ impl Witness {
                 self.check_order(started);
             }
         }
-        if now.as_ref().is_some_and(|e| e.phase == Phase::Queued && !e.held && !e.canceled) {
+        if now.as_ref().is_some_and(|e| e.phase == QueuePhase::Queued && !e.held && !e.canceled) {
             self.able_since.entry(uid.clone()).or_insert_with(Instant::now);
         } else {
             self.able_since.remove(&uid);
         }
         self.seen.insert(uid, (to, now));
-        let running: Vec<&Entry> =
+        let running: Vec<&QueueEntry> =
             self.seen.values().filter_map(|(_, e)| e.as_ref()).filter(|e| e.phase.is_running()).collect();
         if running.len() > usize::from(SLOTS) {
             self.faults.push(format!("{} run at once", running.len()));
@@ -96,8 +96,8 @@ impl Witness {
     }
 
     /// Has a Backup that shares a namespace with `started` waited since long before it?
-    fn check_order(&mut self, started: &Entry) {
-        let since = |e: &Entry| e.enqueued_at.unwrap_or(e.created_at);
+    fn check_order(&mut self, started: &QueueEntry) {
+        let since = |e: &QueueEntry| e.enqueued_at.unwrap_or(e.created_at);
         for waiting in self.seen.values().filter_map(|(_, e)| e.as_ref()) {
             let able =
                 self.able_since.get(&waiting.uid).is_some_and(|since| since.elapsed() > SLACK.unsigned_abs());

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use berth::movers::objects;
 use berth_api::velero::Backup;
-use berth_core::guard::{Change, Roles, judge};
+use berth_core::guard::{BackupChange, Roles, judge};
 use berth_core::mover::MoverKind;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -124,7 +124,7 @@ fn annotation(key: &str, value: impl Into<Value>) -> Value {
     json!({"metadata": {"annotations": {format!("berth.dev/{key}"): value.into()}}})
 }
 
-const NOTHING: Change<'static> = Change {
+const NOTHING: BackupChange<'static> = BackupChange {
     from: None,
     to: "",
     status_changed: false,
@@ -133,9 +133,9 @@ const NOTHING: Change<'static> = Change {
     steered: false,
     hooks_changed: false,
 };
-const SPEC: Change<'static> = Change { spec_changed: true, ..NOTHING };
-const MARKS: Change<'static> = Change { marks_changed: true, ..NOTHING };
-const STEERED: Change<'static> = Change { steered: true, ..NOTHING };
+const SPEC: BackupChange<'static> = BackupChange { spec_changed: true, ..NOTHING };
+const MARKS: BackupChange<'static> = BackupChange { marks_changed: true, ..NOTHING };
+const STEERED: BackupChange<'static> = BackupChange { steered: true, ..NOTHING };
 
 fn hooks() -> Value {
     let exec = json!({"exec": {"command": ["id"]}});
@@ -143,10 +143,10 @@ fn hooks() -> Value {
 }
 
 /// Merge patches, and what they change.
-fn patches() -> Vec<(Value, Change<'static>)> {
+fn patches() -> Vec<(Value, BackupChange<'static>)> {
     vec![
         (json!({"spec": {"includedNamespaces": ["b"]}}), SPEC),
-        (json!({"spec": {"hooks": hooks()}}), Change { hooks_changed: true, ..SPEC }),
+        (json!({"spec": {"hooks": hooks()}}), BackupChange { hooks_changed: true, ..SPEC }),
         (annotation("enqueued-at", "2000-01-01T00:00:00Z"), MARKS),
         (annotation("resolved-namespaces", "x"), MARKS),
         (annotation("waits-since", "2000-01-01T00:00:00Z"), MARKS),
@@ -170,10 +170,10 @@ fn patches() -> Vec<(Value, Change<'static>)> {
 }
 
 /// What people write beside the phase when they create one, and what that is.
-fn births() -> Vec<(Value, Change<'static>)> {
+fn births() -> Vec<(Value, BackupChange<'static>)> {
     vec![
         (json!({}), NOTHING),
-        (json!({"spec": {"hooks": hooks()}}), Change { hooks_changed: true, ..NOTHING }),
+        (json!({"spec": {"hooks": hooks()}}), BackupChange { hooks_changed: true, ..NOTHING }),
         // As Velero's command line writes it.
         (json!({"spec": {"hooks": {}}}), NOTHING),
         (annotation("enqueued-at", "2000-01-01T00:00:00Z"), NOTHING),
@@ -261,14 +261,15 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
         }
         for (from, to) in moves() {
             let patch = json!({"status": {"phase": to, "queuePosition": 7}});
-            let change = Change { from: Some(from), to, status_changed: true, ..Change::default() };
+            let change =
+                BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() };
             let expected = judge(roles, &change).is_ok();
             assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?} to {to:?}");
             judged += 1;
         }
         for from in PHASES {
             for (patch, changes) in patches() {
-                let change = Change { from: Some(from), to: from, ..changes };
+                let change = BackupChange { from: Some(from), to: from, ..changes };
                 let expected = judge(roles, &change).is_ok();
                 assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?}: {patch}");
                 judged += 1;
@@ -278,21 +279,25 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
                 serde_json::from_value(json!([{"op": "add", "path": "/status", "value": null}])).unwrap(),
             );
             let passed = passes("berth-guard", api.patch(&name_of(from), &dry_run(), &null).await);
-            let change =
-                Change { from: Some(from), to: "", status_changed: !from.is_empty(), ..Change::default() };
+            let change = BackupChange {
+                from: Some(from),
+                to: "",
+                status_changed: !from.is_empty(),
+                ..BackupChange::default()
+            };
             assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?} to null");
             for (rest, changes) in births() {
                 let mut object = backup_of("born", &["a"]);
                 json_patch::merge(&mut object, &rest);
                 object["status"] = if from.is_empty() { Value::Null } else { json!({"phase": from}) };
-                let expected = judge(roles, &Change { to: from, ..changes }).is_ok();
+                let expected = judge(roles, &BackupChange { to: from, ..changes }).is_ok();
                 assert_eq!(is_created(&raw, &object).await, expected, "{user}: create {from:?}: {rest}");
                 judged += 1;
             }
         }
         // What an operator has given is not for others to take, either.
         for key in ["first", "supersede", "priority-class"] {
-            let change = Change { from: Some("Queued"), to: "Queued", ..STEERED };
+            let change = BackupChange { from: Some("Queued"), to: "Queued", ..STEERED };
             let passed = goes_through(&api, "Steered", &annotation(key, Value::Null)).await;
             assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: no {key}");
         }

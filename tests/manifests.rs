@@ -7,7 +7,7 @@ mod pod_volumes;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use berth::install::{Reference, Settings, diff, render, sources};
+use berth::install::{InstallSettings, Reference, diff, render, sources};
 use berth::settings::{Certificates, Executor};
 use berth_core::mover::MoverKind;
 use serde_json::{Value, json};
@@ -131,12 +131,12 @@ fn kustomize_and_the_binary_agree() {
     ] {
         let theirs = kustomized(&[], components);
         let alone = executor == Executor::Berth;
-        let settings = Settings {
+        let settings = InstallSettings {
             executor,
             certificates,
             bring_definitions: alone,
             bring_namespace: alone,
-            ..Settings::new("velero")
+            ..InstallSettings::new("velero")
         };
         assert_same(theirs, render(&settings).unwrap(), components);
     }
@@ -148,7 +148,7 @@ fn kustomize_and_the_binary_agree() {
 #[test]
 fn the_webhooks_are_asked_about_backups_of_one_namespace_and_shared_buckets_and_about_nothing_else() {
     let mut asked: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for object in render(&Settings::new("elsewhere")).unwrap() {
+    for object in render(&InstallSettings::new("elsewhere")).unwrap() {
         for webhook in object["webhooks"].as_array().into_iter().flatten() {
             let name = webhook["name"].as_str().unwrap();
             let is_anywhere = ["garden", "extensions"].iter().any(|of| name.starts_with(of));
@@ -210,7 +210,7 @@ fn member(operations: &str) -> Vec<String> {
 /// The policies hold whatever becomes of the webhooks: in one namespace, but for shared buckets.
 #[test]
 fn the_policies_judge_backups_and_data_movers_of_one_namespace_and_shared_buckets() {
-    let objects = render(&Settings::new("elsewhere")).unwrap();
+    let objects = render(&InstallSettings::new("elsewhere")).unwrap();
     let of = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
     let mut judged: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for policy in of("ValidatingAdmissionPolicy") {

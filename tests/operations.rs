@@ -1,5 +1,6 @@
-//! Backups whose data is still moved when all objects are stored: berth runs them, stock node-agents move the data that a CSI
-//! driver has snapshots of, and a stock Velero describes and restores them.
+//! Backups whose data is still moved when all objects are stored: berth runs them, stock
+//! node-agents move the data that a CSI driver has snapshots of, and a stock Velero describes and
+//! restores them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

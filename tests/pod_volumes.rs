@@ -1,4 +1,5 @@
-//! Files of volumes: a folder like a kubelet's, a real API server, the real agent; restic reads what it wrote.
+//! Files of volumes: a folder like a kubelet's, a real API server, the real agent; restic reads
+//! what it wrote.
 
 mod alone;
 mod failures;
@@ -14,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use berth::install::pod_volumes::AGENT;
-use berth::install::{Settings, render};
+use berth::install::{InstallSettings, render};
 use serde_json::{Value, json};
 
 use crate::admission::program;
@@ -141,7 +142,8 @@ impl Drop for Stage {
 
 /// The roles that `berth install --pod-volumes` gives to agents: that of the test has no others.
 pub fn roles() -> Vec<Value> {
-    let mut objects = render(&Settings { pod_volumes: true, ..Settings::new(NAMESPACE) }).unwrap();
+    let mut objects =
+        render(&InstallSettings { pod_volumes: true, ..InstallSettings::new(NAMESPACE) }).unwrap();
     objects.retain(|object| {
         let is_right = object["rules"].is_array() || object["subjects"].is_array();
         object["metadata"]["name"] == AGENT && (is_right || object["kind"] == "ServiceAccount")
@@ -424,7 +426,8 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         stage.restic(location, &["check", "--read-data"]);
         assert_eq!(stage.restic(location, &["list", "locks"]).trim(), "");
     }
-    // What a process that died had begun is begun again; and a lock of restic's that others may hold, too, is read.
+    // What a process that died had begun is begun again; and a lock of restic's that others may
+    // hold, too, is read.
     let mut child = stage.restic_command("folder");
     child.args(["backup", "--stdin", "--quiet"]).stdin(Stdio::piped());
     let mut child = child.spawn().unwrap();

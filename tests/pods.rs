@@ -6,7 +6,7 @@ mod containers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use berth::install::{Settings, render};
+use berth::install::{InstallSettings, render};
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -24,8 +24,11 @@ const CONTROLLER: &str = "app.kubernetes.io/name=berth-controller";
 /// All that an installation consists of, but the definitions; and a place for archives, without
 /// which nothing is queued.
 fn objects() -> Vec<Value> {
-    let settings =
-        Settings { image: Some(IMAGE.to_owned()), bring_definitions: false, ..Settings::new(NAMESPACE) };
+    let settings = InstallSettings {
+        image: Some(IMAGE.to_owned()),
+        bring_definitions: false,
+        ..InstallSettings::new(NAMESPACE)
+    };
     let text = Value::from(render(&settings).unwrap()).to_string();
     // No component here is that slow to notice that a replica goes.
     let text = text.replace("--shutdown-delay=10s", "--shutdown-delay=1s");

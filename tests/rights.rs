@@ -12,7 +12,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use berth::install::hub::HUB_SECRET;
-use berth::install::{Member, Settings, member as install, render};
+use berth::install::{InstallSettings, MemberParts, member as install, render};
 use berth::settings::{Certificates, Executor};
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
@@ -347,12 +347,14 @@ fn without_any_one_rule_something_breaks() {
 }
 
 fn rendered() -> Vec<Value> {
-    let beside = Settings { executor: Executor::Velero, ..Settings::new("velero") };
-    let cert_manager = Settings { certificates: Certificates::CertManager, ..Settings::new("velero") };
-    let hub = install::Hub { secret: HUB_SECRET.to_owned(), digest: None };
-    let member = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
-    let files = Settings { pod_volumes: true, ..Settings::new("velero") };
-    let mut objects = render(&Settings::new("velero")).unwrap();
+    let beside = InstallSettings { executor: Executor::Velero, ..InstallSettings::new("velero") };
+    let cert_manager =
+        InstallSettings { certificates: Certificates::CertManager, ..InstallSettings::new("velero") };
+    let hub = install::HubCredentialsSecret { secret: HUB_SECRET.to_owned(), digest: None };
+    let member =
+        InstallSettings { member: Some(MemberParts::Courier(hub)), ..InstallSettings::new("velero") };
+    let files = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
+    let mut objects = render(&InstallSettings::new("velero")).unwrap();
     for object in [beside, cert_manager, member, files].iter().flat_map(|settings| render(settings).unwrap())
     {
         let is_there = objects.iter().any(|one| {

@@ -1,4 +1,5 @@
-//! The data of volumes: snapshots by a CSI driver and files by node-agents, and a stock Velero that brings them back.
+//! The data of volumes: snapshots by a CSI driver and files by node-agents, and a stock Velero that
+//! brings them back.
 
 mod left;
 mod played;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_core::queue::{Entry, View};
+use berth_core::queue::{QueueEntry, QueueView};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 /// "assumed" pods). They are kept because creates in quick succession would otherwise all get the
 /// same position.
 #[derive(Debug, Default)]
-pub struct Assumed(Mutex<Kept>);
+pub struct Assumed(Mutex<AssumedAnswers>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct AssumedAnswers {
     entries: VecDeque<Answered>,
     /// Sum of the sizes of `entries`.
     bytes: usize,
@@ -28,7 +28,7 @@ struct Answered {
     at: Instant,
     /// Size of the object under review.
     bytes: usize,
-    entry: Arc<Entry>,
+    entry: Arc<QueueEntry>,
 }
 
 impl Assumed {
@@ -51,11 +51,11 @@ impl Assumed {
     /// if `remember` is its size in bytes, and stands in the view afterwards.
     pub fn with<T>(
         &self,
-        view: &mut View,
+        view: &mut QueueView,
         seen: impl Fn(Timestamp) -> bool,
         now: Instant,
         remember: Option<usize>,
-        mut decide: impl FnMut(&View) -> (T, Arc<Entry>),
+        mut decide: impl FnMut(&QueueView) -> (T, Arc<QueueEntry>),
     ) -> T {
         let shown = view.backups.len();
         let mut tries = 1;
@@ -83,7 +83,7 @@ impl Assumed {
     }
 
     /// Drops outdated answers, adds the others to the view, and returns how many were ever added.
-    fn add_to(&self, view: &mut View, seen: &impl Fn(Timestamp) -> bool, now: Instant) -> u64 {
+    fn add_to(&self, view: &mut QueueView, seen: &impl Fn(Timestamp) -> bool, now: Instant) -> u64 {
         let mut answers = self.0.lock();
         answers.entries.retain(|one| {
             now.saturating_duration_since(one.at) < Self::KEEP
@@ -103,10 +103,10 @@ mod tests {
     fn what_is_answered_is_shown_and_remembered_without_a_copy_of_what_it_takes() {
         let (assumed, now) = (Assumed::default(), Instant::now());
         let mark = Timestamp::UNIX_EPOCH;
-        let mut newcomer = Arc::new(Entry { name: "b".to_owned(), ..Entry::default() });
+        let mut newcomer = Arc::new(QueueEntry { name: "b".to_owned(), ..QueueEntry::default() });
         let taken = Arc::as_ptr(&newcomer);
         let mut decisions = 0;
-        let mut view = View::default();
+        let mut view = QueueView::default();
         assumed.with(
             &mut view,
             |_| false,
@@ -116,8 +116,14 @@ mod tests {
                 decisions += 1;
                 if decisions == 1 {
                     // Another request is answered first.
-                    let other = Arc::new(Entry { enqueued_at: Some(mark), ..Entry::default() });
-                    assumed.with(&mut View::default(), |_| false, now, Some(1), |_| ((), Arc::clone(&other)));
+                    let other = Arc::new(QueueEntry { enqueued_at: Some(mark), ..QueueEntry::default() });
+                    assumed.with(
+                        &mut QueueView::default(),
+                        |_| false,
+                        now,
+                        Some(1),
+                        |_| ((), Arc::clone(&other)),
+                    );
                 }
                 Arc::make_mut(&mut newcomer).enqueued_at = Some(mark);
                 ((), Arc::clone(&newcomer))
@@ -125,7 +131,7 @@ mod tests {
         );
         assert_eq!((decisions, view.backups.len()), (2, 2));
         assert_eq!(view.backups.last().map(Arc::as_ptr), Some(taken));
-        let mut next = View::default();
+        let mut next = QueueView::default();
         assumed.with(
             &mut next,
             |_| false,

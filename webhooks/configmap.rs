@@ -7,7 +7,7 @@ use berth_core::violation::Field;
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::listers::Listers;
-use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// Judges a write to the node-agents' ConfigMap; allows every other ConfigMap.
@@ -17,10 +17,10 @@ use crate::state::AdmissionState;
 pub fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
-) -> Result<Verdict, ReviewError> {
-    let written = matches!(request.operation, Operation::Create | Operation::Update);
+) -> Result<ReviewVerdict, ReviewError> {
+    let written = matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update);
     if !written || state.listers().configuration().as_ref() != Some(&request.name) {
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     }
     let map: ConfigMap = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
     let annotations = map.metadata.annotations.unwrap_or_default();
@@ -34,13 +34,13 @@ pub fn validate<K: Listers>(
         Err(found) => found,
     };
     if found.is_empty() {
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     }
     if annotations.get(keys::UNCHECKED).is_some_and(|value| value == "true") {
         let warnings = found.iter().map(|fault| format!("berth: {fault}")).collect();
-        return Ok(Verdict { warnings, ..Verdict::allow() });
+        return Ok(ReviewVerdict { warnings, ..ReviewVerdict::allow() });
     }
     let way_out = format!("annotate the ConfigMap {}=true to write it as it is", keys::UNCHECKED);
     found.push(Field::root("metadata.annotations"), way_out);
-    Ok(Verdict::refuse(RefusalReason::Invalid, found))
+    Ok(ReviewVerdict::refuse(RefusalReason::Invalid, found))
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use berth_core::violation::{Field, Violations, tellable};
 use berth_garden_api::{self as garden, extensions};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::check::location::Location;
-use berth_garden_core::check::{self, Credentials, Findings};
-use berth_garden_core::entry::Entry;
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::check::location::ReviewedLocation;
+use berth_garden_core::check::{self, AdmissionFindings, SecretLookup};
+use berth_garden_core::entry::GardenEntry;
 use berth_garden_core::store::SecretRef;
-use berth_garden_core::view::Extension;
-use berth_garden_core::{Profile, Seed, View};
+use berth_garden_core::view::ExtensionObject;
+use berth_garden_core::{GardenView, Profile, Seed};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use tracing::info;
 
 use crate::listers::{GardenListers, Listers};
-use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// How long to wait for other objects that block this write to go, or that it needs to appear,
@@ -32,13 +32,13 @@ const HUB: &str = "garden.berth.dev";
 const MEMBER: &str = "extensions.gardener.cloud";
 
 /// An object before and after a write. `old` is missing on create, `new` on delete.
-struct Change<T> {
+struct ObjectChange<T> {
     old: Option<T>,
     new: Option<T>,
     spec_changed: bool,
 }
 
-impl<T> Change<T> {
+impl<T> ObjectChange<T> {
     fn read<W: DeserializeOwned>(request: &AdmissionRequest<'_>) -> Result<Self, ReviewError>
     where
         T: for<'w> From<&'w W>,
@@ -54,7 +54,8 @@ impl<T> Change<T> {
             object.map(|object| serde_json::from_str(object.get()).map(|wire| value(&wire))).transpose()
         };
         let (old, new) = (read(request.old_object)?, read(request.object)?);
-        let needed = if request.operation == Operation::Delete { old.is_some() } else { new.is_some() };
+        let needed =
+            if request.operation == AdmissionOperation::Delete { old.is_some() } else { new.is_some() };
         if !needed {
             return Err(ReviewError::NoObject);
         }
@@ -82,28 +83,32 @@ fn spec(object: Option<&RawValue>) -> Result<Value, ReviewError> {
     Ok(read.map(|object| object.spec).unwrap_or_default())
 }
 
-enum Subject {
-    Profile(Change<Profile>),
-    Seed(Change<Seed>),
-    Bucket(Change<Bucket>),
-    Entry(Change<Entry>),
-    Extension(Change<Extension>),
-    Location(Change<Location>),
+enum ReviewedObject {
+    Profile(ObjectChange<Profile>),
+    Seed(ObjectChange<Seed>),
+    Bucket(ObjectChange<GardenBucket>),
+    Entry(ObjectChange<GardenEntry>),
+    Extension(ObjectChange<ExtensionObject>),
+    Location(ObjectChange<ReviewedLocation>),
 }
 
-impl Subject {
+impl ReviewedObject {
     /// `None`: this kind is not judged here.
     fn read(request: &AdmissionRequest<'_>) -> Result<Option<Self>, ReviewError> {
         let kind = (request.kind.group.as_str(), request.kind.kind.as_str());
         Ok(Some(match kind {
-            (HUB, "CloudProfile") => Self::Profile(Change::read::<garden::CloudProfile>(request)?),
-            (HUB, "Seed") => Self::Seed(Change::read::<garden::Seed>(request)?),
-            (HUB, "BackupBucket") => Self::Bucket(Change::read::<garden::BackupBucket>(request)?),
-            (HUB, "BackupEntry") => Self::Entry(Change::read::<garden::BackupEntry>(request)?),
-            (MEMBER, "BackupBucket") => Self::Extension(Change::read::<extensions::BackupBucket>(request)?),
-            (MEMBER, "BackupEntry") => Self::Extension(Change::read::<extensions::BackupEntry>(request)?),
+            (HUB, "CloudProfile") => Self::Profile(ObjectChange::read::<garden::CloudProfile>(request)?),
+            (HUB, "Seed") => Self::Seed(ObjectChange::read::<garden::Seed>(request)?),
+            (HUB, "BackupBucket") => Self::Bucket(ObjectChange::read::<garden::BackupBucket>(request)?),
+            (HUB, "BackupEntry") => Self::Entry(ObjectChange::read::<garden::BackupEntry>(request)?),
+            (MEMBER, "BackupBucket") => {
+                Self::Extension(ObjectChange::read::<extensions::BackupBucket>(request)?)
+            }
+            (MEMBER, "BackupEntry") => {
+                Self::Extension(ObjectChange::read::<extensions::BackupEntry>(request)?)
+            }
             ("velero.io", "BackupStorageLocation") => {
-                Self::Location(Change::read_by(request, garden::value::location)?)
+                Self::Location(ObjectChange::read_by(request, garden::value::location)?)
             }
             _ => return Ok(None),
         }))
@@ -113,15 +118,15 @@ impl Subject {
         match self {
             Self::Profile(change) => change.matters(),
             Self::Seed(change) => change.matters(),
-            Self::Bucket(Change { old: Some(old), new: Some(new), spec_changed }) => {
+            Self::Bucket(ObjectChange { old: Some(old), new: Some(new), spec_changed }) => {
                 *spec_changed || !old.is_judged_as(new)
             }
             Self::Bucket(change) => change.matters(),
-            Self::Entry(Change { old: Some(old), new: Some(new), spec_changed }) => {
+            Self::Entry(ObjectChange { old: Some(old), new: Some(new), spec_changed }) => {
                 *spec_changed || !old.is_judged_as(new)
             }
             Self::Entry(change) => change.matters(),
-            Self::Extension(Change { old, new, spec_changed }) => {
+            Self::Extension(ObjectChange { old, new, spec_changed }) => {
                 let is_served = [old, new].into_iter().flatten().any(check::extension::is_served);
                 is_served && (*spec_changed || new.is_none())
             }
@@ -141,38 +146,49 @@ impl Subject {
     /// Faults of the object itself, whatever other objects there are.
     fn faults(&self, by_hub: bool) -> Violations {
         match self {
-            Self::Profile(Change { new: Some(new), .. }) => new.faults(),
-            Self::Seed(Change { new: Some(new), .. }) => check::seed::faults(new),
-            Self::Bucket(Change { old, new: Some(new), .. }) => check::bucket::faults(old.as_ref(), new),
-            Self::Entry(Change { old, new: Some(new), .. }) => {
+            Self::Profile(ObjectChange { new: Some(new), .. }) => new.faults(),
+            Self::Seed(ObjectChange { new: Some(new), .. }) => check::seed::faults(new),
+            Self::Bucket(ObjectChange { old, new: Some(new), .. }) => {
+                check::bucket::faults(old.as_ref(), new)
+            }
+            Self::Entry(ObjectChange { old, new: Some(new), .. }) => {
                 check::entry::faults(old.as_ref(), new, by_hub)
             }
-            Self::Extension(Change { old, new: Some(new), spec_changed }) => {
+            Self::Extension(ObjectChange { old, new: Some(new), spec_changed }) => {
                 check::extension::faults(old.as_ref(), new, *spec_changed)
             }
-            Self::Entry(Change { old: Some(old), .. }) => check::entry::check_delete(old),
-            Self::Extension(Change { old: Some(old), .. }) => check::extension::check_delete(old),
+            Self::Entry(ObjectChange { old: Some(old), .. }) => check::entry::check_delete(old),
+            Self::Extension(ObjectChange { old: Some(old), .. }) => check::extension::check_delete(old),
             _ => Violations::default(),
         }
     }
 
-    fn judge(&self, credentials: Option<&Credentials>, by_hub: bool, view: &View) -> Findings {
+    fn judge(
+        &self,
+        credentials: Option<&SecretLookup>,
+        by_hub: bool,
+        view: &GardenView,
+    ) -> AdmissionFindings {
         match self {
-            Self::Profile(Change { old, new: Some(new), .. }) => {
+            Self::Profile(ObjectChange { old, new: Some(new), .. }) => {
                 check::profile::check(old.as_ref(), new, credentials, view)
             }
-            Self::Profile(Change { old: Some(old), .. }) => check::profile::check_delete(&old.name, view),
-            Self::Seed(Change { old, new: Some(new), .. }) => check::seed::check(old.as_ref(), new, view),
-            Self::Seed(Change { old: Some(old), .. }) => check::seed::check_delete(&old.name, view),
-            Self::Bucket(Change { old, new: Some(new), .. }) => {
+            Self::Profile(ObjectChange { old: Some(old), .. }) => {
+                check::profile::check_delete(&old.name, view)
+            }
+            Self::Seed(ObjectChange { old, new: Some(new), .. }) => {
+                check::seed::check(old.as_ref(), new, view)
+            }
+            Self::Seed(ObjectChange { old: Some(old), .. }) => check::seed::check_delete(&old.name, view),
+            Self::Bucket(ObjectChange { old, new: Some(new), .. }) => {
                 check::bucket::check(old.as_ref(), new, credentials, view)
             }
-            Self::Bucket(Change { old: Some(old), .. }) => check::bucket::check_delete(&old.name, view),
-            Self::Entry(Change { old, new: Some(new), .. }) => {
+            Self::Bucket(ObjectChange { old: Some(old), .. }) => check::bucket::check_delete(&old.name, view),
+            Self::Entry(ObjectChange { old, new: Some(new), .. }) => {
                 check::entry::check(old.as_ref(), new, by_hub, view)
             }
-            Self::Location(Change { new: Some(new), .. }) => check::location::check(new, view),
-            _ => Findings { faults: self.faults(by_hub), ..Findings::default() },
+            Self::Location(ObjectChange { new: Some(new), .. }) => check::location::check(new, view),
+            _ => AdmissionFindings { faults: self.faults(by_hub), ..AdmissionFindings::default() },
         }
     }
 }
@@ -184,44 +200,50 @@ impl Subject {
 pub async fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
-) -> Result<Verdict, ReviewError> {
-    let Some(subject) = Subject::read(request)?.filter(Subject::matters) else {
-        return Ok(Verdict::allow());
+) -> Result<ReviewVerdict, ReviewError> {
+    let Some(subject) = ReviewedObject::read(request)?.filter(ReviewedObject::matters) else {
+        return Ok(ReviewVerdict::allow());
     };
     let roles = state.roles(&request.user_info.username);
     let credentials = match subject.secret().filter(|secret| !secret.name.is_empty()) {
         Some(secret) if state.may_read_secret(Instant::now()) => {
             Some(state.listers().credentials(secret).await)
         }
-        Some(_) => Some(Credentials::Unknown("too many Secrets are asked for at once".to_owned())),
+        Some(_) => Some(SecretLookup::Unknown("too many Secrets are asked for at once".to_owned())),
         None => None,
     };
-    let is_deletion = request.operation == Operation::Delete;
-    let judge = |view: &View| subject.judge(credentials.as_ref(), roles.queue, view);
+    let is_deletion = request.operation == AdmissionOperation::Delete;
+    let judge = |view: &GardenView| subject.judge(credentials.as_ref(), roles.queue, view);
     let mut found = match settled(state.listers(), judge).await {
         Some(found) => found,
         None => unknown(&subject, roles.queue, is_deletion),
     };
     // Velero restores kind by kind in order of their names, so that an object may come before those
     // it needs.
-    if request.operation == Operation::Create && roles.lifecycle {
+    if request.operation == AdmissionOperation::Create && roles.lifecycle {
         found = found.of_a_restore();
     }
-    if let Subject::Entry(Change { old: None, new: Some(new), .. }) = &subject {
+    if let ReviewedObject::Entry(ObjectChange { old: None, new: Some(new), .. }) = &subject {
         found.warnings.extend(check::entry::has_another_uid(new, sha1));
     }
     log_opt_out(&subject, request);
     let violations = found.violations();
     let reason = if is_deletion { RefusalReason::Forbidden } else { RefusalReason::Invalid };
-    let mut verdict =
-        if violations.is_empty() { Verdict::allow() } else { Verdict::refuse(reason, violations) };
+    let mut verdict = if violations.is_empty() {
+        ReviewVerdict::allow()
+    } else {
+        ReviewVerdict::refuse(reason, violations)
+    };
     verdict.warnings = found.warnings.into_iter().map(|warning| format!("berth: {warning}")).collect();
     Ok(verdict)
 }
 
 /// Judges again at each change of the other objects until none of them blocks the write, for
 /// [`PATIENCE`] at most. `None`: the other objects are not listed yet.
-async fn settled<K: GardenListers>(listers: &K, judge: impl Fn(&View) -> Findings) -> Option<Findings> {
+async fn settled<K: GardenListers>(
+    listers: &K,
+    judge: impl Fn(&GardenView) -> AdmissionFindings,
+) -> Option<AdmissionFindings> {
     let patient = tokio::time::timeout(PATIENCE, async {
         loop {
             let changed = listers.garden_changed();
@@ -238,10 +260,10 @@ async fn settled<K: GardenListers>(listers: &K, judge: impl Fn(&View) -> Finding
     }
 }
 
-fn unknown(subject: &Subject, by_hub: bool, is_deletion: bool) -> Findings {
-    let mut found = Findings { faults: subject.faults(by_hub), ..Findings::default() };
+fn unknown(subject: &ReviewedObject, by_hub: bool, is_deletion: bool) -> AdmissionFindings {
+    let mut found = AdmissionFindings { faults: subject.faults(by_hub), ..AdmissionFindings::default() };
     let why = "what else there is is not known yet: this replica has just started, or may not see it";
-    if is_deletion && matches!(subject, Subject::Profile(_) | Subject::Bucket(_)) {
+    if is_deletion && matches!(subject, ReviewedObject::Profile(_) | ReviewedObject::Bucket(_)) {
         let field = Field::root("metadata").child("deletionTimestamp");
         found.blamed.push(field, format!("{why}: try again in a moment"));
     } else {
@@ -257,8 +279,8 @@ fn sha1(text: &str) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn log_opt_out(subject: &Subject, request: &AdmissionRequest<'_>) {
-    let Subject::Profile(Change { new: Some(new), .. }) = subject else { return };
+fn log_opt_out(subject: &ReviewedObject, request: &AdmissionRequest<'_>) {
+    let ReviewedObject::Profile(ObjectChange { new: Some(new), .. }) = subject else { return };
     if new.allows_cross_provider && new.is_cross_provider_without_region() {
         let [profile, user] = [&new.name, &request.user_info.username].map(|text| tellable(text));
         info!(%profile, %user, dry_run = request.is_dry_run(), "another provider without a region, as its annotation asks: it yields no bucket");

@@ -72,14 +72,14 @@ impl TurnedAway {
 
 /// Permits from both limits: the total and the address's own.
 #[derive(Debug)]
-struct Taken {
+struct IntakePermits {
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
 }
 
 /// The limits, in total or for one address.
 #[derive(Debug)]
-struct Room {
+struct IntakeLimits {
     connections: Arc<Semaphore>,
     requests: Arc<Semaphore>,
     /// In KiB.
@@ -87,7 +87,7 @@ struct Room {
     decisions: Arc<Semaphore>,
 }
 
-impl Room {
+impl IntakeLimits {
     fn new(connections: usize, requests: usize, bodies: usize, decisions: usize) -> Self {
         let of = |count| Arc::new(Semaphore::new(count));
         Self {
@@ -106,11 +106,11 @@ impl Room {
 /// The limits of one port of a replica, and what is in use of them.
 #[derive(Debug)]
 pub struct Intake {
-    all: Room,
+    all: IntakeLimits,
     connections: usize,
     connections_of_address: usize,
     /// The limits of each connected address.
-    addresses: Mutex<HashMap<IpAddr, Arc<Room>>>,
+    addresses: Mutex<HashMap<IpAddr, Arc<IntakeLimits>>>,
     refused: Counter,
 }
 
@@ -125,24 +125,24 @@ impl Default for Intake {
 pub struct Seat {
     intake: Arc<Intake>,
     address: IpAddr,
-    taken: Option<Taken>,
+    taken: Option<IntakePermits>,
 }
 
 /// A complete body, and the permits that it holds.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Bytes,
-    from: Arc<Room>,
-    _taken: Vec<Taken>,
+    from: Arc<IntakeLimits>,
+    _taken: Vec<IntakePermits>,
 }
 
 /// The permit to decide on a body.
 #[derive(Debug)]
-pub struct Turn(#[expect(dead_code, reason = "held until it is dropped")] Taken);
+pub struct DecisionPermit(#[expect(dead_code, reason = "held until it is dropped")] IntakePermits);
 
 impl Intake {
     fn of(connections: usize, connections_of_address: usize) -> Self {
-        let all = Room::new(connections, REQUESTS, BODIES, DECISIONS);
+        let all = IntakeLimits::new(connections, REQUESTS, BODIES, DECISIONS);
         Self {
             all,
             connections,
@@ -177,21 +177,21 @@ impl Intake {
             addresses.retain(|_, room| !self.is_unused(room));
         }
         let all = Arc::clone(&self.all.connections).try_acquire_owned().ok()?;
-        let room = || Arc::new(Room::of_address(self.connections_of_address));
+        let room = || Arc::new(IntakeLimits::of_address(self.connections_of_address));
         let room = addresses.entry(address).or_insert_with(room);
         let own = Arc::clone(&room.connections).try_acquire_owned().ok()?;
-        Some(Seat { intake: Arc::clone(self), address, taken: Some(Taken { _all: all, _own: own }) })
+        Some(Seat { intake: Arc::clone(self), address, taken: Some(IntakePermits { _all: all, _own: own }) })
     }
 
-    fn room_of(&self, request: &Request) -> Arc<Room> {
+    fn room_of(&self, request: &Request) -> Arc<IntakeLimits> {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let known = peer.and_then(|peer| self.addresses.lock().get(&peer.0.ip().to_canonical()).cloned());
         // A request without a connection comes from this process: a test.
-        known.unwrap_or_else(|| Arc::new(Room::of_address(self.connections_of_address)))
+        known.unwrap_or_else(|| Arc::new(IntakeLimits::of_address(self.connections_of_address)))
     }
 
     /// The address has no connection, and no request under way.
-    fn is_unused(&self, room: &Arc<Room>) -> bool {
+    fn is_unused(&self, room: &Arc<IntakeLimits>) -> bool {
         Arc::strong_count(room) == 1 && room.connections.available_permits() == self.connections_of_address
     }
 
@@ -231,21 +231,21 @@ impl Intake {
     ///
     /// # Errors
     /// When the wait takes longer than `most`.
-    pub async fn turn(&self, body: &Body, most: Duration) -> Result<Turn, TurnedAway> {
+    pub async fn turn(&self, body: &Body, most: Duration) -> Result<DecisionPermit, TurnedAway> {
         let waiting = async {
             let own = Arc::clone(&body.from.decisions).acquire_owned().await.map_err(|_| TurnedAway::Late)?;
             let all = Arc::clone(&self.all.decisions).acquire_owned().await.map_err(|_| TurnedAway::Late)?;
-            Ok(Turn(Taken { _all: all, _own: own }))
+            Ok(DecisionPermit(IntakePermits { _all: all, _own: own }))
         };
         timeout(most, waiting).await.map_err(|_| TurnedAway::Late)?
     }
 }
 
-fn take(all: &Arc<Semaphore>, own: &Arc<Semaphore>, count: usize) -> Option<Taken> {
+fn take(all: &Arc<Semaphore>, own: &Arc<Semaphore>, count: usize) -> Option<IntakePermits> {
     let count = u32::try_from(count).ok()?;
     let own = Arc::clone(own).try_acquire_many_owned(count).ok()?;
     let all = Arc::clone(all).try_acquire_many_owned(count).ok()?;
-    Some(Taken { _all: all, _own: own })
+    Some(IntakePermits { _all: all, _own: own })
 }
 
 impl Drop for Seat {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::node_agent::ReclaimPolicy;
-use berth_core::affinity::{Decision, Finding};
+use berth_core::affinity::{AffinityDecision, AffinityFinding};
 use berth_core::location::Location;
-use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::queue::{Band, QueueEntry, QueueOrder, QueueView};
 use berth_core::schedule::preview::Others;
 use berth_core::volume::takers::Takers;
-use berth_garden_core::check::Credentials;
+use berth_garden_core::check::SecretLookup;
 use berth_garden_core::{self as garden, SecretRef};
 use jiff::Timestamp;
 
@@ -27,9 +27,9 @@ pub trait MoverListers: Send + Sync + 'static {
         &self,
         mover: &MoverRef<'_>,
         pod: &PodConstraints,
-    ) -> impl Future<Output = Result<Option<Decision>, String>> + Send;
+    ) -> impl Future<Output = Result<Option<AffinityDecision>, String>> + Send;
     /// Records an Event about a data mover.
-    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding);
+    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding);
     /// Are data movers prepared only after a leader has granted them a place?
     fn are_granted(&self) -> bool;
     /// Name of the node-agents' ConfigMap.
@@ -43,11 +43,11 @@ pub trait MoverListers: Send + Sync + 'static {
 /// Read access to what a replica has cached about shared buckets.
 pub trait GardenListers: Send + Sync + 'static {
     /// The objects of hub and member. `None`: some kind of them has not been listed yet.
-    fn garden(&self) -> Option<Arc<garden::View>>;
+    fn garden(&self) -> Option<Arc<garden::GardenView>>;
     /// Resolves at the next change of [`GardenListers::garden`].
     fn garden_changed(&self) -> impl Future<Output = ()> + Send;
     /// Reads a Secret from the API server, because no Secret is cached. Takes well under a second.
-    fn credentials(&self, secret: &SecretRef) -> impl Future<Output = Credentials> + Send;
+    fn credentials(&self, secret: &SecretRef) -> impl Future<Output = SecretLookup> + Send;
 }
 
 /// Read access to all watch caches of a replica.
@@ -61,17 +61,17 @@ pub trait Listers: MoverListers + GardenListers {
     /// does.
     fn runs_backups(&self) -> bool;
     /// Waiting and running Backups: at least those that decide the answer to this newcomer.
-    fn queue(&self, newcomer: &Entry, now: Timestamp) -> View;
+    fn queue(&self, newcomer: &QueueEntry, now: Timestamp) -> QueueView;
     /// Has the watch shown a Backup with this time mark, even if that Backup is gone by now?
     fn has_seen(&self, mark: Timestamp) -> bool;
     fn locations(&self) -> Arc<Vec<Location>>;
     /// The Schedules that are not paused. `None`: they have not been listed yet.
     fn schedules(&self) -> Option<Others>;
     /// By what waiting Backups are ordered.
-    fn order(&self) -> &Order;
+    fn order(&self) -> &QueueOrder;
     /// When the Backup of this UID in this view may start. `None`: this cannot be estimated
     /// quickly.
-    fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>>;
+    fn expected_start(&self, view: &QueueView, uid: &str, now: Timestamp) -> Option<Band<Timestamp>>;
     /// Logs, and records as an Event, that the write of another queue to this Backup was refused.
     fn foreign_queue(&self, name: &str, uid: &str, user: &str);
     /// Starts a watchdog: unless the returned guard is dropped within `limit`, the liveness probe

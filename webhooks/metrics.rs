@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use crate::intake::TurnedAway;
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
-pub enum Outcome {
+pub enum ReviewOutcome {
     Allowed,
     Invalid,
     Conflict,
@@ -25,7 +25,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reviewed {
     rule: &'static str,
-    verdict: Outcome,
+    verdict: ReviewOutcome,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -137,7 +137,7 @@ impl AdmissionMetrics {
         self.turned_away.get_or_create(&Turned { rule, why }).inc();
     }
 
-    pub(crate) fn answered(&self, rule: &'static str, verdict: Outcome, took: Duration) {
+    pub(crate) fn answered(&self, rule: &'static str, verdict: ReviewOutcome, took: Duration) {
         self.reviews.get_or_create(&Reviewed { rule, verdict }).inc();
         self.seconds.get_or_create(&OfRule { rule }).observe(took.as_secs_f64());
     }

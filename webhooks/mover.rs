@@ -6,34 +6,34 @@ use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{MoverPhase, Refusal, Step, judge};
+use berth_core::mover::grant::{GateRefusal, MoverPhase, PhaseWrite, judge};
 use berth_core::pod_volume::is_own;
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
 
 use crate::listers::Listers;
-use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 #[derive(Deserialize)]
-struct Incoming {
+struct IncomingMover {
     kind: String,
     #[serde(default)]
-    metadata: Metadata,
+    metadata: MoverMetadata,
     #[serde(default)]
-    spec: Spec,
+    spec: MoverSpec,
     #[serde(default)]
-    status: Status,
+    status: MoverStatus,
 }
 
 #[derive(Default, Deserialize)]
-struct Metadata {
+struct MoverMetadata {
     #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Default, Deserialize)]
-struct Spec {
+struct MoverSpec {
     #[serde(default)]
     datamover: Option<String>,
     #[serde(default, rename = "uploaderType")]
@@ -41,12 +41,12 @@ struct Spec {
 }
 
 #[derive(Default, Deserialize)]
-struct Status {
+struct MoverStatus {
     #[serde(default)]
     phase: Option<String>,
 }
 
-impl Incoming {
+impl IncomingMover {
     fn phase(&self) -> MoverPhase {
         MoverPhase::parse(self.status.phase.as_deref().unwrap_or_default())
     }
@@ -68,22 +68,22 @@ impl Incoming {
 pub fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
-) -> Result<Verdict, ReviewError> {
-    if !matches!(request.operation, Operation::Create | Operation::Update) {
-        return Ok(Verdict::allow());
+) -> Result<ReviewVerdict, ReviewError> {
+    if !matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update) {
+        return Ok(ReviewVerdict::allow());
     }
-    let new: Incoming = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
-    let old = request.old_object.map(|old| serde_json::from_str::<Incoming>(old.get())).transpose()?;
+    let new: IncomingMover = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
+    let old = request.old_object.map(|old| serde_json::from_str::<IncomingMover>(old.get())).transpose()?;
     let Some(kind) = MoverKind::ALL.into_iter().find(|kind| kind.as_str() == new.kind) else {
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     };
     if state.roles(&request.user_info.username).queue {
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     }
     // A data mover that has ended takes no place. Velero's backup sync creates such objects with
     // all their annotations.
     let is_copy = old.is_none() && new.phase().is_final();
-    if !is_copy && new.grant() != old.as_ref().and_then(Incoming::grant) {
+    if !is_copy && new.grant() != old.as_ref().and_then(IncomingMover::grant) {
         let field = Field::root("metadata").child("annotations").key(keys::GRANTED);
         return Ok(refuse(
             RefusalReason::Forbidden,
@@ -92,27 +92,27 @@ pub fn validate<K: Listers>(
         ));
     }
     if !state.listers().are_granted() {
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     }
-    let step = Step {
+    let step = PhaseWrite {
         kind,
-        from: old.as_ref().map(Incoming::phase),
+        from: old.as_ref().map(IncomingMover::phase),
         to: new.phase(),
         granted: old.as_ref().is_some_and(|old| old.grant().is_some()),
         third_party: new.is_third_party(),
     };
-    let Err(refusal) = judge(&step) else { return Ok(Verdict::allow()) };
+    let Err(refusal) = judge(&step) else { return Ok(ReviewVerdict::allow()) };
     let reason = match refusal {
-        Refusal::Conflict => RefusalReason::Conflict,
-        Refusal::Forbidden => RefusalReason::Forbidden,
+        GateRefusal::Conflict => RefusalReason::Conflict,
+        GateRefusal::Forbidden => RefusalReason::Forbidden,
     };
     let message =
         "waits for a place (loadConcurrency.prepareQueueLength): `berth queue movers` shows for what";
     Ok(refuse(reason, Field::root("status").child("phase"), message))
 }
 
-fn refuse(reason: RefusalReason, field: Field, message: &str) -> Verdict {
+fn refuse(reason: RefusalReason, field: Field, message: &str) -> ReviewVerdict {
     let mut violations = Violations::default();
     violations.push(field, message);
-    Verdict::refuse(reason, violations)
+    ReviewVerdict::refuse(reason, violations)
 }

@@ -2,7 +2,7 @@
 //! tolerations are added. A pod stays as Velero made it unless it is certain where it may run.
 
 use berth_api::mover_pod::{owner, term, toleration, write_term, write_toleration};
-use berth_core::affinity::Decision;
+use berth_core::affinity::AffinityDecision;
 use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use tracing::info;
 use crate::listers::Listers;
 use crate::patch::Edit;
 use crate::placement::{MoverRef, PodConstraints};
-use crate::review::{AdmissionRequest, Operation, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -24,23 +24,23 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 pub async fn place<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
-) -> Result<Verdict, ReviewError> {
+) -> Result<ReviewVerdict, ReviewError> {
     let pod: Pod = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;
-    if request.operation != Operation::Create {
-        return Ok(Verdict::allow());
+    if request.operation != AdmissionOperation::Create {
+        return Ok(ReviewVerdict::allow());
     }
     let Some(owner) = owner(&pod.metadata) else {
         let name = tellable(&request.name);
         info!(%name, "pod has a data mover's label and no data mover as owner: left unchanged");
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     };
     let mover = MoverRef { kind: owner.kind, name: &owner.name, uid: &owner.uid };
     let decision = match state.listers().place(&mover, &read(&pod)).await {
         Ok(Some(decision)) => decision,
-        Ok(None) => return Ok(Verdict::allow()),
+        Ok(None) => return Ok(ReviewVerdict::allow()),
         Err(why) => {
             let warning = format!("berth: the pod of {} {} is left unchanged: {why}", owner.kind, owner.name);
-            return Ok(Verdict { warnings: vec![warning], ..Verdict::allow() });
+            return Ok(ReviewVerdict { warnings: vec![warning], ..ReviewVerdict::allow() });
         }
     };
     let warnings = decision.findings.iter().map(|finding| format!("berth: {finding}")).collect();
@@ -53,7 +53,7 @@ pub async fn place<K: Listers>(
         let terms = decision.terms.as_ref().map(Vec::len);
         info!(%kind, %name, %reason, terms, tolerations = decision.tolerations.len(), "placed a data mover");
     }
-    Ok(Verdict { patch: Some(patch), warnings, refused: None })
+    Ok(ReviewVerdict { patch: Some(patch), warnings, refused: None })
 }
 
 /// Reads the constraints from a pod.
@@ -80,7 +80,7 @@ fn required(pod: &Pod) -> &[NodeSelectorTerm] {
     required.map_or(&[], |required| required.node_selector_terms.as_slice())
 }
 
-fn edit(pod: &Pod, decision: &Decision) -> Edit {
+fn edit(pod: &Pod, decision: &AffinityDecision) -> Edit {
     let mut edit = Edit::default();
     let spec = pod.spec.as_ref();
     let affinity = spec.and_then(|spec| spec.affinity.as_ref());

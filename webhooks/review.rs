@@ -29,9 +29,9 @@ struct IncomingReview<'a> {
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionRequest<'a> {
     pub uid: String,
-    pub operation: Operation,
+    pub operation: AdmissionOperation,
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: GroupKind,
     #[serde(default)]
     pub name: String,
     #[serde(default)]
@@ -48,7 +48,7 @@ pub struct AdmissionRequest<'a> {
 
 /// Group and kind of the object, in the version that the webhook's rule matched.
 #[derive(Debug, Default, Deserialize)]
-pub struct Kind {
+pub struct GroupKind {
     #[serde(default)]
     pub group: String,
     #[serde(default)]
@@ -70,7 +70,7 @@ impl AdmissionRequest<'_> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Operation {
+pub enum AdmissionOperation {
     Create,
     Update,
     Delete,
@@ -104,7 +104,7 @@ pub fn parse(body: &[u8]) -> Result<AdmissionRequest<'_>, ReviewError> {
 
 /// A refusal, with its kind and all violations.
 #[derive(Debug)]
-pub struct Refused {
+pub struct ReviewRefusal {
     pub reason: RefusalReason,
     pub violations: Violations,
 }
@@ -132,19 +132,19 @@ impl RefusalReason {
 
 /// The decision of a rule.
 #[derive(Debug, Default)]
-pub struct Verdict {
-    pub refused: Option<Refused>,
+pub struct ReviewVerdict {
+    pub refused: Option<ReviewRefusal>,
     pub patch: Option<Patch>,
     pub warnings: Vec<String>,
 }
 
-impl Verdict {
+impl ReviewVerdict {
     pub fn allow() -> Self {
         Self::default()
     }
 
     pub fn refuse(reason: RefusalReason, violations: Violations) -> Self {
-        Self { refused: Some(Refused { reason, violations }), ..Self::default() }
+        Self { refused: Some(ReviewRefusal { reason, violations }), ..Self::default() }
     }
 }
 
@@ -162,7 +162,7 @@ struct AdmissionResponse<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status>,
+    status: Option<ReviewStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,13 +172,13 @@ struct AdmissionResponse<'a> {
 }
 
 #[derive(Serialize)]
-struct Status {
+struct ReviewStatus {
     code: u16,
     reason: &'static str,
     message: String,
 }
 
-impl Verdict {
+impl ReviewVerdict {
     /// The AdmissionReview that carries this verdict.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl Verdict {
     pub fn answer(self, uid: &str) -> Result<Vec<u8>, serde_json::Error> {
         let status = self.refused.as_ref().map(|refused| {
             let (code, reason) = refused.reason.code();
-            Status { code, reason, message: refused.violations.to_string() }
+            ReviewStatus { code, reason, message: refused.violations.to_string() }
         });
         let patch = self.patch.filter(|patch| !patch.0.is_empty());
         let patch = patch.map(|patch| serde_json::to_vec(&patch)).transpose()?;

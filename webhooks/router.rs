@@ -13,8 +13,8 @@ use tracing::{debug, info};
 
 use crate::intake::TurnedAway;
 use crate::listers::Listers;
-use crate::metrics::{AdmissionMetrics, Outcome};
-use crate::review::{self, AdmissionRequest, RefusalReason, ReviewError, Verdict};
+use crate::metrics::{AdmissionMetrics, ReviewOutcome};
+use crate::review::{self, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 use crate::{backup, configmap, garden, mover, pod, schedule};
 
@@ -58,41 +58,41 @@ async fn ready<K: Listers>(State(state): State<Arc<AdmissionState<K>>>) -> Respo
     }
 }
 
-type Here<K> = State<Arc<AdmissionState<K>>>;
+type RouterState<K> = State<Arc<AdmissionState<K>>>;
 
-async fn validate<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn validate<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     answer("validate", &state, http_request, async |request| backup::validate(&state, request).await).await
 }
 
-async fn place<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn place<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     answer("place", &state, http_request, async |request| pod::place(&state, request).await).await
 }
 
-async fn gate<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn gate<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     answer("gate", &state, http_request, async |request| mover::validate(&state, request)).await
 }
 
-async fn configuration<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn configuration<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     answer("configuration", &state, http_request, async |request| configmap::validate(&state, request)).await
 }
 
-async fn shared_buckets<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn shared_buckets<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     answer("garden", &state, http_request, async |request| garden::validate(&state, request).await).await
 }
 
-async fn schedules<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn schedules<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     answer("schedule", &state, http_request, async |request| schedule::validate(&state, request).await).await
 }
 
 /// Decides on a thread of its own, because comparing with the whole queue may take long and must
 /// not delay other answers.
-async fn enqueue<K: Listers>(State(state): Here<K>, http_request: Request) -> Response {
+async fn enqueue<K: Listers>(State(state): RouterState<K>, http_request: Request) -> Response {
     let name = "enqueue";
     let deadline = deadline(&http_request);
     let by = tokio::time::Instant::now() + deadline;
     let body = match state.intake().read(http_request, deadline).await {
         Ok(body) => Arc::new(body),
-        Err(why) => return Rule::begin(name, state.metrics()).turn_away(why),
+        Err(why) => return ReviewedRule::begin(name, state.metrics()).turn_away(why),
     };
     let deciding = async {
         let turn = state.intake().turn(&body, deadline).await.ok()?;
@@ -101,18 +101,18 @@ async fn enqueue<K: Listers>(State(state): Here<K>, http_request: Request) -> Re
             let _turn = turn;
             let _alive = state.listers().within(HANGS);
             let decide = |request: &AdmissionRequest<'_>| backup::enqueue(&state, request, state.now());
-            Rule::begin(name, state.metrics()).answer_with(&body.bytes, decide)
+            ReviewedRule::begin(name, state.metrics()).answer_with(&body.bytes, decide)
         };
         tokio::task::spawn_blocking(decide).await.ok()
     };
     match tokio::time::timeout_at(by, deciding).await {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(_) if body.bytes.len() > LARGE => {
-            Rule::begin(name, state.metrics()).turn_away(TurnedAway::Late)
+            ReviewedRule::begin(name, state.metrics()).turn_away(TurnedAway::Late)
         }
         Ok(None) | Err(_) => {
             state.metrics().turned_away(name, TurnedAway::Late);
-            Rule::begin(name, state.metrics()).answer_with(&body.bytes, backup::enqueue_later)
+            ReviewedRule::begin(name, state.metrics()).answer_with(&body.bytes, backup::enqueue_later)
         }
     }
 }
@@ -132,15 +132,15 @@ async fn answer<K: Listers>(
     name: &'static str,
     state: &AdmissionState<K>,
     http_request: Request,
-    rule: impl AsyncFnOnce(&AdmissionRequest<'_>) -> Result<Verdict, ReviewError>,
+    rule: impl AsyncFnOnce(&AdmissionRequest<'_>) -> Result<ReviewVerdict, ReviewError>,
 ) -> Response {
     let deadline = deadline(&http_request);
     let by = tokio::time::Instant::now() + deadline;
     let body = match state.intake().read(http_request, deadline).await {
         Ok(body) => body,
-        Err(why) => return Rule::begin(name, state.metrics()).turn_away(why),
+        Err(why) => return ReviewedRule::begin(name, state.metrics()).turn_away(why),
     };
-    let at_work = Rule::begin(name, state.metrics());
+    let at_work = ReviewedRule::begin(name, state.metrics());
     let answering = async {
         let is_large = body.bytes.len() > LARGE;
         let _turn = if is_large { Some(state.intake().turn(&body, deadline).await?) } else { None };
@@ -160,13 +160,13 @@ async fn answer<K: Listers>(
 
 /// One review under one rule, for logs and metrics.
 #[derive(Clone, Copy)]
-struct Rule<'a> {
+struct ReviewedRule<'a> {
     name: &'static str,
     metrics: &'a AdmissionMetrics,
     begun: Instant,
 }
 
-impl<'a> Rule<'a> {
+impl<'a> ReviewedRule<'a> {
     fn begin(name: &'static str, metrics: &'a AdmissionMetrics) -> Self {
         Self { name, metrics, begun: Instant::now() }
     }
@@ -174,7 +174,7 @@ impl<'a> Rule<'a> {
     fn answer_with(
         self,
         body: &[u8],
-        decide: impl FnOnce(&AdmissionRequest<'_>) -> Result<Verdict, ReviewError>,
+        decide: impl FnOnce(&AdmissionRequest<'_>) -> Result<ReviewVerdict, ReviewError>,
     ) -> Response {
         match review::parse(body) {
             Ok(request) => {
@@ -185,7 +185,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    fn answer(self, request: &AdmissionRequest<'_>, verdict: Result<Verdict, ReviewError>) -> Response {
+    fn answer(self, request: &AdmissionRequest<'_>, verdict: Result<ReviewVerdict, ReviewError>) -> Response {
         let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(error) => return self.refuse_body(&error),
@@ -200,14 +200,14 @@ impl<'a> Rule<'a> {
                     info!(rule, %ns, %name, %user, dry_run, ?reason, violations = %refused.violations, "refused");
                 }
                 match reason {
-                    RefusalReason::Invalid => Outcome::Invalid,
-                    RefusalReason::Conflict => Outcome::Conflict,
-                    RefusalReason::Forbidden => Outcome::Forbidden,
+                    RefusalReason::Invalid => ReviewOutcome::Invalid,
+                    RefusalReason::Conflict => ReviewOutcome::Conflict,
+                    RefusalReason::Forbidden => ReviewOutcome::Forbidden,
                 }
             }
             None => {
                 debug!(rule, %ns, %name, dry_run, warnings = ?verdict.warnings, "allowed");
-                Outcome::Allowed
+                ReviewOutcome::Allowed
             }
         };
         let answer = match verdict.answer(&request.uid) {
@@ -225,7 +225,7 @@ impl<'a> Rule<'a> {
         if self.metrics.may_log(Instant::now()) {
             info!(rule = self.name, %error, "no verdict");
         }
-        self.metrics.answered(self.name, Outcome::Unreadable, self.begun.elapsed());
+        self.metrics.answered(self.name, ReviewOutcome::Unreadable, self.begun.elapsed());
         (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
     }
 

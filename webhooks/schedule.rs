@@ -1,11 +1,11 @@
-//! Schedules at admission: every fault of the expression and of the template in one answer, before a
-//! night without a backup shows it. Who creates one is told its next few times, and which of them
+//! Schedules at admission: every fault of the expression and of the template in one answer, before
+//! a night without a backup shows it. Who creates one is told its next few times, and which of them
 //! meet what other Schedules take.
 
 use std::collections::BTreeMap;
 
 use berth_api::keys;
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::velero::schedule::{Steering, check_expression, check_name, history_of};
 use berth_api::velero::{BackupSpec, Schedule};
 use berth_core::cron::Cron;
@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 
 use crate::backup::{check, told};
 use crate::listers::Listers;
-use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// How many other Schedules that are met are told by name.
@@ -29,15 +29,15 @@ static NONE: BTreeMap<String, String> = BTreeMap::new();
 
 /// The parts of a Schedule that are judged.
 #[derive(Default, Deserialize)]
-struct Incoming {
+struct IncomingSchedule {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ScheduleMetadata,
     #[serde(default)]
-    spec: Spec,
+    spec: IncomingScheduleSpec,
 }
 
 #[derive(Default, Deserialize)]
-struct Metadata {
+struct ScheduleMetadata {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -47,7 +47,7 @@ struct Metadata {
 }
 
 #[derive(Default, Deserialize)]
-struct Spec {
+struct IncomingScheduleSpec {
     #[serde(default)]
     schedule: String,
     #[serde(default)]
@@ -56,15 +56,15 @@ struct Spec {
     paused: Option<bool>,
 }
 
-impl Incoming {
+impl IncomingSchedule {
     fn parse(object: &RawValue) -> Result<Self, ReviewError> {
         Ok(serde_json::from_str(object.get())?)
     }
 
     /// What its Backups have.
-    fn source(&self) -> Source<'_> {
+    fn source(&self) -> QueueFields<'_> {
         let template = self.spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-        Source {
+        QueueFields {
             labels: template.or(self.metadata.labels.as_ref()).unwrap_or(&NONE),
             annotations: self.annotations(),
             spec: &self.spec.template,
@@ -113,25 +113,26 @@ impl Incoming {
 pub async fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
-) -> Result<Verdict, ReviewError> {
-    if !matches!(request.operation, Operation::Create | Operation::Update) {
-        return Ok(Verdict::allow());
+) -> Result<ReviewVerdict, ReviewError> {
+    if !matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update) {
+        return Ok(ReviewVerdict::allow());
     }
     let object = request.object.ok_or(ReviewError::NoObject)?;
-    let incoming = Incoming::parse(object)?;
-    let old = request.old_object.map(Incoming::parse).transpose()?;
-    let mut verdict = Verdict::allow();
+    let incoming = IncomingSchedule::parse(object)?;
+    let old = request.old_object.map(IncomingSchedule::parse).transpose()?;
+    let mut verdict = ReviewVerdict::allow();
     if old.as_ref().is_none_or(|old| old.judged() != incoming.judged()) {
         let mut found = incoming.check(object.get().len());
         let of_template = check(state, incoming.source()).await;
         found.append(of_template.found.moved("spec", "spec.template"));
         if !found.is_empty() {
-            verdict = Verdict::refuse(RefusalReason::Invalid, found);
+            verdict = ReviewVerdict::refuse(RefusalReason::Invalid, found);
         }
         verdict.warnings = of_template.warnings;
         verdict.warnings.extend(told(&of_template.gaps.moved("spec", "spec.template")));
     }
-    let times = |incoming: &Incoming| (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true));
+    let times =
+        |incoming: &IncomingSchedule| (incoming.spec.schedule.clone(), incoming.spec.paused == Some(true));
     let (text, is_paused) = times(&incoming);
     let is_told = verdict.refused.is_none() && old.is_none_or(|old| times(&old) != times(&incoming));
     if let Some(cron) = Cron::parse(&text).ok().filter(|_| is_told) {

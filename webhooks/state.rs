@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use crate::assumed::Assumed;
 use crate::intake::{Intake, TurnedAway};
 use crate::listers::Listers;
-use crate::metrics::{AdmissionMetrics, Outcome, Ration};
+use crate::metrics::{AdmissionMetrics, Ration, ReviewOutcome};
 
 /// At most this many Secrets are read in one second, because any client that reaches the port could
 /// make the webhook read one after the other.
@@ -47,7 +47,7 @@ fn register(metrics: &AdmissionMetrics, intake: &Intake, registry: &mut Registry
 /// not encoded.
 pub fn register_with_values(registry: &mut Registry) {
     let metrics = AdmissionMetrics::default();
-    metrics.answered("backup", Outcome::Allowed, Duration::ZERO);
+    metrics.answered("backup", ReviewOutcome::Allowed, Duration::ZERO);
     metrics.turned_away("backup", TurnedAway::Late);
     register(&metrics, &Intake::default(), registry);
 }

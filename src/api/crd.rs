@@ -23,7 +23,8 @@ pub fn velero() -> Vec<CustomResourceDefinition> {
     kinds.map(as_velero_has_it).into()
 }
 
-/// Velero's kinds for the files of volumes, for a cluster without Velero that has berth's node agents.
+/// Velero's kinds for the files of volumes, for a cluster without Velero that has berth's node
+/// agents.
 pub fn pod_volumes() -> Vec<CustomResourceDefinition> {
     pod_volume::definitions().map(as_velero_has_it).into()
 }

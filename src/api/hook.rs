@@ -4,5 +4,5 @@ mod command;
 mod pod;
 mod spec;
 
-pub use pod::{MARK, Pod};
+pub use pod::{AnnotatedPod, MARK};
 pub use spec::{entries, pods};

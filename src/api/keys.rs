@@ -8,13 +8,13 @@ pub const DEFAULT_NAMESPACE: &str = "velero";
 
 /// A label, annotation or finalizer, with the documentation of its constant.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct WellKnownKey {
     pub key: &'static str,
     /// `CARRIER: MEANING`, for example `Annotation of a Backup: …`.
     text: &'static str,
 }
 
-impl Key {
+impl WellKnownKey {
     /// The kind of key and the object that carries it, for example `Annotation of a Backup`.
     pub fn carrier(&self) -> &'static str {
         self.parts().0
@@ -37,7 +37,7 @@ macro_rules! keys {
     ($($(#[doc = $line:literal])+ pub const $name:ident: &str = $key:literal;)+) => {
         $($(#[doc = $line])+ pub const $name: &str = $key;)+
         /// Every key of this file.
-        pub const ALL: &[Key] = &[$(Key { key: $key, text: concat!($($line),+) }),+];
+        pub const ALL: &[WellKnownKey] = &[$(WellKnownKey { key: $key, text: concat!($($line),+) }),+];
     };
 }
 
@@ -58,8 +58,8 @@ keys! {
     /// replacing this value.
     pub const RUN: &str = "berth.dev/run";
     /// Annotation of a Backup: how often a Backup in phase InProgress was run. Each new leader that
-    /// takes the backup over counts one more. The node agent counts so, too, in PodVolumeBackups and
-    /// PodVolumeRestores.
+    /// takes the backup over counts one more. The node agent counts so, too, in PodVolumeBackups
+    /// and PodVolumeRestores.
     pub const RUNS: &str = "berth.dev/runs";
     /// Annotation of a Backup: the run that has stored everything and may publish. From then on the
     /// backup is complete, whichever run writes its last file.
@@ -72,12 +72,13 @@ keys! {
     /// the checkpoints of its run say it. It is written before the first checkpoint, because
     /// whoever can write to the store could otherwise choose what is read.
     pub const SCOPE: &str = "berth.dev/scope";
-    /// Annotation of a Backup: UID of the Schedule that made it. A Backup of another cluster, or one
-    /// that somebody else made, is not taken for the Schedule's own because of its name and label.
+    /// Annotation of a Backup: UID of the Schedule that made it. A Backup of another cluster, or
+    /// one that somebody else made, is not taken for the Schedule's own because of its name and
+    /// label.
     pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
-    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is to
-    /// the index of the archive, which says where in it which objects are.
+    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is
+    /// to the index of the archive, which says where in it which objects are.
     pub const DOWNLOAD: &str = "berth.dev/download";
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.
@@ -104,30 +105,30 @@ keys! {
 
     // How a Schedule is run.
 
-    /// Annotation of a Schedule: what becomes of a time at which earlier backups of the schedule have
-    /// not ended. `Allow`: its backup is created. `Forbid`: it has none. Absent: its backup is
+    /// Annotation of a Schedule: what becomes of a time at which earlier backups of the schedule
+    /// have not ended. `Allow`: its backup is created. `Forbid`: it has none. Absent: its backup is
     /// created once none of them is new or running, as in Velero.
     pub const CONCURRENCY_POLICY: &str = "berth.dev/concurrency-policy";
-    /// Annotation of a Schedule: a duration as in `1h`. A time that was missed by more than this has
-    /// no backup. Absent: of times that were missed the last one has a backup, however late.
+    /// Annotation of a Schedule: a duration as in `1h`. A time that was missed by more than this
+    /// has no backup. Absent: of times that were missed the last one has a backup, however late.
     pub const STARTING_DEADLINE: &str = "berth.dev/starting-deadline";
     /// Annotation of a Schedule: a duration as in `10m`. Its backups are created later than their
     /// times by up to this much, always by the same, so that many schedules of one time spread.
     pub const JITTER: &str = "berth.dev/jitter";
-    /// Annotation of a Schedule: a number of at least 1. Of its Completed backups in one location, only
-    /// so many stay, the newest ones; the others are deleted as if they had expired. Absent: all stay
-    /// until they expire.
+    /// Annotation of a Schedule: a number of at least 1. Of its Completed backups in one location,
+    /// only so many stay, the newest ones; the others are deleted as if they had expired. Absent:
+    /// all stay until they expire.
     pub const SUCCESSFUL_HISTORY_LIMIT: &str = "berth.dev/successful-history-limit";
-    /// Annotation of a Schedule: the same for its backups that failed, in whole or in part. It may be
-    /// 0.
+    /// Annotation of a Schedule: the same for its backups that failed, in whole or in part. It may
+    /// be 0.
     pub const FAILED_HISTORY_LIMIT: &str = "berth.dev/failed-history-limit";
     // Deletion and expiry.
 
     /// Annotation of a Backup: with any value but `false` neither its expiry nor a
     /// DeleteBackupRequest removes the backup. The value is the reason, in words.
     pub const KEEP: &str = "berth.dev/keep";
-    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good backups
-    /// stay however old they are. The largest number on a Backup of the Schedule counts.
+    /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good
+    /// backups stay however old they are. The largest number on a Backup of the Schedule counts.
     pub const KEEP_LAST: &str = "berth.dev/keep-last";
     /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
     /// backup is deleted. The value is the reason, in words.
@@ -137,10 +138,11 @@ keys! {
     /// round failed, left a backup for later, or skipped one that could still come.
     pub const ALL_BROUGHT: &str = "berth.dev/all-brought";
     /// Annotation of a BackupStorageLocation: UIDs of clusters, comma separated, whose backups in
-    /// this location are this cluster's by now, so that this cluster may delete them. `*` means all.
+    /// this location are this cluster's by now, so that this cluster may delete them. `*` means
+    /// all.
     pub const INHERITS: &str = "berth.dev/inherits";
-    /// Annotation of a Backup whose deletion removes its files from now on: an empty folder is what is
-    /// left of them.
+    /// Annotation of a Backup whose deletion removes its files from now on: an empty folder is what
+    /// is left of them.
     pub const FILES_GO: &str = "berth.dev/files-go";
     /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
     pub const DELETES_IN: &str = "berth.dev/deletes-in";
@@ -245,10 +247,10 @@ keys! {
     /// Annotation of a Pod: names of its volumes whose files are not backed up where those of all
     /// volumes are, comma separated.
     pub const EXCLUDE_VOLUMES: &str = "backup.velero.io/backup-volumes-excludes";
-    /// Label of a VolumeSnapshotClass: snapshots of its driver's volumes are taken by it. Annotation
-    /// of a PersistentVolumeClaim: the VolumeSnapshotClass by which its snapshots are taken. As the
-    /// first part of an annotation of a Backup, before an underscore and the name of a driver: the
-    /// same for all volumes of that driver.
+    /// Label of a VolumeSnapshotClass: snapshots of its driver's volumes are taken by it.
+    /// Annotation of a PersistentVolumeClaim: the VolumeSnapshotClass by which its snapshots are
+    /// taken. As the first part of an annotation of a Backup, before an underscore and the name of
+    /// a driver: the same for all volumes of that driver.
     pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
     /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
     pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
@@ -371,8 +373,8 @@ keys! {
     pub const DEFAULT_LOCATION: &str = "garden.berth.dev/default-location";
 }
 
-/// Annotations of a Backup that only berth writes, because they decide the order of Backups, which of
-/// them run together, which commands run in pods, which objects are read, which process runs a
+/// Annotations of a Backup that only berth writes, because they decide the order of Backups, which
+/// of them run together, which commands run in pods, which objects are read, which process runs a
 /// Backup and how often, which Schedule it counts for, and whether its files are being removed.
 pub const MARKS: [&str; 10] = [
     ENQUEUED_AT,

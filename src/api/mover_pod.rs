@@ -1,14 +1,14 @@
 //! Conversion of a data mover's pod from and to JSON types: its owner, node affinity and
 //! tolerations.
 
-use berth_core::affinity::{Effect, Expression, Operator, Term, Toleration};
+use berth_core::affinity::{Effect, Expression, NodeSelectorOperator, Term, Toleration};
 use berth_core::mover::MoverKind;
 use k8s_openapi::api::core::v1 as wire;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// The data mover that a pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct MoverPodOwner {
     pub kind: MoverKind,
     pub name: String,
     pub uid: String,
@@ -17,7 +17,7 @@ pub struct Owner {
 /// The data mover that this pod belongs to. The label alone proves nothing, because every user can
 /// write it, and a configured pod label overwrites its value. The name of the owner is the name of
 /// the pod.
-pub fn owner(metadata: &ObjectMeta) -> Option<Owner> {
+pub fn owner(metadata: &ObjectMeta) -> Option<MoverPodOwner> {
     let labels = metadata.labels.as_ref()?;
     let kind = MoverKind::ALL.into_iter().find(|kind| labels.contains_key(kind.pod_label()))?;
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
@@ -25,13 +25,13 @@ pub fn owner(metadata: &ObjectMeta) -> Option<Owner> {
         && owner.api_version == kind.api_version()
         && metadata.name.as_ref() == Some(&owner.name)
         && !owner.uid.is_empty();
-    is_owner.then(|| Owner { kind, name: owner.name.clone(), uid: owner.uid.clone() })
+    is_owner.then(|| MoverPodOwner { kind, name: owner.name.clone(), uid: owner.uid.clone() })
 }
 
 /// Drops requirements with an unknown operator, because the API server admits none.
 pub fn term(term: &wire::NodeSelectorTerm) -> Term {
     let read = |one: &wire::NodeSelectorRequirement| {
-        let operator = Operator::parse(&one.operator)?;
+        let operator = NodeSelectorOperator::parse(&one.operator)?;
         Some(Expression::new(one.key.clone(), operator, one.values.clone().unwrap_or_default()))
     };
     let all = |list: &Option<Vec<_>>| list.iter().flatten().filter_map(read).collect();

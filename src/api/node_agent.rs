@@ -12,7 +12,7 @@ mod tolerations;
 
 use std::collections::BTreeMap;
 
-use berth_core::affinity::{Rule, TolerationRule};
+use berth_core::affinity::{LoadAffinityRule, TolerationRule};
 use berth_core::label::Selector;
 use berth_core::violation::{Field, Violations};
 
@@ -44,7 +44,7 @@ pub struct BackupClaim {
 /// The settings that node-agents use, and that berth applies for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAgentConfig {
-    pub load_affinity: Vec<Rule>,
+    pub load_affinity: Vec<LoadAffinityRule>,
     /// A field of berth's own, which Velero ignores.
     pub load_tolerations: Vec<TolerationRule>,
     /// By the StorageClass of the source volume.
@@ -237,7 +237,7 @@ fn concurrency(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mu
 }
 
 fn affinity(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
-    let mut rules: Vec<(Field, Rule)> = Vec::new();
+    let mut rules: Vec<(Field, LoadAffinityRule)> = Vec::new();
     for (i, element) in reader.list(json, at).iter().enumerate() {
         let at = at.index(i);
         if *element == Json::Null {
@@ -247,7 +247,7 @@ fn affinity(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut N
         let element = reader.object(Some(element), &at, &["nodeSelector", "storageClass"]);
         let storage_class = class(element.get("storageClass"), &at.child("storageClass"), reader, config);
         let selector = selector::read(element.get("nodeSelector"), &at.child("nodeSelector"), reader);
-        rules.extend(selector.map(|selector| (at, Rule { storage_class, selector })));
+        rules.extend(selector.map(|selector| (at, LoadAffinityRule { storage_class, selector })));
     }
     selector::compare(&rules, &mut reader.found);
     config.load_affinity = rules.into_iter().map(|(_, rule)| rule).collect();

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_core::queue::{FairShare, Order};
+use berth_core::queue::{FairShare, QueueOrder};
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use crate::GoDuration;
 
-/// [`Order`] as JSON; durations in whole seconds.
+/// [`QueueOrder`] as JSON; durations in whole seconds.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireOrder {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     priority_classes: BTreeMap<String, i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,8 +32,8 @@ struct WireShare {
 ///
 /// # Errors
 /// The order cannot be written as JSON.
-pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
-    serde_json::to_string(&Wire {
+pub fn to_json(order: &QueueOrder) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&WireOrder {
         priority_classes: order.classes.iter().map(|(name, start)| (name.clone(), start.as_secs())).collect(),
         fair_share: order.share.as_ref().map(|share| WireShare {
             label: share.label.clone(),
@@ -48,9 +48,9 @@ pub fn to_json(order: &Order) -> Result<String, serde_json::Error> {
 ///
 /// # Errors
 /// The text is not the output of [`to_json`].
-pub fn from_json(text: &str) -> Result<Order, serde_json::Error> {
-    let wire: Wire = serde_json::from_str(text)?;
-    Ok(Order {
+pub fn from_json(text: &str) -> Result<QueueOrder, serde_json::Error> {
+    let wire: WireOrder = serde_json::from_str(text)?;
+    Ok(QueueOrder {
         classes: wire
             .priority_classes
             .into_iter()
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_order_survives_the_lease() -> Result<(), serde_json::Error> {
-        let order = Order {
+        let order = QueueOrder {
             classes: parse_class("high=1h").into_iter().collect(),
             share: Some(FairShare {
                 label: "team".to_owned(),
@@ -117,7 +117,7 @@ mod tests {
             }),
         };
         assert_eq!(from_json(&to_json(&order)?)?, order);
-        assert_eq!(from_json(&to_json(&Order::default())?)?, Order::default());
+        assert_eq!(from_json(&to_json(&QueueOrder::default())?)?, QueueOrder::default());
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_core::glob::is_subdomain;
-use berth_core::hook::Entry;
+use berth_core::hook::HookRule;
 use berth_core::label::{Selector, check_key};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
@@ -19,7 +19,7 @@ use crate::{hook, keys};
 
 /// A Backup's spec, validated: the input of the queue and the engine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct ValidatedBackupSpec {
     pub namespaces: NamespaceSet,
     pub resources: ResourceFilter,
     /// An object must match one of these. Empty: all objects match.
@@ -32,14 +32,14 @@ pub struct Wanted {
     /// Key of the claim label whose value names the volume group of a claim.
     pub group_key: String,
     /// Hooks for pods.
-    pub hooks: Vec<Entry>,
+    pub hooks: Vec<HookRule>,
 }
 
 /// Parses a spec by the rules of Velero's own validation.
 ///
 /// # Errors
 /// Every fault, each with its field path.
-pub fn backup(spec: &BackupSpec) -> Result<Wanted, Violations> {
+pub fn backup(spec: &BackupSpec) -> Result<ValidatedBackupSpec, Violations> {
     read(spec, parse_selector)
 }
 
@@ -57,7 +57,7 @@ pub fn check(spec: &BackupSpec) -> Violations {
 fn read(
     spec: &BackupSpec,
     selector: impl Fn(&LabelSelector, &Field, &mut Violations) -> Selector,
-) -> Result<Wanted, Violations> {
+) -> Result<ValidatedBackupSpec, Violations> {
     let at = Field::root("spec");
     let mut found = Violations::default();
     let namespaces = namespaces(spec, &at, &mut found);
@@ -85,7 +85,15 @@ fn read(
     check_key(group_key, &at.child("volumeGroupSnapshotLabelKey"), &mut found);
     let group_key = group_key.to_owned();
     let hooks = hook::entries(spec.hooks.as_ref(), &at.child("hooks"), &mut found);
-    found.into_result(Wanted { namespaces, resources, selectors, ttl, ordered, group_key, hooks })
+    found.into_result(ValidatedBackupSpec {
+        namespaces,
+        resources,
+        selectors,
+        ttl,
+        ordered,
+        group_key,
+        hooks,
+    })
 }
 
 /// The name of the ConfigMap with the resource policy, if it is a valid name.

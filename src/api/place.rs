@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Includes, Order};
+use berth_core::queue::{Includes, QueueEntry, QueueOrder};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -15,14 +15,14 @@ use crate::velero::BackupSpec;
 
 /// The parts of a Backup that decide its place.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct QueueFields<'a> {
     pub labels: &'a BTreeMap<String, String>,
     pub annotations: &'a BTreeMap<String, String>,
     pub spec: &'a BackupSpec,
 }
 
-/// The fields of a spec that [`Source`] needs. Parsing the others may take long, and they do not
-/// change the place.
+/// The fields of a spec that [`QueueFields`] needs. Parsing the others may take long, and they do
+/// not change the place.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlacedSpec {
@@ -38,14 +38,14 @@ impl From<PlacedSpec> for BackupSpec {
     }
 }
 
-impl Source<'_> {
-    /// Builds an [`Entry`] without name, UID, phase, position and timestamps.
-    pub fn entry(&self, order: &Order) -> Entry {
+impl QueueFields<'_> {
+    /// Builds an [`QueueEntry`] without name, UID, phase, position and timestamps.
+    pub fn entry(&self, order: &QueueOrder) -> QueueEntry {
         let (namespaces, refused) = match backup_namespaces(self.spec) {
             Ok(set) => (set, Vec::new()),
             Err(violations) => (NamespaceSet::default(), violations.lines()),
         };
-        Entry {
+        QueueEntry {
             held: is_set(self.annotations, keys::HOLD),
             canceled: is_set(self.annotations, keys::CANCEL),
             first: self.time(keys::FIRST),
@@ -59,11 +59,11 @@ impl Source<'_> {
             includes: self.includes(),
             namespaces,
             refused,
-            ..Entry::default()
+            ..QueueEntry::default()
         }
     }
 
-    /// The value of [`Entry::includes`].
+    /// The value of [`QueueEntry::includes`].
     pub fn includes(&self) -> Includes {
         let includes = self.spec.included_namespaces.as_deref().unwrap_or_default();
         Includes::of(includes.iter().take(limits::NAMES).map(String::as_str))
@@ -76,7 +76,7 @@ impl Source<'_> {
     }
 
     /// The tenant whose share it uses.
-    pub fn tenant(&self, order: &Order) -> Option<String> {
+    pub fn tenant(&self, order: &QueueOrder) -> Option<String> {
         self.labels.get(&order.share.as_ref()?.label).cloned()
     }
 
@@ -92,8 +92,9 @@ mod tests {
     #[test]
     fn a_place_follows_from_what_is_read_for_it_alone() {
         let none = BTreeMap::new();
-        let entry =
-            |spec: &BackupSpec| Source { labels: &none, annotations: &none, spec }.entry(&Order::default());
+        let entry = |spec: &BackupSpec| {
+            QueueFields { labels: &none, annotations: &none, spec }.entry(&QueueOrder::default())
+        };
         for spec in [
             serde_json::json!({}),
             serde_json::json!({"includedNamespaces": ["b", "a-*"], "excludedNamespaces": ["a-b"], "storageLocation": "s",

@@ -14,8 +14,8 @@ use berth_core::glob::Glob;
 use berth_core::label::Selector;
 use berth_core::limits;
 use berth_core::policy::Policies;
-use berth_core::policy::filters::{Names, NamespacePolicy, Rule};
-use berth_core::policy::volume::{Action, Conditions, Csi, KINDS, Nfs, VolumePolicy};
+use berth_core::policy::filters::{NameFilter, NamespacePolicy, ResourceFilterRule};
+use berth_core::policy::volume::{CsiSource, KINDS, NfsSource, VolumeAction, VolumeConditions, VolumePolicy};
 use berth_core::selection::{Filter, Lists};
 use berth_core::violation::{Field, Violations};
 use serde_saphyr::Options;
@@ -23,7 +23,7 @@ use serde_saphyr::Options;
 use crate::filter::check_lists;
 use crate::quantity::Quantity;
 use crate::selector::{limit_labels, parse_selector};
-use document::{Document, ResourceFilter};
+use document::{PolicyDocument, ResourceFilterDocument};
 
 /// The only version.
 const VERSION: &str = "v1";
@@ -56,7 +56,7 @@ pub fn parse(data: &BTreeMap<String, String>, at: &Field) -> Result<Policies, Vi
         found.push(at, format!("has {size} bytes, and at most {most} are taken: use patterns"));
         return Err(found);
     }
-    let document: Document = match serde_saphyr::from_str_with_options(text, options()) {
+    let document: PolicyDocument = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(document) => document,
         Err(error) => {
             found.push(at, format!("is not YAML of a resource policy: {}", fault::describe(&error)));
@@ -86,7 +86,7 @@ fn options() -> Options {
     }
 }
 
-fn read(document: Document, at: &Field, found: &mut Violations) -> Policies {
+fn read(document: PolicyDocument, at: &Field, found: &mut Violations) -> Policies {
     let version = document.version.unwrap_or_default();
     let message = format!("{version:?} is not known: write {VERSION}");
     found.require(version == VERSION, &at.child("version"), message);
@@ -164,7 +164,12 @@ enum Reach {
     Namespaces,
 }
 
-fn rules(filters: Vec<ResourceFilter>, reach: Reach, at: &Field, found: &mut Violations) -> Vec<Rule> {
+fn rules(
+    filters: Vec<ResourceFilterDocument>,
+    reach: Reach,
+    at: &Field,
+    found: &mut Violations,
+) -> Vec<ResourceFilterRule> {
     let at = at.child("resourceFilters");
     found.require(!filters.is_empty(), &at, "is empty: write one, or remove the policy");
     found.limit(filters.len(), limits::POLICIES, &at, "use fewer");
@@ -196,7 +201,7 @@ fn rules(filters: Vec<ResourceFilter>, reach: Reach, at: &Field, found: &mut Vio
     rules
 }
 
-fn rule(filter: ResourceFilter, at: &Field, found: &mut Violations) -> Rule {
+fn rule(filter: ResourceFilterDocument, at: &Field, found: &mut Violations) -> ResourceFilterRule {
     let mut kinds = filter.kinds.unwrap_or_default();
     let kinds_at = at.child("kinds");
     found.limit(kinds.len(), limits::NAMES, &kinds_at, "use fewer");
@@ -224,10 +229,10 @@ fn rule(filter: ResourceFilter, at: &Field, found: &mut Violations) -> Rule {
         one.into_iter().chain(many).map(|(at, selector)| parse_selector(&selector.0, &at, found)).collect();
     // A selector that matches everything makes the others redundant.
     let selectors = if selectors.iter().any(Selector::is_empty) { Vec::new() } else { selectors };
-    let names = Names::parse(&filter.names.unwrap_or_default(), &at.child("names"), found);
+    let names = NameFilter::parse(&filter.names.unwrap_or_default(), &at.child("names"), found);
     let excluded =
-        Names::parse(&filter.excluded_names.unwrap_or_default(), &at.child("excludedNames"), found);
-    Rule { kinds, selectors, names, excluded }
+        NameFilter::parse(&filter.excluded_names.unwrap_or_default(), &at.child("excludedNames"), found);
+    ResourceFilterRule { kinds, selectors, names, excluded }
 }
 
 fn is_empty(selector: &document::PolicySelector) -> bool {
@@ -276,20 +281,24 @@ fn compare(policies: &[NamespacePolicy], at: &Field, found: &mut Violations) {
     }
 }
 
-fn volume(policy: document::VolumePolicy, at: &Field, found: &mut Violations) -> Option<VolumePolicy> {
+fn volume(
+    policy: document::VolumePolicyDocument,
+    at: &Field,
+    found: &mut Violations,
+) -> Option<VolumePolicy> {
     let conditions = conditions(policy.conditions.unwrap_or_default(), &at.child("conditions"), found);
     let kind = policy.action.and_then(|action| action.kind).unwrap_or_default();
-    let Some(action) = Action::ALL.into_iter().find(|action| action.as_str() == kind) else {
-        let known = Action::ALL.map(Action::as_str).join(", ");
+    let Some(action) = VolumeAction::ALL.into_iter().find(|action| action.as_str() == kind) else {
+        let known = VolumeAction::ALL.map(VolumeAction::as_str).join(", ");
         found.push(at.child("action").child("type"), format!("{kind:?} is not one of {known}"));
         return None;
     };
     Some(VolumePolicy { conditions, action })
 }
 
-fn conditions(wire: document::Conditions, at: &Field, found: &mut Violations) -> Conditions {
+fn conditions(wire: document::ConditionsDocument, at: &Field, found: &mut Violations) -> VolumeConditions {
     let (at_least, at_most) = capacity(wire.capacity.as_deref(), &at.child("capacity"), found);
-    let csi = wire.csi.map(|csi| Csi {
+    let csi = wire.csi.map(|csi| CsiSource {
         driver: csi.driver.unwrap_or_default(),
         attributes: csi.volume_attributes.unwrap_or_default(),
     });
@@ -304,13 +313,14 @@ fn conditions(wire: document::Conditions, at: &Field, found: &mut Violations) ->
         }
         list
     };
-    Conditions {
+    VolumeConditions {
         at_least,
         at_most,
         storage_classes: wire.storage_class.unwrap_or_default(),
-        nfs: wire
-            .nfs
-            .map(|nfs| Nfs { server: nfs.server.unwrap_or_default(), path: nfs.path.unwrap_or_default() }),
+        nfs: wire.nfs.map(|nfs| NfsSource {
+            server: nfs.server.unwrap_or_default(),
+            path: nfs.path.unwrap_or_default(),
+        }),
         csi,
         kinds: known(wire.volume_types, "volumeTypes", &KINDS),
         labels: wire.pvc_labels.unwrap_or_default(),

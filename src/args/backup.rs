@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::Target;
+use super::ClusterArgs;
 use crate::args::listed::{ListOutput, ListOutputs};
 use crate::args::value::{
     GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
@@ -15,7 +15,7 @@ use crate::args::value::{
 #[derive(ClapArgs)]
 pub struct BackupArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: BackupCommand,
 }
@@ -39,7 +39,8 @@ pub enum BackupCommand {
     Logs(LogsArgs),
     /// List the objects that a Backup stored, or print one. Example: berth backup contents nightly --grep web
     Contents(ContentsArgs),
-    /// Show which stored objects differ between two Backups. Example: berth backup diff monday tuesday
+    /// Show which stored objects differ between two Backups. Example: berth backup diff monday
+    /// tuesday
     Diff(DiffArgs),
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use berth_core::queue::{FairShare, Order};
+use berth_core::queue::{FairShare, QueueOrder};
 use clap::Args as ClapArgs;
 use jiff::SignedDuration;
 
@@ -83,13 +83,13 @@ pub struct OrderArgs {
 }
 
 impl CommonArgs {
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> QueueOrder {
         self.order.order(self.item_block_worker_count)
     }
 }
 
 impl OrderArgs {
-    fn order(&self, workers: u16) -> Order {
+    fn order(&self, workers: u16) -> QueueOrder {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         let share = FairShare {
             label: self.fair_share_label.clone(),
@@ -97,7 +97,7 @@ impl OrderArgs {
             half_life: signed(self.fair_share_half_life),
             most: signed(self.fair_share_limit),
         };
-        Order {
+        QueueOrder {
             classes: self.priority_classes.iter().cloned().collect(),
             share: self.fair_share.then_some(share),
         }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use berth_core::schedule::{FirstRun, Settings};
+use berth_core::schedule::{FirstRun, ScheduleSettings};
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::{CommonArgs, FolderArgs, HubArgs, duration, duration_or_zero};
@@ -16,7 +16,8 @@ pub struct ControllerArgs {
     /// How long to keep Backups that set no ttl.
     #[arg(long, default_value = "720h", value_parser = duration)]
     pub default_backup_ttl: Duration,
-    /// Whether Backups that set no defaultVolumesToFsBackup back up the files of all volumes of pods.
+    /// Whether Backups that set no defaultVolumesToFsBackup back up the files of all volumes of
+    /// pods.
     #[arg(long)]
     pub default_volumes_to_fs_backup: bool,
     /// Whether Backups that set no snapshotMoveData move the data of snapshots into their storage
@@ -75,7 +76,7 @@ pub struct ControllerArgs {
     /// What happens to a running Backup when its controller is killed, stopped or loses its Lease,
     /// or when its store fails.
     #[arg(long, value_enum, default_value = "resume")]
-    pub after_interruption: AfterInterruption,
+    pub after_interruption: AfterInterruptionArg,
     /// Lease duration: how long other replicas wait for a leader that stopped renewing.
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub lease_duration: Duration,
@@ -95,13 +96,14 @@ pub struct ControllerArgs {
     /// replica does. Default: not at all, so that DownloadRequests for such locations get no link.
     #[arg(long, requires = "download_url")]
     pub download_address: Option<SocketAddr>,
-    /// URL by which people reach --download-address, as in https://HOST:PORT. With https it is served
-    /// with the webhooks' certificate, in which its host is named then; with http in plain text, for
-    /// a proxy in front of it.
+    /// URL by which people reach --download-address, as in https://HOST:PORT. With https it is
+    /// served with the webhooks' certificate, in which its host is named then; with http in plain
+    /// text, for a proxy in front of it.
     #[arg(long, requires = "download_address", value_parser = base_url)]
     pub download_url: Option<String>,
-    /// Secret whose key repository-password is the password of all of berth's restic repositories, where
-    /// berth's node agents have this flag, too. Default: each repository has a Secret of its own.
+    /// Secret whose key repository-password is the password of all of berth's restic repositories,
+    /// where berth's node agents have this flag, too. Default: each repository has a Secret of its
+    /// own.
     #[arg(long)]
     pub repository_secret: Option<String>,
     #[command(flatten)]
@@ -111,12 +113,12 @@ pub struct ControllerArgs {
 }
 
 impl ControllerArgs {
-    pub fn schedule(&self) -> Settings {
+    pub fn schedule(&self) -> ScheduleSettings {
         let first_run = match self.schedule_first_run {
             ScheduleFirstRun::NextTick => FirstRun::NextTick,
             ScheduleFirstRun::AtOnce => FirstRun::AtOnce,
         };
-        Settings { first_run, skip_immediately: self.schedule_skip_immediately }
+        ScheduleSettings { first_run, skip_immediately: self.schedule_skip_immediately }
     }
 }
 
@@ -142,7 +144,7 @@ fn base_url(text: &str) -> Result<String, String> {
 /// What happens to a Backup whose run ended early. After three such runs a Backup is Failed,
 /// whatever is set.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum AfterInterruption {
+pub enum AfterInterruptionArg {
     /// The next leader resumes the Backup from the last checkpoint in the store, or restarts it if
     /// there is none.
     Resume,
@@ -153,12 +155,12 @@ pub enum AfterInterruption {
     Fail,
 }
 
-impl From<AfterInterruption> for berth_core::run::AfterInterruption {
-    fn from(wanted: AfterInterruption) -> Self {
+impl From<AfterInterruptionArg> for berth_core::run::AfterInterruption {
+    fn from(wanted: AfterInterruptionArg) -> Self {
         match wanted {
-            AfterInterruption::Resume => Self::Resume,
-            AfterInterruption::Restart => Self::Restart,
-            AfterInterruption::Fail => Self::Fail,
+            AfterInterruptionArg::Resume => Self::Resume,
+            AfterInterruptionArg::Restart => Self::Restart,
+            AfterInterruptionArg::Fail => Self::Fail,
         }
     }
 }

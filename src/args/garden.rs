@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::hub::limit;
-use super::{FolderArgs, Output, ReportArgs, Target, duration};
+use super::{ClusterArgs, FolderArgs, Output, ReportArgs, duration};
 
 #[derive(ClapArgs)]
 pub struct GardenArgs {
@@ -91,7 +91,7 @@ pub struct PlanArgs {
 #[derive(ClapArgs)]
 pub struct MigrateArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// BackupStorageLocation whose backups to move. It keeps its name.
     #[arg(long, value_name = "LOCATION")]
     pub from: String,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::GoDuration;
-use berth_garden_core::hub::Settings;
+use berth_garden_core::hub::HubSettings;
 use berth_garden_core::quota::Quota;
 use berth_garden_core::retention::{Grace, GraceScope, Purpose};
 use clap::Args as ClapArgs;
@@ -32,8 +32,8 @@ impl HubArgs {
     ///
     /// # Errors
     /// When two values are for the same provider and purpose.
-    pub fn settings(&self, namespace: &str) -> anyhow::Result<Settings> {
-        Ok(Settings {
+    pub fn settings(&self, namespace: &str) -> anyhow::Result<HubSettings> {
+        Ok(HubSettings {
             quota: Quota::new(self.bucket_quotas.iter().cloned()).context("--bucket-quota")?,
             grace: Grace::new(self.deletion_grace_periods.iter().cloned())
                 .context("--deletion-grace-period")?,

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{MemberArgs, ReviewArgs, Target, duration};
+use super::{ClusterArgs, MemberArgs, ReviewArgs, duration};
 use crate::image;
 use crate::settings::{Certificates, EngineRights, Executor};
 
 #[derive(ClapArgs)]
 pub struct InstallArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// Image of the Deployments, best with its digest: NAME:TAG@sha256:…. Default: the image of
     /// this version, from the repository that the installed one came from.
     #[arg(long, value_parser = image::checked)]
@@ -50,9 +50,10 @@ pub struct InstallArgs {
     pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
-    /// Have berth read the files of volumes: install its node agent (`berth node-agent`) on every Linux
-    /// node, and the agent's definitions unless they exist. =false removes the agents, and leaves the
-    /// repositories and their passwords. Not with --executor=velero. Default: as it is installed.
+    /// Have berth read the files of volumes: install its node agent (`berth node-agent`) on every
+    /// Linux node, and the agent's definitions unless they exist. =false removes the agents, and
+    /// leaves the repositories and their passwords. Not with --executor=velero. Default: as it is
+    /// installed.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub pod_volumes: Option<bool>,
     /// Take over existing objects with berth's names that no `berth install` created. Default: list
@@ -83,7 +84,7 @@ pub enum Printed {
 #[derive(ClapArgs)]
 pub struct UninstallArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     /// Show what would be removed, and remove nothing.
     #[arg(long)]
     pub dry_run: bool,

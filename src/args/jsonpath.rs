@@ -1,6 +1,6 @@
 //! kubectl's JSONPath templates, as far as people use them on lists: text, `{.field}`,
-//! `{['field']}`, indexes, slices, `[*]`, comparisons, `{range}` and quoted text. Everything else is
-//! refused when it is read.
+//! `{['field']}`, indexes, slices, `[*]`, comparisons, `{range}` and quoted text. Everything else
+//! is refused when it is read.
 
 use std::cmp::Ordering;
 
@@ -13,31 +13,31 @@ const DEEPEST: usize = 16;
 
 /// A template that was understood.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<TemplatePart>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Values(Path),
     /// What stands between `{range …}` and `{end}`, for each value.
-    Range(Path, Vec<Part>),
+    Range(Path, Vec<TemplatePart>),
 }
 
 /// Steps from the root, or from the value that a range is at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
     is_from_root: bool,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum PathStep {
     Field(String),
     Index(i64),
     Slice(Option<i64>, Option<i64>),
     /// `[*]` or `.*`.
     Each,
-    Where(Vec<Step>, Option<(Comparison, Value)>),
+    Where(Vec<PathStep>, Option<(Comparison, Value)>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,12 +90,12 @@ impl Template {
         if !text.contains('{') {
             return Err(format!("the template has no braces: write {{.{}}}", text.trim_start_matches('.')));
         }
-        let mut open: Vec<(Path, Vec<Part>)> = Vec::new();
+        let mut open: Vec<(Path, Vec<TemplatePart>)> = Vec::new();
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             if !before.is_empty() {
-                parts.push(Part::Text(before.to_owned()));
+                parts.push(TemplatePart::Text(before.to_owned()));
             }
             let end = closing(after).ok_or("a `{` has no `}`")?;
             let inside = after.get(..end).unwrap_or_default().trim();
@@ -103,7 +103,7 @@ impl Template {
             if inside == "end" {
                 let (path, outer) = open.pop().ok_or("there is an {end} without a {range}")?;
                 let inner = std::mem::replace(&mut parts, outer);
-                parts.push(Part::Range(path, inner));
+                parts.push(TemplatePart::Range(path, inner));
             } else if let Some(path) =
                 inside.strip_prefix("range").filter(|rest| rest.starts_with([' ', '\t']))
             {
@@ -112,16 +112,16 @@ impl Template {
                 }
                 open.push((Path::parse(path)?, std::mem::take(&mut parts)));
             } else if inside.starts_with(['"', '\'']) {
-                parts.push(Part::Text(quoted(inside)?));
+                parts.push(TemplatePart::Text(quoted(inside)?));
             } else {
-                parts.push(Part::Values(Path::parse(inside)?));
+                parts.push(TemplatePart::Values(Path::parse(inside)?));
             }
         }
         if !open.is_empty() {
             return Err("a {range} has no {end}".to_owned());
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest.to_owned()));
+            parts.push(TemplatePart::Text(rest.to_owned()));
         }
         Ok(Self(parts))
     }
@@ -134,12 +134,12 @@ impl Template {
     }
 }
 
-fn print(parts: &[Part], root: &Value, at: &Value, text: &mut String) {
+fn print(parts: &[TemplatePart], root: &Value, at: &Value, text: &mut String) {
     for part in parts {
         match part {
-            Part::Text(said) => text.push_str(said),
-            Part::Values(path) => text.push_str(&joined(&path.of(root, at), " ")),
-            Part::Range(path, inner) => {
+            TemplatePart::Text(said) => text.push_str(said),
+            TemplatePart::Values(path) => text.push_str(&joined(&path.of(root, at), " ")),
+            TemplatePart::Range(path, inner) => {
                 for value in path.of(root, at) {
                     print(inner, root, value, text);
                 }
@@ -185,7 +185,7 @@ impl Path {
     }
 }
 
-impl Step {
+impl PathStep {
     fn of<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let list = || value.as_array().map(Vec::as_slice).unwrap_or_default();
         let place = |at: i64| {
@@ -223,7 +223,7 @@ impl Step {
     }
 }
 
-fn steps(text: &str) -> Result<Vec<Step>, String> {
+fn steps(text: &str) -> Result<Vec<PathStep>, String> {
     let (mut found, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
         if rest.starts_with("..") {
@@ -262,23 +262,23 @@ fn steps(text: &str) -> Result<Vec<Step>, String> {
         if name.is_empty() {
             return Err(format!("a field has no name: {text:?}"));
         }
-        found.push(if name == "*" { Step::Each } else { Step::Field(name) });
+        found.push(if name == "*" { PathStep::Each } else { PathStep::Field(name) });
         rest = after.get(length..).unwrap_or_default();
     }
     Ok(found)
 }
 
-fn in_brackets(text: &str) -> Result<Step, String> {
+fn in_brackets(text: &str) -> Result<PathStep, String> {
     let number = |text: &str| {
         let text = text.trim();
         let number = || text.parse::<i64>().map_err(|_| format!("[{text}] is no index"));
         if text.is_empty() { Ok(None) } else { number().map(Some) }
     };
     if text == "*" {
-        return Ok(Step::Each);
+        return Ok(PathStep::Each);
     }
     if text.starts_with(['\'', '"']) {
-        return Ok(Step::Field(quoted(text)?));
+        return Ok(PathStep::Field(quoted(text)?));
     }
     if let Some(condition) = text.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
         return condition_of(condition.trim());
@@ -290,20 +290,20 @@ fn in_brackets(text: &str) -> Result<Step, String> {
         if to.contains(':') {
             return Err(format!("[{text}] is not supported: slices have no steps"));
         }
-        return Ok(Step::Slice(number(from)?, number(to)?));
+        return Ok(PathStep::Slice(number(from)?, number(to)?));
     }
-    number(text)?.map(Step::Index).ok_or_else(|| "[] is empty: [*] is each".to_owned())
+    number(text)?.map(PathStep::Index).ok_or_else(|| "[] is empty: [*] is each".to_owned())
 }
 
 /// As in `@.status.phase=="Failed"`, or `@.spec.ttl`.
-fn condition_of(text: &str) -> Result<Step, String> {
+fn condition_of(text: &str) -> Result<PathStep, String> {
     let not_supported = || format!("?({text}) is not supported: write ?(@.field==\"value\")");
     let rest = text.strip_prefix('@').ok_or_else(not_supported)?;
     let found =
         COMPARISONS.iter().filter_map(|(sign, comparison)| Some((rest.find(sign)?, *sign, *comparison)));
     // Of those at the same place the longer one counts, which comes first.
     let Some((at, sign, comparison)) = found.min_by_key(|(at, ..)| *at) else {
-        return Ok(Step::Where(steps(rest.trim())?, None));
+        return Ok(PathStep::Where(steps(rest.trim())?, None));
     };
     let (path, value) = (rest.get(..at).unwrap_or_default(), rest.get(at + sign.len()..).unwrap_or_default());
     let value = value.trim();
@@ -312,7 +312,7 @@ fn condition_of(text: &str) -> Result<Step, String> {
     } else {
         serde_json::from_str(value).map_err(|_| not_supported())?
     };
-    Ok(Step::Where(steps(path.trim())?, Some((comparison, value))))
+    Ok(PathStep::Where(steps(path.trim())?, Some((comparison, value))))
 }
 
 /// Where an end is that no quotes hide.

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use super::Target;
+use super::ClusterArgs;
 use super::backup::{DeleteArgs, GetArgs, MadeArgs};
 use crate::args::value::{GoTime, Pairs, Tristate, boolean, go_time, pairs, tristate};
 
 #[derive(ClapArgs)]
 pub struct LocationArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: LocationCommand,
 }
@@ -65,13 +65,13 @@ pub struct CreateLocationArgs {
     pub cacert: Option<PathBuf>,
     /// Whether backups may be stored there.
     #[arg(long, value_enum, default_value = "ReadWrite")]
-    pub access_mode: Access,
+    pub access_mode: AccessModeArg,
     #[command(flatten)]
     pub made: MadeArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessModeArg {
     #[value(name = "ReadWrite")]
     ReadWrite,
     #[value(name = "ReadOnly")]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use berth_core::mover::grant::Patience;
+use berth_core::mover::grant::NodeAgentTimeouts;
 use clap::Args as ClapArgs;
 use jiff::SignedDuration;
 
@@ -25,9 +25,9 @@ pub struct MoverArgs {
 }
 
 impl MoverArgs {
-    pub fn patience(&self) -> Patience {
+    pub fn patience(&self) -> NodeAgentTimeouts {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-        Patience {
+        NodeAgentTimeouts {
             out_after: signed(self.mover_orphaned_after),
             given_up_after: signed(self.mover_given_up_after),
         }
@@ -51,7 +51,7 @@ mod tests {
         let movers =
             |args: &[&str]| Alone::try_parse_from([&["berth"], args].concat()).map(|args| args.movers);
         let usual = movers(&[]).unwrap();
-        assert_eq!(usual.patience(), Patience::default());
+        assert_eq!(usual.patience(), NodeAgentTimeouts::default());
         assert_eq!(usual.mover_grants_silent_after, Duration::from_secs(60));
         assert!(movers(&["--mover-orphaned-after=0s"]).is_err());
     }

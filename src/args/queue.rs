@@ -2,20 +2,20 @@
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::{Output, Target};
+use super::{ClusterArgs, Output};
 
 #[derive(ClapArgs)]
 pub struct QueueArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: QueueCommand,
 }
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
-    /// List running and waiting Backups in order, with exact positions, and those whose data is still
-    /// moved. Example: berth queue list
+    /// List running and waiting Backups in order, with exact positions, and those whose data is
+    /// still moved. Example: berth queue list
     List {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
@@ -25,8 +25,8 @@ pub enum QueueCommand {
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Show everything that blocks one Backup, and what must end first. Example: berth queue explain
-    /// nightly
+    /// Show everything that blocks one Backup, and what must end first. Example: berth queue
+    /// explain nightly
     Explain {
         name: String,
         #[arg(long, short, value_enum, default_value = "table")]
@@ -42,21 +42,21 @@ pub enum QueueCommand {
     ///
     /// Held Backups block no other one. With --location: also
     /// every later Backup to it.
-    Hold(Which),
+    Hold(BackupSelectionArgs),
     /// Release held Backups, at their old positions. Example: berth queue release
     /// nightly
-    Release(Which),
+    Release(BackupSelectionArgs),
     /// Cancel waiting or running Backups: their phase becomes Failed, and the store keeps nothing
     /// of them. Example: berth queue cancel nightly
-    Cancel(Which),
+    Cancel(BackupSelectionArgs),
     /// Move Backups to the front, in the order in which they are named. Example: berth queue first
     /// nightly
-    First(Which),
+    First(BackupSelectionArgs),
 }
 
 /// Which Backups a command acts on.
 #[derive(ClapArgs)]
-pub struct Which {
+pub struct BackupSelectionArgs {
     #[arg(required_unless_present_any = ["all", "location"])]
     pub names: Vec<String>,
     /// All waiting Backups; with `cancel` also those that berth runs.

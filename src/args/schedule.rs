@@ -3,14 +3,14 @@
 use clap::{Args as ClapArgs, Subcommand};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::Target;
+use super::ClusterArgs;
 use super::backup::{DeleteArgs, DescribeOutput, GetArgs, MadeArgs, SelectArgs, SpecArgs};
 use crate::args::value::{Tristate, boolean, selector, tristate};
 
 #[derive(ClapArgs)]
 pub struct ScheduleArgs {
     #[command(flatten)]
-    pub target: Target,
+    pub target: ClusterArgs,
     #[command(subcommand)]
     pub command: ScheduleCommand,
 }
@@ -25,7 +25,8 @@ pub enum ScheduleCommand {
     Describe(DescribeScheduleArgs),
     /// List Schedules. Example: berth schedule get
     Get(GetArgs),
-    /// Pause Schedules: they create no Backup until they are unpaused. Example: berth schedule pause daily
+    /// Pause Schedules: they create no Backup until they are unpaused. Example: berth schedule
+    /// pause daily
     Pause(PauseArgs),
     /// Unpause Schedules. Example: berth schedule unpause daily
     Unpause(PauseArgs),

@@ -28,7 +28,7 @@ const STALE_ANNOTATIONS: [&str; 2] = [VOLUME_SNAPSHOT_NAME, DATA_UPLOAD_NAME];
 
 /// The result of an item action.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Acted {
+pub struct ActionResult {
     /// The changed object; `None`: unchanged.
     pub json: Option<Bytes>,
     /// An annotation leaves the object out of the backup.
@@ -54,16 +54,16 @@ pub fn applies(of: Related) -> bool {
 ///
 /// # Errors
 /// When the object is not of its type.
-pub fn act(of: Related, json: &[u8], backup: &str) -> Result<Acted, serde_json::Error> {
+pub fn act(of: Related, json: &[u8], backup: &str) -> Result<ActionResult, serde_json::Error> {
     let requires = matches!(of, Related::Snapshot | Related::SnapshotContent | Related::SnapshotClass);
     let is_marked =
         [SKIP_FROM_BACKUP, MUST_INCLUDE].iter().any(|mark| memmem::find(json, mark.as_bytes()).is_some());
     let is_stale = of == Related::Claim && may_be_stale(json)?;
     if !is_marked && !is_stale {
-        return Ok(Acted { requires, ..Acted::default() });
+        return Ok(ActionResult { requires, ..ActionResult::default() });
     }
     let mut object: Value = serde_json::from_slice(json)?;
-    let mut acted = Acted { requires, ..Acted::default() };
+    let mut acted = ActionResult { requires, ..ActionResult::default() };
     let mut is_changed = false;
     if let Some(annotations) = entries(&mut object, &["metadata", "annotations"]) {
         acted.skips = annotations.contains_key(SKIP_FROM_BACKUP);
@@ -88,12 +88,12 @@ fn entries<'o>(object: &'o mut Value, path: &[&str]) -> Option<&'o mut Map<Strin
 /// Whether there may be anything to remove from a claim. Most claims have nothing of it.
 fn may_be_stale(json: &[u8]) -> Result<bool, serde_json::Error> {
     #[derive(Deserialize)]
-    struct Claim {
-        spec: Option<Spec>,
+    struct ClaimObject {
+        spec: Option<ClaimSpec>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Spec {
+    struct ClaimSpec {
         data_source: Option<IgnoredAny>,
         data_source_ref: Option<IgnoredAny>,
         selector: Option<IgnoredAny>,
@@ -101,7 +101,7 @@ fn may_be_stale(json: &[u8]) -> Result<bool, serde_json::Error> {
     if memmem::find(json, VELEROS.as_bytes()).is_some() {
         return Ok(true);
     }
-    let claim: Claim = serde_json::from_slice(json)?;
+    let claim: ClaimObject = serde_json::from_slice(json)?;
     Ok(claim.spec.is_some_and(|spec| {
         spec.data_source.is_some() || spec.data_source_ref.is_some() || spec.selector.is_some()
     }))
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    fn acted(of: Related, object: &Value) -> Acted {
+    fn acted(of: Related, object: &Value) -> ActionResult {
         act(of, object.to_string().as_bytes(), "nightly").unwrap()
     }
 
@@ -233,20 +233,20 @@ mod tests {
             stored(Related::Claim, &claim(left.clone(), json!({}), "Bound")),
             claim(kept, json!({}), "Bound")
         );
-        assert_eq!(acted(Related::Claim, &claim(left, json!({}), "Lost")), Acted::default());
+        assert_eq!(acted(Related::Claim, &claim(left, json!({}), "Lost")), ActionResult::default());
         let own = claim(json!({"labels": {"velero.io/backup-name": "nightly"}}), json!({}), "Bound");
-        assert_eq!(acted(Related::Claim, &own), Acted::default(), "that is this backup's own");
+        assert_eq!(acted(Related::Claim, &own), ActionResult::default(), "that is this backup's own");
     }
 
     #[test]
     fn what_has_nothing_of_it_is_as_it_was() {
         for of in [Related::Pod, Related::Claim, Related::Account] {
             let plain = claim(json!({"labels": {"app": "db"}}), json!({"storageClassName": "gp2"}), "Bound");
-            assert_eq!(acted(of, &plain), Acted::default(), "{of:?}");
+            assert_eq!(acted(of, &plain), ActionResult::default(), "{of:?}");
         }
         // Only of claims, and only as a label or an annotation.
         let source = claim(json!({}), json!({"dataSource": {"name": "velero.io/skip-from-backup"}}), "Bound");
-        assert_eq!(acted(Related::Pod, &source), Acted::default());
+        assert_eq!(acted(Related::Pod, &source), ActionResult::default());
     }
 
     #[test]

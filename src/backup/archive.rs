@@ -15,17 +15,18 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::ledger::{Contents, PageId};
-use super::messages::Part;
+use super::messages::ArchivePart;
 use super::related::key;
 
-/// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones worse.
+/// Bytes of tar per gzip member. Larger ones compress no better (32 KiB window), smaller ones
+/// worse.
 const MEMBER: usize = 1024 * 1024;
 /// In libdeflate, level 6 is as fast as 4 on what clusters hold, and the result is smaller than
 /// that of gzip at its default.
 const LEVEL: i32 = 6;
 
 /// One object, as the API server sent it.
-pub struct Item {
+pub struct ArchiveItem {
     pub namespace: Option<String>,
     pub name: String,
     pub json: Bytes,
@@ -37,7 +38,7 @@ pub struct Item {
 pub struct Batch {
     pub kind: Arc<ResourceType>,
     pub page: PageId,
-    pub items: Vec<Item>,
+    pub items: Vec<ArchiveItem>,
     /// Receives a message when all of them have been sent to the upload: batches that follow then
     /// stand behind them in the archive.
     pub packed: Option<oneshot::Sender<()>>,
@@ -59,7 +60,7 @@ pub enum ArchiveError {
 /// # Errors
 /// Never in practice, because writing to memory does not fail.
 pub fn opening(mtime: u64) -> Result<Vec<u8>, ArchiveError> {
-    let mut writer = Writer::new(mtime);
+    let mut writer = MemberWriter::new(mtime);
     writer.entry("metadata/version", format!("{FORMAT_VERSION}\n").as_bytes())?;
     writer.take_member()
 }
@@ -78,11 +79,11 @@ pub fn closing() -> Result<Vec<u8>, ArchiveError> {
 /// When an entry cannot be written, or the upload takes no more members.
 pub fn work(
     batches: &Mutex<mpsc::Receiver<Batch>>,
-    parts: &mpsc::Sender<Part>,
+    parts: &mpsc::Sender<ArchivePart>,
     mtime: u64,
     done: &AtomicU64,
 ) -> Result<(), ArchiveError> {
-    let mut writer = Writer::new(mtime);
+    let mut writer = MemberWriter::new(mtime);
     let mut json = Vec::new();
     let mut contents: Vec<Contents> = Vec::new();
     loop {
@@ -115,11 +116,15 @@ pub fn work(
     if writer.size() > 0 { send(parts, writer.take_member()?, contents) } else { Ok(()) }
 }
 
-fn send(parts: &mpsc::Sender<Part>, member: Vec<u8>, contents: Vec<Contents>) -> Result<(), ArchiveError> {
-    parts.blocking_send(Part::Member(member.into(), contents)).map_err(|_| ArchiveError::UploadEnded)
+fn send(
+    parts: &mpsc::Sender<ArchivePart>,
+    member: Vec<u8>,
+    contents: Vec<Contents>,
+) -> Result<(), ArchiveError> {
+    parts.blocking_send(ArchivePart::Member(member.into(), contents)).map_err(|_| ArchiveError::UploadEnded)
 }
 
-struct Writer {
+struct MemberWriter {
     tar: tar::Builder<Vec<u8>>,
     compressor: Compressor,
     mtime: u64,
@@ -137,7 +142,7 @@ fn compress(compressor: &mut Compressor, bytes: &[u8]) -> Result<Vec<u8>, Archiv
     Ok(member)
 }
 
-impl Writer {
+impl MemberWriter {
     fn new(mtime: u64) -> Self {
         Self { tar: tar::Builder::new(Vec::with_capacity(MEMBER)), compressor: compressor(), mtime }
     }
@@ -148,7 +153,12 @@ impl Writer {
 
     /// Writes both entries of an object: where readers look for it, and under its version, for
     /// readers that choose a version.
-    fn item(&mut self, kind: &ResourceType, item: &Item, spliced: &mut Vec<u8>) -> Result<(), ArchiveError> {
+    fn item(
+        &mut self,
+        kind: &ResourceType,
+        item: &ArchiveItem,
+        spliced: &mut Vec<u8>,
+    ) -> Result<(), ArchiveError> {
         let place = match &item.namespace {
             Some(namespace) => format!("namespaces/{namespace}/{}.json", item.name),
             None => format!("cluster/{}.json", item.name),
@@ -212,7 +222,7 @@ mod tests {
         let (parts, mut members) = mpsc::channel(8);
         for (name, lacks_type) in [("a", true), (long.as_str(), false)] {
             let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
-            let item = Item { namespace: Some("ns1".into()), name: name.into(), json, lacks_type };
+            let item = ArchiveItem { namespace: Some("ns1".into()), name: name.into(), json, lacks_type };
             let batch =
                 Batch { kind: kind.clone(), page: PageId::default(), items: vec![item], packed: None };
             batch_sender.try_send(batch).unwrap_or_else(|_| unreachable!());
@@ -224,7 +234,7 @@ mod tests {
         }
         drop(parts);
         let mut named = Vec::new();
-        while let Some(Part::Member(member, contents)) = members.blocking_recv() {
+        while let Some(ArchivePart::Member(member, contents)) = members.blocking_recv() {
             archive.extend_from_slice(&member);
             named.extend(contents.into_iter().flat_map(|contents| contents.names));
         }
@@ -268,12 +278,14 @@ mod tests {
         let batches = Arc::new(Mutex::new(batches));
         let working = tokio::task::spawn_blocking(move || work(&batches, &parts, 7, &AtomicU64::new(0)));
         let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
-        let item = Item { namespace: Some("ns1".into()), name: "a".into(), json, lacks_type: true };
+        let item = ArchiveItem { namespace: Some("ns1".into()), name: "a".into(), json, lacks_type: true };
         let (packed, is_packed) = oneshot::channel();
         let batch = Batch { kind, page: PageId::default(), items: vec![item], packed: Some(packed) };
         batch_sender.send(batch).await.unwrap_or_else(|_| unreachable!());
         is_packed.await.unwrap_or_else(|e| unreachable!("{e}"));
-        let Ok(Part::Member(_, contents)) = members.try_recv() else { unreachable!("it waits for more") };
+        let Ok(ArchivePart::Member(_, contents)) = members.try_recv() else {
+            unreachable!("it waits for more")
+        };
         let names = vec!["ns1/a".to_owned()];
         assert_eq!(
             contents,

@@ -2,26 +2,26 @@
 
 use anyhow::ensure;
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use bytes::Bytes;
 use object_store::UpdateVersion;
 
 use super::checkpoint::{Checkpoint, Packed, Remembered, Uploaded};
 use super::hooks::{Tally, Tried};
-use super::ledger::Ledger;
-use super::log::{About, BackupLog};
+use super::ledger::ObjectLedger;
+use super::log::{BackupLog, ResultsHeading};
 use super::operations::{Movement, Movements};
-use super::volumes::outcomes::{Kept, Outcomes};
-use crate::storage::{Layout, Parts, Staged};
+use super::volumes::outcomes::{Outcomes, VolumeOutcomes};
+use crate::storage::{BackupLayout, MultipartTarget, Staged};
 
 /// Where a run stores, under its own claim.
-pub struct Site {
+pub struct RunSite {
     pub location: BackupStorageLocation,
-    pub layout: Layout,
-    pub parts: Parts,
-    pub claim: Claim,
+    pub layout: BackupLayout,
+    pub parts: MultipartTarget,
+    pub claim: FolderClaim,
     /// What it continues from.
-    pub begun: Option<Begun>,
+    pub begun: Option<EarlierProgress>,
     /// The scope of the backup, for checkpoints, if the run writes any.
     pub scope: Option<Packed>,
     /// A later run may continue from what this run has stored, or from what it itself continued
@@ -44,9 +44,9 @@ pub struct Site {
 }
 
 /// What an earlier run has stored, from its checkpoint.
-pub struct Begun {
+pub struct EarlierProgress {
     pub scope: Packed,
-    pub ledger: Ledger,
+    pub ledger: ObjectLedger,
     pub uploaded: Uploaded,
     /// Bytes of the archive behind the stored parts.
     pub tail: Bytes,
@@ -59,7 +59,7 @@ pub struct Begun {
     /// Hooks that the earlier run has tried.
     pub tried: Tried,
     /// What became of the data of volumes.
-    pub volumes: Kept,
+    pub volumes: VolumeOutcomes,
     /// Version of the checkpoint that was read.
     pub version: UpdateVersion,
     pub staged: Staged,
@@ -67,15 +67,15 @@ pub struct Begun {
     before: Option<Staged>,
 }
 
-impl Begun {
+impl EarlierProgress {
     /// Continues from a checkpoint whose scope is that of the Backup. The log is that of the run
     /// which wrote it, followed by `heard`. `policy`: digest of the resource policy as it is now.
     ///
     /// # Errors
     /// When it is impossible to continue from this checkpoint: then the backup must restart.
     pub async fn open(
-        layout: &Layout,
-        parts: &Parts,
+        layout: &BackupLayout,
+        parts: &MultipartTarget,
         checkpoint: Checkpoint,
         version: UpdateVersion,
         heard: &BackupLog,
@@ -90,7 +90,7 @@ impl Begun {
         let began_with = scope.open()?;
         ensure!(is_through || began_with.policy() == policy, "its resource policy has changed since");
         let types = began_with.types();
-        let ledger = Ledger::again(&types, balance)?;
+        let ledger = ObjectLedger::again(&types, balance)?;
         ensure!(
             ledger.lies_in(&types, &began_with.resolved()),
             "it has objects of namespaces that are not the backup's"
@@ -106,7 +106,7 @@ impl Begun {
         for (is_warning, sentence) in moment.into_iter().filter(|_| !is_through) {
             let sentence = format!("of what was stored by then: {sentence}");
             if is_warning {
-                log.warning(&About::Cluster, "", &sentence);
+                log.warning(&ResultsHeading::Cluster, "", &sentence);
             } else {
                 log.info(&sentence);
             }

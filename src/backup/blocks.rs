@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_core::hook::{Hook, Hooks, OnError, PodId, When};
+use berth_core::hook::{Hook, HookPhase, Hooks, OnError, PodId};
 use berth_core::limits;
 use futures::StreamExt;
 use futures::future::join_all;
@@ -29,12 +29,12 @@ use tokio_util::sync::CancellationToken;
 use super::archive::Batch;
 use super::collect::Counters;
 use super::exec::HookError;
-use super::frozen::Frozen;
-use super::hold::Held;
+use super::frozen::FrozenPods;
+use super::hold::HeldPod;
 use super::hooks::{HookRunner, read_pod};
 use super::list::Lister;
-use super::log::About;
-use super::volumes::Volumes;
+use super::log::ResultsHeading;
+use super::volumes::RunVolumes;
 
 /// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that
 /// write.
@@ -54,9 +54,9 @@ const AGAIN: Duration = Duration::from_secs(30);
 pub struct Blocks<'a> {
     pub runner: HookRunner<'a>,
     pub lister: Lister,
-    pub frozen: &'a Frozen,
+    pub frozen: &'a FrozenPods,
     pub counters: &'a Counters,
-    pub volumes: &'a Volumes<'a>,
+    pub volumes: &'a RunVolumes<'a>,
     pub batches: mpsc::Sender<Batch>,
     /// Cancelled when the backup ends early.
     pub ending: &'a CancellationToken,
@@ -65,7 +65,7 @@ pub struct Blocks<'a> {
 
 /// What the hooks before a pod have left.
 #[derive(Default)]
-struct Before {
+struct PreHookResult {
     is_stored: bool,
     /// A hook has begun, so there may be something to undo.
     has_begun: bool,
@@ -77,17 +77,17 @@ struct Before {
 type Spent = Mutex<HashMap<String, Duration>>;
 
 /// A pod of a block after the hooks before all pods of the block have run.
-struct Begun {
+struct BlockPod {
     id: PodId,
     hooks: Hooks,
     container: Option<String>,
-    before: Before,
+    before: PreHookResult,
 }
 
 impl Blocks<'_> {
     /// Runs until there are no more pods or the backup ends early. When it returns, no hook is
     /// running in any pod.
-    pub async fn run(self, mut held: mpsc::Receiver<Vec<Held>>) {
+    pub async fn run(self, mut held: mpsc::Receiver<Vec<HeldPod>>) {
         let (slots, records) = (Semaphore::new(self.workers), Semaphore::new(ON_RECORD as usize));
         let spent = Spent::default();
         let (all, slots, records, spent) = (&self, &slots, &records, &spent);
@@ -97,7 +97,7 @@ impl Blocks<'_> {
         blocks.for_each_concurrent(at_once, |block| all.block(block, slots, records, spent)).await;
     }
 
-    async fn block(&self, block: Vec<Held>, slots: &Semaphore, records: &Semaphore, spent: &Spent) {
+    async fn block(&self, block: Vec<HeldPod>, slots: &Semaphore, records: &Semaphore, spent: &Spent) {
         let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
         // The semaphore is never closed.
         let Ok(_records) = records.acquire_many(count).await else { return };
@@ -125,7 +125,7 @@ impl Blocks<'_> {
         let (mut cuts, mut files) = (Vec::new(), Vec::new());
         let (mut rooms, mut overs, mut undone) = (Vec::new(), Vec::new(), Vec::new());
         for (held, before) in block.into_iter().zip(begun) {
-            let Held { kind, page, item, id, hooks, container, used, room, over } = held;
+            let HeldPod { kind, page, item, id, hooks, container, used, room, over } = held;
             let (packed, is_packed) = over.is_some().then(oneshot::channel).unzip();
             // Even if the pod itself is left out.
             batches.extend(used.with);
@@ -139,7 +139,7 @@ impl Blocks<'_> {
             }
             rooms.push(room);
             overs.push((over, is_packed));
-            undone.push(Begun { id, hooks, container, before });
+            undone.push(BlockPod { id, hooks, container, before });
         }
         batches.append(&mut pods);
         let read: Vec<String> = files.iter().map(|pod| pod.uid.clone()).collect();
@@ -180,13 +180,13 @@ impl Blocks<'_> {
     /// block is frozen.
     async fn begin(
         &self,
-        held: &Held,
+        held: &HeldPod,
         checked: Result<bool, HookError>,
         still: Option<Instant>,
         spent: &Spent,
-    ) -> Before {
+    ) -> PreHookResult {
         if self.is_ending() {
-            return Before::default();
+            return PreHookResult::default();
         }
         let begun = Instant::now();
         let before = self.before(held, checked, still, spent).await;
@@ -198,7 +198,7 @@ impl Blocks<'_> {
 
     /// Runs the hooks after all pods of a block concurrently, so that no pod stays frozen because
     /// of another one.
-    async fn undo(&self, block: &[Begun], spent: &Spent) {
+    async fn undo(&self, block: &[BlockPod], spent: &Spent) {
         let begun = Instant::now();
         let each = block.iter().map(|pod| async move {
             if pod.before.has_begun {
@@ -217,7 +217,7 @@ impl Blocks<'_> {
     }
 
     /// Records the pod if it has hooks after it.
-    async fn record(&self, held: &Held) -> Result<(), HookError> {
+    async fn record(&self, held: &HeldPod) -> Result<(), HookError> {
         if held.hooks.post.is_empty() {
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl Blocks<'_> {
     /// by then.
     async fn check_pods(
         &self,
-        block: &[Held],
+        block: &[HeldPod],
         on_record: Vec<Result<(), HookError>>,
         spent: &Spent,
     ) -> Vec<Result<bool, HookError>> {
@@ -247,7 +247,7 @@ impl Blocks<'_> {
     /// Whether the pod's hooks can run. `false`: the pod has ended since it was listed.
     async fn check_pod(
         &self,
-        held: &Held,
+        held: &HeldPod,
         on_record: Result<(), HookError>,
         spent: &Spent,
     ) -> Result<bool, HookError> {
@@ -264,19 +264,21 @@ impl Blocks<'_> {
 
     async fn before(
         &self,
-        held: &Held,
+        held: &HeldPod,
         checked: Result<bool, HookError>,
         still: Option<Instant>,
         spent: &Spent,
-    ) -> Before {
+    ) -> PreHookResult {
         // Pods before this one may have used up the namespace's time.
         if self.is_spent(held, spent) {
-            return Before { is_stored: !held.hooks.may_leave_out(), ..Before::default() };
+            return PreHookResult { is_stored: !held.hooks.may_leave_out(), ..PreHookResult::default() };
         }
         match self.check_pod_again(held, checked, still).await {
             Ok(true) => self.run_before(held, still).await,
-            Ok(false) => Before { is_stored: true, ..Before::default() },
-            Err(error) => Before { is_stored: self.refuse(held, error).await, ..Before::default() },
+            Ok(false) => PreHookResult { is_stored: true, ..PreHookResult::default() },
+            Err(error) => {
+                PreHookResult { is_stored: self.refuse(held, error).await, ..PreHookResult::default() }
+            }
         }
     }
 
@@ -285,7 +287,7 @@ impl Blocks<'_> {
     /// pod waits.
     async fn check_pod_again(
         &self,
-        held: &Held,
+        held: &HeldPod,
         checked: Result<bool, HookError>,
         still: Option<Instant>,
     ) -> Result<bool, HookError> {
@@ -301,7 +303,7 @@ impl Blocks<'_> {
     }
 
     /// Whether the namespace has used up the time that annotations may take. Logs it once.
-    fn is_spent(&self, held: &Held, spent: &Spent) -> bool {
+    fn is_spent(&self, held: &HeldPod, spent: &Spent) -> bool {
         let most = limits::ANNOTATED_HOOKS;
         if !held.hooks.is_annotated {
             return false;
@@ -316,30 +318,30 @@ impl Blocks<'_> {
                 "the hooks that annotations of pods ask for have taken {} minutes, and those of further pods are not run: spec.hooks of a Backup may take longer",
                 most.as_secs() / 60
             );
-            self.runner.log.lasting_error(&About::Namespace(&held.id.namespace), "pods", &message);
+            self.runner.log.lasting_error(&ResultsHeading::Namespace(&held.id.namespace), "pods", &message);
         }
         true
     }
 
     /// Reports once that none of the pod's hooks can run. Returns whether the pod is stored.
-    async fn refuse(&self, held: &Held, error: HookError) -> bool {
+    async fn refuse(&self, held: &HeldPod, error: HookError) -> bool {
         let Hooks { pre, post, .. } = &held.hooks;
-        let first = pre.first().map(|hook| (When::Pre, hook));
-        if let Some((when, hook)) = first.or_else(|| post.first().map(|hook| (When::Post, hook))) {
+        let first = pre.first().map(|hook| (HookPhase::Pre, hook));
+        if let Some((when, hook)) = first.or_else(|| post.first().map(|hook| (HookPhase::Post, hook))) {
             let _ = self.runner.tell(when, hook, &held.id, async { Err(error) }).await;
         }
         !held.hooks.may_leave_out()
     }
 
     /// Runs the hooks before the pod, up to the first failure that keeps the pod out of the backup.
-    async fn run_before(&self, held: &Held, still: Option<Instant>) -> Before {
-        let mut before = Before { has_begun: held.hooks.pre.is_empty(), ..Before::default() };
+    async fn run_before(&self, held: &HeldPod, still: Option<Instant>) -> PreHookResult {
+        let mut before = PreHookResult { has_begun: held.hooks.pre.is_empty(), ..PreHookResult::default() };
         for hook in &held.hooks.pre {
             if self.is_ending() {
                 return before;
             }
             let run = self.run_one_before(held, hook, still, &mut before.has_begun);
-            let ran = self.runner.tell(When::Pre, hook, &held.id, run).await;
+            let ran = self.runner.tell(HookPhase::Pre, hook, &held.id, run).await;
             if let Err(error) = ran {
                 before.may_go_on |= error.may_go_on();
                 if hook.on_error == OnError::Fail {
@@ -353,7 +355,7 @@ impl Blocks<'_> {
 
     async fn run_one_before(
         &self,
-        held: &Held,
+        held: &HeldPod,
         hook: &Hook,
         still: Option<Instant>,
         has_begun: &mut bool,

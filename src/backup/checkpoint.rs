@@ -16,7 +16,7 @@ use std::io::{BufReader, Read as _};
 
 use anyhow::{Context as _, ensure};
 use berth_core::run;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use memchr::memmem;
@@ -26,11 +26,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::hooks::Tried;
-use super::index::Index;
+use super::index::ArchiveIndex;
 use super::ledger::{Balance, Extents};
-use super::log::{Told, Untold, gzip_json, read_told};
+use super::log::{LogMessage, Untold, gzip_json, read_told};
 use super::operations::{MOST_MOVEMENTS, Movement};
-use super::volumes::outcomes::Kept;
+use super::volumes::outcomes::VolumeOutcomes;
 use crate::storage::Receipt;
 
 const VERSION: u32 = 3;
@@ -43,8 +43,8 @@ pub const NOTES: usize = HEAD + (8 << 20);
 const MOST_TEXT: u64 = 256 << 20;
 /// Most bytes of each other part as text, except the names.
 const MOST_TOLD: u64 = 32 << 20;
-/// Most bytes of the index as text. One that is longer is not kept: the account would be longer than
-/// [`MOST_TOLD`], so that no run could go on from the checkpoint.
+/// Most bytes of the index as text. One that is longer is not kept: the account would be longer
+/// than [`MOST_TOLD`], so that no run could go on from the checkpoint.
 const MOST_INDEX: u64 = 16 << 20;
 /// Most bytes, as text, of what a run remembers where it is read outside a counted run.
 const MOST_NOTED: u64 = 8 << 20;
@@ -54,7 +54,7 @@ const MOST_STORED: u64 = 1 << 50;
 /// The scope of a backup, as it was when the backup began: types, their fates, and namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Scope {
+pub struct BackupScope {
     types: Vec<ScopedType>,
     all_namespaces: bool,
     namespaces: Vec<String>,
@@ -98,7 +98,7 @@ enum ScopedFate {
     Listed,
 }
 
-impl Scope {
+impl BackupScope {
     /// `policy`: digest of the backup's resource policy.
     pub fn of(
         types: &[ResourceType],
@@ -115,10 +115,10 @@ impl Scope {
             short_names: kind.short_names.clone(),
             namespaced: kind.namespaced,
             fate: match selection.fate(kind) {
-                Fate::Excluded => ScopedFate::Excluded,
-                Fate::Unnamed => ScopedFate::Unnamed,
-                Fate::Needed => ScopedFate::Needed,
-                Fate::Listed => ScopedFate::Listed,
+                TypeSelection::Excluded => ScopedFate::Excluded,
+                TypeSelection::Unnamed => ScopedFate::Unnamed,
+                TypeSelection::Needed => ScopedFate::Needed,
+                TypeSelection::Listed => ScopedFate::Listed,
             },
         };
         Self {
@@ -151,10 +151,10 @@ impl Scope {
     pub fn selection(&self) -> Selection {
         let fate = |(kind, scoped): (ResourceType, &ScopedType)| {
             let fate = match scoped.fate {
-                ScopedFate::Excluded => Fate::Excluded,
-                ScopedFate::Unnamed => Fate::Unnamed,
-                ScopedFate::Needed => Fate::Needed,
-                ScopedFate::Listed => Fate::Listed,
+                ScopedFate::Excluded => TypeSelection::Excluded,
+                ScopedFate::Unnamed => TypeSelection::Unnamed,
+                ScopedFate::Needed => TypeSelection::Needed,
+                ScopedFate::Listed => TypeSelection::Listed,
             };
             (kind.qualified(), fate)
         };
@@ -192,7 +192,7 @@ pub struct Packed(Bytes);
 impl Packed {
     /// # Errors
     /// Never in practice.
-    pub fn new(scope: &Scope) -> std::io::Result<Self> {
+    pub fn new(scope: &BackupScope) -> std::io::Result<Self> {
         Ok(Self(gzip_json(scope)?.into()))
     }
 
@@ -203,8 +203,8 @@ impl Packed {
 
     /// # Errors
     /// When the bytes are no scope.
-    pub fn open(&self) -> anyhow::Result<Scope> {
-        let scope: Scope = unpacked(&self.0, MOST_TEXT)?;
+    pub fn open(&self) -> anyhow::Result<BackupScope> {
+        let scope: BackupScope = unpacked(&self.0, MOST_TEXT)?;
         ensure!(scope.types.iter().all(ScopedType::is_plain), "it has a type that nobody can serve");
         Ok(scope)
     }
@@ -216,14 +216,14 @@ impl Packed {
 pub struct Remembered {
     /// Messages: warnings and errors.
     #[serde(deserialize_with = "read_told")]
-    pub told: Vec<Told>,
+    pub told: Vec<LogMessage>,
     /// Counts of messages for which there was no room.
     pub untold: Untold,
     pub hooks: Tried,
     /// Movements of data that were begun.
     pub operations: Vec<Movement>,
     /// The data of volumes.
-    pub volumes: Kept,
+    pub volumes: VolumeOutcomes,
     /// The revision of its lists: sentences for the log, each with whether it is a warning.
     pub moment: Vec<(bool, String)>,
 }
@@ -231,9 +231,9 @@ pub struct Remembered {
 /// The part of [`Remembered`] that a run reads which ends a backup.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Notes {
+pub struct CheckpointNotes {
     #[serde(deserialize_with = "read_told")]
-    pub told: Vec<Told>,
+    pub told: Vec<LogMessage>,
     pub untold: Untold,
 }
 
@@ -257,7 +257,7 @@ pub struct Checkpoint {
 /// First line of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Head {
+pub struct CheckpointHead {
     version: u32,
     run: String,
     /// Digest of the scope.
@@ -273,7 +273,7 @@ pub struct Head {
     digest: String,
 }
 
-impl Head {
+impl CheckpointHead {
     /// Reads the first line. Also returns the bytes of `start` behind it.
     ///
     /// # Errors
@@ -302,15 +302,15 @@ impl Head {
         named.ok().filter(|upload| !upload.is_empty())
     }
 
-    pub fn says(&self) -> run::Checkpoint<'_> {
-        run::Checkpoint { run: &self.run, scope: &self.scope }
+    pub fn says(&self) -> run::CheckpointIdentity<'_> {
+        run::CheckpointIdentity { run: &self.run, scope: &self.scope }
     }
 }
 
 /// Which parts are stored, and how far the lists are.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Account {
+struct CheckpointProgress {
     uploaded: Uploaded,
     is_whole: bool,
     #[serde(default)]
@@ -318,8 +318,8 @@ struct Account {
     extents: Extents,
     count: u64,
     /// One of an earlier version has none.
-    #[serde(default = "Index::void")]
-    index: Index,
+    #[serde(default = "ArchiveIndex::void")]
+    index: ArchiveIndex,
 }
 
 /// Splits off the next bytes.
@@ -340,7 +340,8 @@ impl Checkpoint {
         let remembered: Bytes = gzip_json(&remembered)?.into();
         let upload = uploaded.upload.clone();
         let account: Bytes =
-            gzip_json(&Account { uploaded, is_whole, is_collected, extents, count, index })?.into();
+            gzip_json(&CheckpointProgress { uploaded, is_whole, is_collected, extents, count, index })?
+                .into();
         let of_names = names.iter().map(Bytes::len).sum();
         let lengths = [remembered.len(), lines.len(), scope.0.len(), account.len(), of_names, tail.len()];
         let of_scope = scope.digest();
@@ -348,7 +349,7 @@ impl Checkpoint {
         parts.extend(names);
         parts.push(tail);
         let digest = digest(&parts);
-        let head = Head { version: VERSION, run, scope: of_scope, upload, lengths, digest };
+        let head = CheckpointHead { version: VERSION, run, scope: of_scope, upload, lengths, digest };
         let mut line = serde_json::to_vec(&head)?;
         line.push(b'\n');
         Ok(std::iter::once(Bytes::from(line)).chain(parts).collect())
@@ -359,14 +360,14 @@ impl Checkpoint {
     /// # Errors
     /// When the checkpoint is damaged, or this version of berth cannot read it.
     pub fn read(content: Bytes) -> anyhow::Result<Self> {
-        let (head, mut rest) = Head::read(content)?;
+        let (head, mut rest) = CheckpointHead::read(content)?;
         ensure!(digest([&rest]) == head.digest, "it is damaged");
         let [remembered, lines, scope, account, names, tail] = head.lengths;
         let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
         let (scope, account) = (Packed(part(&mut rest, scope)?), part(&mut rest, account)?);
         let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
         ensure!(scope.digest() == head.scope, "its scope is another one");
-        let Account { uploaded, is_whole, is_collected, extents, count, index } =
+        let CheckpointProgress { uploaded, is_whole, is_collected, extents, count, index } =
             unpacked(&account, MOST_TOLD)?;
         ensure!(uploaded.upload == head.upload, "its upload is another one");
         ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
@@ -386,8 +387,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When this version of berth cannot read the checkpoint, or these parts are longer.
-    pub fn read_notes(start: Bytes) -> anyhow::Result<(Notes, Bytes)> {
-        let (head, mut rest) = Head::read(start)?;
+    pub fn read_notes(start: Bytes) -> anyhow::Result<(CheckpointNotes, Bytes)> {
+        let (head, mut rest) = CheckpointHead::read(start)?;
         let [remembered, lines, ..] = head.lengths;
         let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
         Ok((unpacked(&remembered, MOST_NOTED)?, lines))

@@ -14,28 +14,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use berth_api::keys;
-use berth_api::parse::Wanted;
+use berth_api::parse::ValidatedBackupSpec;
 use berth_core::label::Selector;
 use berth_core::policy::filters::Filters;
-use berth_core::revision::Apart;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::revision::OtherRevisionReason;
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use berth_core::violation::tellable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::archive::Batch;
-use super::hold::Holder;
-use super::ledger::{Ledger, Position, Stored};
-use super::list::{ListError, Lister, Progress, REQUESTS_AT_ONCE};
-use super::log::{About, BackupLog};
+use super::hold::PodHolder;
+use super::ledger::{ObjectLedger, Position, StoredNames};
+use super::list::{ListError, ListProgress, Lister, REQUESTS_AT_ONCE};
+use super::log::{BackupLog, ResultsHeading};
 use super::names::{ResourceList, in_order};
 use super::related::{Origin, Related};
-use super::volumes::Volumes;
+use super::volumes::RunVolumes;
 use crate::text::{chain, few};
 use along::Loan;
 use pending::{LONGEST_NAME, Pending};
-use taken::Taken;
+use taken::CollectedType;
 
 /// Up to this many namespaces are listed one by one, because a page of the whole cluster would
 /// mostly hold objects of other namespaces.
@@ -62,7 +62,7 @@ pub struct Counters {
 /// What a backup takes and from where; shared by its lists.
 pub struct Collector<'a> {
     pub lister: Lister,
-    pub wanted: &'a Wanted,
+    pub wanted: &'a ValidatedBackupSpec,
     pub selection: &'a Selection,
     /// The resource policy's filters of objects.
     pub filters: &'a Filters,
@@ -76,11 +76,11 @@ pub struct Collector<'a> {
     pub log: &'a BackupLog,
     pub counters: &'a Counters,
     /// The data of volumes.
-    pub volumes: &'a Volumes<'a>,
+    pub volumes: &'a RunVolumes<'a>,
     /// What is stored, by this run and by the run that it continues.
-    pub ledger: &'a Ledger,
+    pub ledger: &'a ObjectLedger,
     pub batches: mpsc::Sender<Batch>,
-    pub holder: Holder<'a>,
+    pub holder: PodHolder<'a>,
 }
 
 impl Collector<'_> {
@@ -94,19 +94,21 @@ impl Collector<'_> {
             .types
             .iter()
             .filter(|kind| {
-                !kind.is_namespaces() && !is_movement(kind) && self.selection.fate(kind) == Fate::Listed
+                !kind.is_namespaces()
+                    && !is_movement(kind)
+                    && self.selection.fate(kind) == TypeSelection::Listed
             })
             .map(|kind| Arc::new(kind.clone()))
             .collect();
         let loans = Loan::of(&chosen);
-        let mut taken: Vec<Taken> = futures::stream::iter(chosen.into_iter().zip(loans))
+        let mut taken: Vec<CollectedType> = futures::stream::iter(chosen.into_iter().zip(loans))
             .map(|(kind, loan)| self.take_type(kind, loan))
             .buffer_unordered(REQUESTS_AT_ONCE)
             .try_collect()
             .await?;
         self.tell_forbidden(&taken);
         let along = taken.iter_mut().flat_map(|one| std::mem::take(&mut one.along));
-        let along: Vec<Taken> = along.map(|one| one.taken).collect();
+        let along: Vec<CollectedType> = along.map(|one| one.taken).collect();
         for mut one in along {
             self.tell_missing(&mut one);
             taken.push(one);
@@ -125,7 +127,7 @@ impl Collector<'_> {
         Ok(list)
     }
 
-    async fn take_type(&self, kind: Arc<ResourceType>, loan: Loan) -> Result<Taken, ListError> {
+    async fn take_type(&self, kind: Arc<ResourceType>, loan: Loan) -> Result<CollectedType, ListError> {
         let mut taken = self.none_of(&kind);
         if taken.is_through {
             return Ok(taken);
@@ -151,7 +153,7 @@ impl Collector<'_> {
         places.retain(|name| filter.as_ref().is_none_or(|filter| !filter.leaves(name)));
         let position = taken.position.take().filter(|position| position.selector < selectors.len());
         if position.as_ref().is_some_and(|position| !position.token.is_empty()) {
-            self.lister.note(&kind, Apart::Earlier);
+            self.lister.note(&kind, OtherRevisionReason::Earlier);
         }
         let first = position.as_ref().map_or(0, |position| position.selector);
         for (index, selector) in selectors.iter().enumerate().skip(first) {
@@ -172,7 +174,7 @@ impl Collector<'_> {
                         chain(&error),
                         error.way_out(&kind)
                     );
-                    self.log.error(&About::Cluster, &kind.qualified(), &message);
+                    self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                     taken.forbidden |= error.is_forbidden();
                     // Another selector would wait as long for the same error.
                     break;
@@ -195,7 +197,7 @@ impl Collector<'_> {
     }
 
     /// Reports the objects that are missing, once for each call.
-    fn tell_missing(&self, taken: &mut Taken) {
+    fn tell_missing(&self, taken: &mut CollectedType) {
         let name = taken.kind.qualified();
         let skipped = std::mem::take(&mut taken.skipped);
         if skipped > 0 {
@@ -207,20 +209,20 @@ impl Collector<'_> {
             let message = format!(
                 "{count} objects of {name} are missing: they cannot be read, the first one because of {why}; `kubectl get {name} -A -o json` shows them"
             );
-            self.log.error(&About::Cluster, &name, &message);
+            self.log.error(&ResultsHeading::Cluster, &name, &message);
         }
         if let Some((count, first)) = taken.unstorable.take() {
             let message = format!(
                 "{count} objects of {name} are missing: a restore makes a file of each, and no file can have such a name, the first one {}; give them names of at most {LONGEST_NAME} bytes without control characters",
                 tellable(&first)
             );
-            self.log.error(&About::Cluster, &name, &message);
+            self.log.error(&ResultsHeading::Cluster, &name, &message);
         }
     }
 
     /// Besides the error of each type, one warning about the missing right that they have in
     /// common.
-    fn tell_forbidden(&self, taken: &[Taken]) {
+    fn tell_forbidden(&self, taken: &[CollectedType]) {
         let forbidden = taken.iter().filter(|one| one.forbidden);
         let mut names: Vec<String> = forbidden.map(|one| one.kind.qualified()).collect();
         if names.is_empty() {
@@ -233,7 +235,7 @@ impl Collector<'_> {
             taken.len(),
             few(&names)
         );
-        self.log.warning(&About::Cluster, "", &message);
+        self.log.warning(&ResultsHeading::Cluster, "", &message);
     }
 
     async fn take_selected(
@@ -242,9 +244,9 @@ impl Collector<'_> {
         places: &[&str],
         selector: &str,
         behind: Option<&Position>,
-        taken: &mut Taken,
+        taken: &mut CollectedType,
     ) -> Result<(), ListError> {
-        let begun = behind.map_or_else(Progress::default, |behind| Progress::behind(&behind.token));
+        let begun = behind.map_or_else(ListProgress::default, |behind| ListProgress::behind(&behind.token));
         let namespace = behind.and_then(|behind| behind.namespace.as_ref());
         if !kind.namespaced || (behind.is_some() && namespace.is_none()) {
             return self.take_list(kind, None, selector, begun, taken).await;
@@ -252,7 +254,7 @@ impl Collector<'_> {
         if behind.is_none() && places.len() > FEW_NAMESPACES {
             // One page of the whole cluster often holds everything. If not, listing each namespace
             // costs one request per namespace, and continuing costs one request per page.
-            let mut progress = Progress::default();
+            let mut progress = ListProgress::default();
             self.take_page(kind, None, selector, &mut progress, taken).await?;
             let pages = progress.remaining / u64::from(self.lister.page_size) + 1;
             if progress.is_done() || places.len() as u64 >= pages {
@@ -274,8 +276,8 @@ impl Collector<'_> {
         kind: &Arc<ResourceType>,
         namespace: Option<&str>,
         selector: &str,
-        mut progress: Progress,
-        taken: &mut Taken,
+        mut progress: ListProgress,
+        taken: &mut CollectedType,
     ) -> Result<(), ListError> {
         while !progress.is_done() {
             let announced = self.announce(&progress);
@@ -291,8 +293,8 @@ impl Collector<'_> {
         kind: &Arc<ResourceType>,
         namespace: Option<&str>,
         selector: &str,
-        progress: &mut Progress,
-        taken: &mut Taken,
+        progress: &mut ListProgress,
+        taken: &mut CollectedType,
     ) -> Result<(), ListError> {
         let mut pending = Pending::new(self, taken, Origin::Listed);
         pending.page = self.ledger.open(kind);
@@ -314,7 +316,7 @@ impl Collector<'_> {
     }
 
     /// Adds what the server announces to the total; the caller subtracts it when the page has come.
-    fn announce(&self, progress: &Progress) -> u64 {
+    fn announce(&self, progress: &ListProgress) -> u64 {
         let remaining = if progress.is_done() { 0 } else { progress.remaining };
         self.counters.total.fetch_add(remaining, Ordering::Relaxed);
         remaining
@@ -322,7 +324,7 @@ impl Collector<'_> {
 }
 
 /// The resource list file: what is stored, by type.
-pub(super) fn resource_list(types: &[ResourceType], names: Stored) -> ResourceList {
+pub(super) fn resource_list(types: &[ResourceType], names: StoredNames) -> ResourceList {
     let mut list = ResourceList::new();
     for (place, names) in names.into_iter().filter(|(_, names)| !names.is_empty()) {
         if let Some(kind) = types.get(place) {

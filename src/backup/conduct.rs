@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 
 use berth_api::velero::BackupPhase;
-use berth_core::operation::Counts;
+use berth_core::operation::OperationCounts;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::begun::{Begun, Site};
+use super::begun::{EarlierProgress, RunSite};
 use super::collect::resource_list;
-use super::engine::{CLOSING, Engine, Failure, OPENING, Signals, schedule};
-use super::inputs::Cluster;
+use super::engine::{CLOSING, Engine, OPENING, RunFailure, Signals, schedule};
+use super::inputs::ClusterInputs;
 use super::interruption::{SHORTLY, untaken};
-use super::keeper::{Keeper, Known};
+use super::keeper::{CheckpointKeeper, CheckpointSources};
 use super::log::BackupLog;
 use super::prepare::Prepared;
-use super::publication::{Stored, counted, snapshots_counted};
+use super::publication::{StoredArchive, counted, snapshots_counted};
 use super::status::{BackupWriter, WriteError};
-use super::take::Taken;
+use super::take::RunContents;
 use super::upload::{UploadError, put_together};
 use crate::patch::merge_into;
-use crate::storage::Layout;
+use crate::storage::BackupLayout;
 use crate::text::chain;
 
 impl Engine {
@@ -29,8 +29,8 @@ impl Engine {
     pub(super) async fn conduct(
         &self,
         record: &mut BackupWriter,
-        mut site: Site,
-        cluster: &Cluster,
+        mut site: RunSite,
+        cluster: &ClusterInputs,
         prepared: &Prepared,
         log: &BackupLog,
         signals: &Signals,
@@ -39,7 +39,7 @@ impl Engine {
             Some(begun) => {
                 site.staged = Some(begun.staged.clone());
                 if begun.is_whole {
-                    self.put_together(record, &site, begun, log).await.map(Taken::Whole)
+                    self.put_together(record, &site, begun, log).await.map(RunContents::Whole)
                 } else {
                     self.keep_resting(&site, &begun, log).await
                 }
@@ -48,8 +48,8 @@ impl Engine {
             None => Box::pin(self.take(record, &mut site, cluster, prepared, log, signals)).await,
         };
         let stored = match taken {
-            Ok(Taken::Whole(stored)) => Ok(stored),
-            Ok(Taken::Resting { hooks }) => match self.rest(record, &site, hooks, log, signals).await {
+            Ok(RunContents::Whole(stored)) => Ok(stored),
+            Ok(RunContents::Resting { hooks }) => match self.rest(record, &site, hooks, log, signals).await {
                 Ok(()) => return Ok(()),
                 Err(failure) => Err(failure),
             },
@@ -62,9 +62,9 @@ impl Engine {
     pub(super) async fn close(
         &self,
         record: &mut BackupWriter,
-        site: Site,
+        site: RunSite,
         log: &BackupLog,
-        stored: Result<Stored, Failure>,
+        stored: Result<StoredArchive, RunFailure>,
         signals: &Signals,
     ) -> Result<(), WriteError> {
         let stored = match stored {
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Removes what dead runs of this backup have begun beside what is stored now.
-    async fn sweep_after(&self, site: &Site) {
+    async fn sweep_after(&self, site: &RunSite) {
         if let Ok(Err(error)) = timeout(SHORTLY, self.sweep(site.place(), &site.claim)).await {
             let name = site.layout.backup();
             warn!(%name, error = format!("{error:#}"), "could not list the uploads of dead runs: the bucket may keep their parts");
@@ -102,12 +102,15 @@ impl Engine {
     pub(super) async fn put_together(
         &self,
         record: &BackupWriter,
-        site: &Site,
-        begun: Begun,
+        site: &RunSite,
+        begun: EarlierProgress,
         log: &BackupLog,
-    ) -> Result<Stored, Failure> {
-        let known = Known::of_site(site, &begun.ledger, log);
-        Keeper::going_on(&site.layout, known, &site.claim, &begun).try_write().await.map_err(untaken)?;
+    ) -> Result<StoredArchive, RunFailure> {
+        let known = CheckpointSources::of_site(site, &begun.ledger, log);
+        CheckpointKeeper::going_on(&site.layout, known, &site.claim, &begun)
+            .try_write()
+            .await
+            .map_err(untaken)?;
         let (bytes, archive) = (begun.uploaded.size(), site.layout.archive());
         match site.layout.archive_size().await {
             Ok(found) if found == bytes => {}
@@ -115,40 +118,56 @@ impl Engine {
                 site.layout.confirm(&site.claim).await?;
                 let (store, parts) = (site.layout.store(), &begun.uploaded.parts);
                 let done = put_together(&**store, &archive, &begun.staged, parts, bytes).await;
-                done.map_err(|error| Failure::Upload(UploadError::Store(error)))?;
+                done.map_err(|error| RunFailure::Upload(UploadError::Store(error)))?;
             }
-            Err(error) => return Err(Failure::Store(error)),
+            Err(error) => return Err(RunFailure::Store(error)),
         }
         self.metrics.stored(schedule(record), bytes);
-        let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
+        let types = begun.scope.open().map_err(|error| RunFailure::Cluster(error.into()))?.types();
         let list = resource_list(&types, begun.ledger.rest());
         let index = begun.ledger.index();
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
-        Ok(Stored { list, bytes, hooks: site.tally.status(), volumes, index, ..Stored::default() })
+        Ok(StoredArchive {
+            list,
+            bytes,
+            hooks: site.tally.status(),
+            volumes,
+            index,
+            ..StoredArchive::default()
+        })
     }
 
     /// Makes the checkpoint this run's, from which a dead run would have waited for operations.
-    async fn keep_resting(&self, site: &Site, begun: &Begun, log: &BackupLog) -> Result<Taken, Failure> {
-        let known = Known::of_site(site, &begun.ledger, log);
-        Keeper::going_on(&site.layout, known, &site.claim, begun).try_write().await.map_err(untaken)?;
-        Ok(Taken::Resting { hooks: site.tally.status() })
+    async fn keep_resting(
+        &self,
+        site: &RunSite,
+        begun: &EarlierProgress,
+        log: &BackupLog,
+    ) -> Result<RunContents, RunFailure> {
+        let known = CheckpointSources::of_site(site, &begun.ledger, log);
+        CheckpointKeeper::going_on(&site.layout, known, &site.claim, begun)
+            .try_write()
+            .await
+            .map_err(untaken)?;
+        Ok(RunContents::Resting { hooks: site.tally.status() })
     }
 
-    /// Moves the Backup on to where it waits for its operations. From here on this run has nothing of
-    /// it any more.
+    /// Moves the Backup on to where it waits for its operations. From here on this run has nothing
+    /// of it any more.
     async fn rest(
         &self,
         record: &mut BackupWriter,
-        site: &Site,
+        site: &RunSite,
         hooks: Option<Value>,
         log: &BackupLog,
         signals: &Signals,
-    ) -> Result<(), Failure> {
-        if let Some(failure) = signals.raised().filter(|failure| !matches!(failure, Failure::Stopped)) {
+    ) -> Result<(), RunFailure> {
+        if let Some(failure) = signals.raised().filter(|failure| !matches!(failure, RunFailure::Stopped)) {
             return Err(failure);
         }
         let counts = log.counts();
-        let attempted = Counts { attempted: site.operations.len() as u64, ..Counts::default() };
+        let attempted =
+            OperationCounts { attempted: site.operations.len() as u64, ..OperationCounts::default() };
         let mut status = counted(&attempted);
         if let Some(hooks) = hooks {
             status["hookStatus"] = hooks;
@@ -164,7 +183,7 @@ impl Engine {
         } else {
             BackupPhase::WaitingForPluginOperations
         };
-        record.move_on(to, &status, OPENING).await.map_err(Failure::Write)?;
+        record.move_on(to, &status, OPENING).await.map_err(RunFailure::Write)?;
         self.own.lock().insert(record.uid().to_owned());
         info!(
             name = site.layout.backup(),
@@ -177,7 +196,7 @@ impl Engine {
 
 /// Removes the checkpoint, which is not needed any more. If that fails, it is removed with the
 /// folder.
-pub(super) async fn forget_checkpoint(layout: &Layout) {
+pub(super) async fn forget_checkpoint(layout: &BackupLayout) {
     let removed = timeout(SHORTLY, layout.remove_checkpoint()).await;
     if let Ok(Err(error)) = removed {
         warn!(name = layout.backup(), error = chain(&error), "could not remove a checkpoint");

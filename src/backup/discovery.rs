@@ -18,8 +18,8 @@ use kube::core::discovery::v2::APIResourceDiscovery;
 use kube::core::discovery::v2::{ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscovery, APIGroupDiscoveryList};
 use parking_lot::Mutex;
 
-use super::log::{About, BackupLog};
-use super::reading::Patience;
+use super::log::{BackupLog, ResultsHeading};
+use super::reading::ReadRetries;
 use crate::text::chain;
 
 /// How long the version is cached; a server is not upgraded more often.
@@ -30,7 +30,7 @@ const REQUESTS_AT_ONCE: usize = 8;
 const MEASUREMENTS: [&str; 3] = ["metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io"];
 
 /// What a cluster serves.
-pub struct Served {
+pub struct ServedTypes {
     pub types: Vec<ResourceType>,
     pub unknown: Vec<Unknown>,
 }
@@ -54,20 +54,20 @@ impl Unknown {
 /// Reads the discovery documents and caches them by the ETags that the server gave them.
 pub struct Discovery {
     client: Client,
-    core: Document,
-    groups: Document,
+    core: DiscoveryDocument,
+    groups: DiscoveryDocument,
     version: Mutex<Option<(Instant, Info)>>,
 }
 
 /// One document of aggregated discovery, as it was last read.
-struct Document {
+struct DiscoveryDocument {
     path: &'static str,
     seen: Mutex<Option<(http::HeaderValue, Arc<APIGroupDiscoveryList>)>>,
 }
 
 impl Discovery {
     pub fn new(client: Client) -> Self {
-        let document = |path| Document { path, seen: Mutex::default() };
+        let document = |path| DiscoveryDocument { path, seen: Mutex::default() };
         Self { client, core: document("/api"), groups: document("/apis"), version: Mutex::default() }
     }
 
@@ -77,14 +77,14 @@ impl Discovery {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn types(&self, log: &BackupLog, retry: Duration) -> Result<Served, kube::Error> {
+    pub async fn types(&self, log: &BackupLog, retry: Duration) -> Result<ServedTypes, kube::Error> {
         let (core, groups) = tokio::try_join!(self.core.read(&self.client), self.groups.read(&self.client))?;
         // A server without aggregated discovery answers with another document, which parses as "no
         // groups at all".
         if core.items.is_empty() || groups.items.is_empty() {
             return one_by_one(&self.client, retry).await;
         }
-        let mut served = Served { types: Vec::new(), unknown: Vec::new() };
+        let mut served = ServedTypes { types: Vec::new(), unknown: Vec::new() };
         for group in core.items.iter().chain(&groups.items) {
             of_group(group, log, &mut served);
         }
@@ -112,7 +112,7 @@ impl Discovery {
     }
 }
 
-impl Document {
+impl DiscoveryDocument {
     async fn read(&self, client: &Client) -> Result<Arc<APIGroupDiscoveryList>, kube::Error> {
         let seen = self.seen.lock().clone();
         let mut request =
@@ -139,7 +139,7 @@ impl Document {
     }
 }
 
-fn of_group(group: &APIGroupDiscovery, log: &BackupLog, served: &mut Served) {
+fn of_group(group: &APIGroupDiscovery, log: &BackupLog, served: &mut ServedTypes) {
     let name = group.metadata.as_ref().and_then(|m| m.name.clone()).unwrap_or_default();
     let mut found: Vec<ResourceType> = Vec::new();
     // The first version is the preferred one; a type that only a later version serves is taken from
@@ -152,7 +152,7 @@ fn of_group(group: &APIGroupDiscovery, log: &BackupLog, served: &mut Served) {
             served.unknown.push(Unknown { group: name.clone(), version: version.to_owned(), why });
         } else if is_stale {
             log.warning(
-                &About::Cluster,
+                &ResultsHeading::Cluster,
                 "",
                 &format!("discovery of {name}/{version} is out of date: its server did not answer"),
             );
@@ -190,11 +190,11 @@ fn of_resource(group: &str, version: &str, resource: &APIResourceDiscovery) -> O
 }
 
 /// Legacy discovery: one request per group version.
-async fn one_by_one(client: &Client, retry: Duration) -> Result<Served, kube::Error> {
+async fn one_by_one(client: &Client, retry: Duration) -> Result<ServedTypes, kube::Error> {
     let core = client.list_core_api_resources("v1").await?;
     let versions: Vec<String> =
         client.list_api_groups().await?.groups.iter().flat_map(preferred_first).collect();
-    let mut served = Served { types: Vec::new(), unknown: Vec::new() };
+    let mut served = ServedTypes { types: Vec::new(), unknown: Vec::new() };
     add_all(&mut served.types, "v1", core);
     let mut lists = futures::stream::iter(versions)
         .map(|version| async move {
@@ -222,7 +222,7 @@ fn preferred_first(group: &APIGroup) -> Vec<String> {
 
 /// Types of a group version, or why they cannot be read.
 async fn of_version(client: &Client, version: &str, retry: Duration) -> Result<APIResourceList, String> {
-    let mut patience = Patience::new(retry);
+    let mut patience = ReadRetries::new(retry);
     loop {
         match client.list_api_group_resources(version).await {
             Ok(list) => return Ok(list),
@@ -269,7 +269,7 @@ mod tests {
         json!({"kind": "APIResourceList", "groupVersion": of, "resources": resources})
     }
 
-    fn names(served: &Served) -> Vec<String> {
+    fn names(served: &ServedTypes) -> Vec<String> {
         served.types.iter().map(|kind| format!("{}/{}", kind.api_version(), kind.resource)).collect()
     }
 
@@ -313,7 +313,7 @@ mod tests {
         let group = json!({"metadata": {"name": "example.com"}, "versions": versions});
         let group: APIGroupDiscovery = serde_json::from_value(group).unwrap();
         let log = BackupLog::new(String::new());
-        let mut served = Served { types: Vec::new(), unknown: Vec::new() };
+        let mut served = ServedTypes { types: Vec::new(), unknown: Vec::new() };
         of_group(&group, &log, &mut served);
         assert_eq!(names(&served), ["example.com/v1/gadgets"]);
         assert_eq!(served.unknown.iter().map(|one| one.version.as_str()).collect::<Vec<_>>(), ["v2"]);

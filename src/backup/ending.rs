@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::engine::{CLOSING, Engine, Failure, OPENING};
+use super::engine::{CLOSING, Engine, OPENING, RunFailure};
 use super::status::{BackupWriter, WriteError};
 use crate::client::list;
 use crate::patch::{kept, known_location, merge_into};
@@ -15,9 +15,13 @@ use crate::text::chain;
 
 impl Engine {
     /// Ends a running Backup as Failed.
-    pub(super) async fn fail(&self, record: &mut BackupWriter, failure: &Failure) -> Result<(), WriteError> {
+    pub(super) async fn fail(
+        &self,
+        record: &mut BackupWriter,
+        failure: &RunFailure,
+    ) -> Result<(), WriteError> {
         let mut status = failed(&told(record, failure), Timestamp::now());
-        if matches!(failure, Failure::Claim(_) | Failure::BeingDeleted(_)) {
+        if matches!(failure, RunFailure::Claim(_) | RunFailure::BeingDeleted(_)) {
             // Garbage collection of expired backups removes the whole folder, and that folder
             // belongs to another backup.
             status["expiration"] = Value::Null;
@@ -28,7 +32,7 @@ impl Engine {
     pub(super) async fn fail_unbegun(
         &self,
         record: &mut BackupWriter,
-        failure: &Failure,
+        failure: &RunFailure,
     ) -> Result<(), WriteError> {
         let status = failed(&told(record, failure), Timestamp::now());
         self.end_unbegun(record, status).await
@@ -65,7 +69,7 @@ pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
 }
 
 /// Logs why the backup failed, and returns that text.
-fn told(record: &BackupWriter, failure: &Failure) -> String {
+fn told(record: &BackupWriter, failure: &RunFailure) -> String {
     let reason = chain(failure);
     warn!(name = %record.object().name_any(), %reason, "the backup failed");
     reason

@@ -81,7 +81,7 @@ pub struct Engine {
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum RunFailure {
     #[error("failed to read what the backup needs to know of the cluster")]
     Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("what the backup asks for is not valid any more")]
@@ -130,7 +130,7 @@ pub(super) enum Failure {
     Write(#[source] WriteError),
 }
 
-impl Failure {
+impl RunFailure {
     /// Whether the run was ended from outside. Other errors of a run that is ending follow from
     /// that.
     pub(super) fn is_from_outside(&self) -> bool {
@@ -168,21 +168,21 @@ pub struct Signals {
 }
 
 impl Signals {
-    pub(super) fn raised(&self) -> Option<Failure> {
+    pub(super) fn raised(&self) -> Option<RunFailure> {
         if self.deleted.is_cancelled() {
-            Some(Failure::Deleted)
+            Some(RunFailure::Deleted)
         } else if self.canceled.is_cancelled() {
-            Some(Failure::Canceled)
+            Some(RunFailure::Canceled)
         } else {
-            self.stop.is_cancelled().then_some(Failure::Stopped)
+            self.stop.is_cancelled().then_some(RunFailure::Stopped)
         }
     }
 
-    pub(super) async fn raise(&self) -> Failure {
+    pub(super) async fn raise(&self) -> RunFailure {
         tokio::select! {
-            () = self.deleted.cancelled() => Failure::Deleted,
-            () = self.canceled.cancelled() => Failure::Canceled,
-            () = self.stop.cancelled() => Failure::Stopped,
+            () = self.deleted.cancelled() => RunFailure::Deleted,
+            () = self.canceled.cancelled() => RunFailure::Canceled,
+            () = self.stop.cancelled() => RunFailure::Stopped,
         }
     }
 
@@ -190,8 +190,8 @@ impl Signals {
     /// run must end.
     pub(super) async fn bound<T>(
         &self,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
+        work: impl Future<Output = Result<T, RunFailure>>,
+    ) -> Result<T, RunFailure> {
         let mut work = std::pin::pin!(work);
         tokio::select! {
             done = &mut work => done,

@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// shortest Lease.
 const FRESH: Duration = Duration::from_secs(2);
 
-pub struct Frozen {
-    state: Mutex<State>,
+pub struct FrozenPods {
+    state: Mutex<FrozenPodsState>,
     wanted: Notify,
     /// Number of the last change that is recorded.
     written: watch::Sender<u64>,
@@ -31,7 +31,7 @@ pub struct Frozen {
     refused: CancellationToken,
 }
 
-struct State {
+struct FrozenPodsState {
     pods: BTreeSet<PodId>,
     /// Number of changes so far.
     change: u64,
@@ -40,15 +40,15 @@ struct State {
 }
 
 /// A record to be written.
-pub struct Asked {
+pub struct FrozenPodsRecord {
     pub pods: Value,
     change: u64,
     at: Instant,
 }
 
-impl Default for Frozen {
+impl Default for FrozenPods {
     fn default() -> Self {
-        let state = State { pods: BTreeSet::new(), change: 0, written_at: Instant::now() };
+        let state = FrozenPodsState { pods: BTreeSet::new(), change: 0, written_at: Instant::now() };
         Self {
             state: Mutex::new(state),
             wanted: Notify::new(),
@@ -58,7 +58,7 @@ impl Default for Frozen {
     }
 }
 
-impl Frozen {
+impl FrozenPods {
     /// Adds a pod; returns when it is recorded.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Frozen {
     /// Makes sure that the record is still ours.
     ///
     /// # Errors
-    /// As [`Frozen::add`].
+    /// As [`FrozenPods::add`].
     pub async fn renew(&self) -> Result<(), HookError> {
         if self.state.lock().written_at.elapsed() < FRESH {
             return Ok(());
@@ -115,26 +115,26 @@ impl Frozen {
     }
 
     /// What must be written, if anything is not recorded yet.
-    pub fn asked(&self) -> Option<Asked> {
+    pub fn asked(&self) -> Option<FrozenPodsRecord> {
         let state = self.state.lock();
         if state.change == *self.written.borrow() || self.refused.is_cancelled() {
             return None;
         }
         let pods = if state.pods.is_empty() { Value::Null } else { write_frozen(&state.pods).into() };
-        Some(Asked { pods, change: state.change, at: Instant::now() })
+        Some(FrozenPodsRecord { pods, change: state.change, at: Instant::now() })
     }
 
     /// Notes that the write was refused, for example because the Backup's annotations are full:
     /// every worker that waits for a record, now or later, fails, and everything else is written
     /// without it.
-    pub fn refuse(&self, asked: &Asked) {
+    pub fn refuse(&self, asked: &FrozenPodsRecord) {
         if !asked.pods.is_null() {
             self.refused.cancel();
         }
     }
 
     /// Notes that the write succeeded.
-    pub fn stands(&self, asked: &Asked) {
+    pub fn stands(&self, asked: &FrozenPodsRecord) {
         self.state.lock().written_at = asked.at;
         self.written.send_replace(asked.change);
     }
@@ -152,7 +152,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_is_answered_by_a_write_that_has_his_pod_and_one_write_has_many() {
-        let frozen = Frozen::default();
+        let frozen = FrozenPods::default();
         let (a, b, c) = (pod("a"), pod("b"), pod("c"));
         let write = async {
             frozen.wanted().await;
@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_began_before_does_not_answer_and_one_that_never_ends_is_given_up() {
-        let frozen = Frozen::default();
+        let frozen = FrozenPods::default();
         let (a, b) = (pod("a"), pod("b"));
         let write = async {
             frozen.wanted().await;
@@ -200,7 +200,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn where_a_record_is_refused_nobody_waits_for_one_any_more() {
-        let frozen = Frozen::default();
+        let frozen = FrozenPods::default();
         let (a, b, c) = (pod("a"), pod("b"), pod("c"));
         let begun = Instant::now();
         let write = async {
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_record_is_asked_for_again_when_it_is_not_fresh_any_more() {
-        let frozen = Frozen::default();
+        let frozen = FrozenPods::default();
         let asked = frozen.asked();
         assert!(asked.is_none() && frozen.renew().await.is_ok());
         tokio::time::advance(FRESH).await;

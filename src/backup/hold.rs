@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use berth_api::hook::{MARK, Pod};
+use berth_api::hook::{AnnotatedPod, MARK};
 use berth_core::block::blocks;
-use berth_core::hook::{Entry, Hooks, PodId};
+use berth_core::hook::{HookRule, Hooks, PodId};
 use berth_core::limits;
 use berth_core::selection::ResourceType;
 use bytes::Bytes;
@@ -13,13 +13,13 @@ use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::archive::{Batch, Item};
+use super::archive::{ArchiveItem, Batch};
 use super::hooks::Tally;
 use super::ledger::PageId;
 use super::list::{ListError, ListedObject};
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::related::Related;
-use super::volumes::Planned;
+use super::volumes::PlannedClaim;
 use super::volumes::files::FilePod;
 
 /// Most pods that are held at one time, and most bytes of these and what they take along. When this
@@ -28,11 +28,11 @@ const HELD: usize = 1024;
 const ROOM: usize = 16 * 1024 * 1024;
 
 /// A pod on its way to its hooks.
-pub struct Held {
+pub struct HeldPod {
     pub kind: Arc<ResourceType>,
     /// No page of a list: see [`PageId::beside`].
     pub page: PageId,
-    pub item: Item,
+    pub item: ArchiveItem,
     pub id: PodId,
     pub hooks: Hooks,
     /// The container for hooks that name none.
@@ -54,7 +54,7 @@ pub struct Used {
     /// way.
     pub with: Vec<Batch>,
     /// The claims whose volumes are snapshotted while the pod is frozen.
-    pub cuts: Vec<Planned>,
+    pub cuts: Vec<PlannedClaim>,
     /// The volumes whose files are backed up while the pod is frozen.
     pub files: Option<FilePod>,
 }
@@ -67,23 +67,23 @@ pub struct Hooked {
 }
 
 /// Takes pods with hooks out of what is listed.
-pub struct Holder<'a> {
-    entries: &'a [Entry],
+pub struct PodHolder<'a> {
+    entries: &'a [HookRule],
     log: &'a BackupLog,
     tally: &'a Tally,
-    held: mpsc::Sender<Vec<Held>>,
+    held: mpsc::Sender<Vec<HeldPod>>,
     room: Arc<Semaphore>,
     /// Pods of one namespace that use claims, because a later pod may use the same claims.
-    waiting: Mutex<Vec<Held>>,
+    waiting: Mutex<Vec<HeldPod>>,
 }
 
-impl<'a> Holder<'a> {
+impl<'a> PodHolder<'a> {
     /// Also returns the channel of blocks, which ends when the holder is dropped.
     pub fn new(
-        entries: &'a [Entry],
+        entries: &'a [HookRule],
         log: &'a BackupLog,
         tally: &'a Tally,
-    ) -> (Self, mpsc::Receiver<Vec<Held>>) {
+    ) -> (Self, mpsc::Receiver<Vec<HeldPod>>) {
         let (held, pods) = mpsc::channel(HELD);
         let room = Arc::new(Semaphore::new(ROOM));
         (Self { entries, log, tally, held, room, waiting: Mutex::default() }, pods)
@@ -102,7 +102,7 @@ impl<'a> Holder<'a> {
         if !(Related::Pod.is(kind) && may_have_some()) {
             return None;
         }
-        let read = serde_json::from_slice::<Pod>(&found.json).map_err(|error| error.to_string());
+        let read = serde_json::from_slice::<AnnotatedPod>(&found.json).map_err(|error| error.to_string());
         let read = read.and_then(|pod| match pod.hooks(self.entries) {
             Ok(hooks) => Ok((pod, hooks)),
             Err(faults) => Err(faults.to_string()),
@@ -111,7 +111,8 @@ impl<'a> Holder<'a> {
             Ok((_, hooks)) if hooks.is_empty() => None,
             Ok((pod, hooks)) => Some(Hooked { id: pod.id(), container: pod.first_container(), hooks }),
             Err(why) => {
-                let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+                let about =
+                    found.namespace.as_deref().map_or(ResultsHeading::Cluster, ResultsHeading::Namespace);
                 let message = format!(
                     "none of the hooks of pod {} is run, and it is stored as it is, because they cannot be read: {why}",
                     found.name
@@ -148,10 +149,10 @@ impl<'a> Holder<'a> {
         let json = Bytes::copy_from_slice(&json);
         let (over, is_over) = in_order.then(oneshot::channel).unzip();
         let Hooked { id, hooks, container } = hooked;
-        let held = Held {
+        let held = HeldPod {
             kind: Arc::clone(kind),
             page: page.beside(),
-            item: Item { namespace, name, json, lacks_type },
+            item: ArchiveItem { namespace, name, json, lacks_type },
             id,
             hooks,
             container,
@@ -189,16 +190,16 @@ impl<'a> Holder<'a> {
     /// Sends the waiting pods to their hooks, because no more pods of their namespace come.
     ///
     /// # Errors
-    /// As [`Holder::hold`].
+    /// As [`PodHolder::hold`].
     pub async fn release(&self) -> Result<(), ListError> {
         let waiting = std::mem::take(&mut *self.waiting.lock());
-        for block in blocks(waiting, limits::BLOCK_PODS, |held: &Held| held.used.claims.as_slice()) {
+        for block in blocks(waiting, limits::BLOCK_PODS, |held: &HeldPod| held.used.claims.as_slice()) {
             self.send(block).await?;
         }
         Ok(())
     }
 
-    async fn send(&self, block: Vec<Held>) -> Result<(), ListError> {
+    async fn send(&self, block: Vec<HeldPod>) -> Result<(), ListError> {
         self.held.send(block).await.map_err(|_| ListError::NobodyTakes)
     }
 }
@@ -234,7 +235,7 @@ mod tests {
 
     /// As a list of pods does: is it held?
     async fn hold(
-        holder: &Holder<'_>,
+        holder: &PodHolder<'_>,
         resource: &str,
         found: ListedObject,
         claims: &[&str],
@@ -250,7 +251,7 @@ mod tests {
         json!({"pre.hook.backup.velero.io/command": "true"})
     }
 
-    fn names(block: Vec<Held>) -> Vec<String> {
+    fn names(block: Vec<HeldPod>) -> Vec<String> {
         block.into_iter().map(|held| held.id.name).collect()
     }
 
@@ -258,7 +259,7 @@ mod tests {
     async fn pods_with_hooks_are_held_back_and_nothing_else_is() {
         let log = BackupLog::new(String::new());
         let tally = Tally::default();
-        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        let (holder, mut held) = PodHolder::new(&[], &log, &tally);
         let odd =
             json!({"pre.hook.backup.velero.io/command": "true", "pre.hook.backup.velero.io/timeout": "soon"});
         for (resource, found, is_held) in [
@@ -290,7 +291,7 @@ mod tests {
             on_error: OnError::Continue,
             timeout: berth_core::hook::TIMEOUT,
         };
-        let entries = [Entry {
+        let entries = [HookRule {
             namespaces: NamespaceSet::new(Vec::new(), Vec::new()),
             takes_pods: true,
             selector: Selector::default(),
@@ -298,7 +299,7 @@ mod tests {
             post: Vec::new(),
         }];
         let tally = Tally::default();
-        let (holder, mut held) = Holder::new(&entries, &log, &tally);
+        let (holder, mut held) = PodHolder::new(&entries, &log, &tally);
         assert!(hold(&holder, "pods", pod("shop", "db", Value::Null, "Running"), &[]).await.unwrap());
         assert_eq!(held.try_recv().unwrap()[0].hooks.pre.len(), 1);
     }
@@ -307,7 +308,7 @@ mod tests {
     async fn pods_that_share_a_claim_come_in_one_block_when_their_namespace_is_through() {
         let log = BackupLog::new(String::new());
         let tally = Tally::default();
-        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        let (holder, mut held) = PodHolder::new(&[], &log, &tally);
         for (namespace, name, claims) in [
             ("a", "one", &["x"][..]),
             ("a", "two", &["y"]),
@@ -329,12 +330,13 @@ mod tests {
         assert_eq!(names(held.try_recv().unwrap()), ["four"], "claims are of a namespace");
     }
 
-    /// They would wait for each other otherwise: one for others of its namespace, and these for room.
+    /// They would wait for each other otherwise: one for others of its namespace, and these for
+    /// room.
     #[tokio::test]
     async fn where_no_room_is_left_those_that_wait_for_others_go_on() {
         let log = BackupLog::new(String::new());
         let tally = Tally::default();
-        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        let (holder, mut held) = PodHolder::new(&[], &log, &tally);
         for i in 0..HELD {
             let found = pod("a", &format!("p{i}"), command(), "");
             assert!(hold(&holder, "pods", found, &[&format!("c{i}")]).await.unwrap());

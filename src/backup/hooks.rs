@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use berth_api::hook::{Pod, pods};
-use berth_core::hook::{Hook, OnError, PodId, When};
+use berth_api::hook::{AnnotatedPod, pods};
+use berth_core::hook::{Hook, HookPhase, OnError, PodId};
 use berth_core::limits;
 use berth_core::violation::tellable;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::exec::{Exec, HookError};
 use super::list::Lister;
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::names::ResourceList;
 use super::related::{is_name, key};
 use crate::text::chain;
@@ -142,7 +142,7 @@ impl HookRunner<'_> {
         let mut failed = Vec::new();
         for hook in hooks {
             let run = self.insist(hook, pod, container);
-            if let Err(error) = self.tell(When::Post, hook, pod, run).await {
+            if let Err(error) = self.tell(HookPhase::Post, hook, pod, run).await {
                 failed.push((hook, error));
             }
         }
@@ -173,7 +173,7 @@ impl HookRunner<'_> {
             pod.name,
             limits::LAST_HOOKS.as_secs() / 60
         );
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
     }
 
     /// Runs a hook with `run`, counts it and logs its result.
@@ -182,7 +182,7 @@ impl HookRunner<'_> {
     /// When the hook failed, which is logged.
     pub async fn tell(
         &self,
-        when: When,
+        when: HookPhase,
         hook: &Hook,
         pod: &PodId,
         run: impl Future<Output = Result<(), HookError>>,
@@ -195,14 +195,14 @@ impl HookRunner<'_> {
         };
         self.tally.failed.fetch_add(1, Ordering::Relaxed);
         let then = match (when, hook.on_error) {
-            (When::Pre, OnError::Fail) => "; the pod is not stored",
-            (When::Pre, OnError::Continue) => "; the pod is stored all the same",
-            (When::Post, _) => "; what it was to undo may be as it was",
+            (HookPhase::Pre, OnError::Fail) => "; the pod is not stored",
+            (HookPhase::Pre, OnError::Continue) => "; the pod is stored all the same",
+            (HookPhase::Post, _) => "; what it was to undo may be as it was",
         };
         // The command and its output are not logged, because they may hold a password.
         let why = hook.unquoted(&chain(&error));
         let message = format!("{when} hook {name} of pod {} failed: {why}{then}", pod.name);
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
         warn!(%pod, %when, hook = %name, error = why, "a hook failed");
         Err(error)
     }
@@ -213,14 +213,14 @@ impl HookRunner<'_> {
 ///
 /// # Errors
 /// When it is another pod, is gone, or cannot be read.
-pub async fn read_pod(lister: &Lister, pod: &PodId) -> Result<Pod, HookError> {
+pub async fn read_pod(lister: &Lister, pod: &PodId) -> Result<AnnotatedPod, HookError> {
     // The names of a recorded pod become part of a URL.
     if !(is_name(&pod.namespace) && is_name(&pod.name)) {
         return Err(HookError::Gone);
     }
     let found = lister.get(&pods(), Some(&pod.namespace), &pod.name).await;
     let found = found.map_err(HookError::Unreadable)?.ok_or(HookError::Gone)?;
-    let read = serde_json::from_slice::<Pod>(&found.json);
+    let read = serde_json::from_slice::<AnnotatedPod>(&found.json);
     let read = read.map_err(|error| HookError::Failed(error.to_string()))?;
     if read.id().uid == pod.uid { Ok(read) } else { Err(HookError::Gone) }
 }

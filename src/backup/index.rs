@@ -1,10 +1,10 @@
 //! The index of an archive: which gzip members hold which objects, so that one object is a request
 //! for a few hundred KiB and not for the archive.
 //!
-//! Members are packed page by page, and pages are in order, so of each type a member needs the first
-//! and the last key only. Whoever looks for an object reads the members between whose keys it lies,
-//! mostly one, and searches them. An archive of 1 GiB has some ten thousand members, and its index is
-//! read as a whole; in the index of a much larger one, neighbours are joined.
+//! Members are packed page by page, and pages are in order, so of each type a member needs the
+//! first and the last key only. Whoever looks for an object reads the members between whose keys it
+//! lies, mostly one, and searches them. An archive of 1 GiB has some ten thousand members, and its
+//! index is read as a whole; in the index of a much larger one, neighbours are joined.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +27,8 @@ const WIDEST: u64 = 16 << 20;
 const MOST_TEXT: u64 = 32 << 20;
 /// Most spans, and most types, that are read.
 const MOST_SPANS: usize = MOST / SPAN;
-/// Most pieces of an archive, and most bytes in them, that are read because an index names them. Each
-/// piece is a request.
+/// Most pieces of an archive, and most bytes in them, that are read because an index names them.
+/// Each piece is a request.
 const MOST_PIECES: usize = 64;
 const MOST_NAMED: u64 = 64 << 20;
 /// Changes when readers of this version could not read it.
@@ -47,14 +47,14 @@ pub struct Span {
 
 /// Bytes of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Piece {
+pub struct ByteRange {
     pub from: u64,
     pub to: u64,
 }
 
 /// Whether one lookup may read all of these.
-pub fn are_few(pieces: &[Piece]) -> bool {
-    let lengths = pieces.iter().map(|Piece { from, to }| to.saturating_sub(*from));
+pub fn are_few(pieces: &[ByteRange]) -> bool {
+    let lengths = pieces.iter().map(|ByteRange { from, to }| to.saturating_sub(*from));
     pieces.len() <= MOST_PIECES && lengths.fold(0, u64::saturating_add) <= MOST_NAMED
 }
 
@@ -64,7 +64,7 @@ type ByType = BTreeMap<String, Vec<Span>>;
 /// What a run knows of its archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Index {
+pub struct ArchiveIndex {
     #[serde(deserialize_with = "read_spans")]
     spans: ByType,
     /// Something of the archive is not in it, so it says nothing.
@@ -79,7 +79,7 @@ pub struct Index {
 
 /// What is stored beside the archive.
 #[derive(Serialize, Deserialize)]
-struct File {
+struct IndexFile {
     index: u32,
     /// Size of the archive: the index of another one is of no use.
     bytes: u64,
@@ -87,15 +87,15 @@ struct File {
     spans: ByType,
 }
 
-/// Reads no more than [`MOST_SPANS`] types and as many spans: anybody who may write to the store may have
-/// written them.
+/// Reads no more than [`MOST_SPANS`] types and as many spans: anybody who may write to the store
+/// may have written them.
 fn read_spans<'de, D: Deserializer<'de>>(from: D) -> Result<ByType, D::Error> {
-    from.deserialize_map(Types)
+    from.deserialize_map(SpansVisitor)
 }
 
-struct Types;
+struct SpansVisitor;
 
-impl<'de> Visitor<'de> for Types {
+impl<'de> Visitor<'de> for SpansVisitor {
     type Value = ByType;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,9 +147,9 @@ impl<'de> Visitor<'de> for Spans<'_> {
 }
 
 /// Counts what is written.
-struct Count(u64);
+struct ByteCounter(u64);
 
-impl Write for Count {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.saturating_add(bytes.len() as u64);
         Ok(bytes.len())
@@ -162,18 +162,18 @@ impl Write for Count {
 
 /// Bytes of it as text.
 fn text_of(value: &impl Serialize) -> u64 {
-    let mut count = Count(0);
+    let mut count = ByteCounter(0);
     serde_json::to_writer(&mut count, value).map_or(u64::MAX, |()| count.0)
 }
 
-impl Index {
+impl ArchiveIndex {
     /// One of which something is missing from the beginning.
     pub fn void() -> Self {
         Self { is_void: true, ..Self::default() }
     }
 
     /// Notes the objects of one type in a gzip member. Members come in the order of the archive.
-    pub fn note(&mut self, resource: &str, names: &[String], piece: Piece) {
+    pub fn note(&mut self, resource: &str, names: &[String], piece: ByteRange) {
         let (Some(first), Some(last)) = (names.iter().min(), names.iter().max()) else { return };
         if self.is_void {
             return;
@@ -247,8 +247,8 @@ impl Index {
         if text_of(&self) > most { Self::void() } else { self }
     }
 
-    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it, or it
-    /// is longer than readers read.
+    /// What is stored beside an archive of so many bytes, gzip. `None`: there is no index of it, or
+    /// it is longer than readers read.
     ///
     /// # Errors
     /// Never in practice: memory does not refuse writes.
@@ -256,7 +256,7 @@ impl Index {
         if self.is_void || self.spans.is_empty() {
             return Ok(None);
         }
-        let file = File { index: VERSION, bytes, spans: self.spans.clone() };
+        let file = IndexFile { index: VERSION, bytes, spans: self.spans.clone() };
         if text_of(&file) >= MOST_TEXT {
             return Ok(None);
         }
@@ -269,8 +269,9 @@ impl Index {
     /// # Errors
     /// When it is no index, or one that this version cannot read.
     pub fn read(text: impl Read) -> anyhow::Result<(Self, u64)> {
-        let read: serde_json::Result<File> = serde_json::from_reader(BufReader::new(text.take(MOST_TEXT)));
-        let File { index, bytes, spans } = read.context("this is no index of an archive")?;
+        let read: serde_json::Result<IndexFile> =
+            serde_json::from_reader(BufReader::new(text.take(MOST_TEXT)));
+        let IndexFile { index, bytes, spans } = read.context("this is no index of an archive")?;
         ensure!(index == VERSION, "the index is of version {index}");
         let is_possible = |span: &Span| span.first <= span.last && span.from < span.to && span.to <= bytes;
         ensure!(spans.values().flatten().all(is_possible), "the index names what no archive has");
@@ -278,13 +279,14 @@ impl Index {
     }
 
     /// The pieces of the archive one of which holds the object, if the archive does.
-    pub fn find(&self, resource: &str, key: &str) -> Vec<Piece> {
+    pub fn find(&self, resource: &str, key: &str) -> Vec<ByteRange> {
         let spans = self.spans.get(resource).into_iter().flatten();
         let near = spans.filter(|span| span.first.as_str() <= key && key <= span.last.as_str());
-        let mut pieces: Vec<Piece> = near.map(|span| Piece { from: span.from, to: span.to }).collect();
+        let mut pieces: Vec<ByteRange> =
+            near.map(|span| ByteRange { from: span.from, to: span.to }).collect();
         pieces.sort_unstable();
         // What lies side by side is one request.
-        let mut joined: Vec<Piece> = Vec::new();
+        let mut joined: Vec<ByteRange> = Vec::new();
         for piece in pieces {
             match joined.last_mut() {
                 Some(before) if piece.from <= before.to => before.to = before.to.max(piece.to),

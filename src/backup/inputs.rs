@@ -2,32 +2,32 @@
 
 use std::collections::HashSet;
 
-use berth_api::parse::{self, Wanted};
+use berth_api::parse::{self, ValidatedBackupSpec};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
 use berth_core::run::AfterInterruption;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::selection::{ResourceType, TypeSelection};
 use berth_core::violation::Violations;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace as KubernetesNamespace;
 use kube::api::Api;
 
-use super::checkpoint::{Packed, Scope};
+use super::checkpoint::{BackupScope, Packed};
 use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::Unknown;
-use super::engine::{Engine, Failure};
-use super::list::{ListError, ListedObject, Lister, ObjectSink, Progress};
-use super::log::{About, BackupLog};
-use super::prepare::{Prepared, Situation, prepare};
-use super::reading::Patience;
+use super::engine::{Engine, RunFailure};
+use super::list::{ListError, ListProgress, ListedObject, Lister, ObjectSink};
+use super::log::{BackupLog, ResultsHeading};
+use super::prepare::{Prepared, StartInput, prepare};
+use super::reading::ReadRetries;
 use super::servers::aggregated;
 use super::status::BackupWriter;
 use crate::client::list;
 use crate::storage::{OpenError, Opened};
 
 /// The cluster as it was when the backup began.
-pub struct Cluster {
+pub struct ClusterInputs {
     pub types: Vec<ResourceType>,
     pub namespaces: Vec<Namespace>,
     /// APIServices of aggregated servers, if they are known.
@@ -40,8 +40,8 @@ impl Engine {
         &self,
         record: &BackupWriter,
         log: &BackupLog,
-    ) -> Result<Result<(Cluster, Prepared), Violations>, Failure> {
-        let backup: Backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
+    ) -> Result<Result<(ClusterInputs, Prepared), Violations>, RunFailure> {
+        let backup: Backup = record.backup().map_err(|e| RunFailure::Cluster(e.into()))?;
         let lister = self.lister();
         let ask = async {
             tokio::try_join!(
@@ -52,10 +52,10 @@ impl Engine {
         };
         let (ask, namespaces, policies) =
             tokio::join!(ask, namespaces(&backup, &lister), self.policies(&backup, &lister, log));
-        let (locations, server, served) = ask.map_err(|e| Failure::Cluster(e.into()))?;
-        let namespaces = namespaces.map_err(|e| Failure::Cluster(e.into()))?;
-        let policies = policies.map_err(|e| Failure::Cluster(e.into()))?;
-        let situation = Situation {
+        let (locations, server, served) = ask.map_err(|e| RunFailure::Cluster(e.into()))?;
+        let namespaces = namespaces.map_err(|e| RunFailure::Cluster(e.into()))?;
+        let policies = policies.map_err(|e| RunFailure::Cluster(e.into()))?;
+        let situation = StartInput {
             backup: &backup,
             locations: &locations,
             namespaces: &namespaces,
@@ -72,28 +72,29 @@ impl Engine {
             Err(violations) => return Ok(Err(violations)),
         };
         let aggregated = aggregated(&self.client, &lister, &served.types).await;
-        let aggregated = aggregated.map_err(|e| Failure::Cluster(e.into()))?;
+        let aggregated = aggregated.map_err(|e| RunFailure::Cluster(e.into()))?;
         prepared.warn(log);
         for unknown in served.unknown {
             tell_unknown(&prepared.wanted, &unknown, log);
         }
-        Ok(Ok((Cluster { types: served.types, namespaces, aggregated }, prepared)))
+        Ok(Ok((ClusterInputs { types: served.types, namespaces, aggregated }, prepared)))
     }
 
     /// The scope of a backup, if the run writes checkpoints.
-    pub(super) fn scope_of(&self, cluster: &Cluster, prepared: &Prepared) -> Option<Packed> {
+    pub(super) fn scope_of(&self, cluster: &ClusterInputs, prepared: &Prepared) -> Option<Packed> {
         // A backup with operations waits for them with nothing but its checkpoint.
         if self.after_interruption != AfterInterruption::Resume && !prepared.moves_data {
             return None;
         }
-        let scope = Scope::of(&cluster.types, &prepared.selection, &prepared.resolved, &prepared.policy);
+        let scope =
+            BackupScope::of(&cluster.types, &prepared.selection, &prepared.resolved, &prepared.policy);
         // Writing to memory does not fail.
         Packed::new(&scope).ok()
     }
 
     /// Opens a location. Reads its Secret as patiently as everything else.
     pub(super) async fn open(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
-        let mut patience = Patience::new(self.list_retry);
+        let mut patience = ReadRetries::new(self.list_retry);
         let opener = self.opener.patient();
         loop {
             match opener.open_with_parts(location).await {
@@ -120,7 +121,11 @@ impl Engine {
         }
         let all = list::<BackupStorageLocation>(&self.client, &self.namespace).await?;
         for (name, why) in &all.unreadable {
-            log.warning(&About::Cluster, "backupstoragelocations", &format!("{name} cannot be read: {why}"));
+            log.warning(
+                &ResultsHeading::Cluster,
+                "backupstoragelocations",
+                &format!("{name} cannot be read: {why}"),
+            );
         }
         Ok(all.items)
     }
@@ -146,7 +151,7 @@ pub(super) async fn namespaces(backup: &Backup, lister: &Lister) -> Result<Vec<N
         }
         return Ok(namespaces);
     }
-    let mut progress = Progress::default();
+    let mut progress = ListProgress::default();
     while !progress.is_done() {
         lister.page(&kind, None, "", &mut progress, &mut namespaces).await?;
     }
@@ -158,7 +163,7 @@ pub(super) async fn namespaces(backup: &Backup, lister: &Lister) -> Result<Vec<N
 
 /// Logs a group whose types are unknown: an error, because objects may be missing, or a warning if
 /// the backup takes only other types.
-pub(super) fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) {
+pub(super) fn tell_unknown(wanted: &ValidatedBackupSpec, unknown: &Unknown, log: &BackupLog) {
     let Unknown { group, version, why } = unknown;
     // The types are unknown, so a made-up type tells whether the backup takes all types.
     let any = |namespaced| ResourceType {
@@ -173,16 +178,16 @@ pub(super) fn tell_unknown(wanted: &Wanted, unknown: &Unknown, log: &BackupLog) 
     let all = wanted.namespaces.takes_all();
     let is_listed = |namespaced| {
         let any = any(namespaced);
-        wanted.resources.resolve(std::slice::from_ref(&any), all).fate(&any) == Fate::Listed
+        wanted.resources.resolve(std::slice::from_ref(&any), all).fate(&any) == TypeSelection::Listed
     };
     let is_wanted = is_listed(true) || is_listed(false);
     let message = format!(
         "the types of {group}/{version} are not known, and whatever there is of them is missing: {why}; `kubectl get apiservice {version}.{group}` says more: repair its server, or delete that APIService if nothing serves it any more"
     );
     if is_wanted && unknown.may_hold_objects() {
-        log.error(&About::Cluster, "", &message);
+        log.error(&ResultsHeading::Cluster, "", &message);
     } else {
-        log.warning(&About::Cluster, "", &message);
+        log.warning(&ResultsHeading::Cluster, "", &message);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::queue::refusals::is_lasting;
-use crate::write::{Answer, Pauses};
+use crate::write::{Pauses, WriteResult};
 
 /// How long a call is tried.
 const INSISTS: Duration = Duration::from_secs(60);
@@ -16,15 +16,15 @@ const INSISTS: Duration = Duration::from_secs(60);
 /// What lasted too long, or will be the same again.
 pub async fn insist<K, F>(attempt: impl Fn() -> F) -> Result<K, kube::Error>
 where
-    F: Future<Output = Answer<K>>,
+    F: Future<Output = WriteResult<K>>,
 {
     let (begun, mut pauses) = (Instant::now(), Pauses::default());
     loop {
         let answer = attempt().await;
         let is_final = match &answer {
-            Answer::Written(_) | Answer::Gone(_) | Answer::Conflict(_) => true,
-            Answer::Refused(error) => is_lasting(error),
-            Answer::TimedOut => false,
+            WriteResult::Written(_) | WriteResult::Gone(_) | WriteResult::Conflict(_) => true,
+            WriteResult::Refused(error) => is_lasting(error),
+            WriteResult::TimedOut => false,
         };
         if is_final || begun.elapsed() >= INSISTS {
             return answer.written();

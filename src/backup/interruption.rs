@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_core::run::{AfterInterruption, Cause, Ended, Next, after};
+use berth_core::run::{AfterInterruption, EndedRun, RunEndCause, RunFollowUp, after};
 use kube::ResourceExt;
 use tracing::{info, warn};
 
-use super::begun::Site;
-use super::engine::{Engine, Failure, LAST_PART};
-use super::keeper::{KeepError, Keeper};
+use super::begun::RunSite;
+use super::engine::{Engine, LAST_PART, RunFailure};
+use super::keeper::{CheckpointKeeper, KeepError};
 use super::log::BackupLog;
 use super::operations::uploads::cancel_all;
 use super::status::{BackupWriter, WriteError};
@@ -24,24 +24,24 @@ impl Engine {
     /// Decides what becomes of a Backup whose run ends with this failure.
     pub(super) fn after(
         &self,
-        failure: &Failure,
+        failure: &RunFailure,
         record: &BackupWriter,
         is_resumable: bool,
         is_stuck: bool,
-    ) -> Next {
+    ) -> RunFollowUp {
         let (cause, setting) = (cause(failure), self.after_interruption);
         let may_go_on = record.runs().may_go_on();
         let is_after = record.is_after();
         // Nothing has interrupted a backup that this process completes.
         let setting = if is_after { AfterInterruption::Resume } else { setting };
-        after(&Ended { cause, may_go_on, is_resumable, is_stuck, is_after, setting })
+        after(&EndedRun { cause, may_go_on, is_resumable, is_stuck, is_after, setting })
     }
 
     /// Leaves the Backup to the run that takes it up.
-    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &Failure) {
+    pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &RunFailure) {
         let name = record.object().name_any();
         // A backup that only has to be completed takes no slot, so it is tried as long as it takes.
-        if !matches!(failure, Failure::Stopped) && !record.is_after() {
+        if !matches!(failure, RunFailure::Stopped) && !record.is_after() {
             warn!(%name, reason = chain(failure), "the run ended before its backup: the backup is run again");
             if record.frozen().is_some()
                 && let Err(error) = record.thawed(SHORTLY).await
@@ -50,7 +50,7 @@ impl Engine {
             }
             return;
         }
-        if matches!(failure, Failure::Stopped) {
+        if matches!(failure, RunFailure::Stopped) {
             info!(%name, "handed the run over to the next leader");
         } else {
             warn!(%name, reason = chain(failure), "could not complete a backup whose data is moved: trying again");
@@ -65,14 +65,17 @@ impl Engine {
     pub(super) async fn part_with(
         &self,
         record: &BackupWriter,
-        site: &mut Site,
-        keeper: Option<Keeper<'_>>,
-        failure: &Failure,
+        site: &mut RunSite,
+        keeper: Option<CheckpointKeeper<'_>>,
+        failure: &RunFailure,
     ) {
         let Some(mut keeper) = keeper else { return };
         // Another run would come no further.
-        site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, Failure::Upload(_));
-        if matches!(self.after(failure, record, true, site.is_stuck), Next::HandOver | Next::Resume) {
+        site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, RunFailure::Upload(_));
+        if matches!(
+            self.after(failure, record, true, site.is_stuck),
+            RunFollowUp::HandOver | RunFollowUp::Resume
+        ) {
             keeper.finish(LAST_PART).await;
         }
         site.is_resumable = keeper.has_one();
@@ -82,20 +85,20 @@ impl Engine {
     pub(super) async fn conclude(
         &self,
         record: &mut BackupWriter,
-        site: &Site,
+        site: &RunSite,
         log: &BackupLog,
-        failure: Failure,
+        failure: RunFailure,
     ) -> Result<(), WriteError> {
         let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
         // The run that has the backup now continues or aborts what is begun; a published backup is
         // complete.
         let is_taken = matches!(
             failure,
-            Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
+            RunFailure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
         );
         match next {
-            Next::HandOver | Next::Resume if site.is_resumable => {}
-            Next::Restart | Next::End if !is_taken => {
+            RunFollowUp::HandOver | RunFollowUp::Resume if site.is_resumable => {}
+            RunFollowUp::Restart | RunFollowUp::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
             }
             // No checkpoint of this run names the upload.
@@ -105,7 +108,7 @@ impl Engine {
                 }
             }
         }
-        if next != Next::End {
+        if next != RunFollowUp::End {
             self.leave(record, &failure).await;
             return Ok(());
         }
@@ -120,30 +123,30 @@ impl Engine {
         }
         self.give_up(&site.layout, &site.claim, log, &failure).await;
         match failure {
-            Failure::Deleted => Err(WriteError::Gone),
+            RunFailure::Deleted => Err(WriteError::Gone),
             // Another controller has ended the Backup, or will.
-            Failure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
+            RunFailure::Write(error) if !matches!(error, WriteError::Refused(_)) => Err(error),
             failure => self.fail(record, &failure).await,
         }
     }
 }
 
 /// The cause of a failure, as far as it decides what comes next.
-fn cause(failure: &Failure) -> Cause {
+fn cause(failure: &RunFailure) -> RunEndCause {
     match failure {
-        Failure::Stopped => Cause::Stopped,
-        Failure::Stale | Failure::Changed { .. } => Cause::Unusable,
-        Failure::Upload(UploadError::Store(error)) if is_refused(error) => Cause::Unusable,
-        failure if failure.is_of_the_store() || failure.is_of_the_api_server() => Cause::Passing,
-        _ => Cause::Lasting,
+        RunFailure::Stopped => RunEndCause::Stopped,
+        RunFailure::Stale | RunFailure::Changed { .. } => RunEndCause::Unusable,
+        RunFailure::Upload(UploadError::Store(error)) if is_refused(error) => RunEndCause::Unusable,
+        failure if failure.is_of_the_store() || failure.is_of_the_api_server() => RunEndCause::Passing,
+        _ => RunEndCause::Lasting,
     }
 }
 
 /// The failure of a run that could not make a checkpoint its own: another run may continue from it,
 /// or may have aborted its upload.
-pub(super) fn untaken(error: KeepError) -> Failure {
+pub(super) fn untaken(error: KeepError) -> RunFailure {
     match error {
-        KeepError::Store(error) => Failure::Store(error),
-        KeepError::Over => Failure::Stale,
+        KeepError::Store(error) => RunFailure::Store(error),
+        KeepError::Over => RunFailure::Stale,
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::upload::may_write_over;
 use bytes::Bytes;
 use object_store::{Error, UpdateVersion};
@@ -11,17 +11,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::begun::{Begun, Site};
+use super::begun::{EarlierProgress, RunSite};
 use super::checkpoint::{Checkpoint, HEAD, Packed, Remembered, Uploaded};
 use super::hooks::Tally;
-use super::ledger::{Extents, Ledger};
-use super::log::{BackupLog, Told, Untold};
-use super::messages::Progress;
-use super::noted::Noted;
+use super::ledger::{Extents, ObjectLedger};
+use super::log::{BackupLog, LogMessage, Untold};
+use super::messages::UploadProgress;
+use super::noted::CheckpointUpload;
 use super::operations::Movements;
 use super::revision::Revision;
 use super::volumes::outcomes::Outcomes;
-use crate::storage::{ClaimError, Layout};
+use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
 /// Shortest pause between two checkpoints, and the pause as a share of the run's time: at most that
@@ -39,19 +39,19 @@ const TRIES: usize = 3;
 
 /// What a run knows, for its checkpoints.
 #[derive(Clone, Copy)]
-pub struct Known<'a> {
+pub struct CheckpointSources<'a> {
     pub log: &'a BackupLog,
-    pub ledger: &'a Ledger,
+    pub ledger: &'a ObjectLedger,
     pub tally: &'a Tally,
     pub operations: &'a Movements,
     pub outcomes: &'a Outcomes,
     pub revision: Option<&'a Revision>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> CheckpointSources<'a> {
     /// What earlier runs have left at this place, without a revision, because this run lists
     /// nothing.
-    pub fn of_site(site: &'a Site, ledger: &'a Ledger, log: &'a BackupLog) -> Self {
+    pub fn of_site(site: &'a RunSite, ledger: &'a ObjectLedger, log: &'a BackupLog) -> Self {
         Self {
             log,
             ledger,
@@ -74,10 +74,10 @@ pub enum KeepError {
 }
 
 /// Keeps the checkpoint of one run.
-pub struct Keeper<'a> {
-    layout: &'a Layout,
-    known: Known<'a>,
-    claim: Claim,
+pub struct CheckpointKeeper<'a> {
+    layout: &'a BackupLayout,
+    known: CheckpointSources<'a>,
+    claim: FolderClaim,
     scope: Packed,
     uploaded: Uploaded,
     tail: Bytes,
@@ -98,9 +98,14 @@ pub struct Keeper<'a> {
     is_over: bool,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> CheckpointKeeper<'a> {
     /// The keeper of a run that begins or restarts its backup.
-    pub fn new(layout: &'a Layout, known: Known<'a>, claim: &Claim, scope: Packed) -> Self {
+    pub fn new(
+        layout: &'a BackupLayout,
+        known: CheckpointSources<'a>,
+        claim: &FolderClaim,
+        scope: Packed,
+    ) -> Self {
         Self {
             layout,
             known,
@@ -122,7 +127,12 @@ impl<'a> Keeper<'a> {
 
     /// The keeper of a run that continues from a checkpoint, which must be written as this run's
     /// before anything else is stored.
-    pub fn going_on(layout: &'a Layout, known: Known<'a>, claim: &Claim, begun: &Begun) -> Self {
+    pub fn going_on(
+        layout: &'a BackupLayout,
+        known: CheckpointSources<'a>,
+        claim: &FolderClaim,
+        begun: &EarlierProgress,
+    ) -> Self {
         Self {
             uploaded: begun.uploaded.clone(),
             tail: begun.tail.clone(),
@@ -152,7 +162,7 @@ impl<'a> Keeper<'a> {
 
     /// Runs until the upload has ended. The future may be dropped; the caller decides whether a
     /// last checkpoint is written.
-    pub async fn run(&mut self, progress: &mut mpsc::Receiver<Progress>) {
+    pub async fn run(&mut self, progress: &mut mpsc::Receiver<UploadProgress>) {
         let mut due = Instant::now();
         loop {
             let next = if self.is_behind && !self.is_over {
@@ -179,24 +189,24 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn note(&mut self, progress: Progress) -> Option<oneshot::Sender<()>> {
+    fn note(&mut self, progress: UploadProgress) -> Option<oneshot::Sender<()>> {
         (self.is_behind, self.has_stored) = (true, true);
         match progress {
-            Progress::Part { upload, receipt, contents, tail } => {
+            UploadProgress::Part { upload, receipt, contents, tail } => {
                 self.uploaded.upload = upload;
                 self.uploaded.parts.push(receipt);
                 self.known.ledger.stored(contents);
                 self.tail = tail;
                 None
             }
-            Progress::Whole { receipts, contents, kept } => {
+            UploadProgress::Whole { receipts, contents, kept } => {
                 self.uploaded.parts.extend(receipts);
                 self.known.ledger.stored(contents);
                 self.tail = Bytes::new();
                 self.is_whole = true;
                 Some(kept)
             }
-            Progress::Resting { upload, tail, contents, kept } => {
+            UploadProgress::Resting { upload, tail, contents, kept } => {
                 self.uploaded.upload = upload;
                 self.known.ledger.stored(contents);
                 self.tail = tail;
@@ -259,7 +269,12 @@ impl<'a> Keeper<'a> {
                 return Ok(());
             }
             let is_claimed = self.is_claimed().await?;
-            if !may_write_over(&self.claim.run, self.goes_on, is_claimed, &Noted::of(found).standing()) {
+            if !may_write_over(
+                &self.claim.run,
+                self.goes_on,
+                is_claimed,
+                &CheckpointUpload::of(found).standing(),
+            ) {
                 self.is_over = true;
                 return Err(KeepError::Over);
             }
@@ -311,12 +326,12 @@ impl<'a> Keeper<'a> {
 
     /// Messages that a run which continues does not find again: those before the first list, those
     /// of lists that are not read again, and those of what is done once.
-    fn told(&self, extents: &Extents) -> Vec<Told> {
+    fn told(&self, extents: &Extents) -> Vec<LogMessage> {
         let told = self.known.log.told();
         if self.is_whole || self.is_collected {
             return told;
         }
-        let is_kept = |told: &Told| told.lasts || self.known.ledger.is_through(&told.resource, extents);
+        let is_kept = |told: &LogMessage| told.lasts || self.known.ledger.is_through(&told.resource, extents);
         let kept = told.into_iter().enumerate();
         kept.filter(|(i, told)| *i < self.told_before || is_kept(told)).map(|(_, told)| told).collect()
     }
@@ -340,8 +355,8 @@ mod tests {
     use object_store::memory::InMemory;
 
     use super::*;
-    use crate::backup::checkpoint::Scope;
-    use crate::backup::log::{About, Counts};
+    use crate::backup::checkpoint::BackupScope;
+    use crate::backup::log::{MessageCounts, ResultsHeading};
 
     /// What a run knows that has run no hooks and backed up no volumes.
     #[derive(Default)]
@@ -352,9 +367,9 @@ mod tests {
     }
 
     impl Run {
-        fn known<'a>(&'a self, log: &'a BackupLog, ledger: &'a Ledger) -> Known<'a> {
+        fn known<'a>(&'a self, log: &'a BackupLog, ledger: &'a ObjectLedger) -> CheckpointSources<'a> {
             let Self { tally, outcomes, operations } = self;
-            Known { log, ledger, tally, outcomes, operations, revision: None }
+            CheckpointSources { log, ledger, tally, outcomes, operations, revision: None }
         }
     }
 
@@ -371,28 +386,33 @@ mod tests {
             namespaced: true,
         };
         let (through, again) = (kind("configmaps"), kind("secrets"));
-        let ledger = Ledger::new(&[through.clone(), again]);
+        let ledger = ObjectLedger::new(&[through.clone(), again]);
         ledger.whole(&through, false);
         let log = BackupLog::new("velero/b".into());
         let run = Run::default();
         let untold = |names: &[&str]| {
-            let of = |name: &&str| ((*name).to_owned(), Counts { warnings: 0, errors: 2 });
+            let of = |name: &&str| ((*name).to_owned(), MessageCounts { warnings: 0, errors: 2 });
             names.iter().map(of).collect::<Untold>()
         };
         log.count_untold(untold(&["", "configmaps", "secrets"]));
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let selection = Selection::of(std::iter::empty(), true);
-        let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
+        let scope = Packed::new(&BackupScope::of(&[], &selection, &HashSet::new(), "")).unwrap();
         let known = run.known(&log, &ledger);
-        let mut keeper = Keeper::new(&layout, known, &Claim::default(), scope.clone());
+        let mut keeper = CheckpointKeeper::new(&layout, known, &FolderClaim::default(), scope.clone());
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps"]));
         keeper.is_whole = true;
         assert_eq!(keeper.checkpoint().unwrap().remembered.untold, untold(&["", "configmaps", "secrets"]));
         // What says that there are more does not stand for any of them.
         let log = BackupLog::new("velero/b".into());
-        let keeper = Keeper::new(&layout, Known { log: &log, ..known }, &Claim::default(), scope);
+        let keeper = CheckpointKeeper::new(
+            &layout,
+            CheckpointSources { log: &log, ..known },
+            &FolderClaim::default(),
+            scope,
+        );
         for i in 0..6000 {
-            log.error(&About::Cluster, "configmaps", &format!("error {i}"));
+            log.error(&ResultsHeading::Cluster, "configmaps", &format!("error {i}"));
         }
         let Remembered { told, untold, .. } = keeper.checkpoint().unwrap().remembered;
         let next = BackupLog::new("velero/b".into()).behind(told, Vec::new());
@@ -402,14 +422,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_stands_there_is_written_over_by_the_run_of_the_claim_alone_and_a_void_one_by_nobody() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
-        let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
+        let claim = |run: &str| FolderClaim { run: run.to_owned(), ..FolderClaim::default() };
         layout.claim(&claim("ours"), None).await.unwrap();
-        let (log, ledger, run) = (BackupLog::new("velero/b".into()), Ledger::new(&[]), Run::default());
+        let (log, ledger, run) = (BackupLog::new("velero/b".into()), ObjectLedger::new(&[]), Run::default());
         let known = run.known(&log, &ledger);
         let selection = Selection::of(std::iter::empty(), true);
-        let scope = Packed::new(&Scope::of(&[], &selection, &HashSet::new(), "")).unwrap();
-        let keeper = |run: &str| Keeper::new(&layout, known, &claim(run), scope.clone());
+        let scope = Packed::new(&BackupScope::of(&[], &selection, &HashSet::new(), "")).unwrap();
+        let keeper = |run: &str| CheckpointKeeper::new(&layout, known, &claim(run), scope.clone());
         let (mut ours, mut old) = (keeper("ours"), keeper("old"));
         assert!(matches!(old.try_write().await, Err(KeepError::Over)));
         ours.try_write().await.unwrap();

@@ -16,9 +16,9 @@ use flate2::read::MultiGzDecoder;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::index::{Index, Piece};
+use super::index::{ArchiveIndex, ByteRange};
 use super::log::gzip_json;
-use super::names::Names;
+use super::names::PackedNames;
 use super::related::Related;
 
 /// Most bytes of names, as text, that a checkpoint may hold.
@@ -50,7 +50,7 @@ pub struct Contents {
     pub resource: Arc<str>,
     pub names: Vec<String>,
     /// The member in the archive, once the upload has it.
-    pub at: Option<Piece>,
+    pub at: Option<ByteRange>,
 }
 
 /// Where a later run continues the list of a type.
@@ -68,7 +68,7 @@ pub struct Position {
 /// How far the list of one type is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Extent {
+pub struct ListExtent {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Position>,
     /// Everything that could be read of the type is stored.
@@ -81,14 +81,14 @@ pub struct Extent {
 
 /// What an earlier run has stored of a type.
 #[derive(Default)]
-pub struct Earlier {
-    pub extent: Extent,
-    pub names: Names,
+pub struct EarlierObjects {
+    pub extent: ListExtent,
+    pub names: PackedNames,
 }
 
 /// By index of the type among the types of the backup.
-pub type Extents = BTreeMap<usize, Extent>;
-pub type Stored = BTreeMap<usize, Names>;
+pub type Extents = BTreeMap<usize, ListExtent>;
+pub type StoredNames = BTreeMap<usize, PackedNames>;
 
 /// Everything that is stored, as a checkpoint records it.
 #[derive(Default)]
@@ -98,31 +98,31 @@ pub struct Balance {
     pub names: Vec<Bytes>,
     /// Number of objects.
     pub count: u64,
-    pub index: Index,
+    pub index: ArchiveIndex,
 }
 
 #[derive(Default)]
-struct OfType {
-    steps: VecDeque<Step>,
-    extent: Extent,
+struct TypeLedger {
+    steps: VecDeque<ListStep>,
+    extent: ListExtent,
     /// A page of this type had an error, so a later run must read from that page on again.
     is_frozen: bool,
 }
 
-enum Step {
+enum ListStep {
     Page {
         id: u64,
         /// Objects that are not stored yet.
         left: usize,
         /// `None`: the page is still being read.
-        end: Option<End>,
+        end: Option<PageEnd>,
     },
     /// All lists of the type are complete.
     Whole { is_forbidden: bool },
 }
 
 /// Where the list continues behind a page.
-enum End {
+enum PageEnd {
     At(Position),
     /// No list brought this page, so the list continues where it was.
     Ahead,
@@ -131,34 +131,37 @@ enum End {
 }
 
 #[derive(Default)]
-struct State {
-    types: Vec<OfType>,
+struct LedgerState {
+    types: Vec<TypeLedger>,
     pages: u64,
     /// Names stored since the last checkpoint was made.
     fresh: BTreeMap<usize, Vec<String>>,
     names: Vec<Bytes>,
     count: u64,
     kept: u64,
-    earlier: BTreeMap<usize, Earlier>,
-    index: Index,
+    earlier: BTreeMap<usize, EarlierObjects>,
+    index: ArchiveIndex,
 }
 
 /// Shared by the lists of a run, which open and close pages, and its upload, which reports what is
 /// stored.
 #[derive(Default)]
-pub struct Ledger {
+pub struct ObjectLedger {
     places: HashMap<String, usize>,
     /// Types that a later run lists again.
     again: HashSet<usize>,
-    state: Mutex<State>,
+    state: Mutex<LedgerState>,
 }
 
-impl Ledger {
+impl ObjectLedger {
     pub fn new(types: &[ResourceType]) -> Self {
         let places = types.iter().enumerate().map(|(place, kind)| (kind.qualified(), place)).collect();
         let listed_again = types.iter().enumerate().filter(|(_, kind)| tells_of_others(kind));
         let again = listed_again.map(|(place, _)| place).collect();
-        let state = State { types: types.iter().map(|_| OfType::default()).collect(), ..State::default() };
+        let state = LedgerState {
+            types: types.iter().map(|_| TypeLedger::default()).collect(),
+            ..LedgerState::default()
+        };
         Self { places, again, state: Mutex::new(state) }
     }
 
@@ -170,7 +173,7 @@ impl Ledger {
         let Balance { extents, names, count, index } = balance;
         let ledger = Self::new(types);
         let stored = read_names(&names)?;
-        ensure!(stored.values().map(Names::len).sum::<usize>() as u64 == count, "names are missing");
+        ensure!(stored.values().map(PackedNames::len).sum::<usize>() as u64 == count, "names are missing");
         let is_known = |place: &usize| *place < types.len();
         ensure!(stored.keys().chain(extents.keys()).all(is_known), "it has types that the backup has not");
         {
@@ -207,26 +210,26 @@ impl Ledger {
     }
 
     /// Whether an earlier run has stored the object with this key. To be asked before
-    /// [`Ledger::earlier`] of its type.
+    /// [`ObjectLedger::earlier`] of its type.
     pub fn has_stored(&self, kind: &ResourceType, key: &str) -> bool {
         let place = self.place(kind);
         self.state.lock().earlier.get(&place).is_some_and(|earlier| earlier.names.contains(key))
     }
 
     /// What an earlier run has stored of a type. Removes it, so each type is asked for once.
-    pub fn earlier(&self, kind: &ResourceType) -> Earlier {
+    pub fn earlier(&self, kind: &ResourceType) -> EarlierObjects {
         let place = self.place(kind);
         self.state.lock().earlier.remove(&place).unwrap_or_default()
     }
 
     /// What is stored of the types that `earlier` was not called for.
-    pub fn rest(&self) -> Stored {
+    pub fn rest(&self) -> StoredNames {
         let earlier = std::mem::take(&mut self.state.lock().earlier);
         earlier.into_iter().map(|(place, earlier)| (place, earlier.names)).collect()
     }
 
     /// Where in the archive everything is that is stored.
-    pub fn index(&self) -> Index {
+    pub fn index(&self) -> ArchiveIndex {
         self.state.lock().index.clone()
     }
 
@@ -263,7 +266,7 @@ impl Ledger {
         state.pages += 1;
         let page = PageId { kind, page: state.pages };
         if let Some(of_type) = state.types.get_mut(kind) {
-            of_type.steps.push_back(Step::Page { id: page.page, left: 0, end: None });
+            of_type.steps.push_back(ListStep::Page { id: page.page, left: 0, end: None });
         }
         page
     }
@@ -279,21 +282,21 @@ impl Ledger {
     /// Notes that the page has been read. `position`: where the list continues, or `None` if
     /// something on the page must be read again.
     pub fn close(&self, page: PageId, position: Option<Position>) {
-        self.end(page, position.map_or(End::Again, End::At));
+        self.end(page, position.map_or(PageEnd::Again, PageEnd::At));
     }
 
     /// Notes that all objects that go ahead of the lists of a type have been read. No list
     /// continues behind this page, but the type is not complete until the page is stored.
     pub fn close_ahead(&self, page: PageId) {
-        self.end(page, End::Ahead);
+        self.end(page, PageEnd::Ahead);
     }
 
-    fn end(&self, page: PageId, found: End) {
+    fn end(&self, page: PageId, found: PageEnd) {
         let state = &mut *self.state.lock();
         let Some(of_type) = state.types.get_mut(page.kind) else { return };
         let of_page = of_type.steps.iter_mut().find_map(|step| match step {
-            Step::Page { id, end, .. } if *id == page.page => Some(end),
-            Step::Page { .. } | Step::Whole { .. } => None,
+            ListStep::Page { id, end, .. } if *id == page.page => Some(end),
+            ListStep::Page { .. } | ListStep::Whole { .. } => None,
         });
         if let Some(end) = of_page {
             *end = Some(found);
@@ -305,7 +308,7 @@ impl Ledger {
     pub fn whole(&self, kind: &ResourceType, is_forbidden: bool) {
         let place = self.place(kind);
         if let Some(of_type) = self.state.lock().types.get_mut(place) {
-            of_type.steps.push_back(Step::Whole { is_forbidden });
+            of_type.steps.push_back(ListStep::Whole { is_forbidden });
             of_type.advance();
         }
     }
@@ -345,7 +348,7 @@ impl Ledger {
             state.fresh.clear();
         }
         let extents = state.types.iter().map(|of_type| &of_type.extent).enumerate();
-        let extents = extents.filter(|(_, extent)| **extent != Extent::default());
+        let extents = extents.filter(|(_, extent)| **extent != ListExtent::default());
         Ok(Balance {
             extents: extents.map(|(place, extent)| (place, extent.clone())).collect(),
             names: state.names.clone(),
@@ -367,22 +370,22 @@ impl Ledger {
     }
 }
 
-impl State {
+impl LedgerState {
     fn locate(&mut self, contents: &[Contents]) {
         for Contents { resource, names, at, .. } in contents {
             match at {
                 Some(piece) => self.index.note(resource, names, *piece),
-                None => self.index = Index::void(),
+                None => self.index = ArchiveIndex::void(),
             }
         }
     }
 }
 
-impl OfType {
+impl TypeLedger {
     fn left(&mut self, page: PageId) -> Option<&mut usize> {
         self.steps.iter_mut().find_map(|step| match step {
-            Step::Page { id, left, .. } if *id == page.page => Some(left),
-            Step::Page { .. } | Step::Whole { .. } => None,
+            ListStep::Page { id, left, .. } if *id == page.page => Some(left),
+            ListStep::Page { .. } | ListStep::Whole { .. } => None,
         })
     }
 
@@ -390,15 +393,15 @@ impl OfType {
     fn advance(&mut self) {
         while let Some(step) = self.steps.front() {
             match step {
-                Step::Page { left: 0, end: Some(end), .. } => match end {
-                    End::At(position) if !self.is_frozen => self.extent.at = Some(position.clone()),
-                    End::Again => self.is_frozen = true,
-                    End::At(_) | End::Ahead => {}
+                ListStep::Page { left: 0, end: Some(end), .. } => match end {
+                    PageEnd::At(position) if !self.is_frozen => self.extent.at = Some(position.clone()),
+                    PageEnd::Again => self.is_frozen = true,
+                    PageEnd::At(_) | PageEnd::Ahead => {}
                 },
-                Step::Whole { is_forbidden } => {
-                    self.extent = Extent { at: None, is_whole: true, is_forbidden: *is_forbidden };
+                ListStep::Whole { is_forbidden } => {
+                    self.extent = ListExtent { at: None, is_whole: true, is_forbidden: *is_forbidden };
                 }
-                Step::Page { .. } => return,
+                ListStep::Page { .. } => return,
             }
             self.steps.pop_front();
         }
@@ -419,8 +422,8 @@ pub fn tells_of_others(kind: &ResourceType) -> bool {
 
 /// # Errors
 /// When the bytes are no names, or too many.
-pub fn read_names(names: &[Bytes]) -> anyhow::Result<Stored> {
-    let mut all = Stored::new();
+pub fn read_names(names: &[Bytes]) -> anyhow::Result<StoredNames> {
+    let mut all = StoredNames::new();
     for members in names.iter().filter(|members| !members.is_empty()) {
         let text = BufReader::new(MultiGzDecoder::new(&members[..]).take(MOST_NAMES));
         let maps = serde_json::Deserializer::from_reader(text).into_iter::<BTreeMap<usize, Vec<String>>>();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use berth_core::revision::{Apart, Next, after_refusal};
+use berth_core::revision::{OtherRevisionReason, RevisionFallback, after_refusal};
 use berth_core::selection::ResourceType;
 use bytes::{Bytes, BytesMut};
 use http::Response;
@@ -23,13 +23,13 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::reading::Patience;
+use super::reading::ReadRetries;
 use super::revision::Revision;
 use super::split::{ListHead, Splitter};
 
 pub use super::reading::ListError;
 pub use found::{ListedObject, ObjectSink};
-pub use progress::Progress;
+pub use progress::ListProgress;
 
 /// Longest wait for the first byte of an answer, and between two frames of it.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -80,7 +80,7 @@ pub struct Lister {
 }
 
 /// The objects of one request.
-struct Page {
+struct ListPage {
     items: Vec<Result<ListedObject, serde_json::Error>>,
     head: ListHead,
     /// Dropped when all objects of the page have been handed on.
@@ -122,14 +122,14 @@ impl Lister {
     }
 
     /// Notes that objects of a type are not as of the revision.
-    pub fn note(&self, kind: &ResourceType, apart: Apart) {
+    pub fn note(&self, kind: &ResourceType, apart: OtherRevisionReason) {
         if let Some(revision) = &self.revision {
             revision.note(kind, apart);
         }
     }
 
     /// The revision to ask for; a continue token has its own.
-    fn version(&self, kind: &ResourceType, progress: &Progress) -> Option<&str> {
+    fn version(&self, kind: &ResourceType, progress: &ListProgress) -> Option<&str> {
         let revision = self.revision.as_ref().filter(|_| progress.continue_token.is_empty());
         revision.and_then(|revision| revision.of(kind))
     }
@@ -144,11 +144,11 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         selector: &str,
-        progress: &mut Progress,
+        progress: &mut ListProgress,
         taker: &mut impl ObjectSink,
     ) -> Result<(), ListError> {
         let is_patient = self.in_vain.load(Ordering::Relaxed) < IN_VAIN;
-        let mut patience = Patience::new(if is_patient { self.retry } else { Duration::ZERO });
+        let mut patience = ReadRetries::new(if is_patient { self.retry } else { Duration::ZERO });
         let (mut apart, mut lagged) = (None, 0);
         let page = loop {
             let version = self.version(kind, progress).filter(|_| apart.is_none());
@@ -164,18 +164,18 @@ impl Lister {
             };
             if let ListError::Refused(status) = &error {
                 match version.and_then(|_| after_refusal(status.code, &status.message, lagged)) {
-                    Some(Next::Again) => {
+                    Some(RevisionFallback::Again) => {
                         lagged += 1;
                         sleep(LAG).await;
                         continue;
                     }
-                    Some(Next::Latest(why)) => {
+                    Some(RevisionFallback::Latest(why)) => {
                         apart = Some(why);
                         continue;
                     }
                     None if status.code == 410 => {
                         progress.expire(status.metadata.as_ref().and_then(|list| list.continue_.clone()))?;
-                        apart = Some(Apart::Expired);
+                        apart = Some(OtherRevisionReason::Expired);
                     }
                     None => {}
                 }
@@ -188,7 +188,7 @@ impl Lister {
             }
             // The server may be unable to serve the revision, whatever its error says.
             if version.is_some() && patience.is_last() {
-                apart = Some(Apart::Refused);
+                apart = Some(OtherRevisionReason::Refused);
             }
         };
         if let Some(revision) = &self.revision {
@@ -201,7 +201,7 @@ impl Lister {
         progress.turn(page.head)
     }
 
-    fn params(&self, selector: &str, version: Option<&str>, progress: &Progress) -> ListParams {
+    fn params(&self, selector: &str, version: Option<&str>, progress: &ListProgress) -> ListParams {
         ListParams {
             limit: Some(progress.limit.unwrap_or(self.page_size)),
             continue_token: Some(progress.continue_token.clone()).filter(|t| !t.is_empty()),
@@ -218,10 +218,10 @@ impl Lister {
         kind: &ResourceType,
         namespace: Option<&str>,
         params: &ListParams,
-        progress: &mut Progress,
-        patience: &mut Patience,
+        progress: &mut ListProgress,
+        patience: &mut ReadRetries,
         taker: &mut impl ObjectSink,
-    ) -> Result<Option<Page>, ListError> {
+    ) -> Result<Option<ListPage>, ListError> {
         let limit = params.limit.unwrap_or(self.page_size);
         let request =
             Request::new(path(kind, namespace)).list(params).map_err(|e| ListError::Request(e.into()))?;
@@ -265,7 +265,7 @@ impl Lister {
         }
         let head = splitter.finish()?;
         drop(request_slot);
-        Ok(Some(Page { items, head, room }))
+        Ok(Some(ListPage { items, head, room }))
     }
 
     /// Gets one object by name; `None` if there is none. `None` for `namespace`: the object is
@@ -279,7 +279,7 @@ impl Lister {
         namespace: Option<&str>,
         name: &str,
     ) -> Result<Option<ListedObject>, ListError> {
-        let mut patience = Patience::new(self.retry);
+        let mut patience = ReadRetries::new(self.retry);
         loop {
             let request_slot = patience.excuse(acquire(&self.requests, 1)).await?;
             let tried = self.try_get(kind, namespace, name).await;
@@ -287,7 +287,7 @@ impl Lister {
             match tried {
                 Ok(found) => {
                     if found.is_some() {
-                        self.note(kind, Apart::ByName);
+                        self.note(kind, OtherRevisionReason::ByName);
                     }
                     return Ok(found);
                 }
@@ -324,7 +324,7 @@ impl Lister {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        let mut patience = Patience::new(self.retry);
+        let mut patience = ReadRetries::new(self.retry);
         loop {
             let error = match timeout(ANSWER, attempt()).await {
                 Ok(Ok(read)) => return Ok(read),
@@ -338,7 +338,7 @@ impl Lister {
     /// Waits for the next attempt. When the time for retries is over, there is one more attempt if
     /// the API server itself is healthy: if that fails, too, the fault is not the API server's as a
     /// whole.
-    async fn again(&self, patience: &mut Patience, what: &str, error: ListError) -> Result<(), ListError> {
+    async fn again(&self, patience: &mut ReadRetries, what: &str, error: ListError) -> Result<(), ListError> {
         let Err(error) = patience.wait(what, error).await else { return Ok(()) };
         if error.is_forbidden() {
             self.refused.lock().insert(what.to_owned());
@@ -352,7 +352,7 @@ impl Lister {
     /// Whether the API server is healthy, accepts our token, and does not throttle us. A list of
     /// one namespace depends on nothing else.
     async fn probe(&self) -> Result<(), ListError> {
-        let mut patience = Patience::new(self.retry.min(PROBE));
+        let mut patience = ReadRetries::new(self.retry.min(PROBE));
         loop {
             let request = http::Request::get("/api/v1/namespaces?limit=1").body(Body::empty());
             let request = request.map_err(|e| ListError::Request(e.into()))?;

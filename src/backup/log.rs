@@ -24,7 +24,7 @@ const MESSAGES: usize = 2 * (5000 + 1);
 
 /// The heading of the results file under which a message stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum About<'a> {
+pub enum ResultsHeading<'a> {
     /// The backup as a whole.
     Velero,
     Cluster,
@@ -51,7 +51,7 @@ impl Level {
 
 /// A warning or an error.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Told {
+pub struct LogMessage {
     level: Level,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_of_cluster: bool,
@@ -72,16 +72,16 @@ pub struct Told {
 ///
 /// # Errors
 /// When there are too many, or they are no messages.
-pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Told>, D::Error> {
+pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<LogMessage>, D::Error> {
     struct Few;
     impl<'de> Visitor<'de> for Few {
-        type Value = Vec<Told>;
+        type Value = Vec<LogMessage>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "at most {MESSAGES} messages")
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<Told>, A::Error> {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<LogMessage>, A::Error> {
             let mut told = Vec::new();
             while let Some(one) = all.next_element()? {
                 if told.len() >= MESSAGES {
@@ -95,7 +95,7 @@ pub fn read_told<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Told>, D::Err
     from.deserialize_seq(Few)
 }
 
-impl Told {
+impl LogMessage {
     /// The message that there are more of this level.
     fn more(level: Level) -> Self {
         Self {
@@ -115,20 +115,20 @@ impl Told {
         (self.level == Level::Error, format!("{at}{}", self.message))
     }
 
-    fn about(&self) -> About<'_> {
+    fn about(&self) -> ResultsHeading<'_> {
         match &self.namespace {
-            Some(namespace) => About::Namespace(namespace),
-            None if self.is_of_cluster => About::Cluster,
-            None => About::Velero,
+            Some(namespace) => ResultsHeading::Namespace(namespace),
+            None if self.is_of_cluster => ResultsHeading::Cluster,
+            None => ResultsHeading::Velero,
         }
     }
 }
 
 /// How many messages there are of each level, and of each namespace of a level.
 #[derive(Default)]
-struct Room(HashMap<(Level, Option<String>), u32>);
+struct MessageQuotas(HashMap<(Level, Option<String>), u32>);
 
-impl Room {
+impl MessageQuotas {
     /// Counts a message; returns how many there were before it.
     fn count(&mut self, level: Level, namespace: Option<&str>) -> u32 {
         let count = self.0.entry((level, namespace.map(str::to_owned))).or_default();
@@ -138,29 +138,29 @@ impl Room {
 
     /// Replaces the first message that is too many by the note that there are more; drops later
     /// ones.
-    fn admit(&mut self, told: Told) -> Option<Told> {
+    fn admit(&mut self, told: LogMessage) -> Option<LogMessage> {
         let of_namespace = told.namespace.as_deref().map_or(0, |name| self.count(told.level, Some(name)));
         if of_namespace > OF_NAMESPACE {
             return None;
         }
         let told = match of_namespace {
-            OF_NAMESPACE => Told {
+            OF_NAMESPACE => LogMessage {
                 namespace: told.namespace,
                 message: "there are more of this namespace, which only the log has".to_owned(),
-                ..Told::more(told.level)
+                ..LogMessage::more(told.level)
             },
             _ => told,
         };
         match self.count(told.level, None) {
             before if before < TOLD => Some(told),
-            TOLD => Some(Told::more(told.level)),
+            TOLD => Some(LogMessage::more(told.level)),
             _ => None,
         }
     }
 }
 
-impl Counts {
-    fn of(told: &[Told]) -> Self {
+impl MessageCounts {
+    fn of(told: &[LogMessage]) -> Self {
         let count = |level| {
             let count = told.iter().filter(|told| told.level == level && !told.is_more).count();
             u32::try_from(count).unwrap_or(u32::MAX)
@@ -172,39 +172,39 @@ impl Counts {
 /// The log of one backup, written to by all its tasks.
 pub struct BackupLog {
     backup: String,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
 }
 
-struct State {
+struct LogState {
     /// Complete gzip members, and one that is being written.
     whole: Vec<u8>,
     lines: GzEncoder<Vec<u8>>,
     /// Messages for the results file.
-    told: Vec<Told>,
-    room: Room,
+    told: Vec<LogMessage>,
+    room: MessageQuotas,
     /// Counts of all messages, those for which there was no room included.
-    counts: Counts,
+    counts: MessageCounts,
     /// Counts of messages for which there was no room.
     untold: Untold,
     /// The notes that there are more messages.
-    more: HashSet<Told>,
+    more: HashSet<LogMessage>,
     /// Messages of an earlier run: a run that continues may find the same again.
-    known: HashSet<Told>,
+    known: HashSet<LogMessage>,
 }
 
 /// Counts of messages by the type that they are about. Messages of what is done once, and of no
 /// type, have the empty name.
-pub type Untold = BTreeMap<String, Counts>;
+pub type Untold = BTreeMap<String, MessageCounts>;
 
 /// Warnings and errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Counts {
+pub struct MessageCounts {
     pub warnings: u32,
     pub errors: u32,
 }
 
-impl Counts {
+impl MessageCounts {
     fn of_level(&mut self, level: Level) -> Option<&mut u32> {
         match level {
             Level::Info => None,
@@ -226,14 +226,14 @@ impl BackupLog {
     }
 
     /// The log of a run that continues: with the messages of an earlier run, and its lines, gzip.
-    pub fn again(backup: String, told: Vec<Told>, whole: Vec<u8>) -> Self {
+    pub fn again(backup: String, told: Vec<LogMessage>, whole: Vec<u8>) -> Self {
         let lines = GzEncoder::new(Vec::new(), Compression::fast());
-        let mut state = State {
+        let mut state = LogState {
             whole,
             lines,
             told: Vec::new(),
-            room: Room::default(),
-            counts: Counts::of(&told),
+            room: MessageQuotas::default(),
+            counts: MessageCounts::of(&told),
             untold: Untold::new(),
             more: HashSet::new(),
             known: told.iter().cloned().collect(),
@@ -247,7 +247,7 @@ impl BackupLog {
 
     /// This log behind the messages of an earlier run and its lines, gzip.
     #[must_use]
-    pub fn behind(&self, mut told: Vec<Told>, mut lines: Vec<u8>) -> Self {
+    pub fn behind(&self, mut told: Vec<LogMessage>, mut lines: Vec<u8>) -> Self {
         told.extend(self.told());
         // Writing to memory does not fail.
         lines.extend(self.lines().unwrap_or_default());
@@ -264,7 +264,7 @@ impl BackupLog {
     /// Adds such counts of an earlier run, so that a backup that continues has no fewer errors.
     pub fn count_untold(&self, untold: Untold) {
         let state = &mut *self.state.lock();
-        let mut all = Counts::default();
+        let mut all = MessageCounts::default();
         for (resource, counts) in untold {
             all.add(counts);
             state.untold.entry(resource).or_default().add(counts);
@@ -272,30 +272,30 @@ impl BackupLog {
         state.counts.add(all);
         for (level, count) in [(Level::Warning, all.warnings), (Level::Error, all.errors)] {
             if count > 0 {
-                state.tell_more(Told::more(level));
+                state.tell_more(LogMessage::more(level));
             }
         }
     }
 
     pub fn info(&self, message: &str) {
-        self.write(Level::Info, &About::Velero, "", false, message);
+        self.write(Level::Info, &ResultsHeading::Velero, "", false, message);
     }
 
     /// `resource`: `configmaps`, `deployments.apps`, or empty.
-    pub fn warning(&self, about: &About<'_>, resource: &str, message: &str) {
+    pub fn warning(&self, about: &ResultsHeading<'_>, resource: &str, message: &str) {
         self.write(Level::Warning, about, resource, false, message);
     }
 
-    pub fn error(&self, about: &About<'_>, resource: &str, message: &str) {
+    pub fn error(&self, about: &ResultsHeading<'_>, resource: &str, message: &str) {
         self.write(Level::Error, about, resource, false, message);
     }
 
     /// An error of something that is done once, so a run that continues does not find it again.
-    pub fn lasting_error(&self, about: &About<'_>, resource: &str, message: &str) {
+    pub fn lasting_error(&self, about: &ResultsHeading<'_>, resource: &str, message: &str) {
         self.write(Level::Error, about, resource, true, message);
     }
 
-    fn write(&self, level: Level, about: &About<'_>, resource: &str, lasts: bool, message: &str) {
+    fn write(&self, level: Level, about: &ResultsHeading<'_>, resource: &str, lasts: bool, message: &str) {
         let time = format!("{:.0}", Timestamp::now());
         let message_quoted = serde_json::Value::from(message);
         let mut line =
@@ -303,7 +303,7 @@ impl BackupLog {
         if !resource.is_empty() {
             line.push_str(&format!(" resource={resource}"));
         }
-        if let About::Namespace(namespace) = about {
+        if let ResultsHeading::Namespace(namespace) = about {
             line.push_str(&format!(" namespace={namespace}"));
         }
         line.push('\n');
@@ -311,10 +311,11 @@ impl BackupLog {
         // Writing to memory does not fail.
         let _ = state.lines.write_all(line.as_bytes());
         let Some(count) = state.counts.of_level(level) else { return };
-        let namespace = if let About::Namespace(name) = about { Some((*name).to_owned()) } else { None };
-        let told = Told {
+        let namespace =
+            if let ResultsHeading::Namespace(name) = about { Some((*name).to_owned()) } else { None };
+        let told = LogMessage {
             level,
-            is_of_cluster: *about == About::Cluster,
+            is_of_cluster: *about == ResultsHeading::Cluster,
             namespace,
             resource: resource.to_owned(),
             lasts,
@@ -328,12 +329,12 @@ impl BackupLog {
         state.tell(told);
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> MessageCounts {
         self.state.lock().counts
     }
 
     /// Warnings and errors so far, in order.
-    pub fn told(&self) -> Vec<Told> {
+    pub fn told(&self) -> Vec<LogMessage> {
         self.state.lock().told.clone()
     }
 
@@ -353,9 +354,9 @@ impl BackupLog {
     }
 }
 
-impl State {
+impl LogState {
     /// Keeps a message that is counted already; without room, it is counted by its type.
-    fn tell(&mut self, told: Told) {
+    fn tell(&mut self, told: LogMessage) {
         let (level, is_more) = (told.level, told.is_more);
         let resource = if told.lasts { String::new() } else { told.resource.clone() };
         match self.room.admit(told) {
@@ -372,7 +373,7 @@ impl State {
     }
 
     /// Adds a note that there are more, once.
-    fn tell_more(&mut self, more: Told) {
+    fn tell_more(&mut self, more: LogMessage) {
         if self.more.insert(more.clone()) {
             self.told.push(more);
         }

@@ -7,7 +7,7 @@ use super::ledger::Contents;
 use crate::storage::Receipt;
 
 /// What the workers send to the upload.
-pub enum Part {
+pub enum ArchivePart {
     /// A gzip member, and which objects it holds.
     Member(Bytes, Vec<Contents>),
     /// The last member: the archive is complete. Without it the upload is given up.
@@ -17,7 +17,7 @@ pub enum Part {
 }
 
 /// What the upload sends to the keeper.
-pub enum Progress {
+pub enum UploadProgress {
     /// A part is stored, and so are all parts before it.
     Part {
         upload: String,
@@ -41,7 +41,7 @@ pub enum Progress {
     },
 }
 
-impl Progress {
+impl UploadProgress {
     /// The objects that are stored now.
     pub fn contents(&self) -> &[Contents] {
         let (Self::Part { contents, .. } | Self::Whole { contents, .. } | Self::Resting { contents, .. }) =

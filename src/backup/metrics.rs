@@ -36,34 +36,34 @@ const PAGE: u32 = 500;
 const PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct BySchedule {
+struct BackupScheduleLabels {
     /// Empty: the backup belongs to no schedule.
     schedule: String,
 }
 
 #[derive(Clone, Default)]
 pub struct BackupMetrics {
-    attempts: Family<BySchedule, Counter>,
-    successes: Family<BySchedule, Counter>,
-    partial_failures: Family<BySchedule, Counter>,
-    failures: Family<BySchedule, Counter>,
-    validation_failures: Family<BySchedule, Counter>,
-    with_warnings: Family<BySchedule, Counter>,
-    deletion_attempts: Family<BySchedule, Counter>,
-    deletion_successes: Family<BySchedule, Counter>,
-    deletion_failures: Family<BySchedule, Counter>,
+    attempts: Family<BackupScheduleLabels, Counter>,
+    successes: Family<BackupScheduleLabels, Counter>,
+    partial_failures: Family<BackupScheduleLabels, Counter>,
+    failures: Family<BackupScheduleLabels, Counter>,
+    validation_failures: Family<BackupScheduleLabels, Counter>,
+    with_warnings: Family<BackupScheduleLabels, Counter>,
+    deletion_attempts: Family<BackupScheduleLabels, Counter>,
+    deletion_successes: Family<BackupScheduleLabels, Counter>,
+    deletion_failures: Family<BackupScheduleLabels, Counter>,
     durations: Durations,
-    last_successful: Family<BySchedule, Gauge>,
-    last_status: Family<BySchedule, Gauge>,
-    items: Family<BySchedule, Gauge>,
-    errors: Family<BySchedule, Gauge>,
-    size: Family<BySchedule, Gauge>,
+    last_successful: Family<BackupScheduleLabels, Gauge>,
+    last_status: Family<BackupScheduleLabels, Gauge>,
+    items: Family<BackupScheduleLabels, Gauge>,
+    errors: Family<BackupScheduleLabels, Gauge>,
+    size: Family<BackupScheduleLabels, Gauge>,
     /// For each schedule with metrics of its own, and one for all others.
-    last: Arc<Mutex<HashMap<String, Last>>>,
+    last: Arc<Mutex<HashMap<String, LastBackup>>>,
 }
 
 #[derive(Clone)]
-struct Durations(Family<BySchedule, Histogram>);
+struct Durations(Family<BackupScheduleLabels, Histogram>);
 
 impl Default for Durations {
     fn default() -> Self {
@@ -73,7 +73,7 @@ impl Default for Durations {
 
 /// Which backup of a schedule its gauges show.
 #[derive(Clone, Copy, Default)]
-struct Last {
+struct LastBackup {
     ended: Option<Timestamp>,
     successful: Option<Timestamp>,
 }
@@ -160,7 +160,7 @@ impl BackupMetrics {
     }
 
     /// Sets the gauges, unless they show a later end.
-    fn show(&self, backup: &Backup, label: &BySchedule, ended: Timestamp) {
+    fn show(&self, backup: &Backup, label: &BackupScheduleLabels, ended: Timestamp) {
         let mut last = self.last.lock();
         let last = last.entry(label.schedule.clone()).or_default();
         let is_complete = backup.phase() == BackupPhase::Completed;
@@ -225,20 +225,20 @@ impl BackupMetrics {
             gauge.clear();
         }
         for last in self.last.lock().values_mut() {
-            *last = Last::default();
+            *last = LastBackup::default();
         }
     }
 
     /// Creates every counter of the label at once, because a rate needs a zero before the first
     /// increment.
-    fn label(&self, schedule: Option<&str>) -> BySchedule {
+    fn label(&self, schedule: Option<&str>) -> BackupScheduleLabels {
         let schedule = schedule.unwrap_or_default();
         let mut known = self.last.lock();
         let is_full = known.len() >= SCHEDULES && !schedule.is_empty() && !known.contains_key(schedule);
         let name = if is_full { OTHERS } else { schedule };
-        let label = BySchedule { schedule: name.to_owned() };
+        let label = BackupScheduleLabels { schedule: name.to_owned() };
         if !known.contains_key(name) {
-            known.insert(name.to_owned(), Last::default());
+            known.insert(name.to_owned(), LastBackup::default());
             for counter in [
                 &self.attempts,
                 &self.successes,

@@ -19,11 +19,11 @@ const ASIDE: usize = 256;
 const ASIDE_OF: usize = 16;
 
 /// The resource list: `<apiVersion>/<Kind>` to sorted `namespace/name` or `name`.
-pub type ResourceList = BTreeMap<String, Names>;
+pub type ResourceList = BTreeMap<String, PackedNames>;
 
 /// A set of keys that takes little memory, best filled in order.
 #[derive(Default)]
-pub struct Names {
+pub struct PackedNames {
     blocks: Vec<Block>,
     /// Keys behind all blocks, in order. Never empty if there are blocks.
     open: Vec<String>,
@@ -62,7 +62,7 @@ impl Block {
     }
 }
 
-impl Names {
+impl PackedNames {
     /// `false`: the key was there already.
     pub fn insert(&mut self, key: String) -> bool {
         if self.open.last().is_none_or(|last| *last < key) {
@@ -180,7 +180,7 @@ impl Names {
 }
 
 /// A JSON list, in order.
-impl Serialize for Names {
+impl Serialize for PackedNames {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
@@ -210,8 +210,8 @@ mod tests {
         format!("namespace-{}/object-{:04}", number / 1000, number % 1000)
     }
 
-    fn ordered(count: u32) -> Names {
-        let mut names = Names::default();
+    fn ordered(count: u32) -> PackedNames {
+        let mut names = PackedNames::default();
         assert!((0..count).all(|i| names.insert(key(i))));
         names
     }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_comes_out_of_order_waits_beside_for_a_while_only() {
-        let mut names = Names::default();
+        let mut names = PackedNames::default();
         assert!((0..9_000).rev().all(|i| names.insert(key(i))));
         assert!(names.aside.len() <= 9_000 / ASIDE_OF, "{}", names.aside.len());
         assert_eq!((names.len(), names.last()), (9_000, None));
@@ -254,8 +254,8 @@ mod tests {
         assert!(!names.contains(&key(300)) && names.contains(&key(301)));
     }
 
-    fn of(keys: &[&str]) -> Names {
-        let mut names = Names::default();
+    fn of(keys: &[&str]) -> PackedNames {
+        let mut names = PackedNames::default();
         for key in keys {
             names.insert((*key).to_owned());
         }
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn two_types_of_one_heading_are_one_list() {
-        let mut names = Names::default();
+        let mut names = PackedNames::default();
         names.extend(of(&["b", "d"]));
         assert_eq!(names.last(), Some("d"));
         names.extend(of(&["a", "b", "e"]));
@@ -295,7 +295,7 @@ mod tests {
 
         #[test]
         fn whatever_comes_counts_once_and_the_list_is_that_of_a_set(numbers in pieces(), probes in prop::collection::vec(0_u32..4_000, 8)) {
-            let (mut names, mut set, mut is_ordered) = (Names::default(), BTreeSet::<String>::new(), true);
+            let (mut names, mut set, mut is_ordered) = (PackedNames::default(), BTreeSet::<String>::new(), true);
             for number in numbers {
                 let key = key(number);
                 is_ordered &= set.contains(&key) || set.last().is_none_or(|last| *last < key);
@@ -311,7 +311,7 @@ mod tests {
 
         #[test]
         fn any_text_is_a_key(keys in prop::collection::vec(any::<String>(), 0..40)) {
-            let (mut names, mut set) = (Names::default(), BTreeSet::<String>::new());
+            let (mut names, mut set) = (PackedNames::default(), BTreeSet::<String>::new());
             for key in keys {
                 prop_assert_eq!(names.insert(key.clone()), set.insert(key));
             }

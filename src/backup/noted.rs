@@ -3,23 +3,23 @@
 use berth_core::upload::FoundCheckpoint;
 use bytes::Bytes;
 
-use super::checkpoint::Head;
+use super::checkpoint::CheckpointHead;
 
 /// What the checkpoint in a folder says of an upload.
-pub(super) enum Noted {
+pub(super) enum CheckpointUpload {
     Nothing,
     Void,
     Unreadable,
     Of { run: String, upload: String },
 }
 
-impl Noted {
+impl CheckpointUpload {
     /// Reads the checkpoint's first bytes.
     pub fn of(start: Option<Bytes>) -> Self {
         match start {
             None => Self::Nothing,
             Some(start) if start.is_empty() => Self::Void,
-            Some(start) => match Head::read(start) {
+            Some(start) => match CheckpointHead::read(start) {
                 Ok((head, _)) => {
                     Self::Of { run: head.says().run.to_owned(), upload: head.upload().to_owned() }
                 }

@@ -1,12 +1,12 @@
 //! Movements of snapshot data, which go on after a backup has stored its objects.
 //!
-//! A movement is a DataUpload, run by Velero's node-agents or by another data mover. The run creates
-//! it ([`Mover`]) and remembers it in its checkpoint. When all objects are stored and movements are
-//! under way, the run lets everything go: its last checkpoint holds what is needed to complete the
-//! archive, and the Backup moves on to WaitingForPluginOperations, in which it holds no slot.
-//! `waiting` follows the DataUploads by one watch (`shown`), and `finalize` completes the archive
-//! when all of them have ended. Both begin from the API objects and the checkpoint, whichever
-//! process stored the objects.
+//! A movement is a DataUpload, run by Velero's node-agents or by another data mover. The run
+//! creates it ([`DataUploadCreator`]) and remembers it in its checkpoint. When all objects are
+//! stored and movements are under way, the run lets everything go: its last checkpoint holds what
+//! is needed to complete the archive, and the Backup moves on to WaitingForPluginOperations, in
+//! which it holds no slot. `waiting` follows the DataUploads by one watch (`shown`), and `finalize`
+//! completes the archive when all of them have ended. Both begin from the API objects and the
+//! checkpoint, whichever process stored the objects.
 
 pub mod files;
 mod finalize;
@@ -28,8 +28,8 @@ pub use waiting::Attended;
 use super::log::BackupLog;
 use super::related::key;
 use crate::text::chain;
-use crate::write::{Answer, Pauses, create};
-use uploads::{Asked, Upload, api, name_of, object};
+use crate::write::{Pauses, WriteResult, create};
+use uploads::{DataUploadObject, MovementSettings, api, name_of, object};
 
 /// Most movements of one backup. Each takes some hundred bytes of the checkpoint.
 pub const MOST_MOVEMENTS: usize = 10_000;
@@ -117,7 +117,7 @@ impl Movements {
 
     /// Adds what stands in the cluster and is not known, because the run that created it ended
     /// before its next checkpoint.
-    pub fn adopt(&self, found: &[Upload]) {
+    pub fn adopt(&self, found: &[DataUploadObject]) {
         for upload in found.iter().filter(|upload| !upload.is_given_up()) {
             let all = &mut *self.0.lock();
             if all.len() >= MOST_MOVEMENTS || all.contains_key(&upload.name) {
@@ -139,15 +139,15 @@ impl Movements {
 }
 
 /// Creates the DataUploads of one run.
-pub struct Mover<'a> {
+pub struct DataUploadCreator<'a> {
     client: Client,
     namespace: String,
-    asked: Asked,
+    asked: MovementSettings,
     movements: &'a Movements,
     log: &'a BackupLog,
 }
 
-impl<'a> Mover<'a> {
+impl<'a> DataUploadCreator<'a> {
     pub fn new(
         client: &Client,
         namespace: &str,
@@ -155,24 +155,24 @@ impl<'a> Mover<'a> {
         movements: &'a Movements,
         log: &'a BackupLog,
     ) -> Self {
-        let asked = Asked::of(backup);
+        let asked = MovementSettings::of(backup);
         Self { client: client.clone(), namespace: namespace.to_owned(), asked, movements, log }
     }
 
     /// Creates the DataUpload, or finds the one that an earlier run has created: its name follows
     /// from the Backup and the claim, so no crash leads to two of them.
-    async fn begin(&self, moved: &Moved) -> Result<Upload, String> {
+    async fn begin(&self, moved: &Moved) -> Result<DataUploadObject, String> {
         let api = api(&self.client, &self.namespace);
         let (begun, mut pauses) = (Instant::now(), Pauses::default());
         let mut try_count = 0;
         loop {
             let name = name_of(&self.asked.backup, &self.asked.uid, &moved.claim_uid, try_count);
             let error = match create(&api, &object(&self.namespace, &name, &self.asked, moved)).await {
-                Answer::Written(created) => return Ok(Upload::read(created)),
-                Answer::Conflict(_) => match api.get_opt(&name).await {
+                WriteResult::Written(created) => return Ok(DataUploadObject::read(created)),
+                WriteResult::Conflict(_) => match api.get_opt(&name).await {
                     Ok(Some(found)) => {
                         let is_ours = uploads::is_of(&found, &self.asked.uid);
-                        let found = Upload::read(found);
+                        let found = DataUploadObject::read(found);
                         if is_ours && !found.is_given_up() {
                             return Ok(found);
                         }
@@ -185,17 +185,17 @@ impl<'a> Mover<'a> {
                     Ok(None) => None,
                     Err(error) => Some(error),
                 },
-                Answer::Gone(_) => {
+                WriteResult::Gone(_) => {
                     return Err(
                         "the cluster has no DataUploads: install Velero's definitions and node-agents"
                             .to_owned(),
                     );
                 }
-                Answer::Refused(error) if crate::queue::refusals::is_lasting(&error) => {
+                WriteResult::Refused(error) if crate::queue::refusals::is_lasting(&error) => {
                     return Err(format!("its DataUpload was refused: {}", chain(&error)));
                 }
-                Answer::Refused(error) => Some(error),
-                Answer::TimedOut => None,
+                WriteResult::Refused(error) => Some(error),
+                WriteResult::TimedOut => None,
             };
             if begun.elapsed() >= INSISTS {
                 let why =
@@ -207,7 +207,7 @@ impl<'a> Mover<'a> {
     }
 }
 
-impl MoveData for Mover<'_> {
+impl MoveData for DataUploadCreator<'_> {
     async fn move_data(&self, moved: Moved) -> Result<(), String> {
         if self.movements.len() >= MOST_MOVEMENTS {
             return Err(format!("a backup moves the data of {MOST_MOVEMENTS} claims at most"));

@@ -1,4 +1,5 @@
-//! The resource policy of a Backup: a ConfigMap in its namespace, read once, when the backup begins.
+//! The resource policy of a Backup: a ConfigMap in its namespace, read once, when the backup
+//! begins.
 
 use berth_api::parse;
 use berth_api::policy;

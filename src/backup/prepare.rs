@@ -4,14 +4,16 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::parse::Wanted;
+use berth_api::parse::ValidatedBackupSpec;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
 use berth_core::location::{Location, choose};
 use berth_core::policy::Policies;
 use berth_core::policy::filters::{CLUSTER, Filters};
-use berth_core::selection::{Fate, ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection};
+use berth_core::selection::{
+    ResourceFilter, ResourceType, SNAPSHOT_CONTENTS, SNAPSHOTS, Selection, TypeSelection,
+};
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,7 +22,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::collect::Namespace;
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::operations::moves_data;
 use crate::patch::{digest, kept_until, known_location, merge_into};
 use crate::text::few;
@@ -34,7 +36,7 @@ const RESOURCE_TIMEOUT: &str = "10m0s";
 const MOST_PINNED: usize = 64 * 1024;
 
 /// What the start is decided on.
-pub struct Situation<'a> {
+pub struct StartInput<'a> {
     pub backup: &'a Backup,
     pub locations: &'a [BackupStorageLocation],
     pub namespaces: &'a [Namespace],
@@ -52,7 +54,7 @@ pub struct Situation<'a> {
 
 /// A backup that may start.
 pub struct Prepared {
-    pub wanted: Wanted,
+    pub wanted: ValidatedBackupSpec,
     /// Which types are taken, of those that the cluster serves now.
     pub selection: Selection,
     /// The resource policy's filters, resolved for the same types.
@@ -86,11 +88,11 @@ impl Prepared {
                 "spec.includedNamespaces: no namespace that may be backed up matches {}",
                 few(&self.idle)
             );
-            log.warning(&About::Velero, "", &message);
+            log.warning(&ResultsHeading::Velero, "", &message);
         }
         for (field, entries) in &self.selection.idle {
             let message = format!("{field} names no type that this cluster has there: {}", few(entries));
-            log.warning(&About::Velero, "", &message);
+            log.warning(&ResultsHeading::Velero, "", &message);
         }
         for (section, kinds) in &self.filters.idle {
             let scope = if *section == CLUSTER { "kinds without namespaces" } else { "kinds in namespaces" };
@@ -98,7 +100,7 @@ impl Prepared {
                 "{section} names kinds that this cluster does not have, or not in that scope ({scope}), or that another one of its rules has: {}",
                 few(kinds)
             );
-            log.warning(&About::Velero, "", &message);
+            log.warning(&ResultsHeading::Velero, "", &message);
         }
         for (types, message, way_out) in [
             (
@@ -113,7 +115,7 @@ impl Prepared {
             ),
         ] {
             if !types.is_empty() {
-                log.warning(&About::Velero, "", &format!("{message}: {}{way_out}", few(types)));
+                log.warning(&ResultsHeading::Velero, "", &format!("{message}: {}{way_out}", few(types)));
             }
         }
     }
@@ -121,7 +123,7 @@ impl Prepared {
 
 /// # Errors
 /// Everything that makes the backup FailedValidation.
-pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
+pub fn prepare(situation: &StartInput<'_>) -> Result<Prepared, Violations> {
     let spec = &situation.backup.spec;
     let (wanted, mut found) = match parse::backup(spec) {
         Ok(wanted) => (Some(wanted), Violations::default()),
@@ -174,11 +176,12 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     let all_namespaces = wanted.namespaces.takes_all_but(|name| labelled.contains(name));
     let selection = wanted.resources.resolve(situation.types, all_namespaces);
     let filters = Filters::resolve(policies, situation.types, resolved.iter().map(String::as_str));
-    let is_named = |kind: &&ResourceType| filters.names(kind) && selection.fate(kind) <= Fate::Unnamed;
+    let is_named =
+        |kind: &&ResourceType| filters.names(kind) && selection.fate(kind) <= TypeSelection::Unnamed;
     let left_out = situation.types.iter().filter(is_named).map(ResourceType::qualified).collect();
     let is_taken = |entry: &str| {
         let goes_by = |kind: &ResourceType| kind.resource == entry || kind.qualified() == entry;
-        situation.types.iter().any(|kind| goes_by(kind) && selection.fate(kind) == Fate::Listed)
+        situation.types.iter().any(|kind| goes_by(kind) && selection.fate(kind) == TypeSelection::Listed)
     };
     let idle_order = wanted.ordered.keys().filter(|entry| !is_taken(entry)).cloned().collect();
     let patch = patch(situation, &wanted, location, &resolved);
@@ -200,7 +203,7 @@ pub fn prepare(situation: &Situation<'_>) -> Result<Prepared, Violations> {
     })
 }
 
-fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
+fn location<'a>(situation: &StartInput<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
     let at = Field::root("spec").child("storageLocation");
     let wanted = situation.backup.spec.storage_location.as_deref().unwrap_or_default();
     let known: Vec<Location> = situation.locations.iter().map(known_location).collect();
@@ -213,8 +216,8 @@ fn location<'a>(situation: &Situation<'a>, found: &mut Violations) -> Option<&'a
 }
 
 fn patch(
-    situation: &Situation<'_>,
-    wanted: &Wanted,
+    situation: &StartInput<'_>,
+    wanted: &ValidatedBackupSpec,
     location: &BackupStorageLocation,
     resolved: &HashSet<String>,
 ) -> Value {
@@ -252,7 +255,7 @@ fn patch(
 }
 
 /// Only the fields that change: all other fields of the spec stay as they are.
-fn effective_spec(situation: &Situation<'_>, location: &BackupStorageLocation, ttl: Duration) -> Value {
+fn effective_spec(situation: &StartInput<'_>, location: &BackupStorageLocation, ttl: Duration) -> Value {
     let spec = &situation.backup.spec;
     let mut changed = Map::new();
     let mut default = |key: &str, is_set: bool, value: Value| {

@@ -9,9 +9,9 @@ use serde_json::json;
 use tracing::warn;
 
 use super::collect::Counters;
-use super::engine::Failure;
-use super::frozen::Frozen;
-use super::ledger::Ledger;
+use super::engine::RunFailure;
+use super::frozen::FrozenPods;
+use super::ledger::ObjectLedger;
 use super::status::{BackupWriter, WriteError};
 use crate::text::chain;
 
@@ -26,9 +26,9 @@ const RECORD: Duration = Duration::from_secs(5);
 pub(super) async fn keep_record(
     record: &mut BackupWriter,
     counters: &Counters,
-    ledger: &Ledger,
-    frozen: &Frozen,
-) -> Failure {
+    ledger: &ObjectLedger,
+    frozen: &FrozenPods,
+) -> RunFailure {
     // The progress does not go back, even if an earlier run had come further.
     let before = record.progress();
     let mut told = before;
@@ -62,7 +62,7 @@ pub(super) async fn keep_record(
                     }
                 }
                 Err(error @ (WriteError::Gone | WriteError::Phase(_) | WriteError::Taken)) => {
-                    return Failure::Write(error);
+                    return RunFailure::Write(error);
                 }
                 Err(error) => {
                     if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {

@@ -15,8 +15,8 @@ use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_api::velero::backup::{BackupProgress, HookStatus};
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
-use berth_core::claim::{Claim, Verdict, judge};
-use berth_core::operation::Counts;
+use berth_core::claim::{FolderClaim, FolderDecision, judge};
+use berth_core::operation::OperationCounts;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -29,16 +29,16 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use super::engine::{CLOSING, Engine, Failure, OPENING, Signals};
-use super::index::Index;
-use super::log::{About, BackupLog, gzip_json};
-use super::names::{Names, ResourceList};
-use super::predecessor::Earlier;
+use super::engine::{CLOSING, Engine, OPENING, RunFailure, Signals};
+use super::index::ArchiveIndex;
+use super::log::{BackupLog, ResultsHeading, gzip_json};
+use super::names::{PackedNames, ResourceList};
+use super::predecessor::EarlierDeletion;
 use super::status::{BackupWriter, WriteError};
-use super::uploads::Place;
+use super::uploads::ArchivePlace;
 use super::volumes::outcomes::Data;
 use crate::patch::merge_into;
-use crate::storage::{Artifact, ClaimError, Layout, Parts};
+use crate::storage::{BackupArtifact, BackupLayout, ClaimError, MultipartTarget};
 use crate::text::chain;
 
 /// The namespace by whose UID a cluster is known, as is common practice.
@@ -53,7 +53,7 @@ const LOOKS: usize = 5;
 
 /// What the archive holds, and its size.
 #[derive(Default)]
-pub(super) struct Stored {
+pub(super) struct StoredArchive {
     pub list: ResourceList,
     pub bytes: u64,
     /// `status.hookStatus`.
@@ -61,10 +61,10 @@ pub(super) struct Stored {
     /// The file of item operations.
     pub operations: Vec<Value>,
     /// How many operations there were, and what has become of them.
-    pub counts: Counts,
+    pub counts: OperationCounts,
     pub volumes: Data,
     /// Where in the archive the objects are.
-    pub index: Index,
+    pub index: ArchiveIndex,
 }
 
 impl Engine {
@@ -96,12 +96,12 @@ impl Engine {
         &self,
         record: &BackupWriter,
         location: &BackupStorageLocation,
-        layout: &Layout,
-        parts: &Parts,
+        layout: &BackupLayout,
+        parts: &MultipartTarget,
         run: &str,
-    ) -> Result<Claim, Failure> {
-        let cluster = self.cluster_uid().await.map_err(|error| Failure::Cluster(error.into()))?;
-        let ours = Claim {
+    ) -> Result<FolderClaim, RunFailure> {
+        let cluster = self.cluster_uid().await.map_err(|error| RunFailure::Cluster(error.into()))?;
+        let ours = FolderClaim {
             cluster: cluster.to_owned(),
             namespace: self.namespace.clone(),
             backup: record.uid().to_owned(),
@@ -112,30 +112,31 @@ impl Engine {
         let mut is_rest = false;
         if let Some(deletion) = found.folder.claim.clone() {
             let earlier = self.await_deletion(&ours, &deletion).await?;
-            if earlier != Earlier::None {
+            if earlier != EarlierDeletion::None {
                 found = layout.look().await?;
-                is_rest = earlier == Earlier::Yielded && found.folder.claim.as_ref() == Some(&deletion);
+                is_rest =
+                    earlier == EarlierDeletion::Yielded && found.folder.claim.as_ref() == Some(&deletion);
             }
         }
         // What a deletion has left to this run is no backup any more, however much of it is there.
         found.folder.published &= !is_rest;
         let standing = &found.folder.claim;
         let replaces = match (judge(&ours, &found.folder), standing) {
-            (Verdict::Ours, _) => return Ok(ours),
-            (Verdict::Free, _) => None,
-            (Verdict::Published, _) => return Err(ClaimError::Published.into()),
-            (Verdict::IfGone, Some(claim)) => {
+            (FolderDecision::Ours, _) => return Ok(ours),
+            (FolderDecision::Free, _) => None,
+            (FolderDecision::Published, _) => return Err(ClaimError::Published.into()),
+            (FolderDecision::IfGone, Some(claim)) => {
                 if !self.is_gone(claim, layout.backup()).await? {
                     return Err(layout.taken(claim).into());
                 }
                 found.version
             }
-            (Verdict::Taken, Some(claim)) if claim.is_of_backup_of(&ours) => {
+            (FolderDecision::Taken, Some(claim)) if claim.is_of_backup_of(&ours) => {
                 self.confirm_backup(&ours, layout.backup()).await?;
                 found.version
             }
-            (Verdict::Taken, Some(claim)) => return Err(layout.taken(claim).into()),
-            (Verdict::Unclaimed | Verdict::IfGone | Verdict::Taken, _) => {
+            (FolderDecision::Taken, Some(claim)) => return Err(layout.taken(claim).into()),
+            (FolderDecision::Unclaimed | FolderDecision::IfGone | FolderDecision::Taken, _) => {
                 return Err(ClaimError::Unclaimed(layout.folder()).into());
             }
         };
@@ -143,7 +144,7 @@ impl Engine {
         if self.claim_over(layout, &ours, replaces).await? || is_taken_over {
             // Abort the uploads of the dead run, because a completed one would replace this run's
             // archive.
-            self.clear(Place { location, layout, parts, is_taken_over: true }, &ours, None).await;
+            self.clear(ArchivePlace { location, layout, parts, is_taken_over: true }, &ours, None).await;
             if is_rest {
                 layout.empty(&ours).await?;
             } else {
@@ -158,10 +159,10 @@ impl Engine {
     /// happened.
     pub(super) async fn claim_over(
         &self,
-        layout: &Layout,
-        ours: &Claim,
+        layout: &BackupLayout,
+        ours: &FolderClaim,
         mut replaces: Option<UpdateVersion>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, RunFailure> {
         let mut looks = 0;
         loop {
             match layout.claim(ours, replaces).await {
@@ -183,20 +184,20 @@ impl Engine {
     /// Checks that the Backup is still this run's, between reading a claim and replacing it. A
     /// later run takes the Backup over before it claims the folder, so a claim that was read before
     /// this check is of no later run.
-    async fn confirm_backup(&self, ours: &Claim, name: &str) -> Result<(), Failure> {
+    async fn confirm_backup(&self, ours: &FolderClaim, name: &str) -> Result<(), RunFailure> {
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = self.lister().patiently("the Backup", || api.get_metadata_opt(name)).await;
-        let found = found.map_err(|error| Failure::Cluster(error.into()))?;
+        let found = found.map_err(|error| RunFailure::Cluster(error.into()))?;
         match found.filter(|found| found.metadata.uid.as_ref() == Some(&ours.backup)) {
             Some(found) if found.annotations().get(keys::RUN) == Some(&ours.run) => Ok(()),
-            Some(_) => Err(Failure::Write(WriteError::Taken)),
-            None => Err(Failure::Write(WriteError::Gone)),
+            Some(_) => Err(RunFailure::Write(WriteError::Taken)),
+            None => Err(RunFailure::Write(WriteError::Gone)),
         }
     }
 
     /// Whether the Backup of this claim is gone. Then its run gets no permission to publish; a run
     /// that already has it checks its claim before each attempt.
-    async fn is_gone(&self, claim: &Claim, name: &str) -> Result<bool, Failure> {
+    async fn is_gone(&self, claim: &FolderClaim, name: &str) -> Result<bool, RunFailure> {
         // The namespace becomes part of a URL, and anybody may have written the claim.
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if claim.namespace.is_empty() || claim.namespace.len() > 63 || !claim.namespace.chars().all(is_name) {
@@ -204,7 +205,7 @@ impl Engine {
         }
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &claim.namespace);
         let found = self.lister().patiently("who claims the folder", || api.get_metadata_opt(name)).await;
-        let found = found.map_err(|error| Failure::Cluster(error.into()))?;
+        let found = found.map_err(|error| RunFailure::Cluster(error.into()))?;
         Ok(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&claim.backup)))
     }
 
@@ -212,14 +213,14 @@ impl Engine {
     pub(super) async fn publish(
         &self,
         record: &mut BackupWriter,
-        layout: &Layout,
-        claim: &Claim,
+        layout: &BackupLayout,
+        claim: &FolderClaim,
         log: &BackupLog,
-        stored: &Stored,
+        stored: &StoredArchive,
         signals: &Signals,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, RunFailure> {
         let counts = log.counts();
-        let items: usize = stored.list.values().map(Names::len).sum();
+        let items: usize = stored.list.values().map(PackedNames::len).sum();
         let mut status = json!({
             "completionTimestamp": Time(Timestamp::now()),
             "progress": {"totalItems": items, "itemsBackedUp": items},
@@ -243,36 +244,36 @@ impl Engine {
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
-        let (lines, results) = log.files().map_err(Failure::File)?;
-        let none = gzip_json(&json!([])).map_err(Failure::File)?;
+        let (lines, results) = log.files().map_err(RunFailure::File)?;
+        let none = gzip_json(&json!([])).map_err(RunFailure::File)?;
         let mut files = vec![
-            (Artifact::ResourceList, gzip_json(&stored.list).map_err(Failure::File)?),
-            (Artifact::Results, results),
-            (Artifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(Failure::File)?),
-            (Artifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(Failure::File)?),
-            (Artifact::VolumeSnapshots, none),
-            (Artifact::ItemOperations, gzip_json(&stored.operations).map_err(Failure::File)?),
-            (Artifact::Logs, lines),
+            (BackupArtifact::ResourceList, gzip_json(&stored.list).map_err(RunFailure::File)?),
+            (BackupArtifact::Results, results),
+            (BackupArtifact::VolumeInfo, gzip_json(&stored.volumes.infos).map_err(RunFailure::File)?),
+            (BackupArtifact::PodVolumeBackups, gzip_json(&stored.volumes.files).map_err(RunFailure::File)?),
+            (BackupArtifact::VolumeSnapshots, none),
+            (BackupArtifact::ItemOperations, gzip_json(&stored.operations).map_err(RunFailure::File)?),
+            (BackupArtifact::Logs, lines),
         ];
-        let index = stored.index.file(stored.bytes).map_err(Failure::File)?;
+        let index = stored.index.file(stored.bytes).map_err(RunFailure::File)?;
         match index {
-            Some(index) => files.push((Artifact::Index, index)),
+            Some(index) => files.push((BackupArtifact::Index, index)),
             None => remove_index(layout, claim).await?,
         }
         let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
         // Wait for every request, because one under way could store a file after its removal.
         for put in join_all(puts).await {
-            put.map_err(Failure::Store)?;
+            put.map_err(RunFailure::Store)?;
         }
         layout.confirm(claim).await?;
-        let found = layout.archive_size().await.map_err(Failure::Store)?;
+        let found = layout.archive_size().await.map_err(RunFailure::Store)?;
         if found != stored.bytes {
-            return Err(Failure::Changed { written: stored.bytes, found });
+            return Err(RunFailure::Changed { written: stored.bytes, found });
         }
         if let Some(failure) = signals.raised() {
             return Err(failure);
         }
-        record.may_publish(&status, OPENING).await.map_err(Failure::Write)?;
+        record.may_publish(&status, OPENING).await.map_err(RunFailure::Write)?;
         // From here on nothing ends the backup.
         let begun = Instant::now();
         loop {
@@ -284,9 +285,9 @@ impl Engine {
                         return Ok(status);
                     }
                     Ok(false) => match self.shown(layout, &claim.backup).await {
-                        Ok(Shown::Ours(shown)) => return Ok(shown),
-                        Ok(Shown::Strange) => return Err(ClaimError::Published.into()),
-                        Ok(Shown::Nothing) => unsettled(),
+                        Ok(PublicationState::Ours(shown)) => return Ok(shown),
+                        Ok(PublicationState::Strange) => return Err(ClaimError::Published.into()),
+                        Ok(PublicationState::Nothing) => unsettled(),
                         Err(error) => error,
                     },
                     Err(error) => error,
@@ -295,7 +296,7 @@ impl Engine {
                 Err(error) => return Err(error.into()),
             };
             if begun.elapsed() >= CLOSING {
-                return Err(Failure::Write(WriteError::Unpublished(error)));
+                return Err(RunFailure::Write(WriteError::Unpublished(error)));
             }
             warn!(
                 name = layout.backup(),
@@ -310,7 +311,7 @@ impl Engine {
     pub(super) async fn show(
         &self,
         record: &BackupWriter,
-        layout: &Layout,
+        layout: &BackupLayout,
         status: &Value,
     ) -> object_store::Result<bool> {
         let unreadable = |error: serde_json::Error| object_store::Error::Generic {
@@ -327,37 +328,47 @@ impl Engine {
     }
 
     /// Reads the file that makes a backup visible.
-    pub(super) async fn shown(&self, layout: &Layout, uid: &str) -> object_store::Result<Shown> {
-        let Some(metadata) = layout.read_metadata().await? else { return Ok(Shown::Nothing) };
+    pub(super) async fn shown(
+        &self,
+        layout: &BackupLayout,
+        uid: &str,
+    ) -> object_store::Result<PublicationState> {
+        let Some(metadata) = layout.read_metadata().await? else { return Ok(PublicationState::Nothing) };
         let unreadable = |error: serde_json::Error| object_store::Error::Generic {
             store: "metadata",
             source: error.into(),
         };
         // Anybody who may write to the store may have written this file, so it decides no more than
         // how a stored backup ends, and nothing else of it is kept.
-        let Metadata { metadata, status } = match serde_json::from_slice(&metadata) {
+        let PublishedBackup { metadata, status } = match serde_json::from_slice(&metadata) {
             Ok(stored) => stored,
-            Err(error) if error.is_data() => return Ok(Shown::Strange),
+            Err(error) if error.is_data() => return Ok(PublicationState::Strange),
             Err(error) => return Err(unreadable(error)),
         };
         let is_end = [BackupPhase::Completed, BackupPhase::PartiallyFailed]
             .iter()
             .any(|phase| status.phase == phase.as_str());
         if metadata.uid != uid || !is_end {
-            return Ok(Shown::Strange);
+            return Ok(PublicationState::Strange);
         }
-        Ok(Shown::Ours(serde_json::to_value(status).map_err(unreadable)?))
+        Ok(PublicationState::Ours(serde_json::to_value(status).map_err(unreadable)?))
     }
 
     /// Removes what the run has stored; a failed run's log and claim stay.
-    pub(super) async fn give_up(&self, layout: &Layout, claim: &Claim, log: &BackupLog, failure: &Failure) {
+    pub(super) async fn give_up(
+        &self,
+        layout: &BackupLayout,
+        claim: &FolderClaim,
+        log: &BackupLog,
+        failure: &RunFailure,
+    ) {
         let is_unwanted = match failure {
             // Another run has the backup, or the permission to publish may have been written
             // without an answer.
-            Failure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_)) => return,
-            Failure::Canceled | Failure::Deleted | Failure::Write(WriteError::Gone) => true,
+            RunFailure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_)) => return,
+            RunFailure::Canceled | RunFailure::Deleted | RunFailure::Write(WriteError::Gone) => true,
             // The deletion of the Backup removes the folder, and may have listed its files already.
-            Failure::Write(WriteError::Phase(phase)) if phase == BackupPhase::Deleting.as_str() => true,
+            RunFailure::Write(WriteError::Phase(phase)) if phase == BackupPhase::Deleting.as_str() => true,
             _ => false,
         };
         let told = async {
@@ -378,21 +389,21 @@ impl Engine {
     /// Stores what `velero backup logs` and `velero backup describe` show of a failed backup.
     pub(super) async fn keep_log(
         &self,
-        layout: &Layout,
+        layout: &BackupLayout,
         log: &BackupLog,
         reason: &str,
     ) -> anyhow::Result<()> {
-        log.error(&About::Velero, "", reason);
+        log.error(&ResultsHeading::Velero, "", reason);
         let (lines, results) = log.files()?;
-        layout.put_artifact(Artifact::Logs, lines).await?;
-        layout.put_artifact(Artifact::Results, results).await?;
+        layout.put_artifact(BackupArtifact::Logs, lines).await?;
+        layout.put_artifact(BackupArtifact::Results, results).await?;
         Ok(())
     }
 }
 
-/// Removes the index that an earlier run has stored, where this one has none. It is only a hint, which
-/// is not believed of another archive, so a store that keeps it does not end the backup.
-async fn remove_index(layout: &Layout, claim: &Claim) -> Result<(), ClaimError> {
+/// Removes the index that an earlier run has stored, where this one has none. It is only a hint,
+/// which is not believed of another archive, so a store that keeps it does not end the backup.
+async fn remove_index(layout: &BackupLayout, claim: &FolderClaim) -> Result<(), ClaimError> {
     match layout.remove_index(claim).await {
         Err(ClaimError::Store(error)) => {
             let name = layout.backup();
@@ -405,23 +416,23 @@ async fn remove_index(layout: &Layout, claim: &Claim) -> Result<(), ClaimError> 
 
 /// Parts of the file that makes a backup visible.
 #[derive(Deserialize)]
-struct Metadata {
+struct PublishedBackup {
     #[serde(default)]
-    metadata: Known,
+    metadata: PublishedMetadata,
     #[serde(default)]
-    status: End,
+    status: PublishedStatus,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Known {
+struct PublishedMetadata {
     uid: String,
 }
 
 /// What the status of a stored backup says of its end.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-struct End {
+struct PublishedStatus {
     phase: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     completion_timestamp: Option<String>,
@@ -440,7 +451,7 @@ struct End {
 }
 
 /// What the file that makes a backup visible says.
-pub(super) enum Shown {
+pub(super) enum PublicationState {
     /// There is no such file.
     Nothing,
     /// How this Backup ended.
@@ -476,7 +487,7 @@ const OPERATIONS: [&str; 3] =
     ["backupItemOperationsAttempted", "backupItemOperationsCompleted", "backupItemOperationsFailed"];
 
 /// The fields of the status that count operations; those that are 0 are absent.
-pub(super) fn counted(counts: &Counts) -> Value {
+pub(super) fn counted(counts: &OperationCounts) -> Value {
     let mut status = json!({});
     for (key, count) in OPERATIONS.into_iter().zip([counts.attempted, counts.completed, counts.failed]) {
         if count > 0 {

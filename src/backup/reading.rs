@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-use berth_core::reading::{Failures, Fault};
+use berth_core::reading::{Failures, ReadFault};
 use berth_core::selection::ResourceType;
 use http::{HeaderMap, header};
 use kube::core::Status;
@@ -82,17 +82,17 @@ impl ListError {
         Self::Refused(Box::new(status))
     }
 
-    pub(super) fn fault(&self) -> Fault {
+    pub(super) fn fault(&self) -> ReadFault {
         match self {
-            Self::Refused(status) => Fault::of_answer(status.code, &status.message),
-            Self::Unreachable(_) | Self::Answer(_) => Fault::Passing,
+            Self::Refused(status) => ReadFault::of_answer(status.code, &status.message),
+            Self::Unreachable(_) | Self::Answer(_) => ReadFault::Passing,
             Self::Object(_)
             | Self::TooLarge(_)
             | Self::Astray
             | Self::Request(_)
             | Self::NobodyTakes
             | Self::Gone(_)
-            | Self::Token(_) => Fault::Lasting,
+            | Self::Token(_) => ReadFault::Lasting,
         }
     }
 
@@ -151,7 +151,7 @@ fn asked(status: &Status) -> Option<Duration> {
 }
 
 /// How long one read is tried.
-pub struct Patience {
+pub struct ReadRetries {
     lasts: Duration,
     begun: Instant,
     count: u32,
@@ -161,7 +161,7 @@ pub struct Patience {
     is_last: bool,
 }
 
-impl Patience {
+impl ReadRetries {
     pub fn new(lasts: Duration) -> Self {
         let begun = Instant::now();
         Self { lasts, begun, count: 0, first: None, first_unthrottled: None, is_last: false }
@@ -200,19 +200,19 @@ impl Patience {
     pub(super) fn pause_after(&mut self, error: &kube::Error) -> Option<Duration> {
         match error {
             kube::Error::Api(status) => {
-                self.pause(Fault::of_answer(status.code, &status.message), asked(status))
+                self.pause(ReadFault::of_answer(status.code, &status.message), asked(status))
             }
-            _ => self.pause(Fault::Passing, None),
+            _ => self.pause(ReadFault::Passing, None),
         }
     }
 
-    fn pause(&mut self, fault: Fault, asked: Option<Duration>) -> Option<Duration> {
+    fn pause(&mut self, fault: ReadFault, asked: Option<Duration>) -> Option<Duration> {
         let now = Instant::now();
-        if self.is_last && fault != Fault::Throttled {
+        if self.is_last && fault != ReadFault::Throttled {
             return None;
         }
         let first = *self.first.get_or_insert(now);
-        if fault != Fault::Throttled {
+        if fault != ReadFault::Throttled {
             self.first_unthrottled.get_or_insert(now);
         }
         let failures = Failures {
@@ -232,7 +232,7 @@ impl Patience {
 
     /// Grants one more attempt, once, if the error may pass. The caller then probes the API server.
     pub(super) fn takes_last(&mut self, error: &ListError) -> bool {
-        error.fault() != Fault::Lasting && !std::mem::replace(&mut self.is_last, true)
+        error.fault() != ReadFault::Lasting && !std::mem::replace(&mut self.is_last, true)
     }
 }
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_that_takes_longer_than_the_patience_is_repeated_all_the_same() {
-        let mut patience = Patience::new(Duration::from_secs(60));
+        let mut patience = ReadRetries::new(Duration::from_secs(60));
         tokio::time::advance(Duration::from_secs(70)).await;
         let silence = || ListError::Unreachable("cut off".into());
         assert!(patience.wait("pods", silence()).await.is_ok());
@@ -310,7 +310,7 @@ mod tests {
     async fn what_is_waited_for_on_our_side_is_no_part_of_the_time_of_a_read() {
         let minute = Duration::from_secs(60);
         for is_excused in [true, false] {
-            let mut patience = Patience::new(minute);
+            let mut patience = ReadRetries::new(minute);
             let failure = || refused(500, &HeaderMap::new(), "no");
             assert!(patience.wait("pods", failure()).await.is_ok());
             let wait = tokio::time::sleep(10 * minute);

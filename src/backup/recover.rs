@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::policy::filters::Filters;
 use berth_core::run::{Recovery, Why};
 use jiff::Timestamp;
@@ -17,23 +17,23 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::begun::{Begun, Site};
+use super::begun::{EarlierProgress, RunSite};
 use super::checkpoint::Packed;
 use super::conduct::forget_checkpoint;
 use super::ending::failed;
-use super::engine::{Engine, Failure, LAST_PART, OPENING, Signals};
+use super::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals};
 use super::hooks::Tally;
-use super::inputs::Cluster;
+use super::inputs::ClusterInputs;
 use super::log::BackupLog;
 use super::operations::Movements;
 use super::operations::uploads::cancel_all;
 use super::prepare::Prepared;
-use super::publication::{Shown, unsettled};
+use super::publication::{PublicationState, unsettled};
 use super::scene::Scene;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
 use crate::queue::cycle::CANCELED;
-use crate::storage::{Layout, Opened, is_refused};
+use crate::storage::{BackupLayout, Opened, is_refused};
 use crate::text::chain;
 
 /// How long a location that cannot be read is tried again, because what is stored there may be
@@ -53,7 +53,7 @@ struct Thawed {
 }
 
 /// What comes next.
-enum Next {
+enum RecoveryStep {
     Nothing,
     /// The Backup ends with this status.
     End(Value),
@@ -134,16 +134,16 @@ impl Engine {
             let is_canceled = signals.canceled.is_cancelled() && !is_publishing;
             let is_unread = next.is_err();
             let status = match next {
-                Ok(Next::Nothing) => return Ok(None),
-                Ok(Next::Run(scene)) if record.is_after() => {
+                Ok(RecoveryStep::Nothing) => return Ok(None),
+                Ok(RecoveryStep::Run(scene)) if record.is_after() => {
                     self.finalize(&mut record, *scene, &thawed.log, &signals).await?;
                     break;
                 }
-                Ok(Next::Run(scene)) => {
+                Ok(RecoveryStep::Run(scene)) => {
                     Box::pin(self.run_again(&mut record, *scene, thawed, &signals, tell)).await?;
                     break;
                 }
-                Ok(Next::End(status)) => status,
+                Ok(RecoveryStep::End(status)) => status,
                 Err(error) if spent < LOCATION && !is_canceled => {
                     warn!(%name, error = format!("{error:#}"), "could not read the location of a backup that no controller is running: trying again");
                     tokio::select! {
@@ -193,10 +193,15 @@ impl Engine {
     }
 
     /// Does everything that needs no run.
-    async fn next(&self, record: &BackupWriter, scene: Scene, thawed: &BackupLog) -> anyhow::Result<Next> {
+    async fn next(
+        &self,
+        record: &BackupWriter,
+        scene: Scene,
+        thawed: &BackupLog,
+    ) -> anyhow::Result<RecoveryStep> {
         let ended = |why: Why| failed(&why.to_string(), Timestamp::now());
         Ok(match scene.recovery {
-            Recovery::Resume | Recovery::Restart => Next::Run(Box::new(scene)),
+            Recovery::Resume | Recovery::Restart => RecoveryStep::Run(Box::new(scene)),
             Recovery::Adopt | Recovery::Publish => {
                 if scene.recovery == Recovery::Publish {
                     self.publish_again(record, &scene).await?;
@@ -208,7 +213,7 @@ impl Engine {
                 if status.is_some() {
                     Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
                 }
-                Next::End(status.unwrap_or_else(|| ended(Why::Strange)))
+                RecoveryStep::End(status.unwrap_or_else(|| ended(Why::Strange)))
             }
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
@@ -227,18 +232,18 @@ impl Engine {
                 }
                 let name = scene.layout.backup();
                 Box::pin(self.remove_snapshots(name, record.uid(), &BTreeSet::new(), Some(record))).await;
-                Next::End(failed(&reason, Timestamp::now()))
+                RecoveryStep::End(failed(&reason, Timestamp::now()))
             }
-            Recovery::NotOurs => Next::Nothing,
+            Recovery::NotOurs => RecoveryStep::Nothing,
         })
     }
 
     /// `None`: what is stored there belongs to another Backup.
-    async fn ended_as(&self, layout: &Layout, record: &BackupWriter) -> anyhow::Result<Option<Value>> {
+    async fn ended_as(&self, layout: &BackupLayout, record: &BackupWriter) -> anyhow::Result<Option<Value>> {
         match self.shown(layout, record.uid()).await? {
-            Shown::Ours(status) => Ok(Some(status)),
-            Shown::Strange => Ok(None),
-            Shown::Nothing => Err(unsettled().into()),
+            PublicationState::Ours(status) => Ok(Some(status)),
+            PublicationState::Strange => Ok(None),
+            PublicationState::Nothing => Err(unsettled().into()),
         }
     }
 
@@ -274,15 +279,15 @@ impl Engine {
                 if let Some(claim) = scene.earlier() {
                     self.clear(scene.place(), claim, None).await;
                 }
-                return self.fail(record, &Failure::Open(error)).await;
+                return self.fail(record, &RunFailure::Open(error)).await;
             }
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
-        let layout = Layout::new(store, prefix, &name);
+        let layout = BackupLayout::new(store, prefix, &name);
         let claim = scene.earlier().unwrap_or(&scene.ours).clone();
         let Thawed { log: thawed, tally, spoiled } = thawed;
         let is_resumable = scene.recovery == Recovery::Resume;
-        let mut site = Site {
+        let mut site = RunSite {
             location: scene.location.clone(),
             layout,
             parts,
@@ -303,10 +308,11 @@ impl Engine {
             gathered = self.gather_inputs(record, &heard) => gathered,
             ended = signals.raise() => Err(ended),
         };
-        let (mut cluster, mut prepared) = match gathered.and_then(|known| known.map_err(Failure::Invalid)) {
+        let (mut cluster, mut prepared) = match gathered.and_then(|known| known.map_err(RunFailure::Invalid))
+        {
             Ok(known) => known,
             // The next leader runs it, or this process when the API server is back.
-            Err(Failure::Stopped) => return Ok(()),
+            Err(RunFailure::Stopped) => return Ok(()),
             Err(failure) if failure.is_of_the_api_server() => {
                 warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
                 return Ok(());
@@ -321,7 +327,7 @@ impl Engine {
         };
         let turn = match turn {
             Ok(turn) => turn,
-            Err(Failure::Stopped) => return Ok(()),
+            Err(RunFailure::Stopped) => return Ok(()),
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
         // The checkpoint is read in this turn, right after the run was counted, so that no run is
@@ -329,7 +335,7 @@ impl Engine {
         let entered = turn.spend(async {
             match record.run_again(OPENING).await {
                 Ok(()) => {}
-                Err(WriteError::Refused(error)) => return Err(Ok(Failure::Refused(error))),
+                Err(WriteError::Refused(error)) => return Err(Ok(RunFailure::Refused(error))),
                 Err(error) => return Err(Err(error)),
             }
             let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
@@ -350,7 +356,7 @@ impl Engine {
             }
             match self.freeze(record, &cluster, &prepared).await {
                 Ok(scope) => site.scope = scope,
-                Err(error) => return self.conclude(record, &site, &log, Failure::Write(error)).await,
+                Err(error) => return self.conclude(record, &site, &log, RunFailure::Write(error)).await,
             }
         }
         let how = match &site.begun {
@@ -372,7 +378,7 @@ impl Engine {
     async fn freeze(
         &self,
         record: &mut BackupWriter,
-        cluster: &Cluster,
+        cluster: &ClusterInputs,
         prepared: &Prepared,
     ) -> Result<Option<Packed>, WriteError> {
         let Some(scope) = self.scope_of(cluster, prepared) else { return Ok(None) };
@@ -394,19 +400,20 @@ impl Engine {
         &self,
         record: &BackupWriter,
         scene: &Scene,
-        site: &mut Site,
+        site: &mut RunSite,
         thawed: &BackupLog,
         policy: &str,
-    ) -> Result<Option<BackupLog>, Failure> {
+    ) -> Result<Option<BackupLog>, RunFailure> {
         let (mut log, mut before) = (None, None);
         let checkpoint = match scene.recovery {
-            Recovery::Resume => scene.believed(record).await.map_err(Failure::Store)?,
+            Recovery::Resume => scene.believed(record).await.map_err(RunFailure::Store)?,
             _ => None,
         };
         site.is_resumable = checkpoint.is_some();
         if let Some((checkpoint, version)) = checkpoint {
             let run = checkpoint.run.clone();
-            match Begun::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await {
+            match EarlierProgress::open(&site.layout, &site.parts, checkpoint, version, thawed, policy).await
+            {
                 Ok((mut begun, known)) => {
                     site.tally.add(std::mem::take(&mut begun.tried));
                     site.operations = Movements::of(std::mem::take(&mut begun.operations));
@@ -416,7 +423,7 @@ impl Engine {
                 }
                 // What is stored stays, and is tried again.
                 Err(error) if record.is_after() && may_pass(&error) => {
-                    return Err(Failure::Store(object_store::Error::Generic {
+                    return Err(RunFailure::Store(object_store::Error::Generic {
                         store: "checkpoint",
                         source: error.into(),
                     }));
@@ -429,11 +436,11 @@ impl Engine {
             site.is_resumable = site.begun.is_some();
         }
         if scene.earlier().is_none() {
-            let Site { location, layout, parts, .. } = &*site;
+            let RunSite { location, layout, parts, .. } = &*site;
             site.claim = self.claim(record, location, layout, parts, &scene.ours.run).await?;
             return Ok(log);
         }
-        let ours = Claim { before, ..scene.ours.clone() };
+        let ours = FolderClaim { before, ..scene.ours.clone() };
         self.claim_over(&site.layout, &ours, scene.found.version.clone()).await?;
         site.claim = ours;
         if site.begun.is_none() {
@@ -459,12 +466,12 @@ fn may_pass(error: &anyhow::Error) -> bool {
 /// restarts to the namespaces pinned for it, because others may run on the rest.
 fn limit(
     record: &BackupWriter,
-    site: &Site,
-    cluster: &mut Cluster,
+    site: &RunSite,
+    cluster: &mut ClusterInputs,
     prepared: &mut Prepared,
-) -> Result<(), Failure> {
+) -> Result<(), RunFailure> {
     if let Some(begun) = &site.begun {
-        let scope = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?;
+        let scope = begun.scope.open().map_err(|error| RunFailure::Cluster(error.into()))?;
         cluster.types = scope.types();
         prepared.selection = scope.selection();
         prepared.resolved = scope.resolved();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::parse;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::hook::{Hook, When};
+use berth_core::hook::{Hook, HookPhase};
 use berth_core::policy::Policies;
 use berth_core::violation::Violations;
 use bytes::Bytes;
@@ -23,16 +23,16 @@ use tokio::time::timeout;
 use super::archive::Batch;
 use super::collect::{Collector, Counters, Namespace};
 use super::discovery::Discovery;
-use super::hold::{Held, Holder};
+use super::hold::{HeldPod, PodHolder};
 use super::hooks::Tally;
 use super::inputs::{namespaces, tell_unknown};
-use super::ledger::Ledger;
+use super::ledger::ObjectLedger;
 use super::list::{ListError, Lister};
 use super::log::BackupLog;
 use super::policy::policies_of;
-use super::prepare::{Prepared, Situation, prepare};
-use super::volumes::outcomes::{Fate, Outcomes};
-use super::volumes::{Access, Noted, Volume, of_spec, serves_snapshots};
+use super::prepare::{Prepared, StartInput, prepare};
+use super::volumes::outcomes::{Outcomes, VolumeDataResult};
+use super::volumes::{RehearsedVolume, RehearsedVolumes, VolumeAccess, of_spec, serves_snapshots};
 use crate::client::list;
 use crate::patch::merge_into;
 
@@ -58,7 +58,7 @@ const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 pub struct PlannedHook {
     /// Namespace, slash, pod.
     pub pod: String,
-    pub when: When,
+    pub when: HookPhase,
     pub hook: Arc<Hook>,
     pub container: Option<String>,
 }
@@ -71,7 +71,7 @@ pub struct Rehearsed {
     /// Bytes of their JSON, before compression.
     pub bytes: u64,
     pub location: String,
-    pub volumes: Vec<Volume>,
+    pub volumes: Vec<RehearsedVolume>,
     /// Volumes that there was no room to tell.
     pub more_volumes: u64,
     /// Claims without data, by key, and why.
@@ -123,8 +123,8 @@ impl Counted {
         }
     }
 
-    fn hooks(&mut self, held: &Held) {
-        let all = [(When::Pre, &held.hooks.pre), (When::Post, &held.hooks.post)];
+    fn hooks(&mut self, held: &HeldPod) {
+        let all = [(HookPhase::Pre, &held.hooks.pre), (HookPhase::Post, &held.hooks.post)];
         for (when, hook) in
             all.into_iter().flat_map(|(when, hooks)| hooks.iter().map(move |hook| (when, hook)))
         {
@@ -167,7 +167,7 @@ pub async fn rehearse(
         Err(error) if error.is_forbidden() => Ok(Policies::default()),
         policies => policies.map_err(cluster("what the resource policy is"))?,
     };
-    let prepared = prepare(&Situation {
+    let prepared = prepare(&StartInput {
         backup,
         locations: &locations,
         namespaces: &namespaces,
@@ -186,7 +186,7 @@ pub async fn rehearse(
     }
     let effective = effective(backup, &prepared);
     let outcomes = Outcomes::default();
-    let access = Access {
+    let access = VolumeAccess {
         client: client.clone(),
         watches: client.clone(),
         lister: lister.clone(),
@@ -202,11 +202,11 @@ pub async fn rehearse(
         parallel_files: None,
     };
     let (volumes, jobs) = of_spec(&effective.spec, &served.types, &prepared, &log, &outcomes, access);
-    let (ledger, tally) = (Ledger::new(&served.types), Tally::default());
+    let (ledger, tally) = (ObjectLedger::new(&served.types), Tally::default());
     let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
-    let (counted, noted) = (Mutex::new(Counted::default()), Mutex::new(Noted::default()));
+    let (counted, noted) = (Mutex::new(Counted::default()), Mutex::new(RehearsedVolumes::default()));
     let (batches, waiting) = mpsc::channel(WAITING);
-    let (holder, held) = Holder::new(&prepared.wanted.hooks, &log, &tally);
+    let (holder, held) = PodHolder::new(&prepared.wanted.hooks, &log, &tally);
     let collector = Collector {
         lister: lister.clone(),
         wanted: &prepared.wanted,
@@ -282,10 +282,10 @@ async fn count(mut waiting: mpsc::Receiver<Batch>, counted: &Mutex<Counted>) {
 
 /// Counts pods with hooks, and what goes along with them.
 async fn pods(
-    mut held: mpsc::Receiver<Vec<Held>>,
+    mut held: mpsc::Receiver<Vec<HeldPod>>,
     batches: mpsc::Sender<Batch>,
     counted: &Mutex<Counted>,
-    noted: &Mutex<Noted>,
+    noted: &Mutex<RehearsedVolumes>,
 ) {
     while let Some(block) = held.recv().await {
         for mut pod in block {
@@ -295,7 +295,7 @@ async fn pods(
             }
             let mut all = std::mem::take(&mut pod.used.with);
             all.extend(std::mem::take(&mut pod.used.cuts).into_iter().map(|cut| cut.rehearsed(noted)));
-            let Held { kind, page, item, .. } = pod;
+            let HeldPod { kind, page, item, .. } = pod;
             all.push(Batch { kind, page, items: vec![item], packed: None });
             for batch in all {
                 // A closed channel means that the rehearsal ends early.
@@ -315,8 +315,8 @@ fn effective(backup: &Backup, prepared: &Prepared) -> Backup {
 /// The claims of which no data would be taken.
 fn without_data(outcomes: &Outcomes) -> BTreeMap<String, String> {
     let reason = |fate| match fate {
-        Fate::Skipped { reason } | Fate::Missing { reason, .. } => Some(reason),
-        Fate::Files | Fate::Snapshot(_) | Fate::Moved => None,
+        VolumeDataResult::Skipped { reason } | VolumeDataResult::Missing { reason, .. } => Some(reason),
+        VolumeDataResult::Files | VolumeDataResult::Snapshot(_) | VolumeDataResult::Moved => None,
     };
     let all = outcomes.all().claims.into_iter();
     all.filter_map(|(claim, outcome)| Some((claim, reason(outcome.fate)?))).collect()

@@ -84,7 +84,7 @@ impl Related {
     }
 
     /// The types that objects of this type name. A claim names the other claims of its group.
-    /// Bindings name accounts, not the other way round: see [`Binding`].
+    /// Bindings name accounts, not the other way round: see [`BindingReferences`].
     pub fn names(self) -> &'static [Self] {
         match self {
             Self::Pod => &[Self::Claim, Self::PriorityClass],
@@ -133,7 +133,7 @@ impl References {
         let namespace = found.namespace.as_deref();
         match of {
             Related::Pod => {
-                let pod = Pod::parse(&found.json)?;
+                let pod = PodReferences::parse(&found.json)?;
                 if followed(&self.followed, Related::Claim) {
                     for name in pod.claims.iter().take(MOST_OF_ONE) {
                         self.note(Related::Claim, origin, namespace, name);
@@ -148,7 +148,7 @@ impl References {
                 }
             }
             Related::Claim => {
-                let claim = Claim::parse(&found.json)?;
+                let claim = ClaimReferences::parse(&found.json)?;
                 // An unbound claim has no volume that must be stored with others.
                 let Some(volume) = claim.volume else { return Ok(()) };
                 if followed(&self.followed, Related::Volume) {
@@ -233,34 +233,34 @@ pub fn is_name(name: &str) -> bool {
 
 /// What a backup reads of a pod.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Pod {
+pub struct PodReferences {
     pub is_running: bool,
     pub priority_class: Option<String>,
     /// Names of claims in its namespace. Claims of ephemeral volumes are not among them.
     pub claims: Vec<String>,
 }
 
-impl Pod {
+impl PodReferences {
     /// # Errors
     /// When this is no pod.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Spec {
+        struct PodVolumesSpec {
             priority_class_name: Option<String>,
-            volumes: Option<Vec<Volume>>,
+            volumes: Option<Vec<PodSpecVolume>>,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Volume {
-            persistent_volume_claim: Option<Source>,
+        struct PodSpecVolume {
+            persistent_volume_claim: Option<ClaimVolumeSource>,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Source {
+        struct ClaimVolumeSource {
             claim_name: String,
         }
-        let object: Object<Spec> = serde_json::from_slice(json)?;
+        let object: RelatedObject<PodVolumesSpec> = serde_json::from_slice(json)?;
         let is_running = object.is_in("Running");
         let Some(spec) = object.spec else { return Ok(Self { is_running, ..Self::default() }) };
         let volumes = spec.volumes.unwrap_or_default().into_iter();
@@ -272,22 +272,22 @@ impl Pod {
 
 /// What a backup reads of a claim.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct ClaimReferences {
     /// The volume that it is bound to.
     pub volume: Option<String>,
     pub labels: BTreeMap<String, String>,
 }
 
-impl Claim {
+impl ClaimReferences {
     /// # Errors
     /// When this is no claim.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Spec {
+        struct BoundClaimSpec {
             volume_name: Option<String>,
         }
-        let claim: Object<Spec> = serde_json::from_slice(json)?;
+        let claim: RelatedObject<BoundClaimSpec> = serde_json::from_slice(json)?;
         let is_bound = claim.is_in("Bound");
         let volume = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty());
         let labels = claim.metadata.and_then(|metadata| metadata.labels).unwrap_or_default();
@@ -302,30 +302,30 @@ impl Claim {
 pub fn labels(json: &[u8]) -> Result<BTreeMap<String, String>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Labelled {
-        metadata: Option<Metadata>,
+        metadata: Option<RelatedMetadata>,
     }
     let object: Labelled = serde_json::from_slice(json)?;
     Ok(object.metadata.and_then(|metadata| metadata.labels).unwrap_or_default())
 }
 
 #[derive(Deserialize)]
-struct Object<S> {
-    metadata: Option<Metadata>,
+struct RelatedObject<S> {
+    metadata: Option<RelatedMetadata>,
     spec: Option<S>,
-    status: Option<Status>,
+    status: Option<RelatedStatus>,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct RelatedMetadata {
     labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
-struct Status {
+struct RelatedStatus {
     phase: Option<String>,
 }
 
-impl<S> Object<S> {
+impl<S> RelatedObject<S> {
     fn is_in(&self, phase: &str) -> bool {
         self.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase)
     }
@@ -333,14 +333,14 @@ impl<S> Object<S> {
 
 /// What a backup reads of a ClusterRoleBinding.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Binding {
+pub struct BindingReferences {
     pub role: String,
     /// Keys of the service accounts that it names one by one. Groups are not followed, as in
     /// Velero.
     pub accounts: Vec<String>,
 }
 
-impl Binding {
+impl BindingReferences {
     /// # Errors
     /// When this is no binding.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
@@ -348,14 +348,14 @@ impl Binding {
         #[serde(rename_all = "camelCase")]
         struct Bound {
             role_ref: Role,
-            subjects: Option<Vec<Subject>>,
+            subjects: Option<Vec<BindingSubject>>,
         }
         #[derive(Deserialize)]
         struct Role {
             name: String,
         }
         #[derive(Deserialize)]
-        struct Subject {
+        struct BindingSubject {
             kind: String,
             name: String,
             namespace: Option<String>,

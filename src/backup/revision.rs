@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use berth_core::revision::{Apart, is_revision};
+use berth_core::revision::{OtherRevisionReason, is_revision};
 use berth_core::selection::ResourceType;
 use parking_lot::Mutex;
 
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use crate::text::few;
 
 /// Shared by all lists of a run.
@@ -16,7 +16,7 @@ pub struct Revision {
     is_taken_up: bool,
     aggregated: HashSet<String>,
     /// By the qualified name of a type.
-    apart: Mutex<BTreeMap<String, Apart>>,
+    apart: Mutex<BTreeMap<String, OtherRevisionReason>>,
 }
 
 impl Revision {
@@ -37,22 +37,22 @@ impl Revision {
     /// The revision that a list of this type asks for and must report.
     pub fn of(&self, kind: &ResourceType) -> Option<&str> {
         let is_given_up = || self.apart.lock().get(&kind.qualified()).is_some_and(|apart| !apart.is_meant());
-        let is_asked = Apart::of_type(kind, &self.aggregated).is_none() && !is_given_up();
+        let is_asked = OtherRevisionReason::of_type(kind, &self.aggregated).is_none() && !is_given_up();
         is_asked.then_some(self.version.as_str())
     }
 
     /// Notes the revision of a page. `apart`: why the page could not be as of the revision.
-    pub fn came(&self, kind: &ResourceType, apart: Option<Apart>, version: &str) {
-        let apart = Apart::of_type(kind, &self.aggregated).or(apart);
-        let goes_on = || self.apart.lock().get(&kind.qualified()) == Some(&Apart::Earlier);
+    pub fn came(&self, kind: &ResourceType, apart: Option<OtherRevisionReason>, version: &str) {
+        let apart = OtherRevisionReason::of_type(kind, &self.aggregated).or(apart);
+        let goes_on = || self.apart.lock().get(&kind.qualified()) == Some(&OtherRevisionReason::Earlier);
         let is_another = |asked: &&str| *asked != version && !goes_on();
-        let another = || self.of(kind).filter(is_another).map(|_| Apart::Another);
+        let another = || self.of(kind).filter(is_another).map(|_| OtherRevisionReason::Another);
         if let Some(apart) = apart.or_else(another) {
             self.note(kind, apart);
         }
     }
 
-    pub fn note(&self, kind: &ResourceType, apart: Apart) {
+    pub fn note(&self, kind: &ResourceType, apart: OtherRevisionReason) {
         let mut all = self.apart.lock();
         let known = all.entry(kind.qualified()).or_insert(apart);
         *known = apart.max(*known);
@@ -63,7 +63,7 @@ impl Revision {
     pub fn tell(revision: Option<&Self>, log: &BackupLog) {
         for (is_warning, sentence) in Self::sentences(revision) {
             if is_warning {
-                log.warning(&About::Cluster, "", &sentence);
+                log.warning(&ResultsHeading::Cluster, "", &sentence);
             } else {
                 log.info(&sentence);
             }
@@ -82,7 +82,7 @@ impl Revision {
             "the moment at which the backup began"
         };
         let mut sentences = vec![(false, format!("objects are as of resourceVersion {version}, {moment}"))];
-        let mut types: BTreeMap<Apart, Vec<String>> = BTreeMap::new();
+        let mut types: BTreeMap<OtherRevisionReason, Vec<String>> = BTreeMap::new();
         for (name, apart) in apart.lock().iter() {
             types.entry(*apart).or_default().push(name.clone());
         }
@@ -140,20 +140,20 @@ mod tests {
     fn a_type_that_was_given_up_is_not_asked_for_again() {
         let (revision, pods) = (revision(), kind("", "pods"));
         revision.came(&pods, None, "8");
-        revision.note(&pods, Apart::ByName);
+        revision.note(&pods, OtherRevisionReason::ByName);
         assert_eq!(revision.of(&pods), Some("8"));
-        revision.came(&pods, Some(Apart::Expired), "99");
+        revision.came(&pods, Some(OtherRevisionReason::Expired), "99");
         revision.came(&pods, None, "99");
         assert_eq!(revision.of(&pods), None);
         assert_eq!(revision.of(&kind("", "events")), None);
         assert_eq!(revision.of(&kind("far.example.com", "orders")), None);
-        assert_eq!(revision.apart.lock().get("pods"), Some(&Apart::Expired));
+        assert_eq!(revision.apart.lock().get("pods"), Some(&OtherRevisionReason::Expired));
     }
 
     #[test]
     fn a_list_that_goes_on_by_the_token_of_an_earlier_run_is_as_of_that_one_and_nothing_is_wrong_with_it() {
         let (revision, pods) = (revision().taken_up(true), kind("", "pods"));
-        revision.note(&pods, Apart::Earlier);
+        revision.note(&pods, OtherRevisionReason::Earlier);
         revision.came(&pods, None, "3");
         // The next namespace is asked for anew.
         assert_eq!(revision.of(&pods), Some("8"));
@@ -162,7 +162,7 @@ mod tests {
         assert!(sentences.iter().all(|(is_warning, _)| !is_warning), "{sentences:?}");
         assert!(sentences[0].1.contains("8, the moment at which an interrupted backup was taken up"));
         assert!(sentences[1].1.contains("of pods") && sentences[1].1.contains("an earlier run"));
-        revision.came(&pods, Some(Apart::Expired), "9");
+        revision.came(&pods, Some(OtherRevisionReason::Expired), "9");
         assert!(Revision::sentences(Some(&revision))[1].0, "what that one knew is gone");
     }
 
@@ -175,9 +175,9 @@ mod tests {
             revision.came(&kind(group, resource), None, version);
         }
         // Its pages are not those of the revision anyway.
-        revision.came(&kind("", "events"), Some(Apart::Expired), "4");
+        revision.came(&kind("", "events"), Some(OtherRevisionReason::Expired), "4");
         for i in 0..7 {
-            revision.came(&kind("", &format!("late-{i}")), Some(Apart::Expired), "9");
+            revision.came(&kind("", &format!("late-{i}")), Some(OtherRevisionReason::Expired), "9");
         }
         Revision::tell(Some(&revision), &log);
         assert_eq!((log.counts().warnings, log.counts().errors), (2, 0));

@@ -1,21 +1,21 @@
 //! One backup, from ReadyToStart to its end.
 
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::run::Next;
+use berth_core::run::RunFollowUp;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tracing::info;
 
-use super::begun::Site;
+use super::begun::RunSite;
 use super::checkpoint::Packed;
-use super::engine::{Engine, Failure, OPENING, Signals, schedule};
+use super::engine::{Engine, OPENING, RunFailure, Signals, schedule};
 use super::hooks::Tally;
 use super::log::BackupLog;
 use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
-use crate::storage::{Layout, Opened};
+use crate::storage::{BackupLayout, Opened};
 use crate::text::chain;
 
 impl Engine {
@@ -48,7 +48,7 @@ impl Engine {
         let gathered = tokio::select! {
             gathered = self.gather_inputs(record, &log) => gathered,
             () = signals.deleted.cancelled() => return Err(WriteError::Gone),
-            () = signals.canceled.cancelled() => Err(Failure::Canceled),
+            () = signals.canceled.cancelled() => Err(RunFailure::Canceled),
             // The backup has not begun, so the next leader runs it.
             () = signals.stop.cancelled() => return Ok(()),
         };
@@ -71,18 +71,18 @@ impl Engine {
             Ok(()) => {}
             // End the backup, because it would be tried for ever otherwise, and keep its slot.
             Err(WriteError::Refused(error)) => {
-                return self.fail_unbegun(record, &Failure::Refused(error)).await;
+                return self.fail_unbegun(record, &RunFailure::Refused(error)).await;
             }
             Err(error) => return Err(error),
         }
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let claim = async {
-            let Opened { store, parts } = self.open(&prepared.location).await.map_err(Failure::Open)?;
+            let Opened { store, parts } = self.open(&prepared.location).await.map_err(RunFailure::Open)?;
             let location = prepared.location.clone();
-            let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
             let claim = self.claim(record, &location, &layout, &parts, &run).await?;
-            Ok(Site {
+            Ok(RunSite {
                 location,
                 layout,
                 parts,
@@ -101,8 +101,8 @@ impl Engine {
         };
         let site = match signals.bound(claim).await {
             Ok(site) => site,
-            Err(Failure::Deleted) => return Err(WriteError::Gone),
-            Err(failure) if self.after(&failure, record, false, false) != Next::End => {
+            Err(RunFailure::Deleted) => return Err(WriteError::Gone),
+            Err(failure) if self.after(&failure, record, false, false) != RunFollowUp::End => {
                 self.leave(record, &failure).await;
                 return Ok(());
             }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::operation::{Counts, FINALIZATION, FINALIZATIONS, Glance, is_due};
-use berth_core::places::{Candidate, choose};
-use berth_core::queue::{Entry, Phase, View, may_run};
+use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, OperationCounts, is_due};
+use berth_core::places::{PlaceCandidate, choose};
+use berth_core::queue::{QueueEntry, QueuePhase, QueueView, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -22,10 +22,10 @@ use super::engine::{Engine, Signals};
 use super::operations::Attended;
 use super::operations::shown::UploadCache;
 use super::status::WriteError;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
-use crate::queue::seen::After;
+use crate::queue::seen::BackupAfterQueue;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
@@ -49,9 +49,9 @@ impl Runner {
         WriteReporter { store: Arc::clone(&self.store), events: self.events.clone() }
     }
 
-    /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks may
-    /// be running in pods that another backup would take.
-    fn view(&self, running: &HashMap<String, Run>) -> View {
+    /// The queue's view, and the runs of deleted Backups that still go on here, because their hooks
+    /// may be running in pods that another backup would take.
+    fn view(&self, running: &HashMap<String, ActiveRun>) -> QueueView {
         let mut view = self.store.view(None, Timestamp::now());
         let gone = running.iter().filter(|(uid, run)| !self.store.is_there(&run.name, uid));
         view.backups.extend(gone.filter_map(|(_, run)| run.entry.clone()));
@@ -62,13 +62,13 @@ impl Runner {
     fn attend(
         &self,
         runs: &mut JoinSet<()>,
-        running: &mut HashMap<String, Run>,
+        running: &mut HashMap<String, ActiveRun>,
         looks: &Looks,
         hurry: &CancellationToken,
     ) {
         for gone in self.store.take_gone() {
             if gone.is_ours && !is_busy(running, &gone.name) {
-                let After { name, uid, location, .. } = gone;
+                let BackupAfterQueue { name, uid, location, .. } = gone;
                 let engine = self.engine.clone();
                 let work = {
                     let (name, uid) = (name.clone(), uid.clone());
@@ -76,7 +76,7 @@ impl Runner {
                 };
                 let task = runs.spawn(work).id();
                 let signals = Signals::default();
-                running.insert(uid, Run { name, entry: None, signals, completes_in: None, task });
+                running.insert(uid, ActiveRun { name, entry: None, signals, completes_in: None, task });
             }
         }
         if !self.uploads.is_synced() {
@@ -84,9 +84,9 @@ impl Runner {
         }
         let all = self.store.after();
         looks.retain(|uid| all.iter().any(|after| after.uid == uid));
-        let mut to_complete: Vec<(After, Option<Duration>)> = Vec::new();
+        let mut to_complete: Vec<(BackupAfterQueue, Option<Duration>)> = Vec::new();
         for after in all.into_iter().filter(|after| after.is_ours) {
-            let After { name, uid, phase, operations, limit, .. } = &after;
+            let BackupAfterQueue { name, uid, phase, operations, limit, .. } = &after;
             let Some(stage) = Stage::of(phase.as_str()) else { continue };
             let (shown, there) = self.uploads.counts(uid, operations.attempted, *limit, Timestamp::now());
             let (since, failures) = looks.of(uid);
@@ -112,9 +112,9 @@ impl Runner {
             }
         }
         // The others are looked at again when one of them has ended.
-        let candidates: Vec<Candidate<'_>> = to_complete
+        let candidates: Vec<PlaceCandidate<'_>> = to_complete
             .iter()
-            .map(|(after, unseen)| Candidate { location: &after.location, unseen: *unseen })
+            .map(|(after, unseen)| PlaceCandidate { location: &after.location, unseen: *unseen })
             .collect();
         let taken: Vec<&str> = running.values().filter_map(|run| run.completes_in.as_deref()).collect();
         let chosen = choose(&candidates, &taken, FINALIZATIONS);
@@ -127,13 +127,13 @@ impl Runner {
     fn look_at(
         &self,
         runs: &mut JoinSet<()>,
-        running: &mut HashMap<String, Run>,
+        running: &mut HashMap<String, ActiveRun>,
         looks: &Looks,
         hurry: &CancellationToken,
-        after: After,
+        after: BackupAfterQueue,
         is_finalization: bool,
     ) {
-        let After { name, uid, location, .. } = after;
+        let BackupAfterQueue { name, uid, location, .. } = after;
         let signals = Signals { stop: hurry.clone(), ..Signals::default() };
         let (engine, reporter, looks) = (self.engine.clone(), self.reporter(), looks.clone());
         let work = {
@@ -159,7 +159,7 @@ impl Runner {
         };
         let task = runs.spawn(work).id();
         let completes_in = is_finalization.then_some(location);
-        running.insert(uid, Run { name, entry: None, signals, completes_in, task });
+        running.insert(uid, ActiveRun { name, entry: None, signals, completes_in, task });
     }
 
     /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
@@ -168,7 +168,7 @@ impl Runner {
         let mut changed = self.store.changed();
         let (mut moved, looks) = (self.uploads.changed(), Looks::default());
         let mut runs: JoinSet<()> = JoinSet::new();
-        let mut running: HashMap<String, Run> = HashMap::new();
+        let mut running: HashMap<String, ActiveRun> = HashMap::new();
         let mut look_for_orphans = true;
         // Ends the runs, `drain` after `stop`.
         let hurry = CancellationToken::new();
@@ -184,7 +184,7 @@ impl Runner {
                 // A Backup that is InProgress and has no run here was left by a leader that is
                 // gone, by a run whose store failed, or by a run that panicked. It keeps its slot
                 // and its namespaces, and is run again or ended.
-                for item in self.store.in_phase(Phase::InProgress) {
+                for item in self.store.in_phase(QueuePhase::InProgress) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
@@ -192,15 +192,16 @@ impl Runner {
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
                     let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| Run {
+                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
                         completes_in: None,
                         task: runs
                             .spawn(async move {
-                                let tell =
-                                    |note: &str| reporter.events.tell(What::Resumed, &name, &uid, note);
+                                let tell = |note: &str| {
+                                    reporter.events.tell(EventReason::Resumed, &name, &uid, note)
+                                };
                                 match engine.recover(&name, &uid, signals, tell).await {
                                     Ok(Some(backup)) => reporter.written(&uid, &backup),
                                     Ok(None) => {}
@@ -212,7 +213,7 @@ impl Runner {
                 }
             }
             if !self.stop.is_cancelled() {
-                for item in self.store.in_phase(Phase::ReadyToStart) {
+                for item in self.store.in_phase(QueuePhase::ReadyToStart) {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
@@ -224,7 +225,7 @@ impl Runner {
                         (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
                     let signals = Signals { stop: hurry.clone(), ..Signals::default() };
                     let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| Run {
+                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
                         name: name.clone(),
                         entry: Some(Arc::clone(&item.entry)),
                         signals: signals.clone(),
@@ -254,7 +255,7 @@ impl Runner {
             if !self.stop.is_cancelled() {
                 self.attend(&mut runs, &mut running, &looks, &hurry);
             }
-            for (uid, Run { name, signals, .. }) in &running {
+            for (uid, ActiveRun { name, signals, .. }) in &running {
                 if !self.store.is_there(name, uid) {
                     signals.deleted.cancel();
                 } else if self.store.is_canceled(name, uid) {
@@ -307,17 +308,17 @@ impl WriteReporter {
 
     /// Tells of a Backup that has begun to wait for its operations, or waits no more.
     fn tell_operations(&self, backup: &Backup) {
-        let Counts { attempted, completed, failed } = backup.operations();
+        let OperationCounts { attempted, completed, failed } = backup.operations();
         let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
         match Stage::of(backup.phase().as_str()) {
             Some(Stage::Waiting) if completed + failed == 0 => {
                 let note =
                     format!("all objects are stored; {attempted} data movements go on, without a slot");
-                self.events.tell(What::OperationsBegun, &name, &uid, note);
+                self.events.tell(EventReason::OperationsBegun, &name, &uid, note);
             }
             Some(Stage::Finalizing) => {
                 let note = format!("{completed} of {attempted} data movements completed, {failed} failed");
-                self.events.tell(What::OperationsEnded, &name, &uid, note);
+                self.events.tell(EventReason::OperationsEnded, &name, &uid, note);
             }
             _ => {}
         }
@@ -370,15 +371,15 @@ impl Looks {
 
 /// Whether a run of that name goes on, even of a Backup that was deleted meanwhile, because it
 /// still uses the folder.
-fn is_busy(running: &HashMap<String, Run>, name: &str) -> bool {
+fn is_busy(running: &HashMap<String, ActiveRun>, name: &str) -> bool {
     running.values().any(|run| run.name == name)
 }
 
 /// A run, or a recovery.
-struct Run {
+struct ActiveRun {
     name: String,
     /// The entry as it was when the run began. None of a Backup that has left the queue.
-    entry: Option<Arc<Entry>>,
+    entry: Option<Arc<QueueEntry>>,
     signals: Signals,
     /// Where it completes a Backup whose operations have ended.
     completes_in: Option<String>,

@@ -1,36 +1,36 @@
 //! What a dead run has left in its location.
 
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::run::{self, AfterInterruption, Interrupted, Recovery, recover};
 use kube::api::Api;
 use object_store::UpdateVersion;
 use tracing::warn;
 
-use super::checkpoint::{Checkpoint, HEAD, Head, NOTES, Notes};
+use super::checkpoint::{Checkpoint, CheckpointHead, CheckpointNotes, HEAD, NOTES};
 use super::engine::{Engine, Signals};
 use super::log::BackupLog;
 use super::status::BackupWriter;
-use super::uploads::Place;
-use crate::storage::{Found, Layout, Opened, Parts};
+use super::uploads::ArchivePlace;
+use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 
 /// What was found there.
 pub(super) struct Scene {
     pub(super) location: BackupStorageLocation,
-    pub(super) layout: Layout,
-    pub(super) parts: Parts,
-    pub(super) found: Found,
+    pub(super) layout: BackupLayout,
+    pub(super) parts: MultipartTarget,
+    pub(super) found: ClaimedFolder,
     /// The first line of its checkpoint. The rest is read once the run is counted, because reading
     /// it may kill the process.
-    pub(super) checkpoint: Option<Head>,
+    pub(super) checkpoint: Option<CheckpointHead>,
     /// The claim of the run that has taken the backup over.
-    pub(super) ours: Claim,
+    pub(super) ours: FolderClaim,
     pub(super) recovery: Recovery,
 }
 
 impl Scene {
     /// The claim of the dead run.
-    pub(super) fn earlier(&self) -> Option<&Claim> {
+    pub(super) fn earlier(&self) -> Option<&FolderClaim> {
         self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
     }
 
@@ -41,7 +41,7 @@ impl Scene {
             None => None,
         };
         let notes = start.and_then(|(start, _)| Checkpoint::read_notes(start).ok());
-        let (Notes { told, untold }, lines) = notes.unwrap_or_default();
+        let (CheckpointNotes { told, untold }, lines) = notes.unwrap_or_default();
         let log = thawed.behind(told, lines.to_vec());
         log.count_untold(untold);
         Ok(log)
@@ -64,14 +64,14 @@ impl Scene {
         };
         // It may be another checkpoint by now.
         let digest = checkpoint.scope.digest();
-        let says = run::Checkpoint { run: &checkpoint.run, scope: &digest };
+        let says = run::CheckpointIdentity { run: &checkpoint.run, scope: &digest };
         let is_believed = self.earlier().is_some_and(|claim| says.is_believed(claim, record.scope()));
         Ok(Some((checkpoint, version)).filter(|_| is_believed))
     }
 
-    pub(super) fn place(&self) -> Place<'_> {
+    pub(super) fn place(&self) -> ArchivePlace<'_> {
         let Self { location, layout, parts, .. } = self;
-        Place { location, layout, parts, is_taken_over: true }
+        ArchivePlace { location, layout, parts, is_taken_over: true }
     }
 }
 
@@ -90,9 +90,9 @@ impl Engine {
         let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
         let location = api.get(&location).await?;
         let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
-        let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
         let found = layout.look().await?;
-        let ours = Claim {
+        let ours = FolderClaim {
             cluster: self.cluster_uid().await?.to_owned(),
             namespace: self.namespace.clone(),
             backup: record.uid().to_owned(),
@@ -109,7 +109,7 @@ impl Engine {
         };
         // An empty checkpoint is void: no run may continue from it.
         let start = start.filter(|(start, _)| !start.is_empty());
-        let checkpoint = start.and_then(|(start, _)| match Head::read(start) {
+        let checkpoint = start.and_then(|(start, _)| match CheckpointHead::read(start) {
             Ok((head, _)) => Some(head),
             Err(error) => {
                 warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
@@ -129,7 +129,7 @@ impl Engine {
             ours: &ours,
             folder: &found.folder,
             scope: record.scope(),
-            checkpoint: checkpoint.as_ref().map(Head::says),
+            checkpoint: checkpoint.as_ref().map(CheckpointHead::says),
             setting,
         });
         Ok(Scene { location, layout, parts, found, checkpoint, ours, recovery })

@@ -29,7 +29,7 @@ pub enum SplitError {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Metadata {
+struct ListMetadata {
     #[serde(rename = "continue")]
     continue_token: Option<String>,
     remaining_item_count: Option<u64>,
@@ -109,7 +109,7 @@ impl Splitter {
                 At::Value { metadata } => {
                     let Some(value) = self.value() else { return Ok(None) };
                     if metadata {
-                        let read: Option<Metadata> =
+                        let read: Option<ListMetadata> =
                             serde_json::from_slice(&value).map_err(SplitError::Metadata)?;
                         let read = read.unwrap_or_default();
                         self.head.continue_token = read.continue_token.unwrap_or_default();

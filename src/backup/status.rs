@@ -1,7 +1,7 @@
 //! Writes to a Backup that runs. Each write is based on the version last seen and is repeated until
 //! it succeeds or the Backup is not this run's any more. An annotation names the run that has the
-//! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader wakes
-//! up it writes nothing more.
+//! Backup: a leader that takes over a dead leader's backup replaces it, and if the dead leader
+//! wakes up it writes nothing more.
 //!
 //! Whoever may patch a Backup can change its version faster than it can be read and written. So
 //! after a few conflicts a write does not name the version any more, but the fields that the
@@ -25,7 +25,7 @@ use crate::client::{is_too_large, is_unprocessable};
 use crate::patch::merge_into;
 use crate::queue::refusals::is_lasting;
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch_to_fit, patch_where};
+use crate::write::{Pauses, Write, WriteResult, patch_to_fit, patch_where};
 
 const CALL: Duration = Duration::from_secs(10);
 /// After so many conflicts of one write the version is not a condition of it any more.
@@ -339,26 +339,26 @@ impl BackupWriter {
             };
             let mut is_outdated = false;
             let error = match answer {
-                Answer::Written(object) => {
+                WriteResult::Written(object) => {
                     self.object = object;
                     return Ok(());
                 }
-                Answer::Gone(_) => return Err(WriteError::Gone),
-                Answer::Refused(error)
+                WriteResult::Gone(_) => return Err(WriteError::Gone),
+                WriteResult::Refused(error)
                     if !is_on_version && is_unprocessable(&error) && unprocessable < UNPROCESSABLE =>
                 {
                     unprocessable += 1;
                     is_outdated = true;
                     None
                 }
-                Answer::Refused(error) if is_lasting(&error) => return Err(WriteError::Refused(error)),
-                Answer::Conflict(_) => {
+                WriteResult::Refused(error) if is_lasting(&error) => return Err(WriteError::Refused(error)),
+                WriteResult::Conflict(_) => {
                     conflicts += 1;
                     is_outdated = true;
                     None
                 }
-                Answer::Refused(error) => Some(error),
-                Answer::TimedOut => None,
+                WriteResult::Refused(error) => Some(error),
+                WriteResult::TimedOut => None,
             };
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {
@@ -378,10 +378,10 @@ impl BackupWriter {
 
     /// Writes whatever version the Backup has, if it still is this object, in this phase, and this
     /// run's.
-    async fn write_where_ours(&self, patch: &Value) -> Answer<DynamicObject> {
+    async fn write_where_ours(&self, patch: &Value) -> WriteResult<DynamicObject> {
         let read = match serde_json::to_value(&self.object) {
             Ok(read) => read,
-            Err(error) => return Answer::Refused(kube::Error::SerdeError(error)),
+            Err(error) => return WriteResult::Refused(kube::Error::SerdeError(error)),
         };
         let mut fields =
             vec![PointerBuf::from_tokens(["metadata", "uid"]), PointerBuf::from_tokens(["status", "phase"])];

@@ -15,27 +15,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::archive;
-use super::begun::Site;
+use super::begun::RunSite;
 use super::blocks::Blocks;
 use super::collect::{Collector, Counters};
-use super::engine::{Engine, Failure, LAST_PART, Signals, schedule};
-use super::frozen::Frozen;
-use super::hold::Holder;
+use super::engine::{Engine, LAST_PART, RunFailure, Signals, schedule};
+use super::frozen::FrozenPods;
+use super::hold::PodHolder;
 use super::hooks::HookRunner;
-use super::inputs::Cluster;
+use super::inputs::ClusterInputs;
 use super::interruption::untaken;
-use super::keeper::{Keeper, Known};
-use super::ledger::Ledger;
+use super::keeper::{CheckpointKeeper, CheckpointSources};
+use super::ledger::ObjectLedger;
 use super::list::ListError;
-use super::log::{About, BackupLog};
-use super::messages::Part;
-use super::operations::{Movements, Mover, moves_data};
+use super::log::{BackupLog, ResultsHeading};
+use super::messages::ArchivePart;
+use super::operations::{DataUploadCreator, Movements, moves_data};
 use super::prepare::Prepared;
 use super::progress::keep_record;
-use super::publication::Stored;
+use super::publication::StoredArchive;
 use super::revision::Revision;
 use super::status::BackupWriter;
-use super::upload::{Upload, UploadError};
+use super::upload::{ArchiveUpload, UploadError};
 use super::volumes::claims;
 use super::volumes::outcomes::Outcomes;
 
@@ -46,9 +46,9 @@ const PARTS: usize = 4;
 const TOLD: usize = 64;
 
 /// What a run has stored.
-pub(super) enum Taken {
+pub(super) enum RunContents {
     /// Everything.
-    Whole(Stored),
+    Whole(StoredArchive),
     /// All objects, and what follows from operations is missing. Everything is in the checkpoint.
     Resting {
         /// `status.hookStatus`.
@@ -62,23 +62,27 @@ impl Engine {
     pub(super) async fn take(
         &self,
         record: &mut BackupWriter,
-        site: &mut Site,
-        cluster: &Cluster,
+        site: &mut RunSite,
+        cluster: &ClusterInputs,
         prepared: &Prepared,
         log: &BackupLog,
         signals: &Signals,
-    ) -> Result<Taken, Failure> {
-        let backup = record.backup().map_err(|e| Failure::Cluster(e.into()))?;
+    ) -> Result<RunContents, RunFailure> {
+        let backup = record.backup().map_err(|e| RunFailure::Cluster(e.into()))?;
         let spec = &backup.spec;
         let layout = site.layout.clone();
         for name in &prepared.missing {
-            log.error(&About::Namespace(name), "namespaces", &format!("namespace {name} does not exist"));
+            log.error(
+                &ResultsHeading::Namespace(name),
+                "namespaces",
+                &format!("namespace {name} does not exist"),
+            );
         }
         let mut begun = site.begun.take();
         let goes_on = begun.is_some();
         let ledger = match &mut begun {
             Some(begun) => std::mem::take(&mut begun.ledger),
-            None => Ledger::new(&cluster.types),
+            None => ObjectLedger::new(&cluster.types),
         };
         let stored = ledger.count();
         let counters = Counters { total: AtomicU64::new(stored), done: Arc::new(AtomicU64::new(stored)) };
@@ -92,7 +96,7 @@ impl Engine {
         // Kept in the site, because what becomes of snapshots depends on how the run ends.
         let outcomes = std::mem::take(&mut site.outcomes);
         outcomes.retain(|claim| ledger.has_stored(&claims(), claim));
-        let known = Known {
+        let known = CheckpointSources {
             log,
             ledger: &ledger,
             tally: &tally,
@@ -101,8 +105,8 @@ impl Engine {
             revision: revision.as_deref(),
         };
         let mut keeper = match &begun {
-            Some(begun) => Some(Keeper::going_on(&layout, known, &site.claim, begun)),
-            None => site.scope.take().map(|scope| Keeper::new(&layout, known, &site.claim, scope)),
+            Some(begun) => Some(CheckpointKeeper::going_on(&layout, known, &site.claim, begun)),
+            None => site.scope.take().map(|scope| CheckpointKeeper::new(&layout, known, &site.claim, scope)),
         };
         if let (Some(begun), Some(keeper)) = (&mut begun, &mut keeper) {
             site.staged = Some(begun.staged.clone());
@@ -126,13 +130,13 @@ impl Engine {
             log,
             &outcomes,
         );
-        let mover = Mover::new(&self.client, &self.namespace, &backup, &movements, log);
+        let mover = DataUploadCreator::new(&self.client, &self.namespace, &backup, &movements, log);
         let volumes = volumes.moved_by(&mover);
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let (telling, told) = mpsc::channel(TOLD);
         let staged = Arc::new(OnceLock::new());
-        let upload = Upload {
+        let upload = ArchiveUpload {
             store: Arc::clone(layout.store()),
             parts: site.parts.clone(),
             path: layout.archive(),
@@ -146,8 +150,8 @@ impl Engine {
         let uploading = AbortOnDropHandle::new(tokio::spawn(upload.run(taken_parts)));
         let (batches, waiting) = mpsc::channel(2 * self.packers);
         let waiting = Arc::new(Mutex::new(waiting));
-        let (frozen, ending) = (Frozen::default(), CancellationToken::new());
-        let (holder, held) = Holder::new(&prepared.wanted.hooks, log, &tally);
+        let (frozen, ending) = (FrozenPods::default(), CancellationToken::new());
+        let (holder, held) = PodHolder::new(&prepared.wanted.hooks, log, &tally);
         let blocks = Blocks {
             runner: HookRunner { exec: self.exec.as_ref(), log, tally: &tally },
             lister: self.pod_lister(),
@@ -161,8 +165,8 @@ impl Engine {
         let mut blocks = pin!(maybe_done(blocks.run(held)));
         let pack = async {
             if !goes_on {
-                let opening = archive::opening(mtime).map_err(Failure::Archive)?;
-                let _ = parts.send(Part::Member(opening.into(), Vec::new())).await;
+                let opening = archive::opening(mtime).map_err(RunFailure::Archive)?;
+                let _ = parts.send(ArchivePart::Member(opening.into(), Vec::new())).await;
             }
             let workers: Vec<_> = (0..self.packers)
                 .map(|_| {
@@ -196,28 +200,28 @@ impl Engine {
             if collected.is_err() {
                 ending.cancel();
             }
-            for worker in try_join_all(workers).await.map_err(Failure::Worker)? {
-                worker.map_err(Failure::Archive)?;
+            for worker in try_join_all(workers).await.map_err(RunFailure::Worker)? {
+                worker.map_err(RunFailure::Archive)?;
             }
-            let mut list = collected.map_err(Failure::List)?;
+            let mut list = collected.map_err(RunFailure::List)?;
             tally.correct(&mut list);
             // Before the archive is complete, because from then on nothing reads the objects again.
             Revision::tell(revision.as_deref(), log);
             for one in unserved(spec).iter() {
-                log.error(&About::Velero, "", &one.to_string());
+                log.error(&ResultsHeading::Velero, "", &one.to_string());
             }
             volumes.tell();
             if moves_data(spec) {
                 movements.adopt(&self.uploads_of(&uid).await?);
             }
             let last = if movements.is_empty() {
-                Part::End(archive::closing().map_err(Failure::Archive)?.into())
+                ArchivePart::End(archive::closing().map_err(RunFailure::Archive)?.into())
             } else {
                 log.info(&format!(
                     "all objects are stored; the data of {} claims is still moved",
                     movements.len()
                 ));
-                Part::Rest
+                ArchivePart::Rest
             };
             let _ = parts.send(last).await;
             drop(parts);
@@ -267,39 +271,46 @@ impl Engine {
         }
         site.has_data |= volumes.has_begun();
         let traits = volumes.traits();
-        let failure = match (packed, uploaded.map_err(Failure::Worker)?) {
+        let failure = match (packed, uploaded.map_err(RunFailure::Worker)?) {
             (Ok(_), Ok(_)) if !movements.is_empty() => {
-                site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
+                site.is_resumable |= keeper.as_ref().is_some_and(CheckpointKeeper::has_one);
                 match &keeper {
                     Some(keeper) if keeper.is_up_to_date() => {
                         site.outcomes = Outcomes::of(outcomes.all());
                         site.operations = Movements::of(movements.all());
-                        return Ok(Taken::Resting { hooks: tally.status() });
+                        return Ok(RunContents::Resting { hooks: tally.status() });
                     }
-                    Some(_) => Failure::Store(object_store::Error::Generic {
+                    Some(_) => RunFailure::Store(object_store::Error::Generic {
                         store: "checkpoint",
                         source: "the checkpoint of a backup that waits could not be written".into(),
                     }),
-                    None => Failure::Unkept,
+                    None => RunFailure::Unkept,
                 }
             }
             (Ok(list), Ok(bytes)) => {
                 let items = counters.done.load(Ordering::Relaxed);
                 log.info(&format!("stored {items} items in {bytes} bytes"));
                 self.metrics.stored(schedule(record), bytes);
-                site.is_resumable |= keeper.as_ref().is_some_and(Keeper::has_one);
+                site.is_resumable |= keeper.as_ref().is_some_and(CheckpointKeeper::has_one);
                 let data = Box::pin(self.data(record, &outcomes, &traits, log)).await;
                 let hooks = tally.status();
                 site.outcomes = Outcomes::of(outcomes.all());
                 let (volumes, index) = (data?, ledger.index());
-                return Ok(Taken::Whole(Stored { list, bytes, hooks, volumes, index, ..Stored::default() }));
+                return Ok(RunContents::Whole(StoredArchive {
+                    list,
+                    bytes,
+                    hooks,
+                    volumes,
+                    index,
+                    ..StoredArchive::default()
+                }));
             }
             (Err(failure), _) if failure.is_from_outside() => failure,
-            (_, Err(UploadError::Claim(error))) => Failure::Claim(error),
+            (_, Err(UploadError::Claim(error))) => RunFailure::Claim(error),
             // The upload's error is the cause, unless it ended because the packing did.
-            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => Failure::Upload(error),
+            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => RunFailure::Upload(error),
             (Err(failure), _) => failure,
-            (Ok(_), Err(error)) => Failure::Upload(error),
+            (Ok(_), Err(error)) => RunFailure::Upload(error),
         };
         self.part_with(record, site, keeper, &failure).await;
         Err(failure)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::BackupPhase;
-use berth_core::hook::{Entry, PodId, read_frozen, write_frozen};
+use berth_core::hook::{HookRule, PodId, read_frozen, write_frozen};
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
 use futures::StreamExt;
@@ -20,7 +20,7 @@ use super::engine::{Engine, OPENING};
 use super::exec::HookError;
 use super::hooks::{HookRunner, Tally, read_pod};
 use super::list::Lister;
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::status::{BackupWriter, WriteError};
 use super::volumes::clean::cancel_files_of;
 use crate::text::chain;
@@ -33,9 +33,9 @@ const THAWING: Duration = Duration::from_secs(600);
 
 impl Engine {
     /// Runs the hooks after the pods that a dead run left between their hooks, all concurrently, so
-    /// that none waits for another's. Then removes the pods that were tried from the record. Returns
-    /// the UIDs of pods whose PodVolumeBackups may go on though they are thawed; those stay on record
-    /// until the backup is run again, because that run has to know them.
+    /// that none waits for another's. Then removes the pods that were tried from the record.
+    /// Returns the UIDs of pods whose PodVolumeBackups may go on though they are thawed; those stay
+    /// on record until the backup is run again, because that run has to know them.
     ///
     /// # Errors
     /// When the Backup is not ours any more, or pods stay recorded to be tried again, because they
@@ -76,7 +76,7 @@ impl Engine {
                     "what was begun in pod {} may be as it was, because the hooks after it could not be run: run them yourself",
                     pod.name
                 );
-                log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+                log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
                 warn!(%pod, "the hooks after a pod that a dead run left could not be run: given up");
             }
         }
@@ -98,7 +98,7 @@ impl Engine {
 
 /// Runs the hooks after a pod that a dead run left, as the pod is now. `false`: the pod could not
 /// be reached, which may pass.
-async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[Entry]) -> bool {
+async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries: &[HookRule]) -> bool {
     info!(%pod, "a run ended between the hooks of this pod: those after it are run now");
     runner.log.info(&format!("the run ended between the hooks of pod {pod}: those after it are run"));
     let found = read_pod(lister, pod).await.and_then(|found| {
@@ -114,7 +114,7 @@ async fn thaw_pod(runner: &HookRunner<'_>, lister: &Lister, pod: &PodId, entries
         Err(error) => {
             let why = chain(&error);
             let message = format!("the hooks after pod {} could not be run: {why}", pod.name);
-            runner.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+            runner.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
             warn!(%pod, error = why, "the hooks after a pod that a dead run left could not be run");
             return !error.passes();
         }

@@ -25,7 +25,7 @@ const ROWS: usize = 16;
 const NAME: usize = 253;
 
 /// The queue for one location. `true`: the last turn there failed.
-type Row = Arc<Mutex<bool>>;
+type LocationQueue = Arc<Mutex<bool>>;
 
 /// The turns of one process.
 #[derive(Clone, Default)]
@@ -34,33 +34,33 @@ pub struct Turns(Arc<Rows>);
 #[derive(Default)]
 struct Rows {
     /// Two, because a reader waits for readers of other locations, and an inspector does not.
-    looks: Named,
-    reads: Named,
+    looks: LocationQueues,
+    reads: LocationQueues,
     /// Held by the one reader of all locations.
     reading: Arc<Mutex<()>>,
 }
 
 /// By location.
-type Named = parking_lot::Mutex<HashMap<String, Row>>;
+type LocationQueues = parking_lot::Mutex<HashMap<String, LocationQueue>>;
 
 impl Turns {
     /// Waits for a turn to inspect a location, which reads a bounded amount. First come, first
     /// served.
-    pub async fn inspect(&self, location: &str) -> Turn {
-        Turn { row: row(&self.0.looks, location).lock_owned().await, reading: None }
+    pub async fn inspect(&self, location: &str) -> LocationTurn {
+        LocationTurn { row: row(&self.0.looks, location).lock_owned().await, reading: None }
     }
 
     /// Waits for a turn to read a whole checkpoint. Of each location only one waits in the queue of
     /// all locations.
-    pub async fn read(&self, location: &str) -> Turn {
+    pub async fn read(&self, location: &str) -> LocationTurn {
         let row = row(&self.0.reads, location).lock_owned().await;
         let reading = Arc::clone(&self.0.reading).lock_owned().await;
-        Turn { row, reading: Some(reading) }
+        LocationTurn { row, reading: Some(reading) }
     }
 }
 
 /// Names come from users, so the number of rows is bounded.
-fn row(rows: &Named, location: &str) -> Row {
+fn row(rows: &LocationQueues, location: &str) -> LocationQueue {
     let rows = &mut *rows.lock();
     if let Some(row) = rows.get(location) {
         return Arc::clone(row);
@@ -72,12 +72,12 @@ fn row(rows: &Named, location: &str) -> Row {
     Arc::clone(rows.entry(name.to_owned()).or_default())
 }
 
-pub struct Turn {
+pub struct LocationTurn {
     row: OwnedMutexGuard<bool>,
     reading: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turn {
+impl LocationTurn {
     /// Spends the turn on `work`, which may continue after the longest turn has ended.
     ///
     /// # Errors
@@ -124,7 +124,8 @@ mod tests {
             begun.elapsed().as_secs()
         };
         let ended = tokio::join!(read("a", 5), read("a", 1000), read("b", 5), read("a", 1));
-        // The line of all has one of each location: the last one of the first is behind that of the second.
+        // The line of all has one of each location: the last one of the first is behind that of the
+        // second.
         assert_eq!(ended, (5, 1010, 10, 131));
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::checkpoint::Uploaded;
-use super::index::Piece;
+use super::index::ByteRange;
 use super::ledger::Contents;
-use super::messages::{Part, Progress};
-use crate::storage::{ClaimError, Layout, Parts, Receipt, Staged};
+use super::messages::{ArchivePart, UploadProgress};
+use crate::storage::{BackupLayout, ClaimError, MultipartTarget, Receipt, Staged};
 
 /// Size of every part but the last. S3 needs 5 MiB or more, and Cloudflare's R2 needs all of one
 /// size: a part ends where it is full, even in the middle of a gzip member.
@@ -42,32 +42,32 @@ pub enum UploadError {
 }
 
 /// Where the archive goes, and from where it continues.
-pub struct Upload {
+pub struct ArchiveUpload {
     pub store: Arc<DynObjectStore>,
-    pub parts: Parts,
+    pub parts: MultipartTarget,
     pub path: Path,
     /// Usually [`PART`].
     pub part_size: usize,
     /// What another process has stored of it, and the bytes behind that.
     pub begun: Option<(Staged, Uploaded, Bytes)>,
     /// Receives what is stored.
-    pub progress: Option<mpsc::Sender<Progress>>,
+    pub progress: Option<mpsc::Sender<UploadProgress>>,
     /// Set when a multipart upload begins, whatever becomes of it, so that it can be aborted or
     /// continued.
     pub staged: Arc<OnceLock<Staged>>,
     /// The claim under which the archive is stored, checked before the archive becomes visible.
     /// Tests do without.
-    pub claimed: Option<(Layout, Claim)>,
+    pub claimed: Option<(BackupLayout, FolderClaim)>,
 }
 
 /// What completing the archive needs.
-struct Target {
+struct UploadTarget {
     store: Arc<DynObjectStore>,
     path: Path,
-    claimed: Option<(Layout, Claim)>,
+    claimed: Option<(BackupLayout, FolderClaim)>,
 }
 
-impl Target {
+impl UploadTarget {
     /// Checks the claim, because a run that was paused for long would replace the archive of the
     /// run that has the folder now.
     async fn confirm(&self) -> Result<(), UploadError> {
@@ -78,16 +78,15 @@ impl Target {
     }
 }
 
-impl Upload {
+impl ArchiveUpload {
     /// Returns the archive's size once it is stored, or its size so far where it rests.
     ///
-    /// # Errors
-    /// When the store refuses, or the archive ends without [`Part::End`]. Then nothing is on its
-    /// way any more.
-    pub async fn run(self, mut members: mpsc::Receiver<Part>) -> Result<u64, UploadError> {
+    /// # Errors When the store refuses, or the archive ends without [`ArchivePart::End`]. Then
+    /// nothing is on its way any more.
+    pub async fn run(self, mut members: mpsc::Receiver<ArchivePart>) -> Result<u64, UploadError> {
         let Self { store, parts, path, part_size, begun, progress, staged: told, claimed } = self;
-        let teller = Teller { progress, staged: told };
-        let mut waiting = Waiting::default();
+        let teller = ProgressReporter { progress, staged: told };
+        let mut waiting = PendingBytes::default();
         let mut staged = None;
         if let Some((begun, uploaded, tail)) = begun {
             waiting.end = uploaded.size();
@@ -99,7 +98,7 @@ impl Upload {
         let received = received.await;
         // Workers that still send members learn that the upload has ended.
         drop(members);
-        let target = Target { store, path, claimed };
+        let target = UploadTarget { store, path, claimed };
         match (received, &mut staged) {
             (Ok(Received::All), None) => {
                 let size = waiting.size as u64;
@@ -156,12 +155,12 @@ pub async fn abort(begun: &Staged) {
 
 /// Receives members until the archive is complete, and sends every full part.
 async fn receive(
-    parts: &Parts,
+    parts: &MultipartTarget,
     path: &Path,
-    members: &mut mpsc::Receiver<Part>,
-    waiting: &mut Waiting,
+    members: &mut mpsc::Receiver<ArchivePart>,
+    waiting: &mut PendingBytes,
     staged: &mut Option<Multipart>,
-    teller: &Teller,
+    teller: &ProgressReporter,
     part_size: usize,
 ) -> Result<Received, UploadError> {
     loop {
@@ -183,12 +182,12 @@ async fn receive(
             _ => members.recv().await,
         };
         match received {
-            Some(Part::Member(bytes, contents)) => waiting.push(bytes, contents),
-            Some(Part::End(bytes)) => {
+            Some(ArchivePart::Member(bytes, contents)) => waiting.push(bytes, contents),
+            Some(ArchivePart::End(bytes)) => {
                 waiting.push(bytes, Vec::new());
                 return Ok(Received::All);
             }
-            Some(Part::Rest) => return Ok(Received::Some),
+            Some(ArchivePart::Rest) => return Ok(Received::Some),
             None => return Err(UploadError::GivenUp),
         }
         while let Some(full) = waiting.take(staged.as_ref().map_or(part_size, Multipart::part_size)) {
@@ -214,14 +213,14 @@ enum Received {
 
 /// Bytes that are in no part yet.
 #[derive(Default)]
-struct Waiting {
-    rest: VecDeque<Member>,
+struct PendingBytes {
+    rest: VecDeque<ArchiveMember>,
     size: usize,
     /// Bytes of the archive up to here.
     end: u64,
 }
 
-struct Member {
+struct ArchiveMember {
     bytes: Bytes,
     /// Goes into the part in which the member begins.
     contents: Vec<Contents>,
@@ -237,16 +236,16 @@ struct Full {
     tail: Bytes,
 }
 
-impl Waiting {
+impl PendingBytes {
     fn push(&mut self, bytes: Bytes, mut contents: Vec<Contents>) {
         if !bytes.is_empty() {
             let from = self.end;
             self.end += bytes.len() as u64;
             for held in &mut contents {
-                held.at = Some(Piece { from, to: self.end });
+                held.at = Some(ByteRange { from, to: self.end });
             }
             self.size += bytes.len();
-            self.rest.push_back(Member { bytes, contents });
+            self.rest.push_back(ArchiveMember { bytes, contents });
         }
     }
 
@@ -261,7 +260,7 @@ impl Waiting {
             full.contents.append(&mut member.contents);
             if member.bytes.len() > lacking {
                 full.tail = member.bytes.split_off(lacking);
-                self.rest.push_front(Member { bytes: full.tail.clone(), contents: Vec::new() });
+                self.rest.push_front(ArchiveMember { bytes: full.tail.clone(), contents: Vec::new() });
             }
             lacking -= member.bytes.len();
             bytes.push(member.bytes);
@@ -274,7 +273,7 @@ impl Waiting {
     /// Takes everything.
     fn take_rest(self) -> Full {
         let mut full = Full::default();
-        let take = |mut member: Member| {
+        let take = |mut member: ArchiveMember| {
             full.contents.append(&mut member.contents);
             member.bytes
         };
@@ -283,17 +282,17 @@ impl Waiting {
     }
 }
 
-struct Teller {
-    progress: Option<mpsc::Sender<Progress>>,
+struct ProgressReporter {
+    progress: Option<mpsc::Sender<UploadProgress>>,
     staged: Arc<OnceLock<Staged>>,
 }
 
-impl Teller {
+impl ProgressReporter {
     fn begun(&self, staged: &Staged) {
         let _ = self.staged.set(staged.clone());
     }
 
-    async fn tell(&self, progress: Progress) {
+    async fn tell(&self, progress: UploadProgress) {
         if let Some(teller) = &self.progress {
             // The receiver may be gone.
             let _ = teller.send(progress).await;
@@ -330,7 +329,7 @@ impl Multipart {
         if self.index() < LARGE_AFTER { self.part_size } else { self.part_size * LARGER }
     }
 
-    async fn put(&mut self, full: Full, teller: &Teller) -> Result<(), UploadError> {
+    async fn put(&mut self, full: Full, teller: &ProgressReporter) -> Result<(), UploadError> {
         while self.under_way.len() >= PARTS_AT_ONCE {
             self.settle(teller).await?;
         }
@@ -346,7 +345,7 @@ impl Multipart {
         self.under_way.push_back(Sending { task: AbortOnDropHandle::new(task), contents, tail });
     }
 
-    async fn settle(&mut self, teller: &Teller) -> Result<(), UploadError> {
+    async fn settle(&mut self, teller: &ProgressReporter) -> Result<(), UploadError> {
         let settled = self.oldest().await;
         self.note(settled, teller).await
     }
@@ -363,14 +362,14 @@ impl Multipart {
     async fn note(
         &mut self,
         settled: Result<Receipt, UploadError>,
-        teller: &Teller,
+        teller: &ProgressReporter,
     ) -> Result<(), UploadError> {
         let sent = self.under_way.pop_front();
         let receipt = settled?;
         let (contents, tail) = sent.map(|sent| (sent.contents, sent.tail)).unwrap_or_default();
         self.receipts.push(receipt.clone());
         let upload = self.staged.id().to_owned();
-        teller.tell(Progress::Part { upload, receipt, contents, tail }).await;
+        teller.tell(UploadProgress::Part { upload, receipt, contents, tail }).await;
         Ok(())
     }
 
@@ -378,9 +377,9 @@ impl Multipart {
     /// behind it.
     async fn complete(
         &mut self,
-        waiting: Waiting,
-        teller: &Teller,
-        target: &Target,
+        waiting: PendingBytes,
+        teller: &ProgressReporter,
+        target: &UploadTarget,
     ) -> Result<u64, UploadError> {
         while !self.under_way.is_empty() {
             self.settle(teller).await?;
@@ -391,17 +390,17 @@ impl Multipart {
         self.offset += last.size;
         self.receipts.push(last.clone());
         let (kept, is_kept) = oneshot::channel();
-        teller.tell(Progress::Whole { receipts: vec![last], contents: full.contents, kept }).await;
+        teller.tell(UploadProgress::Whole { receipts: vec![last], contents: full.contents, kept }).await;
         // An error says that no keeper is there.
         let _ = is_kept.await;
         target.confirm().await?;
-        let Target { store, path, .. } = target;
+        let UploadTarget { store, path, .. } = target;
         let done = put_together(&**store, path, &self.staged, &self.receipts, self.offset).await;
         done.map(|()| self.offset).map_err(UploadError::Store)
     }
 
     /// Leaves the rest to the checkpoint, from which a later run continues.
-    async fn rest(&mut self, waiting: Waiting, teller: &Teller) -> Result<u64, UploadError> {
+    async fn rest(&mut self, waiting: PendingBytes, teller: &ProgressReporter) -> Result<u64, UploadError> {
         while !self.under_way.is_empty() {
             self.settle(teller).await?;
         }
@@ -410,7 +409,7 @@ impl Multipart {
         let size = self.offset + tail.len() as u64;
         let (kept, is_kept) = oneshot::channel();
         let upload = self.staged.id().to_owned();
-        teller.tell(Progress::Resting { upload, tail, contents, kept }).await;
+        teller.tell(UploadProgress::Resting { upload, tail, contents, kept }).await;
         // An error says that no keeper is there.
         let _ = is_kept.await;
         Ok(size)
@@ -419,7 +418,7 @@ impl Multipart {
     /// Waits until no part is under way, because a store may keep a part that arrives after the end
     /// of its upload, invisibly. Waits less long than other requests, because the store may be what
     /// failed.
-    async fn come_to_rest(&mut self, teller: &Teller) {
+    async fn come_to_rest(&mut self, teller: &ProgressReporter) {
         let all = async {
             while !self.under_way.is_empty() {
                 // Parts behind a failed one do not count.

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::velero::BackupStorageLocation;
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use berth_core::upload::may_abort;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::begun::Site;
-use super::checkpoint::{HEAD, Head};
+use super::begun::RunSite;
+use super::checkpoint::{CheckpointHead, HEAD};
 use super::engine::Engine;
-use super::noted::Noted;
+use super::noted::CheckpointUpload;
 use super::upload::abort;
-use crate::storage::{ClaimError, Layout, Parts, Staged};
+use crate::storage::{BackupLayout, ClaimError, MultipartTarget, Staged};
 
 /// Time-out of everything, because the store may be what failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,17 +25,17 @@ const AT_REST: Duration = Duration::from_secs(600);
 
 /// Where an archive goes.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ArchivePlace<'a> {
     pub location: &'a BackupStorageLocation,
-    pub layout: &'a Layout,
-    pub parts: &'a Parts,
+    pub layout: &'a BackupLayout,
+    pub parts: &'a MultipartTarget,
     /// The folder was taken over, so what an earlier run was writing as its claim is aborted, too.
     pub is_taken_over: bool,
 }
 
-impl Site {
-    pub(super) fn place(&self) -> Place<'_> {
-        Place {
+impl RunSite {
+    pub(super) fn place(&self) -> ArchivePlace<'_> {
+        ArchivePlace {
             location: &self.location,
             layout: &self.layout,
             parts: &self.parts,
@@ -49,7 +49,7 @@ impl Engine {
     /// as the folder has the claim `claim`; no run can continue from its checkpoint afterwards.
     /// `own`: the upload of the run that ends. If this fails, the bucket keeps parts that cost
     /// money.
-    pub(super) async fn clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) {
+    pub(super) async fn clear(&self, place: ArchivePlace<'_>, claim: &FolderClaim, own: Option<&Staged>) {
         let name = place.layout.backup();
         let cleared = timeout(PATIENCE, self.try_clear(place, claim, own)).await;
         let Err(error) = cleared.unwrap_or_else(|_| Err(anyhow!("the store did not answer in time"))) else {
@@ -65,12 +65,17 @@ impl Engine {
         warn!(%name, error = format!("{error:#}"), "could not abort the uploads of a run: the bucket may keep their parts");
     }
 
-    async fn try_clear(&self, place: Place<'_>, claim: &Claim, own: Option<&Staged>) -> anyhow::Result<()> {
-        let Place { layout, parts, .. } = place;
+    async fn try_clear(
+        &self,
+        place: ArchivePlace<'_>,
+        claim: &FolderClaim,
+        own: Option<&Staged>,
+    ) -> anyhow::Result<()> {
+        let ArchivePlace { layout, parts, .. } = place;
         let start = layout.void_checkpoint(claim, HEAD).await?;
         // Also one of an older berth, from which no run continues.
-        let named = start.as_deref().and_then(Head::upload_of);
-        let is_hidden = named.is_none() && start.is_some_and(|start| Head::read(start).is_err());
+        let named = start.as_deref().and_then(CheckpointHead::upload_of);
+        let is_hidden = named.is_none() && start.is_some_and(|start| CheckpointHead::read(start).is_err());
         let named = named.and_then(|upload| parts.known(&layout.archive(), &upload).ok());
         // By their IDs, because many keys may not list uploads.
         let own = own.filter(|own| named.as_ref().is_none_or(|named| named.id() != own.id()));
@@ -85,8 +90,8 @@ impl Engine {
     ///
     /// # Errors
     /// When another run has the folder by now, or the store refuses.
-    pub(super) async fn sweep(&self, place: Place<'_>, claim: &Claim) -> anyhow::Result<()> {
-        let Place { location, layout, .. } = place;
+    pub(super) async fn sweep(&self, place: ArchivePlace<'_>, claim: &FolderClaim) -> anyhow::Result<()> {
+        let ArchivePlace { location, layout, .. } = place;
         let mut keys = vec![(layout.archive(), None), (layout.checkpoint_path(), None)];
         if place.is_taken_over {
             keys.push((layout.claim_path(), Some(AT_REST)));
@@ -106,9 +111,9 @@ impl Engine {
     }
 
     /// Aborts an upload that only this run knows, whichever run has the folder by now.
-    pub(super) async fn let_go(&self, layout: &Layout, upload: &Staged) {
+    pub(super) async fn let_go(&self, layout: &BackupLayout, upload: &Staged) {
         let Ok(Ok(found)) = timeout(PATIENCE, layout.read_checkpoint_start(HEAD)).await else { return };
-        let noted = Noted::of(found.map(|(start, _)| start));
+        let noted = CheckpointUpload::of(found.map(|(start, _)| start));
         if may_abort(upload.id(), &noted.standing()) {
             abort(upload).await;
         }

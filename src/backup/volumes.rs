@@ -1,12 +1,12 @@
 //! The data of volumes: how each is backed up (`berth_core::volume` decides), and what becomes of
 //! it.
 //!
-//! Pods enter first ([`Volumes::plan_pod`]): the files of some of their volumes are backed up by
-//! node-agents ([`files`]). Then claims enter ([`Volumes::plan_claim`]): of some a CSI snapshot is
-//! taken ([`snapshots`]), and the claim is stored when its snapshot is ready, because it names it.
-//! What belongs to a pod with hooks is taken between its hooks ([`Volumes::take_frozen`]); all other
-//! data is taken by [`Volumes::run`], side by side with the lists. [`outcomes`] keeps what became of
-//! each claim, and [`clean`] removes what outlives a run.
+//! Pods enter first ([`RunVolumes::plan_pod`]): the files of some of their volumes are backed up by
+//! node-agents ([`files`]). Then claims enter ([`RunVolumes::plan_claim`]): of some a CSI snapshot
+//! is taken ([`snapshots`]), and the claim is stored when its snapshot is ready, because it names
+//! it. What belongs to a pod with hooks is taken between its hooks ([`RunVolumes::take_frozen`]);
+//! all other data is taken by [`RunVolumes::run`], side by side with the lists. [`outcomes`] keeps
+//! what became of each claim, and [`clean`] removes what outlives a run.
 
 mod access;
 pub mod clean;
@@ -26,9 +26,9 @@ use std::sync::Arc;
 use berth_api::keys::label_value;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
-use berth_core::volume::class::Class;
+use berth_core::volume::class::SnapshotClass;
 use berth_core::volume::readers::Readers;
-use berth_core::volume::{Lack, Wish};
+use berth_core::volume::{UnstorableReason, VolumeOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
@@ -37,23 +37,23 @@ use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::archive::{Batch, Item};
+use super::archive::{ArchiveItem, Batch};
 use super::ledger::PageId;
 use super::list::{ListError, ListedObject};
-use super::log::{About, BackupLog};
+use super::log::{BackupLog, ResultsHeading};
 use super::operations::{MoveData, Moved};
 use super::related::{Related, key};
 use crate::patch::digest;
-pub use access::Access;
+pub use access::VolumeAccess;
 pub(super) use access::{of_spec, serves_snapshots};
 use files::FilePod;
-use outcomes::{Fate, Outcome, Outcomes};
+use outcomes::{ClaimOutcome, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
 use reader::Repository;
-pub use rehearse::{Noted, Volume, Way};
-use snapshots::{Ask, Cut, Uncut};
-use watched::{Files, Shown, Snapshots, Watched};
+pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
+use snapshots::{Ask, Cut, NoSnapshot};
+use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};
 
 /// Snapshots of claims without hooks that are being cut at one time.
 const CUTS: usize = 32;
@@ -84,8 +84,8 @@ impl<M: MoveData> MoveLater for M {
 }
 
 /// The data of one run's volumes.
-pub struct Volumes<'a> {
-    wish: Wish,
+pub struct RunVolumes<'a> {
+    wish: VolumeOptions,
     policies: Vec<VolumePolicy>,
     /// Label of claims of which a group snapshot should be taken.
     group_key: String,
@@ -93,12 +93,12 @@ pub struct Volumes<'a> {
     takes_claims: bool,
     log: &'a BackupLog,
     outcomes: &'a Outcomes,
-    access: Option<Access>,
+    access: Option<VolumeAccess>,
     mover: Option<&'a dyn MoveLater>,
-    seen: Mutex<Seen>,
-    classes: OnceCell<Vec<Class>>,
+    seen: Mutex<VolumeFindings>,
+    classes: OnceCell<Vec<SnapshotClass>>,
     snapshots: OnceCell<Watched<Snapshots>>,
-    files: OnceCell<Watched<Shown<Files>>>,
+    files: OnceCell<Watched<WatchedObjects<WatchedPodVolumeBackup>>>,
     /// The node-agents that were seen last.
     agents: Mutex<Readers>,
     repositories: Mutex<HashMap<String, Repository>>,
@@ -109,7 +109,7 @@ pub struct Volumes<'a> {
 }
 
 #[derive(Default)]
-struct Seen {
+struct VolumeFindings {
     /// Claims whose files are backed up, each with the pod that does it.
     filed: BTreeMap<String, String>,
     /// Claims of which a snapshot is being taken.
@@ -117,8 +117,8 @@ struct Seen {
     /// What is known of the volumes that have passed.
     traits: BTreeMap<String, VolumeTraits>,
     /// Claims without data, by reason: those that were asked for, and those that were not.
-    asked: BTreeMap<Lack, Vec<String>>,
-    unasked: BTreeMap<Lack, Vec<String>>,
+    asked: BTreeMap<UnstorableReason, Vec<String>>,
+    unasked: BTreeMap<UnstorableReason, Vec<String>>,
     /// Claims that ask for a group snapshot, by namespace and group.
     grouped: BTreeMap<String, Vec<String>>,
     lost: usize,
@@ -126,37 +126,37 @@ struct Seen {
 
 /// Data that is to be taken.
 pub struct Job {
-    work: Work,
+    work: VolumeWork,
     /// Dropped when it is done.
     _under_way: TaskTrackerToken,
 }
 
-enum Work {
-    Claim(Box<Planned>),
+enum VolumeWork {
+    Claim(Box<PlannedClaim>),
     /// The snapshot is cut, or is not.
-    Settle(Box<Planned>, Result<Cut, Uncut>),
+    Settle(Box<PlannedClaim>, Result<Cut, NoSnapshot>),
     Files(FilePod),
 }
 
 /// A claim that is stored when its snapshot is ready.
-pub struct Planned {
+pub struct PlannedClaim {
     pub kind: Arc<ResourceType>,
     /// No page of a list.
     pub page: PageId,
-    pub item: Item,
+    pub item: ArchiveItem,
     ask: Ask,
     under_way: TaskTrackerToken,
 }
 
-impl<'a> Volumes<'a> {
-    /// Also returns the jobs, for [`Volumes::run`].
+impl<'a> RunVolumes<'a> {
+    /// Also returns the jobs, for [`RunVolumes::run`].
     pub fn new(
-        wish: Wish,
+        wish: VolumeOptions,
         policies: Vec<VolumePolicy>,
         (group_key, takes_claims): (String, bool),
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
-        access: Option<Access>,
+        access: Option<VolumeAccess>,
     ) -> (Self, mpsc::Receiver<Job>) {
         let (jobs, waiting) = mpsc::channel(JOBS);
         let under_way = TaskTracker::new();
@@ -191,7 +191,7 @@ impl<'a> Volumes<'a> {
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
     ) -> (Self, mpsc::Receiver<Job>) {
-        Self::new(Wish::default(), policies, (String::new(), true), log, outcomes, None)
+        Self::new(VolumeOptions::default(), policies, (String::new(), true), log, outcomes, None)
     }
 
     /// Moves the data of snapshots by `mover`.
@@ -218,33 +218,33 @@ impl<'a> Volumes<'a> {
     /// # Errors
     /// When the run takes nothing more.
     pub async fn take_later(&self, pod: FilePod) -> Result<(), ListError> {
-        self.send(Work::Files(pod), self.under_way.token()).await
+        self.send(VolumeWork::Files(pod), self.under_way.token()).await
     }
 
     /// Takes a claim's snapshot that no hook waits for, and stores the claim then.
     ///
     /// # Errors
     /// When the run takes nothing more.
-    pub async fn take_claim(&self, planned: Planned) -> Result<(), ListError> {
+    pub async fn take_claim(&self, planned: PlannedClaim) -> Result<(), ListError> {
         let under_way = planned.under_way.clone();
-        self.send(Work::Claim(Box::new(planned)), under_way).await
+        self.send(VolumeWork::Claim(Box::new(planned)), under_way).await
     }
 
     /// Takes the data of what a block of pods uses, while the pods are frozen: all snapshots at one
     /// time until they are cut, and all files until they are stored. The claims are stored when
     /// their snapshots are ready, for which nobody waits here.
-    pub async fn take_frozen(&self, claims: Vec<Planned>, pods: Vec<FilePod>) {
+    pub async fn take_frozen(&self, claims: Vec<PlannedClaim>, pods: Vec<FilePod>) {
         let cuts = claims.into_iter().map(|planned| async move {
             let cut = self.cut(&planned.ask).await;
             let under_way = planned.under_way.clone();
             // If nothing takes it the backup ends early.
-            let _ = self.send(Work::Settle(Box::new(planned), cut), under_way).await;
+            let _ = self.send(VolumeWork::Settle(Box::new(planned), cut), under_way).await;
         });
         let files = pods.iter().map(|pod| self.take_files(pod));
         tokio::join!(join_all(cuts), join_all(files));
     }
 
-    async fn send(&self, work: Work, under_way: TaskTrackerToken) -> Result<(), ListError> {
+    async fn send(&self, work: VolumeWork, under_way: TaskTrackerToken) -> Result<(), ListError> {
         let job = Job { work, _under_way: under_way };
         self.jobs.send(job).await.map_err(|_| ListError::NobodyTakes)
     }
@@ -258,14 +258,14 @@ impl<'a> Volumes<'a> {
             let Job { work, _under_way } = job;
             // The semaphores are never closed.
             match work {
-                Work::Claim(planned) => {
+                VolumeWork::Claim(planned) => {
                     let permit = cuts.acquire().await;
                     let cut = self.cut(&planned.ask).await;
                     drop(permit);
                     self.store(*planned, cut, batches).await;
                 }
-                Work::Settle(planned, cut) => self.store(*planned, cut, batches).await,
-                Work::Files(pod) => {
+                VolumeWork::Settle(planned, cut) => self.store(*planned, cut, batches).await,
+                VolumeWork::Files(pod) => {
                     let _permit = pods.acquire().await;
                     self.take_files(&pod).await;
                 }
@@ -276,20 +276,27 @@ impl<'a> Volumes<'a> {
     }
 
     /// Stores a claim when its snapshot is ready, or without one.
-    async fn store(&self, planned: Planned, cut: Result<Cut, Uncut>, batches: &mpsc::Sender<Batch>) {
-        let Planned { kind, page, mut item, ask, under_way } = planned;
+    async fn store(
+        &self,
+        planned: PlannedClaim,
+        cut: Result<Cut, NoSnapshot>,
+        batches: &mpsc::Sender<Batch>,
+    ) {
+        let PlannedClaim { kind, page, mut item, ask, under_way } = planned;
         let taken = match cut {
-            Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| Uncut { why, attempted: true }),
+            Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| NoSnapshot { why, attempted: true }),
             Err(uncut) => Err(uncut),
         };
-        let outcome = |fate| Outcome { volume: ask.volume.clone(), traits: Some(ask.traits.clone()), fate };
+        let outcome =
+            |fate| ClaimOutcome { volume: ask.volume.clone(), traits: Some(ask.traits.clone()), fate };
         let handed = match taken {
-            Ok(taken) if ask.moves => {
-                self.hand_over(&ask, &taken).await.map(|()| (taken, Fate::Moved, self.upload_of(&ask)))
-            }
+            Ok(taken) if ask.moves => self
+                .hand_over(&ask, &taken)
+                .await
+                .map(|()| (taken, VolumeDataResult::Moved, self.upload_of(&ask))),
             Ok(taken) => {
                 self.log.info(&format!("took snapshot {} of claim {}", taken.name, ask.claim));
-                Ok((taken.clone(), Fate::Snapshot(taken), None))
+                Ok((taken.clone(), VolumeDataResult::Snapshot(taken), None))
             }
             Err(uncut) => Err(uncut),
         };
@@ -304,10 +311,14 @@ impl<'a> Volumes<'a> {
             }
             fate
         });
-        let fate = kept.unwrap_or_else(|Uncut { why, attempted }| {
+        let fate = kept.unwrap_or_else(|NoSnapshot { why, attempted }| {
             let message = format!("claim {} is stored without the data of its volume: {why}", ask.name);
-            self.log.lasting_error(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
-            Fate::Missing { reason: why, attempted, asked: None }
+            self.log.lasting_error(
+                &ResultsHeading::Namespace(&ask.namespace),
+                "persistentvolumeclaims",
+                &message,
+            );
+            VolumeDataResult::Missing { reason: why, attempted, asked: None }
         });
         // Before the claim is stored, so that a checkpoint with the claim has it.
         self.settle(&ask.claim, outcome(fate));
@@ -324,7 +335,7 @@ impl<'a> Volumes<'a> {
 
     /// Has the data of a snapshot moved. From then on the snapshot belongs to the movement, and is
     /// neither kept nor removed with the backup.
-    async fn hand_over(&self, ask: &Ask, taken: &outcomes::Taken) -> Result<(), Uncut> {
+    async fn hand_over(&self, ask: &Ask, taken: &outcomes::CompletedSnapshot) -> Result<(), NoSnapshot> {
         // An earlier run has handed one over.
         if taken.name.is_empty() {
             return Ok(());
@@ -352,12 +363,15 @@ impl<'a> Volumes<'a> {
                 "snapshot {} of claim {} keeps the label of the backup, though its data is being moved: {why}",
                 taken.name, ask.name
             );
-            self.log.warning(&About::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
+            self.log.warning(&ResultsHeading::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
         }
-        done.map_err(|why| Uncut { why: format!("its snapshot cannot be moved: {why}"), attempted: true })
+        done.map_err(|why| NoSnapshot {
+            why: format!("its snapshot cannot be moved: {why}"),
+            attempted: true,
+        })
     }
 
-    fn settle(&self, claim: &str, outcome: Outcome) {
+    fn settle(&self, claim: &str, outcome: ClaimOutcome) {
         if !self.outcomes.set(claim, outcome) {
             self.seen.lock().lost += 1;
         }

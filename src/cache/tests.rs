@@ -158,8 +158,8 @@ fn an_answer_does_not_bring_back_what_is_known_to_have_ended() {
     }
 }
 
-/// For objects that are created here, too: the answer to a write came behind the end that the watch had shown, and the object stood in the
-/// cache for ever.
+/// For objects that are created here, too: the answer to a write came behind the end that the watch
+/// had shown, and the object stood in the cache for ever.
 #[test]
 fn an_answer_does_not_bring_back_an_object_whose_end_was_seen() {
     let removed: fn(&mut Versions) = |cache| cache.remove("one");
@@ -201,7 +201,7 @@ fn a_cache_is_synced_by_a_list_and_by_nothing_else() {
 
 #[test]
 fn a_silent_write_wakes_nobody() {
-    let shared = Shared::<Versions>::default();
+    let shared = SharedCache::<Versions>::default();
     let changed = shared.changed();
     shared.write_silently(|cache| cache.assume("one".to_owned(), version("u", "1")));
     assert!(!changed.has_changed().unwrap());

@@ -20,20 +20,20 @@ use tracing::{info, warn};
 
 use super::trust::Trust;
 use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// Metrics of the served certificate.
 #[derive(Clone, Default)]
-pub struct Counts {
+pub struct CertificateMetrics {
     pub not_after: Gauge,
     pub swapped: Counter,
     pub rejected: Counter,
 }
 
-impl Counts {
+impl CertificateMetrics {
     pub fn register(&self, registry: &mut Registry) {
         let part = registry.sub_registry_with_prefix("berth_certificate");
         let expires = "When the served certificate expires, in seconds since 1970";
@@ -61,7 +61,7 @@ pub struct Follower {
     pub namespace: String,
     pub secret: String,
     pub current: Arc<CurrentKey>,
-    pub counts: Counts,
+    pub counts: CertificateMetrics,
     pub events: Events,
     /// The caBundles. Two programs may write Secret and caBundle in any order, so a certificate is
     /// served only once its authority is in every caBundle.
@@ -90,7 +90,7 @@ impl Follower {
         let mut changed = latest.subscribe();
         let taking = async {
             let mut seen = 0;
-            let mut served: Option<Served> = None;
+            let mut served: Option<ServedCertificate> = None;
             while changed.changed().await.is_ok() {
                 let Some(secret) = changed.borrow_and_update().clone() else { continue };
                 let hash = pair(&secret);
@@ -110,7 +110,7 @@ impl Follower {
 
     /// Puts the Secret's certificate into use. Returns the certificate that is served from now on,
     /// if it changed.
-    async fn take(&self, secret: &Secret, served: Option<&Served>) -> Option<Served> {
+    async fn take(&self, secret: &Secret, served: Option<&ServedCertificate>) -> Option<ServedCertificate> {
         let (certificate, key) = (text(secret, LEAF_CERTIFICATE), text(secret, LEAF_KEY));
         let provider = rustls::crypto::ring::default_provider();
         let parsed =
@@ -128,13 +128,17 @@ impl Follower {
                 self.counts.not_after.set(bundle.not_after.as_second());
                 self.counts.swapped.inc();
                 self.current.set(bundle.key);
-                Some(Served { certificate: certificate.to_owned(), not_after: bundle.not_after })
+                Some(ServedCertificate { certificate: certificate.to_owned(), not_after: bundle.not_after })
             }
             Err(why) => {
                 warn!(%why, "keeping the previous certificate: that of the Secret cannot be served");
                 self.counts.rejected.inc();
                 let note = format!("not served, the previous certificate is kept: {why}");
-                self.events.tell_about(What::CertificateRejected, reference(&self.namespace, secret), note);
+                self.events.tell_about(
+                    EventReason::CertificateRejected,
+                    reference(&self.namespace, secret),
+                    note,
+                );
                 None
             }
         }
@@ -142,7 +146,7 @@ impl Follower {
 
     /// Waits until the certificate's authority is in every caBundle, or waiting longer is of no
     /// use.
-    async fn believed(&self, certificate: &str, served: Option<&Served>) {
+    async fn believed(&self, certificate: &str, served: Option<&ServedCertificate>) {
         let begun = Instant::now();
         let mut told = false;
         loop {
@@ -194,7 +198,7 @@ impl Follower {
 }
 
 /// The certificate that is served at present.
-struct Served {
+struct ServedCertificate {
     /// PEM.
     certificate: String,
     not_after: Timestamp,

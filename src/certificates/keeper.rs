@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use berth_api::keys::{self, EXCLUDE_FROM_BACKUP};
 use berth_certs::rotation::{self, trusts};
-use berth_certs::{Keys, Rotate, Step};
+use berth_certs::{KeySet, Rotate, RotationStep};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The pause after a failure, and during a revocation.
 const SOON: Duration = Duration::from_secs(1);
 
-pub struct Keeper {
+pub struct CertificateKeeper {
     pub client: Client,
     /// The client for watches.
     pub watch: Client,
@@ -63,7 +63,7 @@ struct Published {
     since: Timestamp,
 }
 
-impl Keeper {
+impl CertificateKeeper {
     /// Runs for ever, and repairs the Secrets and caBundles.
     pub async fn run(&self) {
         let changed = Notify::new();
@@ -103,7 +103,7 @@ impl Keeper {
     async fn keep(&self, published: &mut Published) -> anyhow::Result<Duration> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let (signing, serving) = (read(&api, AUTHORITY).await?, read(&api, &self.secret).await?);
-        let present = Keys {
+        let present = KeySet {
             authorities: part(signing.as_ref(), CA_CERTIFICATE),
             authority_key: part(signing.as_ref(), CA_KEY),
             leaf: part(serving.as_ref(), LEAF_CERTIFICATE),
@@ -123,9 +123,9 @@ impl Keeper {
         let step = rotation::next(&present, &believed, &self.names, asked, revoking, now, &provider)?;
         let (keys, is_revoked) = match step {
             None => (present, false),
-            Some(Step::Keep(keys)) => (keys, false),
-            Some(Step::Revoke(keys)) => (keys, true),
-            Some(Step::TrustFirst(keys)) => {
+            Some(RotationStep::Keep(keys)) => (keys, false),
+            Some(RotationStep::Revoke(keys)) => (keys, true),
+            Some(RotationStep::TrustFirst(keys)) => {
                 trust.write(&keys.authorities).await?;
                 // An empty caBundle means that no certificate is in use yet, so no wait is needed.
                 if !believed.trim().is_empty() {

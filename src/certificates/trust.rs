@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::write::{Answer, Write, patch_strategic};
+use crate::write::{Write, WriteResult, patch_strategic};
 
 /// Name of both configurations.
 pub struct Trust {
@@ -46,13 +46,13 @@ impl Trust {
         self.write_one::<ValidatingWebhookConfiguration>(bundle).await
     }
 
-    async fn found<K: Configuration>(&self) -> anyhow::Result<Option<K>> {
+    async fn found<K: WebhookConfiguration>(&self) -> anyhow::Result<Option<K>> {
         let api: Api<K> = Api::all(self.client.clone());
         let found = api.get_opt(&self.configuration).await;
         found.with_context(|| format!("failed to read {} {}", K::kind(&()), self.configuration))
     }
 
-    async fn write_one<K: Configuration>(&self, bundle: &str) -> anyhow::Result<()> {
+    async fn write_one<K: WebhookConfiguration>(&self, bundle: &str) -> anyhow::Result<()> {
         let Some(found) = self.found::<K>().await? else { return Ok(()) };
         let believed = found.believed();
         if believed.iter().all(|(_, current)| current == bundle) {
@@ -66,7 +66,7 @@ impl Trust {
         let (api, kind): (Api<K>, _) = (Api::all(self.client.clone()), K::kind(&()));
         match patch_strategic(&api, as_seen, change).await {
             // Another program wrote first; the watch shows that change and starts the next pass.
-            Answer::Conflict(_) => return Ok(()),
+            WriteResult::Conflict(_) => return Ok(()),
             answer => answer
                 .written()
                 .with_context(|| format!("failed to write caBundle of {kind} {}", self.configuration))?,
@@ -83,7 +83,7 @@ pub fn called(configuration: &MutatingWebhookConfiguration) -> Option<String> {
 }
 
 /// The fields that both kinds of webhook configurations share.
-trait Configuration:
+trait WebhookConfiguration:
     Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
     + Clone
     + std::fmt::Debug
@@ -92,13 +92,13 @@ trait Configuration:
     fn believed(&self) -> Vec<Believed>;
 }
 
-impl Configuration for MutatingWebhookConfiguration {
+impl WebhookConfiguration for MutatingWebhookConfiguration {
     fn believed(&self) -> Vec<Believed> {
         self.webhooks.iter().flatten().map(|w| (w.name.clone(), bundle(&w.client_config))).collect()
     }
 }
 
-impl Configuration for ValidatingWebhookConfiguration {
+impl WebhookConfiguration for ValidatingWebhookConfiguration {
     fn believed(&self) -> Vec<Believed> {
         self.webhooks.iter().flatten().map(|w| (w.name.clone(), bundle(&w.client_config))).collect()
     }

@@ -13,7 +13,7 @@ use crate::certificates::trust::Trust;
 use crate::certificates::{AUTHORITY, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
 use crate::install::cluster::CONFIGURATION;
 use crate::install::probe::{Probe, probe};
-use crate::install::{Cluster, Installed};
+use crate::install::{InstallCluster, Installed};
 use crate::settings::Certificates;
 use crate::text::chain;
 
@@ -21,13 +21,13 @@ use crate::text::chain;
 const SOON: SignedDuration = SignedDuration::from_hours(24 * 14);
 const HOUR: i64 = 3600;
 
-pub(super) async fn all(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
+pub(super) async fn all(cluster: &InstallCluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
     let mut findings = vec![webhooks(cluster).await];
     findings.extend(certificate(cluster, installed).await?);
     Ok(findings)
 }
 
-async fn webhooks(cluster: &Cluster) -> Finding {
+async fn webhooks(cluster: &InstallCluster) -> Finding {
     const CHECK: &str = "webhooks";
     let begun = Instant::now();
     match probe(cluster).await {
@@ -51,7 +51,7 @@ async fn webhooks(cluster: &Cluster) -> Finding {
     }
 }
 
-async fn certificate(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
+async fn certificate(cluster: &InstallCluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "certificate";
     let namespace = &cluster.namespace;
     let way_out = match installed.certificates {

@@ -11,14 +11,16 @@ use super::{Finding, stranger};
 use crate::install::arguments::containers;
 use crate::install::cluster::Presence;
 use crate::install::engine::{self, ENGINE, HOOKS};
-use crate::install::member::{AGENT, Member};
-use crate::install::{Cluster, Found, Installed, Settings, Types, apply, pod_volumes, render};
+use crate::install::member::{AGENT, MemberParts};
+use crate::install::{
+    BackedUpTypes, ClusterFindings, InstallCluster, InstallSettings, Installed, apply, pod_volumes, render,
+};
 use crate::text::few;
 
 const AT_ONCE: usize = 8;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) fn api_server(found: &Found) -> Finding {
+pub(super) fn api_server(found: &ClusterFindings) -> Finding {
     if found.has_policies {
         return Finding::ok("API server", format!("Kubernetes {}", found.version));
     }
@@ -32,7 +34,7 @@ pub(super) fn api_server(found: &Found) -> Finding {
     )
 }
 
-pub(super) fn definition(found: &Found, namespace: &str) -> Finding {
+pub(super) fn definition(found: &ClusterFindings, namespace: &str) -> Finding {
     const CHECK: &str = "definitions";
     match (&found.definition_fault, found.definition) {
         (Some(fault), Presence::Ours) => {
@@ -52,10 +54,13 @@ pub(super) fn definition(found: &Found, namespace: &str) -> Finding {
 }
 
 /// Can berth be installed in this cluster?
-pub(super) async fn before(cluster: &Cluster, found: &Found) -> anyhow::Result<Vec<Finding>> {
+pub(super) async fn before(
+    cluster: &InstallCluster,
+    found: &ClusterFindings,
+) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "installation";
     let mut findings: Vec<Finding> = stranger(found, &cluster.namespace).into_iter().collect();
-    let objects = render(&Settings::new(&cluster.namespace))?;
+    let objects = render(&InstallSettings::new(&cluster.namespace))?;
     let missing = apply::missing_rights(&cluster.client, &objects).await?;
     if !missing.is_empty() {
         let message = format!("you lack rights to install: {}", missing.join(", "));
@@ -86,8 +91,8 @@ pub(super) async fn before(cluster: &Cluster, found: &Found) -> anyhow::Result<V
 }
 
 pub(super) async fn after(
-    cluster: &Cluster,
-    found: &Found,
+    cluster: &InstallCluster,
+    found: &ClusterFindings,
     installed: &Installed,
 ) -> anyhow::Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = stranger(found, &cluster.namespace).into_iter().collect();
@@ -196,7 +201,7 @@ fn node_agents(agents: &DaemonSet) -> Finding {
 }
 
 /// Can the agent's pods use the Secret with the access to the hub?
-async fn hub(cluster: &Cluster, member: &Member) -> anyhow::Result<Option<Finding>> {
+async fn hub(cluster: &InstallCluster, member: &MemberParts) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "hub";
     let Some(hub) = member.hub() else { return Ok(None) };
     Ok(Some(match hub.fault(cluster).await? {
@@ -235,7 +240,7 @@ impl Right {
 }
 
 /// Do the service accounts have the rights that the manifests give them?
-async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
+async fn rights(cluster: &InstallCluster, installed: &Installed) -> anyhow::Result<Vec<Finding>> {
     const CHECK: &str = "rights";
     let unknown = |error: &kube::Error| {
         let message = format!("cannot be looked at: {}", crate::text::chain(error));
@@ -246,14 +251,14 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
         Ok(is_listed) => is_listed,
         Err(error) => return unknown(&error),
     };
-    let engine = if is_listed { Some(Types::served(&cluster.client).await?) } else { None };
-    let settings = Settings {
+    let engine = if is_listed { Some(BackedUpTypes::served(&cluster.client).await?) } else { None };
+    let settings = InstallSettings {
         executor: installed.executor,
         certificates: installed.certificates,
         member: installed.member.clone(),
         pod_volumes: installed.agents.is_some(),
         engine: engine.clone(),
-        ..Settings::new(&cluster.namespace)
+        ..InstallSettings::new(&cluster.namespace)
     };
     let wanted = granted(&render(&settings)?, &cluster.namespace);
     let count = wanted.len();
@@ -307,7 +312,7 @@ async fn rights(cluster: &Cluster, installed: &Installed) -> anyhow::Result<Vec<
 }
 
 /// The finding for served types that the engine may not read.
-fn listed(types: &Types, missing: &[Right], fix: &str) -> Finding {
+fn listed(types: &BackedUpTypes, missing: &[Right], fix: &str) -> Finding {
     const CHECK: &str = "engine rights";
     let mut names: Vec<String> = missing.iter().map(Right::resource).collect();
     names.sort_unstable();
@@ -388,14 +393,15 @@ fn each_of(rule: &Value) -> Vec<ResourceAttributes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::Member;
+    use crate::install::MemberParts;
     use crate::install::hub::HUB_SECRET;
-    use crate::install::member::Hub;
+    use crate::install::member::HubCredentialsSecret;
 
     #[test]
     fn service_accounts_have_the_rights_of_their_own_namespaces() -> anyhow::Result<()> {
-        let hub = Hub { secret: HUB_SECRET.to_owned(), digest: None };
-        let settings = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
+        let hub = HubCredentialsSecret { secret: HUB_SECRET.to_owned(), digest: None };
+        let settings =
+            InstallSettings { member: Some(MemberParts::Courier(hub)), ..InstallSettings::new("velero") };
         let rights = granted(&render(&settings)?, "velero");
         let of_agent: Vec<&Right> = rights.iter().filter(|right| right.user.ends_with(AGENT)).collect();
         let may = |verb: &str, resource: &str, namespace: &str| {

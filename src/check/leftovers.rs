@@ -12,7 +12,8 @@ use anyhow::{Context as _, anyhow};
 use berth_api::keys::{ALL_BROUGHT, BACKUP_NAME, BACKUP_UID, RESTORE_NAME, RESTORE_UID, label_value};
 use berth_api::velero::{Backup, BackupStorageLocation, DataUpload};
 use berth_core::leftover::{
-    Content, Doubt, Found, Known, OfContent, OfCopy, Policy, Synced, Verdict, What, judge,
+    Doubt, ExistingBackups, LeftoverCandidate, LeftoverDecision, LeftoverKind, LocationSync, OfContent,
+    OfCopy, Policy, SnapshotContent, judge,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -26,11 +27,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Finding;
 use super::operation::server_time;
 use crate::client::is_not_found;
-use crate::install::Cluster;
+use crate::install::InstallCluster;
 use crate::pace::counted;
 use crate::patch::digest;
 use crate::text::{chain, few};
-use crate::write::{Answer, Write, delete};
+use crate::write::{Write, WriteResult, delete};
 
 const CHECK: &str = "leftovers";
 /// Time-out of one page of a list, and its objects.
@@ -72,7 +73,7 @@ pub struct Leftover {
 }
 
 /// All that seems to be left, at one moment.
-pub struct Left {
+pub struct Leftovers {
     /// In the order in which it is removed.
     pub all: Vec<Leftover>,
     /// When all of each location was last brought.
@@ -83,7 +84,7 @@ pub struct Left {
     unread: BTreeSet<&'static str>,
 }
 
-impl Left {
+impl Leftovers {
     pub fn to_remove(&self) -> impl Iterator<Item = &Leftover> {
         self.all.iter().filter(|one| one.doubt.is_none())
     }
@@ -113,7 +114,7 @@ impl Left {
 }
 
 /// Told by `berth check`.
-pub(super) async fn find(cluster: &Cluster) -> Finding {
+pub(super) async fn find(cluster: &InstallCluster) -> Finding {
     let left = match look(cluster).await {
         Ok(left) => left,
         Err(error) => {
@@ -148,12 +149,12 @@ pub(super) async fn find(cluster: &Cluster) -> Finding {
 ///
 /// # Errors
 /// When something cannot be listed.
-pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
-    let Cluster { client, namespace } = cluster;
-    let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), Absent::Fault).await?;
-    let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), Absent::Empty).await?;
-    let snapshots = list(&snapshots(client, None), Absent::Empty).await?;
-    let contents = list(&contents(client), Absent::Empty).await?;
+pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
+    let InstallCluster { client, namespace } = cluster;
+    let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), AbsentKind::Fault).await?;
+    let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), AbsentKind::Empty).await?;
+    let snapshots = list(&snapshots(client, None), AbsentKind::Empty).await?;
+    let contents = list(&contents(client), AbsentKind::Empty).await?;
     let locations = locations(client).await?;
     let backups = Api::<Backup>::all(client.clone());
     let names = |backup: &ObjectMeta| {
@@ -161,7 +162,8 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
     };
     let ask = async |params: &ListParams| backups.list_metadata(params).await;
     let backups =
-        read(ask, Absent::Fault, MOST, |backup: PartialObjectMeta<Backup>| names(&backup.metadata)).await?;
+        read(ask, AbsentKind::Fault, MOST, |backup: PartialObjectMeta<Backup>| names(&backup.metadata))
+            .await?;
     let now = match server_time(cluster).await {
         Ok(now) => now,
         Err(_) => Timestamp::now(),
@@ -178,24 +180,31 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Left> {
     ];
     let unread = is_unread.into_iter().filter(|(_, is_cut)| *is_cut).map(|(kind, _)| kind).collect();
     let (names, uids): (BTreeSet<_>, Vec<_>) = backups.all.into_iter().unzip();
-    let mut known = Known { names, uids: uids.into_iter().flatten().collect(), unsynced: unsynced.clone() };
+    let mut known =
+        ExistingBackups { names, uids: uids.into_iter().flatten().collect(), unsynced: unsynced.clone() };
     // No store tells of what it has.
     if locations.all.is_empty() {
         known.unsynced.insert(String::new());
     }
     let (claims, uploads) = (claims.all, uploads.all);
-    let objects =
-        Objects { claims, uploads, snapshots: snapshots.all, contents: contents.all, namespace, unread };
+    let objects = ListedLeftovers {
+        claims,
+        uploads,
+        snapshots: snapshots.all,
+        contents: contents.all,
+        namespace,
+        unread,
+    };
     let all = objects.judge(&known, now);
     let synced = locations.all.into_iter().map(|(name, one)| (name, one.at)).collect();
-    Ok(Left { all, synced, unsynced, unread: objects.unread })
+    Ok(Leftovers { all, synced, unsynced, unread: objects.unread })
 }
 
 /// Waits until all of each location has been brought twice since.
 ///
 /// # Errors
 /// When they cannot be listed, or not all of one was brought in time.
-pub async fn wait_synced(cluster: &Cluster, left: &Left) -> anyhow::Result<()> {
+pub async fn wait_synced(cluster: &InstallCluster, left: &Leftovers) -> anyhow::Result<()> {
     let mut rounds = Rounds::after(left);
     let until = Instant::now() + PATIENCE;
     loop {
@@ -224,7 +233,7 @@ struct Rounds<'l> {
 }
 
 impl<'l> Rounds<'l> {
-    fn after(left: &'l Left) -> Self {
+    fn after(left: &'l Leftovers) -> Self {
         let seen = left.synced.iter().map(|(name, at)| (name.clone(), (*at, 0))).collect();
         Self { seen, unsynced: &left.unsynced }
     }
@@ -248,7 +257,7 @@ impl<'l> Rounds<'l> {
 }
 
 /// Removes what is left in `now` and was left in `before`, and says of each what became of it.
-pub async fn remove(cluster: &Cluster, before: &Left, now: Left) -> Vec<Leftover> {
+pub async fn remove(cluster: &InstallCluster, before: &Leftovers, now: Leftovers) -> Vec<Leftover> {
     let known: BTreeSet<&String> = before.to_remove().filter_map(|one| one.uid.as_ref()).collect();
     let mut all = Vec::new();
     for mut one in now.all {
@@ -265,11 +274,11 @@ pub async fn remove(cluster: &Cluster, before: &Left, now: Left) -> Vec<Leftover
 pub const REMOVED: &str = "removed";
 
 impl Leftover {
-    fn of(object: &DynamicObject, kind: &'static str, verdict: Verdict) -> Option<Self> {
+    fn of(object: &DynamicObject, kind: &'static str, verdict: LeftoverDecision) -> Option<Self> {
         let doubt = match verdict {
-            Verdict::Leave => return None,
-            Verdict::Remove => None,
-            Verdict::Tell(doubt) => Some(doubt),
+            LeftoverDecision::Leave => return None,
+            LeftoverDecision::Remove => None,
+            LeftoverDecision::Tell(doubt) => Some(doubt),
         };
         Some(Self {
             kind,
@@ -290,7 +299,7 @@ impl Leftover {
     }
 
     /// Only this very object, as it was looked at.
-    async fn remove(&self, cluster: &Cluster) -> String {
+    async fn remove(&self, cluster: &InstallCluster) -> String {
         let namespace = Some(self.namespace.as_str());
         let api = match self.kind {
             SNAPSHOT => snapshots(&cluster.client, namespace),
@@ -300,10 +309,10 @@ impl Leftover {
         };
         let write = Write::to(&self.name).uid(self.uid.as_deref()).version(self.version.as_deref());
         match delete(&api, write).await {
-            Answer::Written(()) | Answer::Gone(_) => REMOVED.to_owned(),
-            Answer::Conflict(_) => "left: it has changed meanwhile".to_owned(),
-            Answer::Refused(error) => format!("left: {}", chain(&error)),
-            Answer::TimedOut => "the API server did not answer in time: perhaps removed".to_owned(),
+            WriteResult::Written(()) | WriteResult::Gone(_) => REMOVED.to_owned(),
+            WriteResult::Conflict(_) => "left: it has changed meanwhile".to_owned(),
+            WriteResult::Refused(error) => format!("left: {}", chain(&error)),
+            WriteResult::TimedOut => "the API server did not answer in time: perhaps removed".to_owned(),
         }
     }
 }
@@ -316,7 +325,7 @@ const LOCATION: &str = "BackupStorageLocation";
 const BACKUP: &str = "Backup";
 
 /// What was listed.
-struct Objects<'a> {
+struct ListedLeftovers<'a> {
     claims: Vec<DynamicObject>,
     uploads: Vec<DynamicObject>,
     snapshots: Vec<DynamicObject>,
@@ -327,60 +336,60 @@ struct Objects<'a> {
     unread: BTreeSet<&'static str>,
 }
 
-impl Objects<'_> {
+impl ListedLeftovers<'_> {
     /// DataUploads come first, because their node-agents clear up behind them; claims before the
     /// copies that they are made from.
-    fn judge(&self, known: &Known, now: Timestamp) -> Vec<Leftover> {
-        let decide = |object: &DynamicObject, kind: &'static str, what: What| match judge(
+    fn judge(&self, known: &ExistingBackups, now: Timestamp) -> Vec<Leftover> {
+        let decide = |object: &DynamicObject, kind: &'static str, what: LeftoverKind| match judge(
             &found(object, what, now),
             known,
             now,
         ) {
-            Verdict::Remove if self.may_be_needed(kind) => Verdict::Tell(Doubt::Unread),
+            LeftoverDecision::Remove if self.may_be_needed(kind) => LeftoverDecision::Tell(Doubt::Unread),
             verdict => verdict,
         };
         let mut left = Vec::new();
-        let mut uploads: HashMap<String, Verdict> = HashMap::new();
+        let mut uploads: HashMap<String, LeftoverDecision> = HashMap::new();
         for upload in &self.uploads {
             let is_made = upload.labels().contains_key(BACKUP_UID) || owner(upload, BACKUP).is_some();
-            let verdict = decide(upload, UPLOAD, What::Upload { is_made });
+            let verdict = decide(upload, UPLOAD, LeftoverKind::Upload { is_made });
             uploads.insert(upload.name_any(), verdict);
             left.extend(Leftover::of(upload, UPLOAD, verdict));
         }
         let uids: BTreeSet<String> = self.uploads.iter().filter_map(kube::ResourceExt::uid).collect();
         for claim in &self.claims {
             let Some(upload) = owner(claim, UPLOAD) else { continue };
-            let verdict = decide(claim, CLAIM, What::Claim { is_owner_there: uids.contains(upload) });
+            let verdict = decide(claim, CLAIM, LeftoverKind::Claim { is_owner_there: uids.contains(upload) });
             left.extend(Leftover::of(claim, CLAIM, verdict));
         }
         let mut handles: HashMap<(&str, &str), usize> = HashMap::new();
         for handle in self.contents.iter().filter_map(handle) {
             *handles.entry(handle).or_default() += 1;
         }
-        let traits = |content: &DynamicObject| Content {
+        let traits = |content: &DynamicObject| SnapshotContent {
             policy: Policy::of(text(content, POLICY)),
             is_taken: !text(content, OF_VOLUME).is_empty() && text(content, OF_HANDLE).is_empty(),
             is_shared: handle(content).is_some_and(|handle| handles.get(&handle).is_some_and(|all| *all > 1)),
         };
-        let by_snapshot: HashMap<&str, Content> =
+        let by_snapshot: HashMap<&str, SnapshotContent> =
             self.contents.iter().map(|content| (text(content, SNAPSHOT_UID), traits(content))).collect();
         let (mut copies, mut own) = (Vec::new(), Vec::new());
         for snapshot in &self.snapshots {
             let content = snapshot.uid().and_then(|uid| by_snapshot.get(uid.as_str()).copied());
             if self.is_copy(snapshot) {
                 let of = match uploads.get(&snapshot.name_any()) {
-                    Some(Verdict::Remove) => OfCopy::Left,
+                    Some(LeftoverDecision::Remove) => OfCopy::Left,
                     Some(_) => OfCopy::Kept,
                     None => OfCopy::Gone,
                 };
                 let is_shared = content.is_some_and(|content| content.is_shared);
-                let verdict = decide(snapshot, SNAPSHOT, What::Copy { of, is_shared });
+                let verdict = decide(snapshot, SNAPSHOT, LeftoverKind::Copy { of, is_shared });
                 copies.extend(Leftover::of(snapshot, SNAPSHOT, verdict));
                 continue;
             }
             let is_made =
                 snapshot.name_any().starts_with(MADE) && snapshot.labels().contains_key(BACKUP_NAME);
-            let verdict = decide(snapshot, SNAPSHOT, What::Snapshot { is_made, content });
+            let verdict = decide(snapshot, SNAPSHOT, LeftoverKind::Snapshot { is_made, content });
             own.extend(Leftover::of(snapshot, SNAPSHOT, verdict));
         }
         left.extend(copies);
@@ -392,7 +401,8 @@ impl Objects<'_> {
                 uid if there.contains(uid) => OfContent::There,
                 _ => OfContent::Gone,
             };
-            let verdict = decide(content, CONTENT, What::Content { snapshot, content: traits(content) });
+            let verdict =
+                decide(content, CONTENT, LeftoverKind::Content { snapshot, content: traits(content) });
             left.extend(Leftover::of(content, CONTENT, verdict));
         }
         left
@@ -408,8 +418,8 @@ impl Objects<'_> {
         needed_by.iter().any(|kind| self.unread.contains(kind))
     }
 
-    /// Node-agents give a copy, and the content that it is made from, the name of the DataUpload, and
-    /// no label.
+    /// Node-agents give a copy, and the content that it is made from, the name of the DataUpload,
+    /// and no label.
     fn is_copy(&self, snapshot: &DynamicObject) -> bool {
         snapshot.namespace().as_deref() == Some(self.namespace)
             && text(snapshot, OF_CONTENT) == snapshot.name_any()
@@ -417,8 +427,8 @@ impl Objects<'_> {
     }
 }
 
-fn found(object: &DynamicObject, what: What, now: Timestamp) -> Found {
-    Found {
+fn found(object: &DynamicObject, what: LeftoverKind, now: Timestamp) -> LeftoverCandidate {
+    LeftoverCandidate {
         what,
         backup: label(object, BACKUP_NAME),
         backup_uid: label(object, BACKUP_UID),
@@ -493,8 +503,8 @@ fn owner<'o>(object: &'o DynamicObject, kind: &str) -> Option<&'o String> {
     object.owner_references().iter().find(|owner| owner.kind == kind).map(|owner| &owner.uid)
 }
 
-fn synced(location: &DynamicObject) -> Synced {
-    Synced {
+fn synced(location: &DynamicObject) -> LocationSync {
+    LocationSync {
         is_available: text(location, PHASE) == "Available",
         at: location.annotations().get(ALL_BROUGHT).and_then(|at| at.parse().ok()),
     }
@@ -530,7 +540,7 @@ fn of_kind(client: &Client, namespace: Option<&str>, kind: &ApiResource) -> Api<
 }
 
 /// What is read of one kind.
-struct Read<T> {
+struct KindListing<T> {
     all: Vec<T>,
     /// There is more.
     is_cut: bool,
@@ -538,20 +548,20 @@ struct Read<T> {
 
 /// What it means that the cluster has no such kind.
 #[derive(Clone, Copy)]
-enum Absent {
+enum AbsentKind {
     /// There are none.
     Empty,
     Fault,
 }
 
-async fn list(api: &Api<DynamicObject>, absent: Absent) -> anyhow::Result<Read<DynamicObject>> {
+async fn list(api: &Api<DynamicObject>, absent: AbsentKind) -> anyhow::Result<KindListing<DynamicObject>> {
     read(async |params: &ListParams| api.list(params).await, absent, MOST, kept).await
 }
 
-async fn locations(client: &Client) -> anyhow::Result<Read<(String, Synced)>> {
+async fn locations(client: &Client) -> anyhow::Result<KindListing<(String, LocationSync)>> {
     let api = dynamic::<BackupStorageLocation>(client, None);
     let ask = async |params: &ListParams| api.list(params).await;
-    read(ask, Absent::Fault, MOST, |location: DynamicObject| {
+    read(ask, AbsentKind::Fault, MOST, |location: DynamicObject| {
         let location = kept(location);
         (path(&location), synced(&location))
     })
@@ -561,10 +571,10 @@ async fn locations(client: &Client) -> anyhow::Result<Read<(String, Synced)>> {
 /// All of them, in pages, up to `most`.
 async fn read<K: Clone, T>(
     ask: impl AsyncFn(&ListParams) -> Result<ObjectList<K>, kube::Error>,
-    absent: Absent,
+    absent: AbsentKind,
     most: usize,
     keep: impl Fn(K) -> T,
-) -> anyhow::Result<Read<T>> {
+) -> anyhow::Result<KindListing<T>> {
     let mut params = ListParams::default().limit(PAGE);
     let mut all = Vec::new();
     loop {
@@ -572,8 +582,8 @@ async fn read<K: Clone, T>(
         let page = timeout(LIST, ask(&params)).await.context("the API server did not answer in time")?;
         let page = match page {
             Ok(page) => page,
-            Err(error) if is_not_found(&error) && is_first && matches!(absent, Absent::Empty) => {
-                return Ok(Read { all, is_cut: false });
+            Err(error) if is_not_found(&error) && is_first && matches!(absent, AbsentKind::Empty) => {
+                return Ok(KindListing { all, is_cut: false });
             }
             Err(error) => return Err(anyhow!(chain(&error))),
         };
@@ -583,7 +593,7 @@ async fn read<K: Clone, T>(
         all.extend(page.items.into_iter().map(&keep).take(most - all.len()));
         match token {
             Some(token) if !is_cut => params = params.continue_token(&token),
-            _ => return Ok(Read { all, is_cut }),
+            _ => return Ok(KindListing { all, is_cut }),
         }
     }
 }
@@ -618,7 +628,7 @@ mod tests {
         let mut foreign = named("mine-3", "c-3", "velero", &json!({}));
         foreign["ownerReferences"] =
             json!([{"apiVersion": "movers.example/v1", "kind": "DataUpload", "name": "x", "uid": "nobody"}]);
-        let mut objects = Objects {
+        let mut objects = ListedLeftovers {
             namespace: "velero",
             unread: BTreeSet::new(),
             claims: vec![object(claim, json!({})), object(claimed, json!({})), object(foreign, json!({}))],
@@ -660,11 +670,12 @@ mod tests {
         let twice = objects.contents.iter_mut().find(|one| one.name_any() == "of-twice").unwrap();
         twice.data[HANDLE] = json!("h-2");
         let set = |one: &str| BTreeSet::from([one.to_owned()]);
-        let mut known = Known { names: set("here"), uids: set("u-1"), unsynced: BTreeSet::new() };
+        let mut known = ExistingBackups { names: set("here"), uids: set("u-1"), unsynced: BTreeSet::new() };
         let now: Timestamp = "2026-09-21T11:00:00Z".parse().unwrap();
-        let told = |objects: &Objects<'_>, known: &Known, now| -> Vec<(String, Option<Doubt>)> {
-            objects.judge(known, now).into_iter().map(|one| (one.title(), one.doubt)).collect()
-        };
+        let told =
+            |objects: &ListedLeftovers<'_>, known: &ExistingBackups, now| -> Vec<(String, Option<Doubt>)> {
+                objects.judge(known, now).into_iter().map(|one| (one.title(), one.doubt)).collect()
+            };
         let expected = [
             ("DataUpload velero/gone-2", None),
             ("PersistentVolumeClaim velero/gone-1", None),
@@ -721,7 +732,7 @@ mod tests {
         let of = |all: &[(&str, Option<Timestamp>)]| -> BTreeMap<String, Option<Timestamp>> {
             all.iter().map(|(name, at)| ((*name).to_owned(), *at)).collect()
         };
-        let left = Left {
+        let left = Leftovers {
             all: Vec::new(),
             synced: of(&[("v/a", at(5)), ("v/velero", None), ("v/goes", at(5))]),
             unsynced: BTreeSet::from(["v/velero".to_owned()]),
@@ -760,15 +771,15 @@ mod tests {
     async fn a_kind_that_is_not_found_has_no_objects_only_if_it_may_be_absent_and_at_first() {
         let path = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
         let api = Scripted::new().once(get(path).refuses(404));
-        let found = list(&contents(&api.client("velero")), Absent::Empty).await.unwrap();
+        let found = list(&contents(&api.client("velero")), AbsentKind::Empty).await.unwrap();
         assert!(found.all.is_empty() && !found.is_cut);
         let api = Scripted::new()
             .next(get(path).answers(page("VolumeSnapshotContentList", &["a"], "more")))
             .next(get(path).page("more").refuses(404));
-        assert!(list(&contents(&api.client("velero")), Absent::Empty).await.is_err());
+        assert!(list(&contents(&api.client("velero")), AbsentKind::Empty).await.is_err());
         let api = Scripted::new().once(get(BACKUPS).refuses(404));
         let backups = dynamic::<Backup>(&api.client("velero"), None);
-        assert!(list(&backups, Absent::Fault).await.is_err());
+        assert!(list(&backups, AbsentKind::Fault).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -779,10 +790,11 @@ mod tests {
             let api = Scripted::new().once(get(BACKUPS).answers(page("BackupList", &["a", "b"], token)));
             let backups = Api::<Backup>::all(api.client("velero"));
             let ask = async |params: &ListParams| backups.list_metadata(params).await;
-            let found =
-                read(ask, Absent::Fault, most, |one: PartialObjectMeta<Backup>| one.metadata.name.unwrap())
-                    .await
-                    .unwrap();
+            let found = read(ask, AbsentKind::Fault, most, |one: PartialObjectMeta<Backup>| {
+                one.metadata.name.unwrap()
+            })
+            .await
+            .unwrap();
             assert_eq!(
                 (found.all, found.is_cut),
                 (read_names.iter().map(|name| (*name).to_owned()).collect(), is_cut)

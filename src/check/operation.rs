@@ -13,8 +13,8 @@ use kube::client::Body;
 use tokio::time::{sleep, timeout};
 
 use super::Finding;
-use crate::client::{Listed, list};
-use crate::install::{Cluster, Found, Installed, velero};
+use crate::client::{ListResult, list};
+use crate::install::{ClusterFindings, InstallCluster, Installed, velero};
 use crate::leader::LEASE;
 use crate::settings::{Controller, Executor};
 use crate::text::chain;
@@ -30,8 +30,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const APART: SignedDuration = SignedDuration::from_secs(30);
 
 pub(super) async fn all(
-    cluster: &Cluster,
-    found: &Found,
+    cluster: &InstallCluster,
+    found: &ClusterFindings,
     installed: &Installed,
 ) -> anyhow::Result<Vec<Finding>> {
     handed_over(cluster).await;
@@ -45,7 +45,7 @@ pub(super) async fn all(
 }
 
 /// The API server's clock, in whole seconds.
-pub(super) async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> {
+pub(super) async fn server_time(cluster: &InstallCluster) -> anyhow::Result<Timestamp> {
     let request = http::Request::get("/version").body(Body::empty())?;
     let response = cluster.client.send(request).await?;
     let date = response.headers().get(http::header::DATE).context("the API server tells no time")?;
@@ -54,7 +54,7 @@ pub(super) async fn server_time(cluster: &Cluster) -> anyhow::Result<Timestamp> 
 }
 
 /// Waits for a handover, because a moment without a leader between two leaders is no finding.
-async fn handed_over(cluster: &Cluster) {
+async fn handed_over(cluster: &InstallCluster) {
     let api: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let waiting = async {
         while let Ok(Some(lease)) = api.get_opt(LEASE).await {
@@ -67,7 +67,7 @@ async fn handed_over(cluster: &Cluster) {
     let _ = timeout(HANDOVER, waiting).await;
 }
 
-async fn leader(cluster: &Cluster, now: Timestamp) -> Vec<Finding> {
+async fn leader(cluster: &InstallCluster, now: Timestamp) -> Vec<Finding> {
     const CHECK: &str = "leader";
     let look = format!("kubectl logs --namespace {} deployment/berth-controller", cluster.namespace);
     let api: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
@@ -141,7 +141,7 @@ fn clock(server_time: Result<Timestamp, String>) -> Finding {
     }
 }
 
-fn other_queue(found: &Found, installed: &Installed, namespace: &str) -> Option<Finding> {
+fn other_queue(found: &ClusterFindings, installed: &Installed, namespace: &str) -> Option<Finding> {
     const CHECK: &str = "Velero";
     let velero = match (&found.velero, installed.executor) {
         (Some(velero), _) => velero,
@@ -188,10 +188,10 @@ fn other_queue(found: &Found, installed: &Installed, namespace: &str) -> Option<
     })
 }
 
-async fn locations(cluster: &Cluster) -> anyhow::Result<Finding> {
+async fn locations(cluster: &InstallCluster) -> anyhow::Result<Finding> {
     const CHECK: &str = "locations";
     let found = list::<BackupStorageLocation>(&cluster.client, &cluster.namespace);
-    let Listed { items: found, unreadable } =
+    let ListResult { items: found, unreadable } =
         found.await.context("the storage locations cannot be listed")?;
     if found.is_empty() && unreadable.is_empty() {
         return Ok(Finding::warning(

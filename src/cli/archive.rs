@@ -16,13 +16,13 @@ pub const LARGEST_OBJECT: u64 = 4 << 20;
 
 /// A stored object: `deployments.apps/web/frontend`, or `persistentvolumes/pv1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredObject {
     pub resource: String,
     pub namespace: Option<String>,
     pub name: String,
 }
 
-impl Stored {
+impl StoredObject {
     /// What a path in the archive names. An object stands in the archive twice; the copy by
     /// version is not a further object.
     pub fn at(path: &str) -> Option<Self> {
@@ -43,7 +43,7 @@ impl Stored {
     }
 }
 
-impl std::fmt::Display for Stored {
+impl std::fmt::Display for StoredObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.namespace {
             Some(namespace) => write!(f, "{}/{namespace}/{}", self.resource, self.name),
@@ -54,7 +54,7 @@ impl std::fmt::Display for Stored {
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ArchiveControl {
     Go,
     Stop,
 }
@@ -65,7 +65,7 @@ pub enum Next {
 /// When the archive is cut off or is none, or `visit` fails.
 pub fn visit(
     tar: impl Read,
-    visit: impl FnMut(Stored, u64, &mut dyn Read) -> anyhow::Result<Next>,
+    visit: impl FnMut(StoredObject, u64, &mut dyn Read) -> anyhow::Result<ArchiveControl>,
 ) -> anyhow::Result<()> {
     walk(tar, true, visit)
 }
@@ -76,7 +76,7 @@ pub fn visit(
 /// As [`visit`].
 pub fn visit_piece(
     tar: impl Read,
-    visit: impl FnMut(Stored, u64, &mut dyn Read) -> anyhow::Result<Next>,
+    visit: impl FnMut(StoredObject, u64, &mut dyn Read) -> anyhow::Result<ArchiveControl>,
 ) -> anyhow::Result<()> {
     walk(tar, false, visit)
 }
@@ -84,7 +84,7 @@ pub fn visit_piece(
 fn walk(
     mut tar: impl Read,
     is_whole: bool,
-    mut visit: impl FnMut(Stored, u64, &mut dyn Read) -> anyhow::Result<Next>,
+    mut visit: impl FnMut(StoredObject, u64, &mut dyn Read) -> anyhow::Result<ArchiveControl>,
 ) -> anyhow::Result<()> {
     let (mut has_version, mut entries, mut long_name) = (false, 0_u64, None::<String>);
     loop {
@@ -127,8 +127,8 @@ fn walk(
             b'0' | 0 => {
                 let path = long_name.take().unwrap_or_else(|| path(&header));
                 has_version |= path.trim_start_matches("./") == "metadata/version";
-                if let Some(stored) = Stored::at(&path)
-                    && visit(stored, size, &mut body)? == Next::Stop
+                if let Some(stored) = StoredObject::at(&path)
+                    && visit(stored, size, &mut body)? == ArchiveControl::Stop
                 {
                     return Ok(());
                 }
@@ -160,7 +160,7 @@ fn damaged(error: io::Error) -> anyhow::Error {
 ///
 /// # Errors
 /// When it is too large, or is no JSON.
-pub fn object(stored: &Stored, size: u64, body: &mut dyn Read) -> anyhow::Result<Value> {
+pub fn object(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Value> {
     let name = stored.to_string();
     let name = printable(&name);
     ensure!(
@@ -263,7 +263,7 @@ mod tests {
         let mut names = Vec::new();
         visit(tar, |stored, _, _| {
             names.push(stored.to_string());
-            Ok(Next::Go)
+            Ok(ArchiveControl::Go)
         })?;
         Ok(names)
     }
@@ -294,7 +294,7 @@ mod tests {
         let mut read = Vec::new();
         visit(tar.as_slice(), |stored, size, body| {
             read.push(object(&stored, size, body)?);
-            Ok(Next::Stop)
+            Ok(ArchiveControl::Stop)
         })
         .unwrap();
         assert_eq!(read, [serde_json::json!({"kind": "Pod"})]);
@@ -325,7 +325,7 @@ mod tests {
             let mut names = Vec::new();
             visit_piece(piece, |stored, _, _| {
                 names.push(stored.to_string());
-                Ok(Next::Go)
+                Ok(ArchiveControl::Go)
             })
             .map(|()| names)
         };
@@ -381,7 +381,7 @@ mod tests {
         let error = visit(&mut endless, |_, size, _| {
             visited += 1;
             assert_eq!(size, large.len() as u64);
-            Ok(Next::Go)
+            Ok(ArchiveControl::Go)
         });
         assert!(error.unwrap_err().to_string().contains("cut off after 64 entries"));
         assert_eq!((visited, endless.left), (64, 0));

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use ring::digest::{Context, SHA256};
 use serde_json::Value;
 
-use super::archive::{LARGEST_OBJECT, Next, Stored, object, visit};
+use super::archive::{ArchiveControl, LARGEST_OBJECT, StoredObject, object, visit};
 
 type Digest = [u8; 16];
 
@@ -21,13 +21,13 @@ pub struct Digests(HashMap<Digest, (Digest, bool)>);
 
 /// How an object differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ObjectDifference {
     Added,
     Changed,
     Removed,
 }
 
-impl Change {
+impl ObjectDifference {
     /// As in a diff.
     pub fn sign(self) -> char {
         match self {
@@ -51,7 +51,7 @@ impl Digests {
                 "the archive has more than {MOST} objects, which is more than this command compares"
             );
             digests.insert(digest(stored.to_string().as_bytes()), (content(&stored, size, body)?, false));
-            Ok(Next::Go)
+            Ok(ArchiveControl::Go)
         })?;
         Ok(Self(digests))
     }
@@ -63,20 +63,20 @@ impl Digests {
     pub fn compare(
         &mut self,
         tar: impl Read,
-        mut found: impl FnMut(Change, &Stored) -> anyhow::Result<()>,
+        mut found: impl FnMut(ObjectDifference, &StoredObject) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         visit(tar, |stored, size, body| {
             let is = content(&stored, size, body)?;
             match self.0.get_mut(&digest(stored.to_string().as_bytes())) {
-                None => found(Change::Added, &stored)?,
+                None => found(ObjectDifference::Added, &stored)?,
                 Some((was, seen)) => {
                     *seen = true;
                     if *was != is {
-                        found(Change::Changed, &stored)?;
+                        found(ObjectDifference::Changed, &stored)?;
                     }
                 }
             }
-            Ok(Next::Go)
+            Ok(ArchiveControl::Go)
         })
     }
 
@@ -92,14 +92,14 @@ impl Digests {
     pub fn name_removed(
         &self,
         tar: impl Read,
-        mut found: impl FnMut(Change, &Stored) -> anyhow::Result<()>,
+        mut found: impl FnMut(ObjectDifference, &StoredObject) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         visit(tar, |stored, _, _| {
             let known = self.0.get(&digest(stored.to_string().as_bytes()));
             if known.is_some_and(|(_, seen)| !seen) {
-                found(Change::Removed, &stored)?;
+                found(ObjectDifference::Removed, &stored)?;
             }
-            Ok(Next::Go)
+            Ok(ArchiveControl::Go)
         })
     }
 }
@@ -113,7 +113,7 @@ fn short(digest: &[u8]) -> Digest {
 }
 
 /// Of an object without its status and what an API server counts up with every write.
-fn content(stored: &Stored, size: u64, body: &mut dyn Read) -> anyhow::Result<Digest> {
+fn content(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Digest> {
     if size > LARGEST_OBJECT {
         let mut context = Context::new(&SHA256);
         let mut buffer = vec![0; 64 << 10];
@@ -171,7 +171,7 @@ mod tests {
         ]);
         let mut digests = Digests::read(old.as_slice()).unwrap();
         let mut found = Vec::new();
-        let mut tell = |change: Change, stored: &Stored| {
+        let mut tell = |change: ObjectDifference, stored: &StoredObject| {
             found.push(format!("{} {stored}", change.sign()));
             Ok(())
         };

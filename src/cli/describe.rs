@@ -7,7 +7,7 @@ mod spec;
 mod volumes;
 
 pub use backup_json::json as backup_json;
-pub use schedule::{Next, json as schedule_json, text as schedule};
+pub use schedule::{NextRuns, json as schedule_json, text as schedule};
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub enum Fetched {
 
 /// Where a Backup stands in the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Standing {
+pub struct QueueStanding {
     pub position: Option<u32>,
     pub priority_class: Option<String>,
     pub waits_for: Option<String>,
@@ -48,7 +48,7 @@ pub struct Standing {
 /// What a description is made of.
 #[derive(Default)]
 pub struct Described<'a> {
-    pub standing: Option<Standing>,
+    pub standing: Option<QueueStanding>,
     pub deletions: &'a [DeleteBackupRequest],
     /// PodVolumeBackups of the Backup.
     pub pod_volumes: &'a [Value],

@@ -24,7 +24,7 @@ use crate::client::is_not_found;
 
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Artifact {
+pub enum DownloadArtifact {
     Log,
     Contents,
     /// Where in the archive which objects are.
@@ -35,12 +35,12 @@ pub enum Artifact {
     ItemOperations,
 }
 
-impl Artifact {
+impl DownloadArtifact {
     fn kind(self) -> DownloadTargetKind {
         match self {
             Self::Log => DownloadTargetKind::BackupLog,
-            // The definitions have no kind for the index, so an annotation asks for it. A server that
-            // does not know the annotation gives a link to the archive.
+            // The definitions have no kind for the index, so an annotation asks for it. A server
+            // that does not know the annotation gives a link to the archive.
             Self::Contents | Self::Index => DownloadTargetKind::BackupContents,
             Self::ResourceList => DownloadTargetKind::BackupResourceList,
             Self::Results => DownloadTargetKind::BackupResults,
@@ -112,11 +112,17 @@ impl Downloads<'_> {
     ///
     /// # Errors
     /// When the request cannot be made, or nobody answers it before `deadline`.
-    pub async fn url(&self, backup: &str, artifact: Artifact, deadline: Instant) -> anyhow::Result<String> {
+    pub async fn url(
+        &self,
+        backup: &str,
+        artifact: DownloadArtifact,
+        deadline: Instant,
+    ) -> anyhow::Result<String> {
         let api: Api<DownloadRequest> = Api::namespaced(self.client.clone(), self.namespace);
         let target = DownloadTarget { kind: artifact.kind(), name: backup.to_owned() };
         let base: String = backup.chars().take(NAME).collect();
-        let asks = (artifact == Artifact::Index).then(|| (keys::DOWNLOAD.to_owned(), INDEX.to_owned()));
+        let asks =
+            (artifact == DownloadArtifact::Index).then(|| (keys::DOWNLOAD.to_owned(), INDEX.to_owned()));
         let metadata = ObjectMeta {
             generate_name: Some(format!("{base}-")),
             namespace: Some(self.namespace.to_owned()),

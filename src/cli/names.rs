@@ -9,7 +9,7 @@ use crate::args::Args;
 
 /// Kinds whose names are completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CompletionKind {
     Backup,
     Schedule,
     Location,
@@ -17,38 +17,38 @@ pub enum Kind {
 
 /// What to ask the cluster for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    pub kind: Option<Kind>,
+pub struct CompletionRequest {
+    pub kind: Option<CompletionKind>,
     pub namespace: Option<String>,
     pub kubeconfig: Option<String>,
     pub context: Option<String>,
 }
 
 /// Commands that take names: how many of them, at most.
-const TAKERS: [(&str, &[&str], Kind, usize); 6] = [
-    ("backup", &["delete", "describe", "get"], Kind::Backup, usize::MAX),
-    ("backup", &["download", "logs", "contents"], Kind::Backup, 1),
-    ("backup", &["diff"], Kind::Backup, 2),
-    ("queue", &["hold", "release", "cancel", "first", "explain"], Kind::Backup, usize::MAX),
-    ("schedule", &["delete", "describe", "get", "pause", "unpause"], Kind::Schedule, usize::MAX),
-    ("backup-location", &["delete", "get", "set"], Kind::Location, usize::MAX),
+const TAKERS: [(&str, &[&str], CompletionKind, usize); 6] = [
+    ("backup", &["delete", "describe", "get"], CompletionKind::Backup, usize::MAX),
+    ("backup", &["download", "logs", "contents"], CompletionKind::Backup, 1),
+    ("backup", &["diff"], CompletionKind::Backup, 2),
+    ("queue", &["hold", "release", "cancel", "first", "explain"], CompletionKind::Backup, usize::MAX),
+    ("schedule", &["delete", "describe", "get", "pause", "unpause"], CompletionKind::Schedule, usize::MAX),
+    ("backup-location", &["delete", "get", "set"], CompletionKind::Location, usize::MAX),
 ];
 /// Flags whose value is a name.
-const FLAGS: [(&str, Kind); 3] = [
-    ("--from-schedule", Kind::Schedule),
-    ("--storage-location", Kind::Location),
-    ("--location", Kind::Location),
+const FLAGS: [(&str, CompletionKind); 3] = [
+    ("--from-schedule", CompletionKind::Schedule),
+    ("--storage-location", CompletionKind::Location),
+    ("--location", CompletionKind::Location),
 ];
 
 /// What completes the word behind these, which stand behind the program's name.
-pub fn wanted(words: &[String]) -> Wanted {
+pub fn wanted(words: &[String]) -> CompletionRequest {
     let typed = ["berth".to_owned()].into_iter().chain(words.iter().cloned()).map(OsString::from);
     let words: Vec<String> =
         arranged(typed).into_iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let mut command = Args::command();
     command.build();
     let (mut at, mut path, mut names) = (&command, Vec::new(), 0);
-    let mut found = Wanted::default();
+    let mut found = CompletionRequest::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         if let Some((flag, takes)) = flag(at, word) {
@@ -116,13 +116,13 @@ mod tests {
 
     use super::*;
 
-    fn of(line: &str) -> Wanted {
+    fn of(line: &str) -> CompletionRequest {
         wanted(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_command_line_wants_the_names_that_its_next_word_may_be() {
-        use Kind::{Backup, Location, Schedule};
+        use CompletionKind::{Backup, Location, Schedule};
         for (line, kind) in [
             ("backup describe", Some(Backup)),
             ("describe backups", Some(Backup)),
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(of(line).kind, kind, "{line}");
         }
         let found = of("-n team backup describe --kubeconfig=/k --kubecontext c a -n other");
-        assert_eq!((found.namespace.as_deref(), found.kind), (Some("other"), Some(Kind::Backup)));
+        assert_eq!((found.namespace.as_deref(), found.kind), (Some("other"), Some(CompletionKind::Backup)));
         assert_eq!((found.kubeconfig.as_deref(), found.context.as_deref()), (Some("/k"), Some("c")));
     }
 

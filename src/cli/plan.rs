@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use berth_core::hook::{OnError, When};
+use berth_core::hook::{HookPhase, OnError};
 use jiff::SignedDuration;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::backup::rehearsal::{PlannedHook, Rehearsed};
-use crate::backup::volumes::{Volume, Way};
-use crate::cli::print::{self, Head, age};
+use crate::backup::volumes::{RehearsedVolume, VolumeMethod};
+use crate::cli::print::{self, ColumnHead, age};
 use crate::text::printable;
 
 /// Lines of one table; with `-o json` or `-o yaml` all of them are shown.
@@ -18,7 +18,7 @@ const ROWS: usize = 200;
 /// The whole plan.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Plan {
+pub struct BackupPlan {
     pub name: String,
     pub namespace: String,
     pub storage_location: String,
@@ -29,7 +29,7 @@ pub struct Plan {
     pub objects: u64,
     /// Of the objects' JSON, before compression.
     pub bytes: u64,
-    pub types: Vec<OfType>,
+    pub types: Vec<PlannedType>,
     pub volumes: Vec<OfVolume>,
     #[serde(skip_serializing_if = "is_zero")]
     pub more_volumes: u64,
@@ -76,7 +76,7 @@ pub struct Admission {
 /// Objects of one type.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OfType {
+pub struct PlannedType {
     #[serde(rename = "type")]
     pub kind: String,
     pub objects: u64,
@@ -118,7 +118,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl Plan {
+impl BackupPlan {
     pub fn new(
         (namespace, name): (&str, &str),
         rehearsed: Rehearsed,
@@ -231,7 +231,7 @@ fn table(heads: &[&'static str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let heads: Vec<Head> = heads.iter().map(|head| Head::IfAny(head)).collect();
+    let heads: Vec<ColumnHead> = heads.iter().map(|head| ColumnHead::IfAny(head)).collect();
     let mut out = Vec::new();
     let shown = rows.get(..ROWS.min(rows.len())).unwrap_or_default();
     // Writing to memory does not fail.
@@ -241,11 +241,11 @@ fn table(heads: &[&'static str], rows: Vec<Vec<String>>) -> String {
     indented + &more(rows.len())
 }
 
-fn types(objects: BTreeMap<(String, Option<String>), u64>) -> Vec<OfType> {
-    let mut types: Vec<OfType> = Vec::new();
+fn types(objects: BTreeMap<(String, Option<String>), u64>) -> Vec<PlannedType> {
+    let mut types: Vec<PlannedType> = Vec::new();
     for ((kind, namespace), count) in objects {
         if types.last().is_none_or(|last| last.kind != kind) {
-            types.push(OfType { kind, objects: 0, namespaces: BTreeMap::new() });
+            types.push(PlannedType { kind, objects: 0, namespaces: BTreeMap::new() });
         }
         if let Some(last) = types.last_mut() {
             last.objects += count;
@@ -257,14 +257,14 @@ fn types(objects: BTreeMap<(String, Option<String>), u64>) -> Vec<OfType> {
     types
 }
 
-fn volumes(taken: &[Volume], without: BTreeMap<String, String>) -> Vec<OfVolume> {
+fn volumes(taken: &[RehearsedVolume], without: BTreeMap<String, String>) -> Vec<OfVolume> {
     let taken = taken.iter().map(|one| {
         let by_class = format!("driver {}, VolumeSnapshotClass {}", one.driver, one.class);
         let (pod, volume) = one.pod.clone().unzip();
         let (data, why) = match one.way {
-            Way::Snapshot => ("snapshot", by_class),
-            Way::Move => ("moved", by_class),
-            Way::Files => ("files", "the pod, the policy or the Backup asks for it".to_owned()),
+            VolumeMethod::Snapshot => ("snapshot", by_class),
+            VolumeMethod::Move => ("moved", by_class),
+            VolumeMethod::Files => ("files", "the pod, the policy or the Backup asks for it".to_owned()),
         };
         OfVolume { claim: one.claim.clone(), pod, volume, data, why }
     });
@@ -284,8 +284,8 @@ fn hook(one: &PlannedHook) -> OfHook {
     OfHook {
         pod: one.pod.clone(),
         when: match one.when {
-            When::Pre => "pre",
-            When::Post => "post",
+            HookPhase::Pre => "pre",
+            HookPhase::Post => "post",
         },
         name: one.hook.name.clone(),
         container: one.container.clone(),
@@ -311,8 +311,8 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn claim(key: &str, way: Way, pod: Option<(&str, &str)>) -> Volume {
-        Volume {
+    fn claim(key: &str, way: VolumeMethod, pod: Option<(&str, &str)>) -> RehearsedVolume {
+        RehearsedVolume {
             way,
             claim: Some(key.to_owned()),
             pod: pod.map(|(pod, volume)| (pod.to_owned(), volume.to_owned())),
@@ -347,8 +347,8 @@ mod tests {
             bytes: 2048,
             location: "default".to_owned(),
             volumes: vec![
-                claim("a/two", Way::Files, Some(("a/p", "data"))),
-                claim("a/one", Way::Snapshot, None),
+                claim("a/two", VolumeMethod::Files, Some(("a/p", "data"))),
+                claim("a/one", VolumeMethod::Snapshot, None),
             ],
             without_data: BTreeMap::from([("a/three".to_owned(), "a policy skips it".to_owned())]),
             refused: ["secrets".to_owned()].into(),
@@ -356,7 +356,7 @@ mod tests {
             ..Rehearsed::default()
         };
         let admission = Admission { accepted: true, why: None };
-        let plan = Plan::new(("velero", "web"), rehearsed, admission, (None, None));
+        let plan = BackupPlan::new(("velero", "web"), rehearsed, admission, (None, None));
         assert!(!plan.is_complete, "what may not be read is not counted");
         let text = plan.text("web starts next.\n");
         for line in [

@@ -6,22 +6,22 @@ use std::io::{self, IsTerminal as _, Read, Write};
 use jiff::SignedDuration;
 use serde::Serialize;
 
-use crate::args::{Output, Target};
+use crate::args::{ClusterArgs, Output};
 use crate::text::{escaped, escaped_json, printable};
 
-/// Says on standard error which cluster a command is about, because a terminal may be set to another
-/// one than its reader has in mind.
+/// Says on standard error which cluster a command is about, because a terminal may be set to
+/// another one than its reader has in mind.
 ///
 /// # Errors
 /// When there is no usable configuration.
-pub async fn tell_server(target: &Target) -> anyhow::Result<()> {
+pub async fn tell_server(target: &ClusterArgs) -> anyhow::Result<()> {
     eprintln!("cluster {}, namespace {}", crate::client::server(target.source()).await?, target.namespace);
     Ok(())
 }
 
 /// The head of a column.
 #[derive(Clone)]
-pub enum Head {
+pub enum ColumnHead {
     Always(&'static str),
     /// A column without a value in any row is left out.
     IfAny(&'static str),
@@ -29,7 +29,7 @@ pub enum Head {
     Named(String),
 }
 
-impl Head {
+impl ColumnHead {
     fn text(&self) -> &str {
         match self {
             Self::Always(text) | Self::IfAny(text) => text,
@@ -73,13 +73,14 @@ fn piece(text: &[u8], is_last: bool, out: &mut impl Write) -> io::Result<Vec<u8>
 }
 
 /// Prints a table. Each column is as wide as its longest cell; every row has a cell for each head.
-pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std::io::Result<()> {
+pub fn table(out: &mut impl Write, heads: &[ColumnHead], rows: &[Vec<String>]) -> std::io::Result<()> {
     let rows: Vec<Vec<Cow<'_, str>>> =
         rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
     let heads_told: Vec<Cow<'_, str>> = heads.iter().map(|head| printable(head.text())).collect();
     let column = |i: usize| rows.iter().filter_map(move |row| row.get(i));
-    let is_shown =
-        |i: &usize, head: &Head| !matches!(head, Head::IfAny(_)) || column(*i).any(|cell| !cell.is_empty());
+    let is_shown = |i: &usize, head: &ColumnHead| {
+        !matches!(head, ColumnHead::IfAny(_)) || column(*i).any(|cell| !cell.is_empty())
+    };
     let width = |i: usize| {
         let cells = column(i).chain(heads_told.get(i));
         cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
@@ -97,9 +98,9 @@ pub fn table(out: &mut impl Write, heads: &[Head], rows: &[Vec<String>]) -> std:
     rows.iter().try_for_each(|row| write(row))
 }
 
-/// Prints JSON or YAML to standard output, so that nothing in it controls a terminal. JSON has escapes
-/// wherever it goes, because it says the same with them. YAML has those that its serializer makes, and
-/// the others, which make it other text, on a terminal only.
+/// Prints JSON or YAML to standard output, so that nothing in it controls a terminal. JSON has
+/// escapes wherever it goes, because it says the same with them. YAML has those that its serializer
+/// makes, and the others, which make it other text, on a terminal only.
 pub fn value(out: &mut impl Write, value: &impl Serialize, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Yaml => {
@@ -138,7 +139,8 @@ mod tests {
     fn no_cell_controls_the_terminal() {
         let rows = [vec![BAD.to_owned(), "x".to_owned()], vec!["b".to_owned(), "\x1b]0;t\x07".to_owned()]];
         let mut out = Vec::new();
-        table(&mut out, &[Head::Always("NAME"), Head::Named("L\x1b[1m".to_owned())], &rows).unwrap();
+        table(&mut out, &[ColumnHead::Always("NAME"), ColumnHead::Named("L\x1b[1m".to_owned())], &rows)
+            .unwrap();
         let said = String::from_utf8(out).unwrap();
         let width = TOLD.chars().count();
         let expected = [
@@ -202,7 +204,12 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_they_have_to_be_and_empty_ones_may_go() {
-        let heads = [Head::Always("NAME"), Head::IfAny("CLASS"), Head::Always("PLACE"), Head::IfAny("WHY")];
+        let heads = [
+            ColumnHead::Always("NAME"),
+            ColumnHead::IfAny("CLASS"),
+            ColumnHead::Always("PLACE"),
+            ColumnHead::IfAny("WHY"),
+        ];
         let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
         let print = |rows: &[Vec<String>]| {
             let mut out = Vec::new();

@@ -11,11 +11,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
 use crate::args::value::{go_text, selector_text};
-use crate::cli::print::Head;
+use crate::cli::print::ColumnHead;
 
 /// The heads of a table and its rows.
 pub struct Table {
-    pub heads: Vec<Head>,
+    pub heads: Vec<ColumnHead>,
     pub rows: Vec<Vec<String>>,
 }
 
@@ -29,16 +29,16 @@ pub struct More {
 }
 
 impl More {
-    fn head(&self, mut usual: Vec<Head>, wide: &[&'static str]) -> Vec<Head> {
+    fn head(&self, mut usual: Vec<ColumnHead>, wide: &[&'static str]) -> Vec<ColumnHead> {
         if self.wide {
-            usual.extend(wide.iter().copied().map(Head::Always));
+            usual.extend(wide.iter().copied().map(ColumnHead::Always));
         }
         usual.extend(self.label_columns.iter().map(|label| {
             let short = label.rsplit('/').next().unwrap_or(label);
-            Head::Named(short.to_uppercase())
+            ColumnHead::Named(short.to_uppercase())
         }));
         if self.show_labels {
-            usual.push(Head::Always("LABELS"));
+            usual.push(ColumnHead::Always("LABELS"));
         }
         usual
     }
@@ -95,7 +95,8 @@ pub fn backups(backups: &[Backup], more: &More, now: Timestamp) -> Table {
         "QUEUE POSITION",
         "SELECTOR",
     ];
-    let heads = more.head(heads.map(Head::Always).to_vec(), &["ITEMS", "DURATION", "SCHEDULE", "NAMESPACES"]);
+    let heads =
+        more.head(heads.map(ColumnHead::Always).to_vec(), &["ITEMS", "DURATION", "SCHEDULE", "NAMESPACES"]);
     let rows = backups.iter().map(|backup| {
         let status = backup.status.clone().unwrap_or_default();
         let spec = &backup.spec;
@@ -157,7 +158,7 @@ pub fn schedule_phase(schedule: &Schedule) -> &'static str {
 /// The columns of `schedule get`.
 pub fn schedules(schedules: &[Schedule], more: &More, now: Timestamp) -> Table {
     let heads = ["NAME", "STATUS", "CREATED", "SCHEDULE", "BACKUP TTL", "LAST BACKUP", "SELECTOR", "PAUSED"];
-    let heads = more.head(heads.map(Head::Always).to_vec(), &["STORAGE LOCATION", "NAMESPACES"]);
+    let heads = more.head(heads.map(ColumnHead::Always).to_vec(), &["STORAGE LOCATION", "NAMESPACES"]);
     let rows = schedules.iter().map(|schedule| {
         let status = schedule.status.clone().unwrap_or_default();
         let template = &schedule.spec.template;
@@ -184,7 +185,7 @@ pub fn schedules(schedules: &[Schedule], more: &More, now: Timestamp) -> Table {
 /// The columns of `backup-location get`.
 pub fn locations(locations: &[BackupStorageLocation], more: &More) -> Table {
     let heads = ["NAME", "PROVIDER", "BUCKET/PREFIX", "PHASE", "LAST VALIDATED", "ACCESS MODE", "DEFAULT"];
-    let heads = more.head(heads.map(Head::Always).to_vec(), &["CREDENTIAL", "MESSAGE"]);
+    let heads = more.head(heads.map(ColumnHead::Always).to_vec(), &["CREDENTIAL", "MESSAGE"]);
     let rows = locations.iter().map(|location| {
         let (spec, status) = (&location.spec, location.status.clone().unwrap_or_default());
         let storage = &spec.object_storage;

@@ -8,7 +8,7 @@ use super::table::short;
 
 /// How a backup that was waited for ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WaitOutcome {
     Completed,
     PartiallyFailed,
     Failed,
@@ -17,7 +17,7 @@ pub enum Outcome {
     Deleted,
 }
 
-impl Outcome {
+impl WaitOutcome {
     /// The exit code. 1 and 2 are those of commands that failed, and of flags that are wrong.
     pub fn code(self) -> u8 {
         match self {
@@ -32,18 +32,18 @@ impl Outcome {
 }
 
 /// How the backup ended, if it did.
-pub fn outcome(backup: &Backup) -> Option<Outcome> {
+pub fn outcome(backup: &Backup) -> Option<WaitOutcome> {
     let reason = backup.status.as_ref().and_then(|status| status.failure_reason.as_deref());
     match backup.phase() {
-        BackupPhase::Completed => Some(Outcome::Completed),
-        BackupPhase::PartiallyFailed => Some(Outcome::PartiallyFailed),
+        BackupPhase::Completed => Some(WaitOutcome::Completed),
+        BackupPhase::PartiallyFailed => Some(WaitOutcome::PartiallyFailed),
         BackupPhase::Failed if reason.is_some_and(|reason| reason.starts_with("Canceled")) => {
-            Some(Outcome::Canceled)
+            Some(WaitOutcome::Canceled)
         }
-        BackupPhase::Failed => Some(Outcome::Failed),
-        BackupPhase::FailedValidation => Some(Outcome::FailedValidation),
-        BackupPhase::Deleting => Some(Outcome::Deleted),
-        _ if backup.metadata.deletion_timestamp.is_some() => Some(Outcome::Deleted),
+        BackupPhase::Failed => Some(WaitOutcome::Failed),
+        BackupPhase::FailedValidation => Some(WaitOutcome::FailedValidation),
+        BackupPhase::Deleting => Some(WaitOutcome::Deleted),
+        _ if backup.metadata.deletion_timestamp.is_some() => Some(WaitOutcome::Deleted),
         _ => None,
     }
 }
@@ -106,7 +106,7 @@ fn items(backup: &Backup, now: Timestamp) -> String {
 }
 
 /// The last line.
-pub fn ending(name: &str, backup: Option<&Backup>, outcome: Outcome) -> String {
+pub fn ending(name: &str, backup: Option<&Backup>, outcome: WaitOutcome) -> String {
     let status = backup.and_then(|backup| backup.status.as_ref());
     let count = |count: Option<i64>, what: &str| {
         count.filter(|count| *count > 0).map(|count| format!("{count} {what}"))
@@ -125,10 +125,12 @@ pub fn ending(name: &str, backup: Option<&Backup>, outcome: Outcome) -> String {
         " You may check for more information using the commands `berth backup describe {name}` and `berth backup logs {name}`."
     );
     match outcome {
-        Outcome::Completed => format!("Backup completed with status: Completed{counts}.{more}"),
-        Outcome::PartiallyFailed => format!("Backup completed with status: PartiallyFailed{counts}.{more}"),
-        Outcome::Failed => format!("Backup completed with status: Failed{reason}.{more}"),
-        Outcome::FailedValidation => {
+        WaitOutcome::Completed => format!("Backup completed with status: Completed{counts}.{more}"),
+        WaitOutcome::PartiallyFailed => {
+            format!("Backup completed with status: PartiallyFailed{counts}.{more}")
+        }
+        WaitOutcome::Failed => format!("Backup completed with status: Failed{reason}.{more}"),
+        WaitOutcome::FailedValidation => {
             let faults: Vec<&str> = status
                 .iter()
                 .flat_map(|status| status.validation_errors.iter().flatten())
@@ -139,8 +141,10 @@ pub fn ending(name: &str, backup: Option<&Backup>, outcome: Outcome) -> String {
                 faults.join("; ")
             )
         }
-        Outcome::Canceled => format!("Backup {name} was canceled{reason}. The store keeps nothing of it."),
-        Outcome::Deleted => format!("Backup {name} was deleted before it ended."),
+        WaitOutcome::Canceled => {
+            format!("Backup {name} was canceled{reason}. The store keeps nothing of it.")
+        }
+        WaitOutcome::Deleted => format!("Backup {name} was deleted before it ended."),
     }
 }
 
@@ -203,7 +207,7 @@ mod tests {
         ] {
             let backup = backup(status.clone());
             assert_eq!(line(&backup, waits, now), expected, "{status}");
-            assert_eq!(outcome(&backup).map(Outcome::code), ends, "{status}");
+            assert_eq!(outcome(&backup).map(WaitOutcome::code), ends, "{status}");
         }
     }
 
@@ -211,19 +215,19 @@ mod tests {
     fn the_last_line_says_why() {
         let failed = backup(json!({"phase": "Failed", "failureReason": "no route"}));
         assert!(
-            ending("b", Some(&failed), Outcome::Failed)
+            ending("b", Some(&failed), WaitOutcome::Failed)
                 .starts_with("Backup completed with status: Failed: no route. You may")
         );
         let some = backup(json!({"phase": "PartiallyFailed", "errors": 2, "warnings": 1}));
         assert!(
-            ending("b", Some(&some), Outcome::PartiallyFailed)
+            ending("b", Some(&some), WaitOutcome::PartiallyFailed)
                 .contains("PartiallyFailed (2 errors, 1 warnings).")
         );
         let refused = backup(json!({"phase": "FailedValidation", "validationErrors": ["a", "b"]}));
         assert!(
-            ending("b", Some(&refused), Outcome::FailedValidation)
+            ending("b", Some(&refused), WaitOutcome::FailedValidation)
                 .contains("FailedValidation: a; b. Nothing")
         );
-        assert_eq!(ending("b", None, Outcome::Deleted), "Backup b was deleted before it ended.");
+        assert_eq!(ending("b", None, WaitOutcome::Deleted), "Backup b was deleted before it ended.");
     }
 }

@@ -1,5 +1,5 @@
-//! `berth check`: what [`crate::check`] finds, as a table or for machines; and the removal of what is
-//! left of backups that are gone.
+//! `berth check`: what [`crate::check`] finds, as a table or for machines; and the removal of what
+//! is left of backups that are gone.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use super::person::confirmed;
 use crate::args::{CheckArgs, Output};
 use crate::check::leftovers::{self, Leftover, REMOVED};
-use crate::check::{self, Finding, Outcome};
-use crate::cli::print::{self, Head, tell_server};
+use crate::check::{self, CheckOutcome, Finding};
+use crate::cli::print::{self, ColumnHead, tell_server};
 use crate::client::persistent;
-use crate::install::Cluster;
+use crate::install::InstallCluster;
 
 /// Exit code 0: no fault. 1: a fault, or something that could not be removed. 2: the check itself
 /// failed.
@@ -28,7 +28,7 @@ pub async fn run(args: CheckArgs) -> ExitCode {
 async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
     tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
-    let cluster = Cluster { client, namespace: args.target.namespace.clone() };
+    let cluster = InstallCluster { client, namespace: args.target.namespace.clone() };
     if args.clean {
         return clean(args, &cluster).await;
     }
@@ -37,11 +37,11 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
         Output::Table => findings.iter().for_each(tell),
         structured => print::value(&mut std::io::stdout().lock(), &findings, structured)?,
     }
-    Ok(findings.iter().all(|finding| finding.outcome != Outcome::Fault))
+    Ok(findings.iter().all(|finding| finding.outcome != CheckOutcome::Fault))
 }
 
 /// Removes what is left. `false`: not all of it could be removed.
-async fn clean(args: &CheckArgs, cluster: &Cluster) -> anyhow::Result<bool> {
+async fn clean(args: &CheckArgs, cluster: &InstallCluster) -> anyhow::Result<bool> {
     let before = leftovers::look(cluster).await?;
     let count = before.to_remove().count();
     for why in before.unknown().into_iter().chain(before.more()) {
@@ -82,11 +82,11 @@ fn list(all: &[Leftover], output: Output) -> anyhow::Result<()> {
 
 fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {
     let heads = [
-        Head::Always("KIND"),
-        Head::Always("NAMESPACE"),
-        Head::Always("NAME"),
-        Head::Always("BACKUP"),
-        Head::IfAny("OUTCOME"),
+        ColumnHead::Always("KIND"),
+        ColumnHead::Always("NAMESPACE"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("BACKUP"),
+        ColumnHead::IfAny("OUTCOME"),
     ];
     let row = |one: &Leftover| {
         vec![
@@ -103,9 +103,9 @@ fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {
 
 fn tell(finding: &Finding) {
     let word = match finding.outcome {
-        Outcome::Ok => "ok",
-        Outcome::Warning => "warning",
-        Outcome::Fault => "FAULT",
+        CheckOutcome::Ok => "ok",
+        CheckOutcome::Warning => "warning",
+        CheckOutcome::Fault => "FAULT",
     };
     println!("{word:<8} {:<17} {}", finding.check, finding.message);
     if let Some(fix) = &finding.fix {

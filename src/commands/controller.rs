@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_garden_core::hub::Settings;
+use berth_garden_core::hub::HubSettings;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -19,33 +19,33 @@ use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
 use crate::certificates::trust::Trust;
-use crate::certificates::{Keeper, Watcher};
+use crate::certificates::{CertificateKeeper, Watcher};
 use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
-use crate::leader::{Candidate, LEASE, Notes, identity};
+use crate::leader::{LEASE, LeaseCandidate, LeaseNotes, identity};
 use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::beside::Beside;
-use crate::lifecycle::known::Known;
+use crate::lifecycle::known::KnownBackups;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
-use crate::movers::ledger::Signs;
+use crate::movers::ledger::GrantSignPeriods;
 use crate::movers::placing::Placing;
-use crate::movers::volumes::Volumes;
+use crate::movers::volumes::MoverVolumes;
 use crate::movers::{NodeCache, configuration, telling};
 use crate::node_agent::repositories::Repositories;
 use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
-use crate::queue::teller::Teller;
-use crate::queue::writer::{Keeping, Writer};
+use crate::queue::teller::QueueReporter;
+use crate::queue::writer::{EndedBackupSettings, QueueWriter};
 use crate::queue::{self, BackupCache};
 use crate::settings::{Certificates, Executor};
-use crate::storage::{Checker, Opener};
+use crate::storage::{LocationChecker, Opener};
 use crate::{backup, shutdown};
 
 /// Archive workers of a run: one per core, up to this many, because each holds some MiB.
@@ -81,7 +81,8 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
         let roots = args.folders.filesystem_roots.clone().into();
         serve_downloads(address, links, Opener::new(clients.call.clone(), namespace, roots), stop.clone())?;
     }
-    let candidate = Candidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
+    let candidate =
+        LeaseCandidate::new(clients.call.clone(), namespace, LEASE, identity(), args.lease_duration);
     let candidate = Arc::new(candidate);
     let notes = candidate.notes();
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
@@ -125,18 +126,18 @@ async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
     (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
-    hub: &Settings,
-    notes: &Notes,
+    hub: &HubSettings,
+    notes: &LeaseNotes,
     pulse: Pulse,
     stop: CancellationToken,
 ) {
     let namespace = args.common.namespace.as_str();
     let client = || clients.call.clone();
-    let store = Arc::new(BackupCache::new(queue::Settings {
+    let store = Arc::new(BackupCache::new(queue::QueueSettings {
         slots: usize::from(args.common.concurrent_backups),
         order: args.common.order(),
     }));
-    let keeper = Keeper {
+    let keeper = CertificateKeeper {
         client: client(),
         watch: clients.watch.clone(),
         lead_time: args.ca_lead_time,
@@ -179,13 +180,13 @@ async fn lead(
         metrics: garden_metrics.clone(),
     };
     metrics.leading.set(1);
-    let keeping = Keeping {
+    let keeping = EndedBackupSettings {
         default_ttl: args.default_backup_ttl,
         writes_spec: matches!(args.common.executor, Executor::Berth),
     };
     let writer =
-        Writer::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
-    let teller = Teller::new(metrics.clone(), events.clone(), notes.clone());
+        QueueWriter::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
+    let teller = QueueReporter::new(metrics.clone(), events.clone(), notes.clone());
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
     let executing = async {
         match args.common.executor {
@@ -218,13 +219,13 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
     let fleet = Arc::new(NodeCache::default());
-    let volumes = Volumes::new(clients.call.clone(), namespace);
+    let volumes = MoverVolumes::new(clients.call.clone(), namespace);
     let placing = Placing { fleet: Arc::clone(&fleet), volumes };
     let granting = Granting {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         patience: args.common.movers.patience(),
-        signs: Signs::new(args.common.movers.mover_grants_silent_after),
+        signs: GrantSignPeriods::new(args.common.movers.mover_grants_silent_after),
         fleet: Arc::clone(&fleet),
         events: events.clone(),
         metrics: metrics.clone(),
@@ -246,15 +247,16 @@ async fn execute(
     store: &Arc<BackupCache>,
     events: Events,
     (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
-    notes: Notes,
+    notes: LeaseNotes,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
     let roots = args.folders.filesystem_roots.clone().into();
     let opener = Opener::new(client.clone(), namespace, roots);
-    let checker = Checker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
-        .writing(args.store_write_check_frequency)
-        .keeping_one_default(events.clone());
+    let checker =
+        LocationChecker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
+            .writing(args.store_write_check_frequency)
+            .keeping_one_default(events.clone());
     let secret = args.repository_secret.clone();
     let repositories = Repositories::new(client.clone(), namespace, secret, opener.clone());
     let lifecycle = Lifecycle {
@@ -271,7 +273,7 @@ async fn execute(
         schedule: args.schedule(),
         notes,
         beside: Beside::default(),
-        known: Arc::new(Known::default()),
+        known: Arc::new(KnownBackups::default()),
         sync_period: args.backup_sync_period,
         sync_metrics: sync_metrics.clone(),
         namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),

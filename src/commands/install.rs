@@ -15,15 +15,15 @@ use handover::{Hands, difference, let_end, take_over};
 use crate::args::InstallArgs;
 use crate::client::persistent;
 use crate::image::image_of;
-use crate::install::apply::{self, Mode, Outcome};
+use crate::install::apply::{self, ApplyMode, ApplyOutcome};
 use crate::install::cluster::Presence;
 use crate::install::engine::HOOKS;
 use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
 use crate::install::render::{VELERO_ACCOUNT, is_workload};
 use crate::install::{
-    Cluster, Found, Installed, Member, Reference, Reviews, Running, Settings, Types, certificates, kept,
-    left, member, pod_volumes, remove, render, running, velero,
+    BackedUpTypes, ClusterFindings, InstallCluster, InstallSettings, Installed, MemberParts, Reference,
+    Reviews, RunningBackups, certificates, kept, left, member, pod_volumes, remove, render, running, velero,
 };
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
@@ -41,7 +41,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     if args.output.is_some() {
         let engine = match args.engine_rights {
             Some(EngineRights::Listed) => {
-                Some(Types::served(&persistent(args.target.source()).await?).await?)
+                Some(BackedUpTypes::served(&persistent(args.target.source()).await?).await?)
             }
             Some(EngineRights::All) | None => None,
         };
@@ -50,12 +50,12 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     }
     crate::cli::print::tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
-    let cluster = Cluster { client, namespace: args.target.namespace.clone() };
+    let cluster = InstallCluster { client, namespace: args.target.namespace.clone() };
     let found = cluster.look().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
     settings.reviews = Reviews::wanted(&args.reviews, Reviews::of(&cluster, &found).await?);
     pod_volumes::ensure_fits(&settings)?;
-    settings.engine = Types::wanted(args.engine_rights, &cluster.client).await?;
+    settings.engine = BackedUpTypes::wanted(args.engine_rights, &cluster.client).await?;
     tell_gaps(settings.engine.as_ref());
     let image = found.installed.as_ref().and_then(Installed::image).filter(|image| image.contains('@'));
     if let (Some(before), Some(now)) = (image, settings.image.as_deref().filter(|now| !now.contains('@'))) {
@@ -70,7 +70,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     for line in kept::keep(&mut objects, found.installed.as_ref())? {
         println!("{line}");
     }
-    if let Some(hub) = settings.member.as_ref().and_then(Member::hub) {
+    if let Some(hub) = settings.member.as_ref().and_then(MemberParts::hub) {
         member::ensure_hub(&cluster, hub, access.as_ref()).await?;
     }
     if let Some(access) = &access {
@@ -102,7 +102,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
 }
 
 /// Prints to standard error, because objects are printed to standard output.
-fn tell_gaps(engine: Option<&Types>) {
+fn tell_gaps(engine: Option<&BackedUpTypes>) {
     if engine.is_some_and(|types| !types.is_whole) {
         eprintln!(
             "the API server does not know all of its types now, because a server behind it does not answer: what is not listed is missing in backups; run this again when it answers"
@@ -122,7 +122,11 @@ fn needs_policies(object: &Value) -> bool {
 }
 
 /// The settings by the flags, or else as installed.
-fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found>) -> Settings {
+fn settings(
+    args: &InstallArgs,
+    access: Option<&HubAccess>,
+    found: Option<&ClusterFindings>,
+) -> InstallSettings {
     let installed = found.and_then(|found| found.installed.as_ref());
     let mut flags = Vec::new();
     let mut keep = |flag: &str, said: Option<u16>| {
@@ -144,7 +148,7 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
         true => Some(known().unwrap_or_else(|| VELERO_ACCOUNT.to_owned())),
         false => known().filter(|_| args.beside_velero.is_none()),
     };
-    Settings {
+    InstallSettings {
         executor: args.executor.or_else(|| Some(installed?.executor)).unwrap_or(Executor::Berth),
         certificates: args
             .certificates
@@ -154,7 +158,7 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
         velero_account: args.velero_service_account.clone().or_else(of_velero),
         args: flags,
         reviews: Reviews::wanted(&args.reviews, None),
-        member: Member::wanted(
+        member: MemberParts::wanted(
             &args.member,
             access,
             installed.and_then(|installed| installed.member.as_ref()),
@@ -162,12 +166,12 @@ fn settings(args: &InstallArgs, access: Option<&HubAccess>, found: Option<&Found
         pod_volumes: args
             .pod_volumes
             .unwrap_or_else(|| installed.is_some_and(|installed| installed.agents.is_some())),
-        ..Settings::new(&args.target.namespace)
+        ..InstallSettings::new(&args.target.namespace)
     }
 }
 
 /// The message about the account that policies treat as Velero where no Velero was found.
-fn tell_account(settings: &Settings, found: &Found, args: &InstallArgs) {
+fn tell_account(settings: &InstallSettings, found: &ClusterFindings, args: &InstallArgs) {
     let is_said = args.velero_service_account.is_some() || args.beside_velero.is_some();
     let (None, Some(installed), false) = (&found.velero, &found.installed, is_said) else { return };
     let namespace = &settings.namespace;
@@ -183,7 +187,7 @@ fn tell_account(settings: &Settings, found: &Found, args: &InstallArgs) {
 }
 
 /// Checks before any write that the user has the rights to write everything.
-async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<()> {
+async fn ensure_allowed(cluster: &InstallCluster, objects: &[Value]) -> anyhow::Result<()> {
     let missing = apply::missing_rights(&cluster.client, objects).await?;
     if !missing.is_empty() {
         bail!(
@@ -195,13 +199,13 @@ async fn ensure_allowed(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<
     let is_role =
         |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
     for role in objects.iter().filter(is_role) {
-        apply::apply(&cluster.client, role, Mode::DryRun).await.context("nothing was changed")?;
+        apply::apply(&cluster.client, role, ApplyMode::DryRun).await.context("nothing was changed")?;
     }
     Ok(())
 }
 
 /// Checks before any write that no foreign object with one of berth's names would be overwritten.
-async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
+async fn ensure_ours(cluster: &InstallCluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
     let strangers = apply::strangers(&cluster.client, objects).await?;
     if adopt {
         strangers.iter().for_each(|one| println!("{one} is taken over: no `berth install` brought it"));
@@ -216,7 +220,7 @@ async fn ensure_ours(cluster: &Cluster, objects: &[Value], adopt: bool) -> anyho
 }
 
 /// Leaves out objects that exist already or belong to another installation.
-fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Result<()> {
+fn fit(settings: &mut InstallSettings, found: &ClusterFindings, args: &InstallArgs) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or(found.velero.is_some());
     settings.bring_definitions = match found.definition {
         Presence::Ours => true,
@@ -243,13 +247,13 @@ fn fit(settings: &mut Settings, found: &Found, args: &InstallArgs) -> anyhow::Re
 }
 
 async fn preview(
-    cluster: &Cluster,
+    cluster: &InstallCluster,
     objects: &[Value],
     args: &InstallArgs,
     hands: &Hands,
 ) -> anyhow::Result<()> {
     for object in objects {
-        let (outcome, difference) = apply::apply(&cluster.client, object, Mode::DryRun).await?;
+        let (outcome, difference) = apply::apply(&cluster.client, object, ApplyMode::DryRun).await?;
         if args.diff {
             print!("{difference}");
         } else {
@@ -265,14 +269,14 @@ async fn preview(
 }
 
 async fn install(
-    cluster: &Cluster,
+    cluster: &InstallCluster,
     objects: Vec<Value>,
     args: &InstallArgs,
     hands: Hands,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
     let write = async |object: &Value| {
-        let (outcome, _) = apply::apply(&cluster.client, object, Mode::Write).await?;
+        let (outcome, _) = apply::apply(&cluster.client, object, ApplyMode::Write).await?;
         tell(object, outcome, "");
         anyhow::Ok(())
     };
@@ -305,7 +309,7 @@ async fn install(
         remove::leaving_gone(cluster, args.timeout).await?;
     }
     if hands.executor_to == Some(Executor::Velero) {
-        let left = Running::read(cluster).await?.by_berth;
+        let left = RunningBackups::read(cluster).await?.by_berth;
         ensure!(
             left.is_empty(),
             "{} began at the last moment, and nobody runs that now. `berth install --executor=berth` goes on with it; have the queue wait before you say --executor=velero again: `berth queue hold --all`, and `berth queue hold --location NAME` for what is created later",
@@ -350,14 +354,14 @@ async fn install(
     Ok(())
 }
 
-fn tell(object: &Value, outcome: Outcome, how: &str) {
+fn tell(object: &Value, outcome: ApplyOutcome, how: &str) {
     if let Some(reference) = Reference::of(object) {
         println!("{reference} {}{how}", outcome.word());
     }
 }
 
 /// Waits until a dry-run create of a Backup is answered by berth.
-async fn answers(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
+async fn answers(cluster: &InstallCluster, patience: Duration) -> anyhow::Result<()> {
     let mut seen = String::new();
     let waiting = async {
         loop {
@@ -377,7 +381,7 @@ async fn answers(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
 }
 
 /// Adjusts Velero, or prints what has to be adjusted.
-async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> anyhow::Result<()> {
+async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor) -> anyhow::Result<()> {
     let wanted = velero::to_switch_off(executor);
     let Some(deployment) = cluster.velero().await? else {
         if executor == Executor::Velero {
@@ -390,7 +394,7 @@ async fn advise(cluster: &Cluster, args: &InstallArgs, executor: Executor) -> an
     };
     let change = velero::change(&deployment, wanted);
     if let Some((why, way_out)) = velero::runs_nothing(&deployment, executor)
-        && !(args.adjust_velero && change.as_ref().is_some_and(velero::Change::switches_on_backups))
+        && !(args.adjust_velero && change.as_ref().is_some_and(velero::DeploymentChange::switches_on_backups))
     {
         println!("{why}: {way_out}");
     }
@@ -431,9 +435,9 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    fn found(velero: Option<Deployment>, webhook: &[&str]) -> Found {
+    fn found(velero: Option<Deployment>, webhook: &[&str]) -> ClusterFindings {
         let args = json!({"containers": [{"name": "berth", "args": webhook}]});
-        Found {
+        ClusterFindings {
             version: String::new(),
             minor: None,
             has_policies: true,
@@ -485,7 +489,7 @@ mod tests {
 
     #[test]
     fn admission_is_kept_apart() {
-        let objects = render(&Settings::new("velero")).unwrap_or_default();
+        let objects = render(&InstallSettings::new("velero")).unwrap_or_default();
         let (others, admission) = apply::split_admission(objects);
         assert!(
             admission

@@ -11,8 +11,8 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt};
 
 use crate::cli::config;
-use crate::cli::names::{Kind, Wanted, is_plain, wanted};
-use crate::client::{Source, persistent};
+use crate::cli::names::{CompletionKind, CompletionRequest, is_plain, wanted};
+use crate::client::{KubeconfigSource, persistent};
 
 /// How long the whole command may take.
 const LASTS: Duration = Duration::from_millis(900);
@@ -24,8 +24,8 @@ pub fn of(words: &[String]) -> Vec<String> {
     let wanted = wanted(words);
     let Some(kind) = wanted.kind else { return Vec::new() };
     let (said, found) = mpsc::channel();
-    // A thread of its own, because a program that the kubeconfig names for credentials blocks it; it
-    // ends with the process.
+    // A thread of its own, because a program that the kubeconfig names for credentials blocks it;
+    // it ends with the process.
     std::thread::spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         if let Ok(names) = runtime.block_on(names(&wanted, kind)) {
@@ -36,18 +36,18 @@ pub fn of(words: &[String]) -> Vec<String> {
     found.recv_timeout(LASTS).unwrap_or_default()
 }
 
-async fn names(wanted: &Wanted, kind: Kind) -> anyhow::Result<Vec<String>> {
+async fn names(wanted: &CompletionRequest, kind: CompletionKind) -> anyhow::Result<Vec<String>> {
     let kubeconfig = wanted.kubeconfig.as_ref().map(PathBuf::from);
-    let source = Source { kubeconfig: kubeconfig.as_deref(), context: wanted.context.as_deref() };
+    let source = KubeconfigSource { kubeconfig: kubeconfig.as_deref(), context: wanted.context.as_deref() };
     let client: Client = persistent(source).await?;
     let namespace = wanted.namespace.clone().or_else(|| config::read().namespace).unwrap_or_else(|| {
         let of_environment = std::env::var("VELERO_NAMESPACE").ok().filter(|name| !name.is_empty());
         of_environment.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())
     });
     let resource = match kind {
-        Kind::Backup => ApiResource::erase::<Backup>(&()),
-        Kind::Schedule => ApiResource::erase::<Schedule>(&()),
-        Kind::Location => ApiResource::erase::<BackupStorageLocation>(&()),
+        CompletionKind::Backup => ApiResource::erase::<Backup>(&()),
+        CompletionKind::Schedule => ApiResource::erase::<Schedule>(&()),
+        CompletionKind::Location => ApiResource::erase::<BackupStorageLocation>(&()),
     };
     let api: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &resource);
     let found = api.list_metadata(&ListParams::default().limit(MOST)).await?;

@@ -1,21 +1,23 @@
-//! `berth node-agent`: the agent of a node. `berth node-agent check`: on which nodes the data movers of each
-//! StorageClass may run, and why.
+//! `berth node-agent`: the agent of a node. `berth node-agent check`: on which nodes the data
+//! movers of each StorageClass may run, and why.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use berth_core::affinity::{Binding, Cluster, Coverage, Named, Operation, System, Toleration, cover};
+use berth_core::affinity::{
+    Coverage, CoverageInput, MoverOperation, NodeSample, System, Toleration, VolumeBindingMode, cover,
+};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tracing::info;
 
 use super::queue::{configmap, lease};
-use crate::args::{NodeAgentCommand, NodeAgentServerArgs, Output, Target};
-use crate::cli::print::{self, Head};
+use crate::args::{ClusterArgs, NodeAgentCommand, NodeAgentServerArgs, Output};
+use crate::cli::print::{self, ColumnHead};
 use crate::client::{Clients, persistent};
 use crate::health::{self, Pulse};
-use crate::movers::node_cache::State;
+use crate::movers::node_cache::NodeCacheState;
 use crate::movers::{look, telling};
 use crate::node_agent::{Agent, Settings};
 use crate::shutdown;
@@ -24,7 +26,7 @@ use crate::text::printable;
 
 /// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
 /// 2: the check itself failed.
-pub async fn run(target: Target, command: NodeAgentCommand) -> ExitCode {
+pub async fn run(target: ClusterArgs, command: NodeAgentCommand) -> ExitCode {
     match check(target, command).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -36,7 +38,7 @@ pub async fn run(target: Target, command: NodeAgentCommand) -> ExitCode {
 }
 
 /// The agent of a node, until it is told to stop.
-pub async fn serve(target: Target, args: NodeAgentServerArgs) -> anyhow::Result<()> {
+pub async fn serve(target: ClusterArgs, args: NodeAgentServerArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let clients = Clients::new(target.source()).await?;
     health::serve(args.reports.health_address, Pulse::default(), || true, Registry::default(), stop.clone())?;
@@ -55,7 +57,7 @@ pub async fn serve(target: Target, args: NodeAgentServerArgs) -> anyhow::Result<
     Ok(())
 }
 
-async fn check(target: Target, command: NodeAgentCommand) -> anyhow::Result<bool> {
+async fn check(target: ClusterArgs, command: NodeAgentCommand) -> anyhow::Result<bool> {
     let NodeAgentCommand::Check { node_agent_configmap, output } = command;
     let client = persistent(target.source()).await?;
     let namespace = target.namespace.as_str();
@@ -67,7 +69,7 @@ async fn check(target: Target, command: NodeAgentCommand) -> anyhow::Result<bool
     let mut fleet = look::agents(&client, namespace, given.as_deref()).await?;
     look::nodes(&client, &mut fleet).await?;
     look::classes(&client, &mut fleet).await?;
-    let report = Report::new(&fleet, &look::tolerations(&client, namespace).await?);
+    let report = NodeAgentReport::new(&fleet, &look::tolerations(&client, namespace).await?);
     let mut out = std::io::stdout().lock();
     match output {
         Output::Table => report.write(&mut out)?,
@@ -78,7 +80,7 @@ async fn check(target: Target, command: NodeAgentCommand) -> anyhow::Result<bool
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct NodeAgentReport {
     /// Name of the node-agents' ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_map: Option<String>,
@@ -92,12 +94,12 @@ struct Report {
     outdated: Vec<String>,
     nodes: usize,
     with_agent: usize,
-    coverage: Vec<Row>,
+    coverage: Vec<CoverageRow>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct CoverageRow {
     /// `None`: all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_class: Option<String>,
@@ -113,8 +115,8 @@ struct Row {
     findings: Vec<String>,
 }
 
-impl Report {
-    fn new(fleet: &State, agent_tolerations: &[Toleration]) -> Self {
+impl NodeAgentReport {
+    fn new(fleet: &NodeCacheState, agent_tolerations: &[Toleration]) -> Self {
         let configuration = &fleet.configuration;
         let mut served: Vec<System> = System::ALL.into_iter().filter(|s| s.is_served(&fleet.nodes)).collect();
         if served.is_empty() {
@@ -124,8 +126,8 @@ impl Report {
         let rows =
             classes.flat_map(|(name, class)| rows(fleet, agent_tolerations, name, class.binding, &served));
         let with_agent = with_agent(fleet);
-        let mut coverage: Vec<Row> = rows.collect();
-        coverage.push(Row {
+        let mut coverage: Vec<CoverageRow> = rows.collect();
+        coverage.push(CoverageRow {
             storage_class: None,
             mover: "pod volume",
             os: None,
@@ -149,8 +151,9 @@ impl Report {
 
     /// Does every class have a node for each kind of work, on any operating system?
     fn is_well(&self) -> bool {
-        let has_node = |row: &Row| {
-            let alike = |other: &&Row| (&other.storage_class, other.mover) == (&row.storage_class, row.mover);
+        let has_node = |row: &CoverageRow| {
+            let alike =
+                |other: &&CoverageRow| (&other.storage_class, other.mover) == (&row.storage_class, row.mover);
             self.coverage.iter().filter(alike).any(|row| !row.nodes.is_empty())
         };
         self.usable && self.coverage.iter().all(has_node)
@@ -178,15 +181,15 @@ impl Report {
         }
         writeln!(out)?;
         let heads = [
-            Head::Always("STORAGECLASS"),
-            Head::Always("MOVER"),
-            Head::IfAny("OS"),
-            Head::Always("NODES"),
-            Head::Always("WHY"),
+            ColumnHead::Always("STORAGECLASS"),
+            ColumnHead::Always("MOVER"),
+            ColumnHead::IfAny("OS"),
+            ColumnHead::Always("NODES"),
+            ColumnHead::Always("WHY"),
         ];
         // With one operating system its name is left out.
         let is_mixed = self.coverage.iter().any(|row| row.os == Some(System::Windows.as_str()));
-        let row = |row: &Row| {
+        let row = |row: &CoverageRow| {
             vec![
                 row.storage_class.clone().unwrap_or_else(|| "(any)".to_owned()),
                 row.mover.to_owned(),
@@ -199,7 +202,7 @@ impl Report {
     }
 }
 
-impl Row {
+impl CoverageRow {
     fn explained(&self) -> String {
         let claim = self.claim_class.as_ref();
         let claim = claim.map(|class| format!("its claim is of StorageClass {class} (backupPVC)"));
@@ -211,23 +214,27 @@ impl Row {
 
 /// Backup and restore, for each system.
 fn rows(
-    fleet: &State,
+    fleet: &NodeCacheState,
     agent_tolerations: &[Toleration],
     class: &str,
-    binding: Binding,
+    binding: VolumeBindingMode,
     systems: &[System],
-) -> Vec<Row> {
+) -> Vec<CoverageRow> {
     let config = &fleet.configuration.config;
-    let cluster = Cluster {
+    let cluster = CoverageInput {
         rules: &config.load_affinity,
         toleration_rules: &config.load_tolerations,
         agent_tolerations,
         nodes: &fleet.nodes,
     };
     let mapped_class = config.mapped_class(class);
-    let backup =
-        Operation::Backup { claim_class: None, mapped_class, source_class: Some(class), topology: Some(&[]) };
-    let restore = Operation::Restore {
+    let backup = MoverOperation::Backup {
+        claim_class: None,
+        mapped_class,
+        source_class: Some(class),
+        topology: Some(&[]),
+    };
+    let restore = MoverOperation::Restore {
         class: Some(class),
         binding,
         ignore_delay_binding: config.ignore_delay_binding,
@@ -238,7 +245,7 @@ fn rows(
     works
         .map(|((mover, operation, claim_class), system)| {
             let Coverage { nodes, reason, findings } = cover(operation, system, &cluster);
-            Row {
+            CoverageRow {
                 storage_class: Some(class.to_owned()),
                 mover,
                 os: Some(system.as_str()),
@@ -251,7 +258,7 @@ fn rows(
         .collect()
 }
 
-fn with_agent(fleet: &State) -> Vec<String> {
+fn with_agent(fleet: &NodeCacheState) -> Vec<String> {
     let names = fleet.nodes.iter().map(|node| node.name.clone());
     let mut names: Vec<String> = names.filter(|name| fleet.nodes.has_agent(name)).collect();
     names.sort_unstable();
@@ -261,7 +268,7 @@ fn with_agent(fleet: &State) -> Vec<String> {
 /// The first few names.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 3;
-    Named { names: names.iter().take(SHOWN).cloned().collect(), count: names.len() }.to_string()
+    NodeSample { names: names.iter().take(SHOWN).cloned().collect(), count: names.len() }.to_string()
 }
 
 #[cfg(test)]
@@ -274,34 +281,38 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::movers::configuration::Configuration;
-    use crate::movers::node_cache::{Agent, Class};
+    use crate::movers::configuration::ConfigurationState;
+    use crate::movers::node_cache::{NodeAgentPod, StorageClassState};
 
     /// Nodes with these pools, each with a node-agent; two classes.
-    fn fleet(pools: &[(&str, &str)], config: &Value) -> State {
-        let mut fleet = State::default();
+    fn fleet(pools: &[(&str, &str)], config: &Value) -> NodeCacheState {
+        let mut fleet = NodeCacheState::default();
         for (name, pool) in pools {
             let labels = [("pool".to_owned(), (*pool).to_owned())].into();
             fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
             fleet.nodes.put_agent(name, true);
         }
-        let class = |binding| Class { provisioner: String::new(), binding, reclaim: ReclaimPolicy::Delete };
-        fleet.classes.insert("fast".to_owned(), class(Binding::Immediate));
-        fleet.classes.insert("slow".to_owned(), class(Binding::WaitForFirstConsumer));
+        let class = |binding| StorageClassState {
+            provisioner: String::new(),
+            binding,
+            reclaim: ReclaimPolicy::Delete,
+        };
+        fleet.classes.insert("fast".to_owned(), class(VolumeBindingMode::Immediate));
+        fleet.classes.insert("slow".to_owned(), class(VolumeBindingMode::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
         fleet.configuration = match parse(&data) {
-            Ok(parsed) => Configuration {
+            Ok(parsed) => ConfigurationState {
                 name: Some("agents".to_owned()),
                 config: Arc::new(parsed.config),
                 faults: parsed.violations,
-                ..Configuration::default()
+                ..ConfigurationState::default()
             },
-            Err(faults) => Configuration { faults, unusable: true, ..Configuration::default() },
+            Err(faults) => ConfigurationState { faults, unusable: true, ..ConfigurationState::default() },
         };
         fleet
     }
 
-    fn printed(report: &Report) -> String {
+    fn printed(report: &NodeAgentReport) -> String {
         let mut out = Vec::new();
         assert!(report.write(&mut out).is_ok());
         String::from_utf8_lossy(&out).into_owned()
@@ -318,7 +329,7 @@ mod tests {
             "backupPVC": {"fast": {"storageClass": "slow"}},
         });
         let mut fleet = fleet(&[("a", "one"), ("b", "two"), ("c", "three"), ("d", "two")], &config);
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         let expected = "\
 ConfigMap agents; node-agents are ready on 4 of 4 nodes
 
@@ -336,12 +347,12 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         let labels = [("kubernetes.io/os".to_owned(), "windows".to_owned())].into();
         fleet.nodes.put(Node { name: "w".to_owned(), labels, taints: Vec::new() });
         fleet.nodes.put_agent("w", true);
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         let table = squeezed(&printed(&report));
         assert!(table.contains("fast restore windows NONE any of the 2 rules"), "{table}");
         assert!(report.is_well(), "{table}");
         fleet.nodes.put_agent("c", false);
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         assert!(!report.is_well());
         let table = printed(&report);
         assert!(table.contains("no node-agent runs on a node that matches: c"), "{table}");
@@ -351,7 +362,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
     fn faults_of_the_configuration_come_first() {
         let odd =
             fleet(&[("a", "one")], &json!({"prepareQueueLength": 2, "loadAffinity": [rule("gone", "one")]}));
-        let report = Report::new(&odd, &[]);
+        let report = NodeAgentReport::new(&odd, &[]);
         let table = printed(&report);
         for line in [
             "warning  data[config.json].prepareQueueLength: does not belong here",
@@ -361,7 +372,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         }
         assert!(report.is_well(), "Velero reads it");
         let broken = fleet(&[("a", "one")], &json!([]));
-        let report = Report::new(&broken, &[]);
+        let report = NodeAgentReport::new(&broken, &[]);
         let table = printed(&report);
         assert!(table.contains("FAULT    data[config.json]") && !report.is_well(), "{table}");
     }
@@ -372,10 +383,11 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         fleet.configuration.changed_at = "2026-01-02T00:00:00Z".parse().ok();
         for (pod, started_at) in [("old", "2026-01-01T00:00:00Z"), ("new", "2026-01-03T00:00:00Z")] {
             let started_at = started_at.parse().ok();
-            let agent = Agent { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
+            let agent =
+                NodeAgentPod { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
             fleet.agents.insert(pod.to_owned(), agent);
         }
-        let report = Report::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&fleet, &[]);
         assert_eq!(report.outdated, ["on-old"]);
         assert!(printed(&report).contains("began before its last change: on-old"));
     }

@@ -18,11 +18,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::queue::Here;
+use super::queue::NamespacedClient;
 use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
 use crate::args::listed::ListOutput;
 use crate::args::value::selector_text;
-use crate::args::{Output, Target};
+use crate::args::{ClusterArgs, Output};
 use crate::cli::config;
 use crate::cli::object::bad_name;
 use crate::cli::print;
@@ -39,12 +39,12 @@ const MOST: usize = 100_000;
 /// One command of a person: the namespace, and a client that is made when it is needed, because
 /// what only prints needs no cluster.
 pub struct Person {
-    target: Target,
+    target: ClusterArgs,
     client: OnceLock<Client>,
 }
 
 impl Person {
-    pub fn new(target: Target) -> anyhow::Result<Self> {
+    pub fn new(target: ClusterArgs) -> anyhow::Result<Self> {
         ensure!(
             is_subdomain(&target.namespace),
             "--namespace: {:?} is no name of a namespace: lower case letters, digits and '-'",
@@ -57,7 +57,7 @@ impl Person {
         &self.target.namespace
     }
 
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &ClusterArgs {
         &self.target
     }
 
@@ -69,8 +69,8 @@ impl Person {
         Ok(self.client.get_or_init(|| client).clone())
     }
 
-    pub async fn here(&self) -> anyhow::Result<Here> {
-        Ok(Here { client: self.client().await?, namespace: self.target.namespace.clone() })
+    pub async fn here(&self) -> anyhow::Result<NamespacedClient> {
+        Ok(NamespacedClient { client: self.client().await?, namespace: self.target.namespace.clone() })
     }
 
     pub async fn api<K>(&self) -> anyhow::Result<Api<K>>
@@ -297,8 +297,8 @@ pub fn print_list(
             write!(out, "{}", escaped(&template.print(&value), &['\n', '\t']))?;
         }
         ListOutput::Columns(columns) => {
-            let heads: Vec<print::Head> =
-                columns.iter().map(|column| print::Head::Named(column.head.clone())).collect();
+            let heads: Vec<print::ColumnHead> =
+                columns.iter().map(|column| print::ColumnHead::Named(column.head.clone())).collect();
             let mut rows = Vec::new();
             for object in objects {
                 let value = serde_json::to_value(object)?;

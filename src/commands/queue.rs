@@ -7,7 +7,7 @@ mod operations;
 mod situation;
 
 pub(super) use list::{told, write_explanation};
-use situation::Situation;
+use situation::QueueSituation;
 pub(super) use situation::{Explanation, configmap, lease, read, read_with};
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::queue::Order;
+use berth_core::queue::QueueOrder;
 use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
@@ -25,7 +25,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::args::{QueueArgs, QueueCommand, Which};
+use crate::args::{BackupSelectionArgs, QueueArgs, QueueCommand};
 use crate::client::{Clients, persistent};
 use crate::queue::seen::entry;
 use crate::text::chain;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     let client = persistent(args.target.source()).await?;
-    let here = Here { client, namespace: args.target.namespace.clone() };
+    let here = NamespacedClient { client, namespace: args.target.namespace.clone() };
     match args.command {
         QueueCommand::List { output } => list::show(&here.situation().await?, output),
         QueueCommand::Watch { output } => {
@@ -44,29 +44,29 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
         }
         QueueCommand::Explain { name, output } => list::explain(&here.situation().await?, &name, output),
         QueueCommand::Movers { output } => movers::show(&here, output).await,
-        QueueCommand::Hold(which) => here.steer(which, Wish::Hold).await,
-        QueueCommand::Release(which) => here.steer(which, Wish::Release).await,
-        QueueCommand::Cancel(which) => here.steer(which, Wish::Cancel).await,
-        QueueCommand::First(which) => here.steer(which, Wish::First).await,
+        QueueCommand::Hold(which) => here.steer(which, QueueChange::Hold).await,
+        QueueCommand::Release(which) => here.steer(which, QueueChange::Release).await,
+        QueueCommand::Cancel(which) => here.steer(which, QueueChange::Cancel).await,
+        QueueCommand::First(which) => here.steer(which, QueueChange::First).await,
     }
 }
 
 /// The namespace of the Backups, and its client.
-pub(super) struct Here {
+pub(super) struct NamespacedClient {
     pub client: Client,
     pub namespace: String,
 }
 
 /// A change of a Backup that an annotation asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum QueueChange {
     Hold,
     Release,
     First,
     Cancel,
 }
 
-impl Wish {
+impl QueueChange {
     fn key(self) -> &'static str {
         match self {
             Self::Hold | Self::Release => keys::HOLD,
@@ -95,20 +95,20 @@ impl Wish {
     }
 }
 
-impl Here {
+impl NamespacedClient {
     fn backups(&self) -> Api<Backup> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// With what data movers say of their progress.
-    async fn situation(&self) -> anyhow::Result<Situation> {
+    async fn situation(&self) -> anyhow::Result<QueueSituation> {
         let mut situation = situation::read(self).await?;
         situation.operations = operations::read(self, &situation.after, situation.now).await;
         Ok(situation)
     }
 
-    async fn steer(&self, which: Which, wish: Wish) -> anyhow::Result<()> {
-        if let (Some(location), Wish::Hold | Wish::Release) = (&which.location, wish) {
+    async fn steer(&self, which: BackupSelectionArgs, wish: QueueChange) -> anyhow::Result<()> {
+        if let (Some(location), QueueChange::Hold | QueueChange::Release) = (&which.location, wish) {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             annotate(&api, location, wish.key(), &wish.value(0, Timestamp::now())).await?;
             println!("storage location {location} {}", wish.done());
@@ -121,7 +121,7 @@ impl Here {
             // Waiting Backups first, because they would otherwise start in the slots of canceled
             // ones.
             let mut names = situation.waiting_at(location);
-            if wish == Wish::Cancel {
+            if wish == QueueChange::Cancel {
                 names.extend(situation.running_at(location));
             }
             names
@@ -131,7 +131,7 @@ impl Here {
         ensure!(
             !names.is_empty(),
             "nothing waits{} here",
-            if wish == Wish::Cancel { " or runs" } else { "" }
+            if wish == QueueChange::Cancel { " or runs" } else { "" }
         );
         let (now, mut failed) = (Timestamp::now(), 0);
         for (i, name) in names.iter().enumerate() {
@@ -148,12 +148,18 @@ impl Here {
         Ok(())
     }
 
-    async fn wish(&self, situation: &Situation, name: &str, wish: Wish, value: Value) -> anyhow::Result<()> {
+    async fn wish(
+        &self,
+        situation: &QueueSituation,
+        name: &str,
+        wish: QueueChange,
+        value: Value,
+    ) -> anyhow::Result<()> {
         let api = self.backups();
         let found = api.get(name).await.with_context(|| format!("failed to get Backup {name}"))?;
         if Stage::of(found.phase().as_str()).is_some() {
             ensure!(
-                wish == Wish::Cancel,
+                wish == QueueChange::Cancel,
                 "Backup {name} has stored its objects, and its data is still moved: let it end, or cancel it"
             );
             let is_berths = found.metadata.annotations.iter().any(|all| all.contains_key(keys::RUN));
@@ -163,11 +169,11 @@ impl Here {
             );
             return annotate(&api, name, wish.key(), &value).await;
         }
-        let Some(entry) = entry(&found, &Order::default()) else {
+        let Some(entry) = entry(&found, &QueueOrder::default()) else {
             bail!("Backup {name} has ended already ({})", found.phase().as_str());
         };
-        if entry.phase.is_running() && wish != Wish::Release {
-            ensure!(wish == Wish::Cancel, "Backup {name} runs already: let it end, or cancel it");
+        if entry.phase.is_running() && wish != QueueChange::Release {
+            ensure!(wish == QueueChange::Cancel, "Backup {name} runs already: let it end, or cancel it");
             let is_berths = found.metadata.annotations.iter().any(|all| all.contains_key(keys::RUN));
             ensure!(
                 is_berths || !situation.velero_runs,

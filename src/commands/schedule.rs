@@ -104,12 +104,12 @@ async fn others(person: &Person) -> Result<Others, String> {
 }
 
 /// The next times at which a Schedule is due, and whom they meet.
-fn next_times(schedule: &Schedule, others: &Result<Others, String>, now: Timestamp) -> describe::Next {
+fn next_times(schedule: &Schedule, others: &Result<Others, String>, now: Timestamp) -> describe::NextRuns {
     // A paused one is due at no time, and an expression that cannot be read says so itself.
-    let Some(own) = schedule.planned() else { return describe::Next::default() };
+    let Some(own) = schedule.planned() else { return describe::NextRuns::default() };
     let unknown = others.as_ref().err().cloned();
     let none = Others::default();
-    describe::Next { preview: preview(&own, others.as_ref().unwrap_or(&none), now), unknown }
+    describe::NextRuns { preview: preview(&own, others.as_ref().unwrap_or(&none), now), unknown }
 }
 
 async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Result<()> {
@@ -129,7 +129,8 @@ async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Resul
         }
         let skip = args.skip_immediately.and_then(|skip| skip.0);
         let change = json!({"spec": {"paused": paused, "skipImmediately": skip}});
-        // Nothing else is changed, so it need not be as it was read; but it must be the same object.
+        // Nothing else is changed, so it need not be as it was read; but it must be the same
+        // object.
         let write = Write::to(&name).uid(schedule.metadata.uid.as_deref());
         match patch(&api, write, change).await.written() {
             Ok(_) => println!("Schedule {name} {word} successfully"),

@@ -5,13 +5,13 @@ use anyhow::Context as _;
 use crate::args::UninstallArgs;
 use crate::client::persistent;
 use crate::install::render::{VELERO_GROUP, is_admission};
-use crate::install::{Cluster, Running, apply, left, member, remove, running, velero};
+use crate::install::{InstallCluster, RunningBackups, apply, left, member, remove, running, velero};
 use crate::movers::nudge;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     crate::cli::print::tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
-    let cluster = Cluster { client, namespace: args.target.namespace };
+    let cluster = InstallCluster { client, namespace: args.target.namespace };
     let there = cluster.look().await?;
     if let Some(release) = &there.helm_release {
         anyhow::bail!(
@@ -96,8 +96,8 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
 }
 
 /// The warning about Backups that berth runs, because they do not end without berth.
-async fn tell_running(cluster: &Cluster) -> anyhow::Result<()> {
-    let all = Running::read(cluster).await?.by_berth;
+async fn tell_running(cluster: &InstallCluster) -> anyhow::Result<()> {
+    let all = RunningBackups::read(cluster).await?.by_berth;
     if !all.is_empty() {
         println!(
             "{} running ({}): without berth that stays InProgress, until a later `berth install` goes on with it. To have it end first, wait before you uninstall, or `berth queue cancel NAME`",
@@ -112,7 +112,7 @@ async fn tell_running(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// The warning about objects of shared buckets that cannot be deleted without berth.
-async fn tell_held(cluster: &Cluster) -> anyhow::Result<()> {
+async fn tell_held(cluster: &InstallCluster) -> anyhow::Result<()> {
     let held = left::held(cluster).await?;
     if let Some(note) = left::note(&held, &cluster.namespace) {
         println!("{note}");
@@ -120,7 +120,7 @@ async fn tell_held(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn put_velero_back(cluster: &Cluster) -> anyhow::Result<()> {
+async fn put_velero_back(cluster: &InstallCluster) -> anyhow::Result<()> {
     let Some(deployment) = cluster.velero().await? else { return Ok(()) };
     if !velero::is_adjusted(&deployment) {
         return Ok(());

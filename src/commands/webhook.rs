@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use berth_api::node_agent::ReclaimPolicy;
 use berth_certs::{ClientAuthority, CurrentKey};
-use berth_core::affinity::{Decision, Finding};
+use berth_core::affinity::{AffinityDecision, AffinityFinding};
 use berth_core::location::Location;
 use berth_core::mover::grant::Mover;
-use berth_core::queue::{Band, Entry, Order, View};
+use berth_core::queue::{Band, QueueEntry, QueueOrder, QueueView};
 use berth_core::schedule::preview::Others;
 use berth_core::violation::tellable;
 use berth_core::volume::takers::Takers;
 use berth_garden_core as garden;
-use berth_garden_core::check::Credentials;
+use berth_garden_core::check::SecretLookup;
 use berth_webhooks::listers::{GardenListers, MoverListers};
 use berth_webhooks::placement::{MoverRef, PodConstraints};
 use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
@@ -29,21 +29,21 @@ use tracing::{info, warn};
 
 use crate::args::WebhookArgs;
 use crate::certificates::Follower;
-use crate::certificates::follow::Counts;
+use crate::certificates::follow::CertificateMetrics;
 use crate::certificates::trust::Trust;
 use crate::client::Clients;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::garden::admission_view::SharedBuckets;
 use crate::lifecycle::schedule::plans::Plans;
 use crate::movers::configuration;
-use crate::movers::ledger::{InForce, Signs};
+use crate::movers::ledger::{GrantSignPeriods, InForce};
 use crate::movers::objects::reference;
 use crate::movers::placing::Placing;
 use crate::movers::snapshot_classes::SnapshotClasses;
-use crate::movers::volumes::Volumes;
+use crate::movers::volumes::MoverVolumes;
 use crate::pace::paced;
 use crate::queue::cache::reflect_queue;
-use crate::queue::{BackupCache, Settings, definition};
+use crate::queue::{BackupCache, QueueSettings, definition};
 use crate::settings::Executor;
 use crate::{health, shutdown};
 
@@ -72,21 +72,21 @@ struct Caches {
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
-struct Shared(Arc<Caches>);
+struct WebhookCaches(Arc<Caches>);
 
-impl MoverListers for Shared {
+impl MoverListers for WebhookCaches {
     fn place(
         &self,
         mover: &MoverRef<'_>,
         pod: &PodConstraints,
-    ) -> impl Future<Output = Result<Option<Decision>, String>> + Send {
+    ) -> impl Future<Output = Result<Option<AffinityDecision>, String>> + Send {
         self.0.placing.decide(mover, pod)
     }
 
-    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding) {
+    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
         let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
         let about = reference(&self.0.namespace, &about);
-        self.0.events.tell_about(What::Placement, about, finding.to_string());
+        self.0.events.tell_about(EventReason::Placement, about, finding.to_string());
     }
 
     /// Only while a leader grants places, because a gate that nobody opens would be worse than
@@ -113,8 +113,8 @@ impl MoverListers for Shared {
     }
 }
 
-impl GardenListers for Shared {
-    fn garden(&self) -> Option<Arc<garden::View>> {
+impl GardenListers for WebhookCaches {
+    fn garden(&self) -> Option<Arc<garden::GardenView>> {
         self.0.garden.view()
     }
 
@@ -122,12 +122,12 @@ impl GardenListers for Shared {
         self.0.garden.changed()
     }
 
-    fn credentials(&self, secret: &garden::SecretRef) -> impl Future<Output = Credentials> + Send {
+    fn credentials(&self, secret: &garden::SecretRef) -> impl Future<Output = SecretLookup> + Send {
         self.0.garden.credentials(secret)
     }
 }
 
-impl Listers for Shared {
+impl Listers for WebhookCaches {
     fn ready(&self) -> bool {
         let knows =
             self.0.placing.fleet.is_synced() && self.0.ledger.is_known() && self.0.garden.view().is_some();
@@ -143,7 +143,7 @@ impl Listers for Shared {
         self.0.executor == Executor::Berth
     }
 
-    fn queue(&self, newcomer: &Entry, now: Timestamp) -> View {
+    fn queue(&self, newcomer: &QueueEntry, now: Timestamp) -> QueueView {
         self.0.store.view_facing(newcomer, now, ESTIMATE_MOST)
     }
 
@@ -163,11 +163,11 @@ impl Listers for Shared {
         self.0.store.locations_changed()
     }
 
-    fn order(&self) -> &Order {
+    fn order(&self) -> &QueueOrder {
         &self.0.store.settings().order
     }
 
-    fn expected_start(&self, view: &View, uid: &str, now: Timestamp) -> Option<Band<Timestamp>> {
+    fn expected_start(&self, view: &QueueView, uid: &str, now: Timestamp) -> Option<Band<Timestamp>> {
         let of = |index: usize| view.backups.get(index).is_some_and(|entry| entry.uid == uid);
         let expected = self.0.store.expectations(view, now, ESTIMATE_MOST);
         expected.into_iter().find(|e| of(e.backup))?.start
@@ -183,7 +183,7 @@ impl Listers for Shared {
         let note = format!(
             "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
         );
-        self.0.events.tell(What::ForeignQueue, name, uid, note);
+        self.0.events.tell(EventReason::ForeignQueue, name, uid, note);
     }
 }
 
@@ -213,9 +213,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let events_dropped = crate::metrics::webhook_events_dropped(&mut registry);
     let (events, sending) = Events::new(clients.call.clone(), namespace, events_dropped);
-    let settings = Settings { slots: usize::from(common.concurrent_backups), order: common.order() };
+    let settings = QueueSettings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
-    let placing = Placing { fleet: Arc::default(), volumes: Volumes::new(clients.call.clone(), namespace) };
+    let placing =
+        Placing { fleet: Arc::default(), volumes: MoverVolumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {
         store: BackupCache::new(settings),
         key: Arc::default(),
@@ -225,13 +226,13 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         placing,
         snapshot_classes: SnapshotClasses::default(),
         plans: Plans::default(),
-        ledger: InForce::new(Signs::new(common.movers.mover_grants_silent_after)),
+        ledger: InForce::new(GrantSignPeriods::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
         namespace: namespace.to_owned(),
         started: Instant::now(),
         pulse: health::Pulse::default(),
     });
-    let shared = Shared(Arc::clone(&caches));
+    let shared = WebhookCaches(Arc::clone(&caches));
     let executor = match common.executor {
         Executor::Berth => "berth-controller",
         Executor::Velero => "velero",
@@ -246,7 +247,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let state = Arc::new(AdmissionState::new(shared.clone(), identities, Timestamp::now));
     state.register(&mut registry);
-    let counts = Counts::default();
+    let counts = CertificateMetrics::default();
     counts.register(&mut registry);
     // After SIGTERM the replica is unready at once, and live until its end.
     let asked = stop.clone();

@@ -12,11 +12,11 @@ mod placement;
 mod term;
 mod toleration;
 
-pub use coverage::{Cluster, Coverage, System, cover};
-pub use finding::{Finding, Lacking, Named, NearMiss, Reason};
+pub use coverage::{Coverage, CoverageInput, System, cover};
+pub use finding::{AffinityFinding, AffinityReason, Lacking, NearMiss, NodeSample};
 use nodes::Questions;
 pub use nodes::{Node, Nodes};
-pub use term::{Expression, Operator, Term};
+pub use term::{Expression, NodeSelectorOperator, Term};
 pub use toleration::{Effect, Taint, Toleration, TolerationRule};
 
 use crate::label::Selector;
@@ -24,13 +24,13 @@ use crate::label::Selector;
 /// An element of `loadAffinity`: the nodes for movers whose volume has that StorageClass. Without a
 /// class, the element is for movers of classes that have no rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct LoadAffinityRule {
     pub storage_class: Option<String>,
     /// Like a label selector: without requirements it matches every node.
     pub selector: Selector,
 }
 
-impl Rule {
+impl LoadAffinityRule {
     /// The requirements in the form in which Velero writes them into a term.
     pub fn expressions(&self) -> Vec<Expression> {
         term::expressions(&self.selector)
@@ -44,14 +44,14 @@ impl Rule {
 
 /// When a volume of a StorageClass is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binding {
+pub enum VolumeBindingMode {
     Immediate,
     WaitForFirstConsumer,
 }
 
 /// The work of the mover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation<'a> {
+pub enum MoverOperation<'a> {
     /// A DataUpload. Candidates for its class: that of the claim that Velero made for it, that of
     /// `backupPVC` for the source's class, that of the source. The first one that is known counts.
     Backup {
@@ -65,7 +65,7 @@ pub enum Operation<'a> {
     /// A DataDownload.
     Restore {
         class: Option<&'a str>,
-        binding: Binding,
+        binding: VolumeBindingMode,
         ignore_delay_binding: bool,
         /// The pod's `nodeSelector` for `kubernetes.io/hostname`.
         selected_node: Option<&'a str>,
@@ -75,7 +75,7 @@ pub enum Operation<'a> {
     PodVolume { class: Option<&'a str>, node: &'a str },
 }
 
-impl<'a> Operation<'a> {
+impl<'a> MoverOperation<'a> {
     /// The StorageClass by which rules are found. Some volumes have none.
     pub fn class(&self) -> Option<&'a str> {
         let named = |class: Option<&'a str>| class.filter(|class| !class.is_empty());
@@ -97,17 +97,17 @@ impl<'a> Operation<'a> {
     }
 
     /// Why the rules do not apply; `None` if they do.
-    fn exempt(&self) -> Option<Reason> {
+    fn exempt(&self) -> Option<AffinityReason> {
         match *self {
             Self::Backup { .. } => None,
-            Self::PodVolume { node, .. } => Some(Reason::NodeGiven { node: node.to_owned() }),
+            Self::PodVolume { node, .. } => Some(AffinityReason::NodeGiven { node: node.to_owned() }),
             Self::Restore { selected_node: Some(node), .. } => {
-                Some(Reason::NodeSelected { node: node.to_owned() })
+                Some(AffinityReason::NodeSelected { node: node.to_owned() })
             }
             Self::Restore { binding, ignore_delay_binding, .. } => {
-                let waits = binding == Binding::WaitForFirstConsumer && !ignore_delay_binding;
+                let waits = binding == VolumeBindingMode::WaitForFirstConsumer && !ignore_delay_binding;
                 let class = self.class().unwrap_or_default().to_owned();
-                waits.then_some(Reason::WaitsForConsumer { class })
+                waits.then_some(AffinityReason::WaitsForConsumer { class })
             }
         }
     }
@@ -115,9 +115,9 @@ impl<'a> Operation<'a> {
 
 /// Everything that the decision about one mover pod depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
-    pub operation: Operation<'a>,
-    pub rules: &'a [Rule],
+pub struct AffinityInput<'a> {
+    pub operation: MoverOperation<'a>,
+    pub rules: &'a [LoadAffinityRule],
     pub toleration_rules: &'a [TolerationRule],
     /// Terms of the pod's required node affinity; empty if it has none.
     pub terms: &'a [Term],
@@ -132,18 +132,18 @@ pub struct Situation<'a> {
 
 /// The changes to the pod, and the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct AffinityDecision {
     /// The new terms of the required node affinity; empty: it is removed. `None`: it stays as it
     /// is.
     pub terms: Option<Vec<Term>>,
     /// Tolerations to add.
     pub tolerations: Vec<Toleration>,
-    pub reason: Reason,
-    pub findings: Vec<Finding>,
+    pub reason: AffinityReason,
+    pub findings: Vec<AffinityFinding>,
 }
 
 /// Decides about one pod. Idempotent: for a pod that was changed accordingly, nothing changes.
-pub fn decide(situation: &Situation<'_>) -> Decision {
+pub fn decide(situation: &AffinityInput<'_>) -> AffinityDecision {
     let class = situation.operation.class();
     let (_, chosen) = of_class(situation.toleration_rules, class, |rule| rule.storage_class.as_deref());
     let tolerations = toleration::missing(&chosen, situation.tolerations);
@@ -153,21 +153,21 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
 
     if let Some(reason) = situation.operation.exempt() {
         let findings = about_given_node(situation, &rules);
-        return Decision { terms: None, tolerations, reason, findings };
+        return AffinityDecision { terms: None, tolerations, reason, findings };
     }
     let reason = match (class, rules.len()) {
-        (_, 0) => Reason::NoRules,
-        (Some(class), rules) if by_class => Reason::ClassRules { class: class.to_owned(), rules },
-        (_, rules) => Reason::GlobalRules { rules },
+        (_, 0) => AffinityReason::NoRules,
+        (Some(class), rules) if by_class => AffinityReason::ClassRules { class: class.to_owned(), rules },
+        (_, rules) => AffinityReason::GlobalRules { rules },
     };
     let mut questions = situation.nodes.map(Questions::new);
     let (terms, mut findings) = place(situation, &rules, questions.as_mut());
     let now = terms.as_deref().unwrap_or(situation.terms);
     if now.iter().any(choice::contradicts) {
-        findings.push(Finding::TwoSystems);
+        findings.push(AffinityFinding::TwoSystems);
     }
     findings.extend(questions.as_mut().and_then(|questions| placement::judge(now, &tolerated(), questions)));
-    Decision { terms, tolerations, reason, findings }
+    AffinityDecision { terms, tolerations, reason, findings }
 }
 
 /// The rules of that class, or, if it has none, those without a class. The flag is true for rules
@@ -183,36 +183,37 @@ fn of_class<'r, R>(
     if own.is_empty() { (false, select(None)) } else { (true, own) }
 }
 
-fn about_given_node(situation: &Situation<'_>, rules: &[&Rule]) -> Vec<Finding> {
+fn about_given_node(situation: &AffinityInput<'_>, rules: &[&LoadAffinityRule]) -> Vec<AffinityFinding> {
     let mut findings = Vec::new();
     let Some(name) = situation.operation.given_node() else { return findings };
     let Some((nodes, node)) = situation.nodes.and_then(|nodes| Some((nodes, nodes.get(name)?))) else {
         return findings;
     };
     if !rules.is_empty() && !rules.iter().any(|rule| rule.allows(node)) {
-        findings.push(Finding::NodeOutsideRules { node: name.to_owned() });
+        findings.push(AffinityFinding::NodeOutsideRules { node: name.to_owned() });
     }
     // The node-agent that handles the volume of a pod is the one that created the mover.
-    let is_restore = matches!(situation.operation, Operation::Restore { .. });
+    let is_restore = matches!(situation.operation, MoverOperation::Restore { .. });
     if is_restore && !nodes.has_agent(name) {
-        findings.push(Finding::NoAgent { nodes: Named { names: vec![name.to_owned()], count: 1 } });
+        findings
+            .push(AffinityFinding::NoAgent { nodes: NodeSample { names: vec![name.to_owned()], count: 1 } });
     }
     findings
 }
 
 /// The new terms, if they must change.
 fn place(
-    situation: &Situation<'_>,
-    rules: &[&Rule],
+    situation: &AffinityInput<'_>,
+    rules: &[&LoadAffinityRule],
     mut questions: Option<&mut Questions<'_>>,
-) -> (Option<Vec<Term>>, Vec<Finding>) {
+) -> (Option<Vec<Term>>, Vec<AffinityFinding>) {
     // Terms without requirements match nothing, so they are dropped.
     let there: Vec<Term> = situation.terms.iter().filter(|term| !term.is_empty()).cloned().collect();
     if there.is_empty() && !situation.terms.is_empty() {
         return (None, Vec::new());
     }
     let topology = match situation.operation {
-        Operation::Backup { topology, .. } => topology,
+        MoverOperation::Backup { topology, .. } => topology,
         _ => Some([].as_slice()),
     };
     let elements: Vec<Vec<Expression>> = rules.iter().map(|rule| rule.expressions()).collect();
@@ -252,7 +253,7 @@ fn place(
     let base = base.unwrap_or_else(|| choice::whole(&parts));
     let (terms, mut findings) = placement::terms(&base, &alternatives, questions);
     if kept_choice {
-        findings.push(Finding::ChoiceKept);
+        findings.push(AffinityFinding::ChoiceKept);
     }
     ((!choice::same(&terms, &there)).then_some(terms), findings)
 }

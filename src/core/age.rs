@@ -13,7 +13,7 @@ const COMPARISONS: usize = 2_000_000;
 
 /// The last good backup of one set of namespaces.
 #[derive(Clone, Debug)]
-pub struct Good {
+pub struct LastGoodBackup {
     pub namespaces: Arc<NamespaceSet>,
     pub ended: Timestamp,
 }
@@ -22,7 +22,7 @@ pub struct Good {
 /// backups would have to be compared than is reasonable.
 pub fn of_namespaces<'n>(
     namespaces: impl IntoIterator<Item = &'n str>,
-    mut good: Vec<Good>,
+    mut good: Vec<LastGoodBackup>,
 ) -> BTreeMap<&'n str, Option<Timestamp>> {
     // The latest first: the first that takes a namespace is the last one that took it.
     good.sort_by_key(|one| std::cmp::Reverse(one.ended));
@@ -56,9 +56,12 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
     }
 
-    fn good(includes: &[&str], excludes: &[&str], minutes: i64) -> Good {
+    fn good(includes: &[&str], excludes: &[&str], minutes: i64) -> LastGoodBackup {
         let globs = |texts: &[&str]| texts.iter().map(|text| Glob::parse(text).unwrap()).collect();
-        Good { namespaces: Arc::new(NamespaceSet::new(globs(includes), globs(excludes))), ended: at(minutes) }
+        LastGoodBackup {
+            namespaces: Arc::new(NamespaceSet::new(globs(includes), globs(excludes))),
+            ended: at(minutes),
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 /// Names the run that writes into the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct FolderClaim {
     /// UID of the cluster.
     pub cluster: String,
     /// Namespace of the Backup. The Backup's name is that of the folder.
@@ -18,7 +18,7 @@ pub struct Claim {
     pub before: Option<String>,
 }
 
-impl Claim {
+impl FolderClaim {
     /// Is this the claim of any run of the same Backup?
     pub fn is_of_backup_of(&self, other: &Self) -> bool {
         self.cluster == other.cluster && self.backup == other.backup
@@ -27,17 +27,17 @@ impl Claim {
 
 /// The contents of the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Folder {
+pub struct FolderContents {
     /// The folder has `velero-backup.json`, the file that makes a backup visible.
     pub published: bool,
-    pub claim: Option<Claim>,
+    pub claim: Option<FolderClaim>,
     /// The folder has files besides the claim and that one.
     pub others: bool,
 }
 
 /// Whether a run may begin to write into the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FolderDecision {
     /// The folder is empty.
     Free,
     /// The folder has this run's own claim: its write succeeded, but the answer was lost.
@@ -53,15 +53,15 @@ pub enum Verdict {
     Unclaimed,
 }
 
-pub fn judge(ours: &Claim, folder: &Folder) -> Verdict {
+pub fn judge(ours: &FolderClaim, folder: &FolderContents) -> FolderDecision {
     match &folder.claim {
-        _ if folder.published => Verdict::Published,
-        Some(claim) if claim == ours => Verdict::Ours,
+        _ if folder.published => FolderDecision::Published,
+        Some(claim) if claim == ours => FolderDecision::Ours,
         // Whether a Backup of another cluster still runs cannot be found out here.
-        Some(claim) if claim.cluster == ours.cluster && claim.backup != ours.backup => Verdict::IfGone,
-        Some(_) => Verdict::Taken,
-        None if folder.others => Verdict::Unclaimed,
-        None => Verdict::Free,
+        Some(claim) if claim.cluster == ours.cluster && claim.backup != ours.backup => FolderDecision::IfGone,
+        Some(_) => FolderDecision::Taken,
+        None if folder.others => FolderDecision::Unclaimed,
+        None => FolderDecision::Free,
     }
 }
 
@@ -69,31 +69,31 @@ pub fn judge(ours: &Claim, folder: &Folder) -> Verdict {
 mod tests {
     use super::*;
 
-    fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
+    fn claim(cluster: &str, backup: &str, run: &str) -> FolderClaim {
         let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
-        Claim { cluster, backup, run, ..Claim::default() }
+        FolderClaim { cluster, backup, run, ..FolderClaim::default() }
     }
 
-    fn folder(claim: Option<Claim>, others: bool) -> Folder {
-        Folder { published: false, claim, others }
+    fn folder(claim: Option<FolderClaim>, others: bool) -> FolderContents {
+        FolderContents { published: false, claim, others }
     }
 
     #[test]
     fn only_an_empty_folder_or_that_of_a_backup_of_this_cluster_that_is_gone_may_be_claimed() {
         let ours = claim("here", "b", "r");
         for (found, others, verdict) in [
-            (None, false, Verdict::Free),
-            (None, true, Verdict::Unclaimed),
-            (Some(claim("here", "b", "r")), true, Verdict::Ours),
-            (Some(claim("here", "an earlier one", "x")), true, Verdict::IfGone),
-            (Some(claim("here", "b", "another run")), true, Verdict::Taken),
-            (Some(claim("elsewhere", "b", "r")), true, Verdict::Taken),
-            (Some(claim("elsewhere", "an earlier one", "x")), false, Verdict::Taken),
+            (None, false, FolderDecision::Free),
+            (None, true, FolderDecision::Unclaimed),
+            (Some(claim("here", "b", "r")), true, FolderDecision::Ours),
+            (Some(claim("here", "an earlier one", "x")), true, FolderDecision::IfGone),
+            (Some(claim("here", "b", "another run")), true, FolderDecision::Taken),
+            (Some(claim("elsewhere", "b", "r")), true, FolderDecision::Taken),
+            (Some(claim("elsewhere", "an earlier one", "x")), false, FolderDecision::Taken),
         ] {
             let mut folder = folder(found, others);
             assert_eq!(judge(&ours, &folder), verdict, "{folder:?}");
             folder.published = true;
-            assert_eq!(judge(&ours, &folder), Verdict::Published, "{folder:?}");
+            assert_eq!(judge(&ours, &folder), FolderDecision::Published, "{folder:?}");
         }
     }
 }

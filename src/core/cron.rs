@@ -1,5 +1,5 @@
-//! When a Schedule is due: cron expressions as Velero reads them, which is as the standard parser of
-//! robfig/cron v3 does. There are five fields (minute, hour, day of month, month, day of week),
+//! When a Schedule is due: cron expressions as Velero reads them, which is as the standard parser
+//! of robfig/cron v3 does. There are five fields (minute, hour, day of month, month, day of week),
 //! names like `@daily`, `@every` with a duration, and a time zone in front (`CRON_TZ=` or `TZ=`).
 //!
 //! The same expressions are accepted, and the same times follow, those around a change of clocks
@@ -21,9 +21,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::glob::Effort;
-use next::Bounds;
+use next::SearchLimits;
 
-pub use fault::{Fault, Part};
+pub use fault::{CronFault, CronPart};
 
 /// Most bytes of an expression.
 pub const LONGEST: usize = 1000;
@@ -31,14 +31,14 @@ pub const LONGEST: usize = 1000;
 /// A cron expression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cron {
-    rule: Rule,
+    rule: CronRule,
     zone: TimeZone,
     /// The name of the zone as it is written in front. `None`: there is none.
     named: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Rule {
+enum CronRule {
     Fields(Fields),
     /// Seconds between two times.
     Every(i64),
@@ -62,25 +62,25 @@ impl Cron {
     ///
     /// # Errors
     /// The first fault: where it is, and what is allowed there.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, CronFault> {
         parse::parse(text)
     }
 
     /// The first time after `after`. `None`: there is none within five years.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         match &self.rule {
-            Rule::Fields(fields) => next::next(fields, &self.zone, after, Bounds::NONE),
-            Rule::Every(seconds) => at(clock::seconds(after).checked_add(*seconds)?),
+            CronRule::Fields(fields) => next::next(fields, &self.zone, after, SearchLimits::NONE),
+            CronRule::Every(seconds) => at(clock::seconds(after).checked_add(*seconds)?),
         }
     }
 
-    /// The first time after `after` and not after `until`. The nearer `until` is, the less it costs;
-    /// `None` as well if the effort is spent before the answer is known.
+    /// The first time after `after` and not after `until`. The nearer `until` is, the less it
+    /// costs; `None` as well if the effort is spent before the answer is known.
     pub fn next_until(&self, after: Timestamp, until: Timestamp, effort: &Effort) -> Option<Timestamp> {
-        let bounds = Bounds { until: clock::seconds(until), effort: Some(effort) };
+        let bounds = SearchLimits { until: clock::seconds(until), effort: Some(effort) };
         let next = match &self.rule {
-            Rule::Fields(fields) => next::next(fields, &self.zone, after, bounds),
-            Rule::Every(_) => self.next(after),
+            CronRule::Fields(fields) => next::next(fields, &self.zone, after, bounds),
+            CronRule::Every(_) => self.next(after),
         };
         next.filter(|next| *next <= until)
     }
@@ -89,14 +89,14 @@ impl Cron {
     /// times are counted from `reference`.
     pub fn begin(&self, reference: Timestamp, now: Timestamp) -> Timestamp {
         match self.rule {
-            Rule::Fields(_) => now.max(reference),
-            Rule::Every(_) => self.last_until(reference, now).unwrap_or(reference),
+            CronRule::Fields(_) => now.max(reference),
+            CronRule::Every(_) => self.last_until(reference, now).unwrap_or(reference),
         }
     }
 
     /// The last time after `after` and not after `until`, without going through all of them.
     pub fn last_until(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
-        if let Rule::Every(every) = self.rule {
+        if let CronRule::Every(every) = self.rule {
             let (from, to) = (clock::seconds(after), clock::seconds(until));
             let count = to.checked_sub(from)?.checked_div(every)?;
             return (count > 0).then(|| at(from + count * every)).flatten();

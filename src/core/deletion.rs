@@ -23,12 +23,15 @@ use jiff::Timestamp;
 
 use crate::sync::is_name;
 
-pub use owner::{DELETION, Inherited, Known, Metadata, Owner, Stored, Stranger, owner};
-pub use requests::{AGE, Task, Waiting, plan};
+pub use owner::{
+    BackupIdentity, DELETION, FolderOwner, ForeignFolderReason, Inherited, StoredFolder, StoredMetadata,
+    owner,
+};
+pub use requests::{AGE, PendingDeletionRequest, RequestTask, plan};
 
 /// The request and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct DeletionRequest<'a> {
     /// Name of the Backup.
     pub backup: &'a str,
     /// UID of the Backup that is meant, if the request says so. One that has begun does.
@@ -43,7 +46,7 @@ pub struct Request<'a> {
 
 /// The Backup, as far as its deletion depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backup<'a> {
+pub struct DeletionBackup<'a> {
     pub uid: &'a str,
     pub created: Option<Timestamp>,
     pub phase: &'a str,
@@ -59,7 +62,7 @@ pub struct Backup<'a> {
 
 /// The location of the Backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Location<'a> {
+pub enum DeletionLocation<'a> {
     Usable,
     Missing(&'a str),
     ReadOnly(&'a str),
@@ -68,7 +71,7 @@ pub enum Location<'a> {
 
 /// What is left of the data of volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Volumes {
+pub struct RemainingVolumeData {
     /// What nobody here can remove, in words.
     pub out_of_reach: Vec<String>,
     /// How many snapshots can be removed.
@@ -86,19 +89,19 @@ pub struct Restores {
 
 /// Everything that [`next`] decides on. `None`: nobody has looked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
-    pub request: Request<'a>,
-    pub backup: Option<Backup<'a>>,
-    pub location: Location<'a>,
+pub struct DeletionState<'a> {
+    pub request: DeletionRequest<'a>,
+    pub backup: Option<DeletionBackup<'a>>,
+    pub location: DeletionLocation<'a>,
     /// Whose the folder of the backup is.
-    pub folder: Option<Owner>,
-    pub volumes: Option<Volumes>,
+    pub folder: Option<FolderOwner>,
+    pub volumes: Option<RemainingVolumeData>,
     pub restores: Option<Restores>,
 }
 
 /// The next step of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DeletionStep {
     /// Remove the other requests for this Backup.
     RemoveOthers,
     LookAtFolder,
@@ -144,22 +147,23 @@ fn stored_nothing(phase: &str) -> bool {
     matches!(phase, "Failed" | "FailedValidation")
 }
 
-fn end(why: impl Into<String>) -> Step {
-    Step::End(vec![why.into()])
+fn end(why: impl Into<String>) -> DeletionStep {
+    DeletionStep::End(vec![why.into()])
 }
 
 /// Decides what to do next.
-pub fn next(seen: &Seen<'_>) -> Step {
-    let Request { backup: name, uid: asked, created, has_begun, has_others } = seen.request;
+pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
+    let DeletionRequest { backup: name, uid: asked, created, has_begun, has_others } = seen.request;
     if name.is_empty() {
         return end("spec.backupName: required");
     }
-    // What no object can be called would become part of a request's address, and of a path in a store.
+    // What no object can be called would become part of a request's address, and of a path in a
+    // store.
     if !is_name(name) {
         return end("spec.backupName: no Backup has such a name");
     }
     if has_others {
-        return Step::RemoveOthers;
+        return DeletionStep::RemoveOthers;
     }
     let Some(backup) = &seen.backup else {
         return if has_begun { after_backup(seen) } else { end("backup not found") };
@@ -168,7 +172,7 @@ pub fn next(seen: &Seen<'_>) -> Step {
         if has_begun {
             // A Backup of the same name has been created since: it has nothing to do with this
             // deletion, and its run takes over what is left in the folder.
-            return Step::Forget;
+            return DeletionStep::Forget;
         }
         return end(format!(
             "this request is for an earlier Backup {name}, and that one is gone: create another request for the present one"
@@ -187,7 +191,7 @@ pub fn next(seen: &Seen<'_>) -> Step {
         ));
     }
     if waits(backup.phase) {
-        return Step::TakeOut;
+        return DeletionStep::TakeOut;
     }
     if !is_over(backup.phase) {
         return end(format!(
@@ -196,23 +200,23 @@ pub fn next(seen: &Seen<'_>) -> Step {
         ));
     }
     match seen.location {
-        Location::Missing(location) => {
+        DeletionLocation::Missing(location) => {
             return end(format!(
                 "backup storage location {location} is not found: create it again, or remove the Backup by kubectl, which leaves its files where they are"
             ));
         }
-        Location::ReadOnly(location) => {
+        DeletionLocation::ReadOnly(location) => {
             return end(format!("backup storage location {location} is read-only: make it ReadWrite first"));
         }
-        Location::Unavailable(location) => {
+        DeletionLocation::Unavailable(location) => {
             let why = format!("backup storage location {location} is currently unavailable");
-            return if has_begun { Step::Wait(why) } else { end(why) };
+            return if has_begun { DeletionStep::Wait(why) } else { end(why) };
         }
-        Location::Usable => {}
+        DeletionLocation::Usable => {}
     }
-    let Some(folder) = &seen.folder else { return Step::LookAtFolder };
+    let Some(folder) = &seen.folder else { return DeletionStep::LookAtFolder };
     let stranger = match folder {
-        Owner::Stranger(stranger) => Some(stranger),
+        FolderOwner::Stranger(stranger) => Some(stranger),
         _ => None,
     };
     if let Some(stranger) = stranger
@@ -220,62 +224,62 @@ pub fn next(seen: &Seen<'_>) -> Step {
     {
         return end(stranger.to_string());
     }
-    if *folder == Owner::NobodyInEmpty && !backup.files_go && !stored_nothing(backup.phase) {
+    if *folder == FolderOwner::NobodyInEmpty && !backup.files_go && !stored_nothing(backup.phase) {
         let why = "the storage location has neither this backup nor any other, so it may not be the bucket or the volume that has it: bring that back or, if the files are gone for good, remove the Backup by kubectl";
-        return if has_begun { Step::Wait(why.to_owned()) } else { end(why) };
+        return if has_begun { DeletionStep::Wait(why.to_owned()) } else { end(why) };
     }
-    let Some(volumes) = &seen.volumes else { return Step::LookAtVolumes };
+    let Some(volumes) = &seen.volumes else { return DeletionStep::LookAtVolumes };
     if !volumes.out_of_reach.is_empty() && !backup.leaves_volumes {
-        return Step::End(volumes.out_of_reach.clone());
+        return DeletionStep::End(volumes.out_of_reach.clone());
     }
     // Restores of a folder that is somebody else's are not of this Backup.
     let restores = match &seen.restores {
         _ if stranger.is_some() => &Restores::default(),
         Some(restores) => restores,
-        None => return Step::LookAtRestores,
+        None => return DeletionStep::LookAtRestores,
     };
     if !restores.running.is_empty() {
         let names = restores.running.join(", ");
         return end(format!("these Restores of the backup have not ended: {names}"));
     }
     if !has_begun {
-        return Step::Begin;
+        return DeletionStep::Begin;
     }
-    // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there at
-    // all, because its phase is what says that it has stored nothing.
-    if !is_marked && stranger.is_none() && *folder != Owner::NobodyInEmpty {
-        return Step::Mark;
+    // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there
+    // at all, because its phase is what says that it has stored nothing.
+    if !is_marked && stranger.is_none() && *folder != FolderOwner::NobodyInEmpty {
+        return DeletionStep::Mark;
     }
-    if *folder == Owner::Ours {
-        return Step::Claim;
+    if *folder == FolderOwner::Ours {
+        return DeletionStep::Claim;
     }
     if volumes.snapshots > 0 {
-        return Step::RemoveSnapshots;
+        return DeletionStep::RemoveSnapshots;
     }
-    if *folder == Owner::Claimed {
-        return if backup.files_go { Step::RemoveFiles } else { Step::Record };
+    if *folder == FolderOwner::Claimed {
+        return if backup.files_go { DeletionStep::RemoveFiles } else { DeletionStep::Record };
     }
     if restores.ended > 0 {
-        return Step::RemoveRestores;
+        return DeletionStep::RemoveRestores;
     }
     // What is left to others is no deletion's to wait for.
-    if backup.is_going { Step::Done } else { Step::RemoveBackup }
+    if backup.is_going { DeletionStep::Done } else { DeletionStep::RemoveBackup }
 }
 
 /// The Backup is gone. Usually this deletion has removed it, after everything else. If somebody
 /// else has, what this deletion has claimed is still its own to remove.
-fn after_backup(seen: &Seen<'_>) -> Step {
+fn after_backup(seen: &DeletionState<'_>) -> DeletionStep {
     match seen.location {
-        Location::Missing(_) => return Step::Done,
-        Location::ReadOnly(location) | Location::Unavailable(location) => {
-            return Step::Wait(format!("backup storage location {location} cannot be written now"));
+        DeletionLocation::Missing(_) => return DeletionStep::Done,
+        DeletionLocation::ReadOnly(location) | DeletionLocation::Unavailable(location) => {
+            return DeletionStep::Wait(format!("backup storage location {location} cannot be written now"));
         }
-        Location::Usable => {}
+        DeletionLocation::Usable => {}
     }
     match &seen.folder {
-        None => Step::LookAtFolder,
-        Some(Owner::Claimed) => Step::RemoveFiles,
-        Some(_) => Step::Done,
+        None => DeletionStep::LookAtFolder,
+        Some(FolderOwner::Claimed) => DeletionStep::RemoveFiles,
+        Some(_) => DeletionStep::Done,
     }
 }
 

@@ -12,7 +12,7 @@ pub const INDEX: &str = "index";
 
 /// A file of a Backup or a Restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum File {
+pub enum DownloadFile {
     BackupLog,
     BackupContents,
     /// Where in the archive which objects are. No kind of DownloadRequest is of it.
@@ -31,7 +31,7 @@ pub enum File {
     RestoreVolumeInfo,
 }
 
-impl File {
+impl DownloadFile {
     pub const ALL: [Self; 15] = [
         Self::BackupLog,
         Self::BackupContents,
@@ -95,7 +95,7 @@ impl File {
 
 /// What is known of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct DownloadRequestState {
     pub created: Timestamp,
     pub is_processed: bool,
     pub expiration: Option<Timestamp>,
@@ -103,7 +103,7 @@ pub struct Request {
 
 /// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DownloadStep {
     /// Make a link, and write it.
     Answer,
     /// It has its link.
@@ -113,18 +113,18 @@ pub enum Step {
     Remove,
 }
 
-impl Request {
+impl DownloadRequestState {
     /// When it is removed.
     pub fn ends(&self) -> Timestamp {
         let after = |age| self.created.checked_add(age).unwrap_or(self.created);
         self.expiration.unwrap_or_else(|| after(VALID)).min(after(LONGEST))
     }
 
-    pub fn next(&self, now: Timestamp) -> Step {
+    pub fn next(&self, now: Timestamp) -> DownloadStep {
         match self.ends() {
-            end if end <= now => Step::Remove,
-            until if self.is_processed => Step::Leave { until },
-            _ => Step::Answer,
+            end if end <= now => DownloadStep::Remove,
+            until if self.is_processed => DownloadStep::Leave { until },
+            _ => DownloadStep::Answer,
         }
     }
 }
@@ -142,21 +142,21 @@ mod tests {
     #[test]
     fn files_lie_where_velero_puts_them() {
         for (file, key) in [
-            (File::BackupLog, "backups/b/b-logs.gz"),
-            (File::BackupContents, "backups/b/b.tar.gz"),
-            (File::BackupIndex, "backups/b/b-index.json.gz"),
-            (File::BackupVolumeSnapshots, "backups/b/b-volumesnapshots.json.gz"),
-            (File::BackupItemOperations, "backups/b/b-itemoperations.json.gz"),
-            (File::BackupResourceList, "backups/b/b-resource-list.json.gz"),
-            (File::BackupResults, "backups/b/b-results.gz"),
-            (File::BackupVolumeInfos, "backups/b/b-volumeinfo.json.gz"),
-            (File::CsiVolumeSnapshots, "backups/b/b-csi-volumesnapshots.json.gz"),
-            (File::CsiVolumeSnapshotContents, "backups/b/b-csi-volumesnapshotcontents.json.gz"),
-            (File::RestoreLog, "restores/b/restore-b-logs.gz"),
-            (File::RestoreResults, "restores/b/restore-b-results.gz"),
-            (File::RestoreResourceList, "restores/b/restore-b-resource-list.json.gz"),
-            (File::RestoreItemOperations, "restores/b/restore-b-itemoperations.json.gz"),
-            (File::RestoreVolumeInfo, "restores/b/b-volumeinfo.json.gz"),
+            (DownloadFile::BackupLog, "backups/b/b-logs.gz"),
+            (DownloadFile::BackupContents, "backups/b/b.tar.gz"),
+            (DownloadFile::BackupIndex, "backups/b/b-index.json.gz"),
+            (DownloadFile::BackupVolumeSnapshots, "backups/b/b-volumesnapshots.json.gz"),
+            (DownloadFile::BackupItemOperations, "backups/b/b-itemoperations.json.gz"),
+            (DownloadFile::BackupResourceList, "backups/b/b-resource-list.json.gz"),
+            (DownloadFile::BackupResults, "backups/b/b-results.gz"),
+            (DownloadFile::BackupVolumeInfos, "backups/b/b-volumeinfo.json.gz"),
+            (DownloadFile::CsiVolumeSnapshots, "backups/b/b-csi-volumesnapshots.json.gz"),
+            (DownloadFile::CsiVolumeSnapshotContents, "backups/b/b-csi-volumesnapshotcontents.json.gz"),
+            (DownloadFile::RestoreLog, "restores/b/restore-b-logs.gz"),
+            (DownloadFile::RestoreResults, "restores/b/restore-b-results.gz"),
+            (DownloadFile::RestoreResourceList, "restores/b/restore-b-resource-list.json.gz"),
+            (DownloadFile::RestoreItemOperations, "restores/b/restore-b-itemoperations.json.gz"),
+            (DownloadFile::RestoreVolumeInfo, "restores/b/b-volumeinfo.json.gz"),
         ] {
             assert_eq!(file.key("b").as_deref(), Some(key));
         }
@@ -164,23 +164,23 @@ mod tests {
 
     #[test]
     fn a_request_is_answered_then_left_and_then_removed() {
-        let fresh = Request { created: at(0), is_processed: false, expiration: None };
-        assert_eq!(fresh.next(at(1)), Step::Answer);
-        assert_eq!(fresh.next(at(600)), Step::Remove, "nothing could answer it");
+        let fresh = DownloadRequestState { created: at(0), is_processed: false, expiration: None };
+        assert_eq!(fresh.next(at(1)), DownloadStep::Answer);
+        assert_eq!(fresh.next(at(600)), DownloadStep::Remove, "nothing could answer it");
         let expiration = Some(at(700));
-        assert_eq!(Request { expiration, ..fresh }.next(at(650)), Step::Answer);
-        let answered = Request { is_processed: true, expiration, ..fresh };
-        assert_eq!(answered.next(at(650)), Step::Leave { until: at(700) });
-        assert_eq!(answered.next(at(700)), Step::Remove);
-        let of_somebody = Request { expiration: Some(Timestamp::MAX), ..answered };
-        assert_eq!(of_somebody.next(at(3599)), Step::Leave { until: at(3600) });
-        assert_eq!(of_somebody.next(at(3600)), Step::Remove);
+        assert_eq!(DownloadRequestState { expiration, ..fresh }.next(at(650)), DownloadStep::Answer);
+        let answered = DownloadRequestState { is_processed: true, expiration, ..fresh };
+        assert_eq!(answered.next(at(650)), DownloadStep::Leave { until: at(700) });
+        assert_eq!(answered.next(at(700)), DownloadStep::Remove);
+        let of_somebody = DownloadRequestState { expiration: Some(Timestamp::MAX), ..answered };
+        assert_eq!(of_somebody.next(at(3599)), DownloadStep::Leave { until: at(3600) });
+        assert_eq!(of_somebody.next(at(3600)), DownloadStep::Remove);
     }
 
     proptest! {
         #[test]
         fn no_name_leads_out_of_its_folder(name in "\\PC{0,40}") {
-            for file in File::ALL {
+            for file in DownloadFile::ALL {
                 if let Some(key) = file.key(&name) {
                     let parts: Vec<&str> = key.split('/').collect();
                     prop_assert_eq!(parts.len(), 3);

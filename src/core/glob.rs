@@ -25,7 +25,7 @@ pub use token::GlobError;
 
 use automaton::Automaton;
 use name::{MAX_NAME, bit, letters_of_label};
-use token::{Token, tokens};
+use token::{GlobToken, tokens};
 
 /// Is this a character of the pattern syntax?
 fn is_special(byte: u8) -> bool {
@@ -115,7 +115,7 @@ impl Glob {
             bytes.iter().rposition(|byte| is_special(*byte)),
         );
         let plain = (first.unwrap_or(bytes.len()), last.map_or(0, |at| at + 1));
-        let letters = tokens.iter().filter_map(Token::plain).fold(0, |letters, byte| letters | bit(byte));
+        let letters = tokens.iter().filter_map(GlobToken::plain).fold(0, |letters, byte| letters | bit(byte));
         Ok(Self::new(text, Some(Box::new(Matcher { automaton, plain })), letters))
     }
 

@@ -29,7 +29,7 @@ impl Roles {
 
 /// One write to a Backup, reduced to what the rules need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change<'a> {
+pub struct BackupChange<'a> {
     /// The stored phase; `None` on create.
     pub from: Option<&'a str>,
     pub to: &'a str,
@@ -49,36 +49,36 @@ pub struct Change<'a> {
 
 /// Why a write is refused: the field, and what to do instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct FieldRefusal {
     pub field: &'static str,
     pub message: &'static str,
 }
 
-const STATUS: Refusal = Refusal {
+const STATUS: FieldRefusal = FieldRefusal {
     field: "status",
     message: "phase and position are written by berth alone: leave status out; to move, hold or end a backup use `berth queue`",
 };
-const ENDED: Refusal = Refusal {
+const ENDED: FieldRefusal = FieldRefusal {
     field: "status.phase",
     message: "a backup that has ended does not begin again: leave it as it is, or create another",
 };
-const SPEC: Refusal = Refusal {
+const SPEC: FieldRefusal = FieldRefusal {
     field: "spec",
     message: "what a backup asks for cannot change once it has a place: delete it and create another",
 };
-const MARKS: Refusal = Refusal {
+const MARKS: FieldRefusal = FieldRefusal {
     field: "metadata.annotations",
     message: "the berth.dev marks of a backup are written by berth alone",
 };
-const STEERING: Refusal = Refusal {
+const STEERING: FieldRefusal = FieldRefusal {
     field: "metadata.annotations",
     message: "berth.dev/first, berth.dev/supersede and priority classes want the verb update on backups/queue: bind the ClusterRole berth-operator",
 };
-const FINISHED: Refusal = Refusal {
+const FINISHED: FieldRefusal = FieldRefusal {
     field: "status",
     message: "finished backups are brought by Velero, or by those who may update backups/queue: bind the ClusterRole berth-operator",
 };
-const HOOKS: Refusal = Refusal {
+const HOOKS: FieldRefusal = FieldRefusal {
     field: "spec.hooks",
     message: "hooks run in pods with the rights of whoever runs the backup, so they want the verb update on backups, which none of berth's roles gives: annotate the pods instead, or have an administrator create this Backup",
 };
@@ -107,7 +107,7 @@ fn begins_again(from: &str, to: &str) -> bool {
 ///
 /// # Errors
 /// A caller with these roles may not make this change.
-pub fn judge(roles: Roles, change: &Change<'_>) -> Result<(), Refusal> {
+pub fn judge(roles: Roles, change: &BackupChange<'_>) -> Result<(), FieldRefusal> {
     if change.steered && !(roles.is_served() || roles.operator) {
         return Err(STEERING);
     }
@@ -163,7 +163,8 @@ mod tests {
     const LIFECYCLE: Roles = Roles { lifecycle: true, ..NOBODY };
 
     fn moves(roles: Roles, from: &str, to: &str) -> bool {
-        judge(roles, &Change { from: Some(from), to, status_changed: true, ..Change::default() }).is_ok()
+        judge(roles, &BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() })
+            .is_ok()
     }
 
     #[test]
@@ -230,7 +231,8 @@ mod tests {
         ];
         for from in ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting"] {
             for to in begun {
-                let change = Change { from: Some(from), to, status_changed: true, ..Change::default() };
+                let change =
+                    BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() };
                 for roles in [NOBODY, everything] {
                     assert_eq!(judge(roles, &change), Err(ENDED), "{roles:?}: {from} to {to:?}");
                 }
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn people_may_do_everything_else() {
         let change = |from, to, spec_changed, marks_changed| {
-            judge(NOBODY, &Change { from, to, spec_changed, marks_changed, ..Change::default() })
+            judge(NOBODY, &BackupChange { from, to, spec_changed, marks_changed, ..BackupChange::default() })
         };
         assert_eq!(change(None, "Queued", false, false), Ok(()));
         assert_eq!(change(None, "Completed", false, false), Err(FINISHED));
@@ -261,9 +263,9 @@ mod tests {
     fn order_and_hooks_are_for_those_who_have_the_right_and_for_schedules() {
         let operator = Roles { operator: true, ..NOBODY };
         let editor = Roles { editor: true, ..NOBODY };
-        let steered = Change { to: "Queued", steered: true, ..Change::default() };
-        let hooked = Change { to: "Queued", hooks_changed: true, ..Change::default() };
-        let finished = Change { to: "Completed", ..Change::default() };
+        let steered = BackupChange { to: "Queued", steered: true, ..BackupChange::default() };
+        let hooked = BackupChange { to: "Queued", hooks_changed: true, ..BackupChange::default() };
+        let finished = BackupChange { to: "Completed", ..BackupChange::default() };
         for (change, refusal, allowed) in
             [(steered, STEERING, operator), (hooked, HOOKS, editor), (finished, FINISHED, operator)]
         {
@@ -275,7 +277,7 @@ mod tests {
                 assert_eq!(judge(roles, &change), Ok(()), "{roles:?}");
             }
         }
-        let later = Change { from: Some("Queued"), ..steered };
+        let later = BackupChange { from: Some("Queued"), ..steered };
         assert_eq!((judge(NOBODY, &later), judge(operator, &later)), (Err(STEERING), Ok(())));
     }
 }

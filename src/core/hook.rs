@@ -35,12 +35,12 @@ pub enum OnError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum HookPhase {
     Pre,
     Post,
 }
 
-impl fmt::Display for When {
+impl fmt::Display for HookPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pre => "pre",
@@ -81,7 +81,7 @@ impl Hook {
 
 /// An entry of a Backup's spec: hooks for the pods that match.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct HookRule {
     pub namespaces: NamespaceSet,
     /// The resource filter of the entry includes pods. Only pods have hooks.
     pub takes_pods: bool,
@@ -90,14 +90,14 @@ pub struct Entry {
     pub post: Vec<Arc<Hook>>,
 }
 
-impl Entry {
-    fn is_for(&self, pod: &Pod<'_>) -> bool {
+impl HookRule {
+    fn is_for(&self, pod: &HookPod<'_>) -> bool {
         self.takes_pods && self.namespaces.contains(pod.namespace) && self.selector.matches(pod.labels)
     }
 }
 
 /// The part of a pod that these decisions need.
-pub struct Pod<'a> {
+pub struct HookPod<'a> {
     pub namespace: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     /// The pod is Succeeded or Failed, so no command can run in it.
@@ -139,11 +139,11 @@ pub struct TooMany;
 ///
 /// # Errors
 /// There are more than a pod may have.
-pub fn hooks(pod: &Pod<'_>, entries: &[Entry]) -> Result<Hooks, TooMany> {
+pub fn hooks(pod: &HookPod<'_>, entries: &[HookRule]) -> Result<Hooks, TooMany> {
     if pod.has_ended {
         return Ok(Hooks::default());
     }
-    let of = |annotated: &Option<Arc<Hook>>, listed: fn(&Entry) -> &[Arc<Hook>]| -> Vec<Arc<Hook>> {
+    let of = |annotated: &Option<Arc<Hook>>, listed: fn(&HookRule) -> &[Arc<Hook>]| -> Vec<Arc<Hook>> {
         match annotated {
             Some(hook) => vec![Arc::clone(hook)],
             None => {
@@ -208,10 +208,10 @@ mod tests {
         })
     }
 
-    fn entry(name: &str, namespaces: &[&str], label: Option<(&str, &str)>) -> Entry {
+    fn entry(name: &str, namespaces: &[&str], label: Option<(&str, &str)>) -> HookRule {
         let globs = namespaces.iter().filter_map(|text| Glob::parse(text).ok()).collect();
         let mut found = Violations::default();
-        Entry {
+        HookRule {
             namespaces: NamespaceSet::new(globs, Vec::new()),
             takes_pods: true,
             selector: Selector::parse(label.into_iter(), std::iter::empty(), &Field::root("s"), &mut found),
@@ -232,10 +232,10 @@ mod tests {
             entry("elsewhere", &["bank"], None),
             entry("labelled", &[], Some(("app", "db"))),
             entry("other-label", &[], Some(("app", "web"))),
-            Entry { takes_pods: false, ..entry("of-claims", &[], None) },
+            HookRule { takes_pods: false, ..entry("of-claims", &[], None) },
         ];
         let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
-        let pod = |pre: Option<&str>, post: Option<&str>, has_ended: bool| Pod {
+        let pod = |pre: Option<&str>, post: Option<&str>, has_ended: bool| HookPod {
             namespace: "shop",
             labels: &labels,
             has_ended,
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn a_pod_has_so_many_hooks_and_no_more() {
         let labels = BTreeMap::new();
-        let pod = Pod { namespace: "a", labels: &labels, has_ended: false, pre: None, post: None };
-        let of = |pre: usize, post: usize| Entry {
+        let pod = HookPod { namespace: "a", labels: &labels, has_ended: false, pre: None, post: None };
+        let of = |pre: usize, post: usize| HookRule {
             pre: vec![hook("x"); pre],
             post: vec![hook("x"); post],
             ..entry("many", &[], None)
@@ -351,16 +351,16 @@ mod tests {
             annotated in any::<bool>(),
         ) {
             let labels = BTreeMap::new();
-            let entries: Vec<Entry> = sides
+            let entries: Vec<HookRule> = sides
                 .iter()
-                .map(|(here, pre, post)| Entry {
+                .map(|(here, pre, post)| HookRule {
                     pre: vec![hook("pre"); *pre],
                     post: vec![hook("post"); *post],
                     ..entry("e", &[if *here { "here" } else { "elsewhere" }], None)
                 })
                 .collect();
             let annotation = annotated.then(|| hook("annotation"));
-            let pod = Pod { namespace: "here", labels: &labels, has_ended: false, pre: annotation, post: None };
+            let pod = HookPod { namespace: "here", labels: &labels, has_ended: false, pre: annotation, post: None };
             let found = hooks(&pod, &entries).unwrap_or_default();
             let mine = |count: fn(&(bool, usize, usize)) -> usize| {
                 sides.iter().filter(|side| side.0).map(count).sum::<usize>()

@@ -7,14 +7,14 @@ use crate::violation::{Field, Violations};
 
 /// The operator of one requirement, with its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operator {
+pub enum LabelSelectorOperator {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
     DoesNotExist,
 }
 
-impl fmt::Display for Operator {
+impl fmt::Display for LabelSelectorOperator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::In(values) => write!(f, "In [{}]", values.join(", ")),
@@ -27,7 +27,7 @@ impl fmt::Display for Operator {
 
 /// A valid selector: every requirement must hold. Without any it matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector(Vec<(String, Operator)>);
+pub struct Selector(Vec<(String, LabelSelectorOperator)>);
 
 /// One requirement as written in JSON.
 pub struct RawRequirement<'a> {
@@ -39,7 +39,12 @@ pub struct RawRequirement<'a> {
 impl RawRequirement<'_> {
     /// Returns the constructor of its operator if the requirement is valid. It is the one at
     /// `index` of the expressions below `at`.
-    fn check(&self, index: usize, at: &Field, found: &mut Violations) -> Option<fn(&[String]) -> Operator> {
+    fn check(
+        &self,
+        index: usize,
+        at: &Field,
+        found: &mut Violations,
+    ) -> Option<fn(&[String]) -> LabelSelectorOperator> {
         // Built only for a fault, because most requirements have none, and there may be thousands.
         let field = |name: &str| at.child("matchExpressions").index(index).child(name);
         if !is_key(self.key) {
@@ -48,20 +53,20 @@ impl RawRequirement<'_> {
         for (j, value) in self.values.iter().enumerate().filter(|(_, value)| !is_value(value)) {
             check_value(value, &field("values").index(j), found);
         }
-        let operator: fn(&[String]) -> Operator = match self.operator {
+        let operator: fn(&[String]) -> LabelSelectorOperator = match self.operator {
             "In" | "NotIn" if self.values.is_empty() => {
                 found.push(field("values"), format!("operator {} needs at least one value", self.operator));
                 return None;
             }
-            "In" => |values| Operator::In(values.to_vec()),
-            "NotIn" => |values| Operator::NotIn(values.to_vec()),
+            "In" => |values| LabelSelectorOperator::In(values.to_vec()),
+            "NotIn" => |values| LabelSelectorOperator::NotIn(values.to_vec()),
             "Exists" | "DoesNotExist" if !self.values.is_empty() => {
                 let message = format!("operator {} takes no values: remove them", self.operator);
                 found.push(field("values"), message);
                 return None;
             }
-            "Exists" => |_| Operator::Exists,
-            "DoesNotExist" => |_| Operator::DoesNotExist,
+            "Exists" => |_| LabelSelectorOperator::Exists,
+            "DoesNotExist" => |_| LabelSelectorOperator::DoesNotExist,
             other => {
                 let message = format!("{other:?} is not one of In, NotIn, Exists, DoesNotExist");
                 found.push(field("operator"), message);
@@ -93,7 +98,7 @@ impl Selector {
         let mut requirements = Vec::new();
         for (key, value) in labels {
             check_label(key, value, at, found);
-            requirements.push((key.to_owned(), Operator::In(vec![value.to_owned()])));
+            requirements.push((key.to_owned(), LabelSelectorOperator::In(vec![value.to_owned()])));
         }
         for (i, raw) in expressions.enumerate() {
             if let Some(operator) = raw.check(i, at, found) {
@@ -119,11 +124,12 @@ impl Selector {
 
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|(key, operator)| match (operator, labels.get(key)) {
-            (Operator::In(values), Some(value)) => values.contains(value),
-            (Operator::In(_), None) => false,
-            (Operator::NotIn(values), Some(value)) => !values.contains(value),
-            (Operator::NotIn(_) | Operator::DoesNotExist, None) | (Operator::Exists, Some(_)) => true,
-            (Operator::Exists, None) | (Operator::DoesNotExist, Some(_)) => false,
+            (LabelSelectorOperator::In(values), Some(value)) => values.contains(value),
+            (LabelSelectorOperator::In(_), None) => false,
+            (LabelSelectorOperator::NotIn(values), Some(value)) => !values.contains(value),
+            (LabelSelectorOperator::NotIn(_) | LabelSelectorOperator::DoesNotExist, None)
+            | (LabelSelectorOperator::Exists, Some(_)) => true,
+            (LabelSelectorOperator::Exists, None) | (LabelSelectorOperator::DoesNotExist, Some(_)) => false,
         })
     }
 
@@ -132,7 +138,7 @@ impl Selector {
     }
 
     /// In the order in which they were written, `matchLabels` first.
-    pub fn requirements(&self) -> impl Iterator<Item = (&str, &Operator)> {
+    pub fn requirements(&self) -> impl Iterator<Item = (&str, &LabelSelectorOperator)> {
         self.0.iter().map(|(key, operator)| (key.as_str(), operator))
     }
 
@@ -146,13 +152,13 @@ impl Selector {
         let (mut present, mut absent) = (false, false);
         for (_, operator) in self.0.iter().filter(|(k, _)| k == key) {
             match operator {
-                Operator::In(values) => {
+                LabelSelectorOperator::In(values) => {
                     let values: BTreeSet<&String> = values.iter().collect();
                     left = Some(left.map_or(values.clone(), |left| &left & &values));
                 }
-                Operator::NotIn(values) => denied.extend(values),
-                Operator::Exists => present = true,
-                Operator::DoesNotExist => absent = true,
+                LabelSelectorOperator::NotIn(values) => denied.extend(values),
+                LabelSelectorOperator::Exists => present = true,
+                LabelSelectorOperator::DoesNotExist => absent = true,
             }
         }
         let is_used_up = left.as_ref().is_some_and(|left| left.is_subset(&denied));
@@ -162,13 +168,13 @@ impl Selector {
     /// The selector in the syntax of the `labelSelector` parameter of a list.
     pub fn query(&self) -> String {
         let parts = self.0.iter().map(|(key, operator)| match operator {
-            Operator::In(values) => match values.as_slice() {
+            LabelSelectorOperator::In(values) => match values.as_slice() {
                 [one] => format!("{key}={one}"),
                 many => format!("{key} in ({})", many.join(",")),
             },
-            Operator::NotIn(values) => format!("{key} notin ({})", values.join(",")),
-            Operator::Exists => key.clone(),
-            Operator::DoesNotExist => format!("!{key}"),
+            LabelSelectorOperator::NotIn(values) => format!("{key} notin ({})", values.join(",")),
+            LabelSelectorOperator::Exists => key.clone(),
+            LabelSelectorOperator::DoesNotExist => format!("!{key}"),
         });
         parts.collect::<Vec<_>>().join(",")
     }

@@ -1,8 +1,8 @@
-//! What backups that are gone have left in the cluster, and which of it can be removed: only what is
-//! provably of a Backup that is gone. Everything else is told, or left without a word.
+//! What backups that are gone have left in the cluster, and which of it can be removed: only what
+//! is provably of a Backup that is gone. Everything else is told, or left without a word.
 //!
-//! A Backup is gone if no Backup of the cluster has its name or its UID, and no storage location can
-//! still bring one of that name.
+//! A Backup is gone if no Backup of the cluster has its name or its UID, and no storage location
+//! can still bring one of that name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,12 +11,13 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Younger objects are left: whoever made one may not have come to its end.
 pub const YOUNG: SignedDuration = SignedDuration::from_mins(15);
-/// A location all of whose backups were brought longer ago than this says nothing about what is in its store.
+/// A location all of whose backups were brought longer ago than this says nothing about what is in
+/// its store.
 pub const SYNCED: SignedDuration = SignedDuration::from_hours(1);
 
 /// What stands in the cluster now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct ExistingBackups {
     /// The names of all Backups of all namespaces, as labels have them.
     pub names: BTreeSet<String>,
     pub uids: BTreeSet<String>,
@@ -26,13 +27,13 @@ pub struct Known {
 
 /// What is known of a storage location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Synced {
+pub struct LocationSync {
     pub is_available: bool,
     /// When berth's sync last ended with every backup of its store in the cluster.
     pub at: Option<Timestamp>,
 }
 
-impl Synced {
+impl LocationSync {
     /// Would its Backups be in the cluster by now?
     pub fn is_known(&self, now: Timestamp) -> bool {
         self.is_available && self.at.is_some_and(|at| now.duration_since(at) <= SYNCED)
@@ -57,8 +58,8 @@ impl Policy {
 
 /// An object that may be left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub what: What,
+pub struct LeftoverCandidate {
+    pub what: LeftoverKind,
     /// The label with the name of the Backup. Empty: it has none.
     pub backup: String,
     /// The label with the UID of the Backup. Empty: it has none.
@@ -71,12 +72,12 @@ pub struct Found {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum LeftoverKind {
     /// A VolumeSnapshot. `is_made`: a backup has made it, by its name and its labels; labels alone
     /// can be given to somebody's own. `content`: its content, if it has one.
-    Snapshot { is_made: bool, content: Option<Content> },
+    Snapshot { is_made: bool, content: Option<SnapshotContent> },
     /// A VolumeSnapshotContent.
-    Content { snapshot: OfContent, content: Content },
+    Content { snapshot: OfContent, content: SnapshotContent },
     /// A DataUpload. `is_made`: a backup has made it, by its owner or by the label of the UID.
     Upload { is_made: bool },
     /// A claim that a node-agent has made for a DataUpload, which owns it.
@@ -88,16 +89,16 @@ pub enum What {
 
 /// What decides about the deletion of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct SnapshotContent {
     pub policy: Policy,
-    /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that was
-    /// there before.
+    /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that
+    /// was there before.
     pub is_taken: bool,
     /// Another content has the same snapshot.
     pub is_shared: bool,
 }
 
-impl Content {
+impl SnapshotContent {
     fn doubt(self) -> Option<Doubt> {
         if self.policy == Policy::Retain {
             Some(Doubt::Retained)
@@ -130,7 +131,7 @@ pub enum OfCopy {
 
 /// What becomes of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LeftoverDecision {
     /// It is none that was left, or nobody can know.
     Leave,
     Remove,
@@ -177,36 +178,44 @@ impl fmt::Display for Doubt {
 }
 
 /// Decides on one object. `known` was read after it.
-pub fn judge(found: &Found, known: &Known, now: Timestamp) -> Verdict {
+pub fn judge(found: &LeftoverCandidate, known: &ExistingBackups, now: Timestamp) -> LeftoverDecision {
     let is_old = found.created.is_some_and(|created| now.duration_since(created) >= YOUNG);
     if found.is_going || !is_old {
-        return Verdict::Leave;
+        return LeftoverDecision::Leave;
     }
     let is_of_lost = !found.backup.is_empty()
         && !found.is_restored
         && !known.names.contains(&found.backup)
         && !known.uids.contains(&found.backup_uid);
-    let remove = if known.unsynced.is_empty() { Verdict::Remove } else { Verdict::Tell(Doubt::Unsynced) };
+    let remove = if known.unsynced.is_empty() {
+        LeftoverDecision::Remove
+    } else {
+        LeftoverDecision::Tell(Doubt::Unsynced)
+    };
     match found.what {
         // Its owner is gone, and no restore reads it.
-        What::Claim { is_owner_there } => {
+        LeftoverKind::Claim { is_owner_there } => {
             if is_owner_there {
-                Verdict::Leave
+                LeftoverDecision::Leave
             } else {
-                Verdict::Remove
+                LeftoverDecision::Remove
             }
         }
-        What::Copy { of: OfCopy::Left, is_shared: true } => Verdict::Tell(Doubt::Shared),
-        What::Copy { of: OfCopy::Left, .. } => Verdict::Remove,
-        What::Copy { of: OfCopy::Gone, .. } => Verdict::Tell(Doubt::Unnamed),
-        What::Copy { of: OfCopy::Kept, .. } => Verdict::Leave,
-        _ if !is_of_lost => Verdict::Leave,
-        What::Snapshot { is_made: false, .. } | What::Upload { is_made: false } => Verdict::Leave,
-        What::Content { snapshot: OfContent::There | OfContent::Never, .. } => Verdict::Leave,
-        What::Snapshot { content: Some(content), .. } | What::Content { content, .. } => {
-            content.doubt().map_or(remove, Verdict::Tell)
+        LeftoverKind::Copy { of: OfCopy::Left, is_shared: true } => LeftoverDecision::Tell(Doubt::Shared),
+        LeftoverKind::Copy { of: OfCopy::Left, .. } => LeftoverDecision::Remove,
+        LeftoverKind::Copy { of: OfCopy::Gone, .. } => LeftoverDecision::Tell(Doubt::Unnamed),
+        LeftoverKind::Copy { of: OfCopy::Kept, .. } => LeftoverDecision::Leave,
+        _ if !is_of_lost => LeftoverDecision::Leave,
+        LeftoverKind::Snapshot { is_made: false, .. } | LeftoverKind::Upload { is_made: false } => {
+            LeftoverDecision::Leave
         }
-        What::Snapshot { .. } | What::Upload { .. } => remove,
+        LeftoverKind::Content { snapshot: OfContent::There | OfContent::Never, .. } => {
+            LeftoverDecision::Leave
+        }
+        LeftoverKind::Snapshot { content: Some(content), .. } | LeftoverKind::Content { content, .. } => {
+            content.doubt().map_or(remove, LeftoverDecision::Tell)
+        }
+        LeftoverKind::Snapshot { .. } | LeftoverKind::Upload { .. } => remove,
     }
 }
 
@@ -218,13 +227,13 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::constant(1_790_000_000, 0);
 
-    fn known() -> Known {
+    fn known() -> ExistingBackups {
         let set = |one: &str| BTreeSet::from([one.to_owned()]);
-        Known { names: set("nightly"), uids: set("u-1"), unsynced: BTreeSet::new() }
+        ExistingBackups { names: set("nightly"), uids: set("u-1"), unsynced: BTreeSet::new() }
     }
 
-    fn of(what: What) -> Found {
-        Found {
+    fn of(what: LeftoverKind) -> LeftoverCandidate {
+        LeftoverCandidate {
             what,
             backup: "gone".to_owned(),
             backup_uid: "u-0".to_owned(),
@@ -234,61 +243,80 @@ mod tests {
         }
     }
 
-    const TAKEN: Content = Content { policy: Policy::Delete, is_taken: true, is_shared: false };
-    const RETAINED: Content = Content { policy: Policy::Retain, ..TAKEN };
-    const BROUGHT: Content = Content { is_taken: false, ..TAKEN };
-    const SHARED: Content = Content { is_shared: true, ..TAKEN };
-    const SNAPSHOT: What = What::Snapshot { is_made: true, content: Some(TAKEN) };
-    const UPLOAD: What = What::Upload { is_made: true };
-    const CONTENT: What = What::Content { snapshot: OfContent::Gone, content: TAKEN };
+    const TAKEN: SnapshotContent =
+        SnapshotContent { policy: Policy::Delete, is_taken: true, is_shared: false };
+    const RETAINED: SnapshotContent = SnapshotContent { policy: Policy::Retain, ..TAKEN };
+    const BROUGHT: SnapshotContent = SnapshotContent { is_taken: false, ..TAKEN };
+    const SHARED: SnapshotContent = SnapshotContent { is_shared: true, ..TAKEN };
+    const SNAPSHOT: LeftoverKind = LeftoverKind::Snapshot { is_made: true, content: Some(TAKEN) };
+    const UPLOAD: LeftoverKind = LeftoverKind::Upload { is_made: true };
+    const CONTENT: LeftoverKind = LeftoverKind::Content { snapshot: OfContent::Gone, content: TAKEN };
 
     #[test]
     fn each_object_gets_the_verdict_of_its_row() {
-        let content = |snapshot, content| of(What::Content { snapshot, content });
-        let snapshot = |content| of(What::Snapshot { is_made: true, content });
-        let copy = |of_copy, is_shared| of(What::Copy { of: of_copy, is_shared });
-        let unsynced = Known { unsynced: BTreeSet::from(["default".to_owned()]), ..known() };
-        let unsynced = |found: Found| (found, unsynced.clone());
+        let content = |snapshot, content| of(LeftoverKind::Content { snapshot, content });
+        let snapshot = |content| of(LeftoverKind::Snapshot { is_made: true, content });
+        let copy = |of_copy, is_shared| of(LeftoverKind::Copy { of: of_copy, is_shared });
+        let unsynced = ExistingBackups { unsynced: BTreeSet::from(["default".to_owned()]), ..known() };
+        let unsynced = |found: LeftoverCandidate| (found, unsynced.clone());
         let rows = [
-            ((of(SNAPSHOT), known()), Verdict::Remove),
+            ((of(SNAPSHOT), known()), LeftoverDecision::Remove),
             // It has no content yet, and gets none any more.
-            ((snapshot(None), known()), Verdict::Remove),
-            ((snapshot(Some(RETAINED)), known()), Verdict::Tell(Doubt::Retained)),
-            ((snapshot(Some(BROUGHT)), known()), Verdict::Tell(Doubt::Brought)),
-            ((snapshot(Some(SHARED)), known()), Verdict::Tell(Doubt::Shared)),
+            ((snapshot(None), known()), LeftoverDecision::Remove),
+            ((snapshot(Some(RETAINED)), known()), LeftoverDecision::Tell(Doubt::Retained)),
+            ((snapshot(Some(BROUGHT)), known()), LeftoverDecision::Tell(Doubt::Brought)),
+            ((snapshot(Some(SHARED)), known()), LeftoverDecision::Tell(Doubt::Shared)),
             // Somebody's own, with a label that was copied from a claim.
-            ((of(What::Snapshot { is_made: false, content: Some(TAKEN) }), known()), Verdict::Leave),
-            ((content(OfContent::Gone, TAKEN), known()), Verdict::Remove),
-            ((content(OfContent::Gone, RETAINED), known()), Verdict::Tell(Doubt::Retained)),
-            ((content(OfContent::Gone, BROUGHT), known()), Verdict::Tell(Doubt::Brought)),
-            ((content(OfContent::Gone, SHARED), known()), Verdict::Tell(Doubt::Shared)),
-            ((content(OfContent::There, TAKEN), known()), Verdict::Leave),
-            ((content(OfContent::There, RETAINED), known()), Verdict::Leave),
-            ((content(OfContent::Never, TAKEN), known()), Verdict::Leave),
-            ((of(UPLOAD), known()), Verdict::Remove),
-            ((of(What::Upload { is_made: false }), known()), Verdict::Leave),
-            ((of(What::Claim { is_owner_there: true }), known()), Verdict::Leave),
-            ((of(What::Claim { is_owner_there: false }), known()), Verdict::Remove),
-            ((copy(OfCopy::Left, false), known()), Verdict::Remove),
-            ((copy(OfCopy::Left, true), known()), Verdict::Tell(Doubt::Shared)),
-            ((copy(OfCopy::Kept, false), known()), Verdict::Leave),
-            ((copy(OfCopy::Gone, false), known()), Verdict::Tell(Doubt::Unnamed)),
+            (
+                (of(LeftoverKind::Snapshot { is_made: false, content: Some(TAKEN) }), known()),
+                LeftoverDecision::Leave,
+            ),
+            ((content(OfContent::Gone, TAKEN), known()), LeftoverDecision::Remove),
+            ((content(OfContent::Gone, RETAINED), known()), LeftoverDecision::Tell(Doubt::Retained)),
+            ((content(OfContent::Gone, BROUGHT), known()), LeftoverDecision::Tell(Doubt::Brought)),
+            ((content(OfContent::Gone, SHARED), known()), LeftoverDecision::Tell(Doubt::Shared)),
+            ((content(OfContent::There, TAKEN), known()), LeftoverDecision::Leave),
+            ((content(OfContent::There, RETAINED), known()), LeftoverDecision::Leave),
+            ((content(OfContent::Never, TAKEN), known()), LeftoverDecision::Leave),
+            ((of(UPLOAD), known()), LeftoverDecision::Remove),
+            ((of(LeftoverKind::Upload { is_made: false }), known()), LeftoverDecision::Leave),
+            ((of(LeftoverKind::Claim { is_owner_there: true }), known()), LeftoverDecision::Leave),
+            ((of(LeftoverKind::Claim { is_owner_there: false }), known()), LeftoverDecision::Remove),
+            ((copy(OfCopy::Left, false), known()), LeftoverDecision::Remove),
+            ((copy(OfCopy::Left, true), known()), LeftoverDecision::Tell(Doubt::Shared)),
+            ((copy(OfCopy::Kept, false), known()), LeftoverDecision::Leave),
+            ((copy(OfCopy::Gone, false), known()), LeftoverDecision::Tell(Doubt::Unnamed)),
             // A location may bring the Backup.
-            (unsynced(of(SNAPSHOT)), Verdict::Tell(Doubt::Unsynced)),
-            (unsynced(of(UPLOAD)), Verdict::Tell(Doubt::Unsynced)),
-            (unsynced(of(CONTENT)), Verdict::Tell(Doubt::Unsynced)),
-            (unsynced(content(OfContent::Gone, RETAINED)), Verdict::Tell(Doubt::Retained)),
-            (unsynced(of(What::Claim { is_owner_there: false })), Verdict::Remove),
+            (unsynced(of(SNAPSHOT)), LeftoverDecision::Tell(Doubt::Unsynced)),
+            (unsynced(of(UPLOAD)), LeftoverDecision::Tell(Doubt::Unsynced)),
+            (unsynced(of(CONTENT)), LeftoverDecision::Tell(Doubt::Unsynced)),
+            (unsynced(content(OfContent::Gone, RETAINED)), LeftoverDecision::Tell(Doubt::Retained)),
+            (unsynced(of(LeftoverKind::Claim { is_owner_there: false })), LeftoverDecision::Remove),
             // A restore's own.
-            ((Found { is_restored: true, ..of(SNAPSHOT) }, known()), Verdict::Leave),
+            ((LeftoverCandidate { is_restored: true, ..of(SNAPSHOT) }, known()), LeftoverDecision::Leave),
             // A Backup of that name, or of that UID, is there.
-            ((Found { backup: "nightly".to_owned(), ..of(SNAPSHOT) }, known()), Verdict::Leave),
-            ((Found { backup: "nightly".to_owned(), ..of(UPLOAD) }, known()), Verdict::Leave),
-            ((Found { backup: "nightly".to_owned(), ..of(CONTENT) }, known()), Verdict::Leave),
-            ((Found { backup_uid: "u-1".to_owned(), ..of(UPLOAD) }, known()), Verdict::Leave),
-            ((Found { backup_uid: String::new(), ..of(SNAPSHOT) }, known()), Verdict::Remove),
-            ((Found { backup: String::new(), ..of(SNAPSHOT) }, known()), Verdict::Leave),
-            ((Found { backup: String::new(), ..of(UPLOAD) }, known()), Verdict::Leave),
+            (
+                (LeftoverCandidate { backup: "nightly".to_owned(), ..of(SNAPSHOT) }, known()),
+                LeftoverDecision::Leave,
+            ),
+            (
+                (LeftoverCandidate { backup: "nightly".to_owned(), ..of(UPLOAD) }, known()),
+                LeftoverDecision::Leave,
+            ),
+            (
+                (LeftoverCandidate { backup: "nightly".to_owned(), ..of(CONTENT) }, known()),
+                LeftoverDecision::Leave,
+            ),
+            (
+                (LeftoverCandidate { backup_uid: "u-1".to_owned(), ..of(UPLOAD) }, known()),
+                LeftoverDecision::Leave,
+            ),
+            (
+                (LeftoverCandidate { backup_uid: String::new(), ..of(SNAPSHOT) }, known()),
+                LeftoverDecision::Remove,
+            ),
+            ((LeftoverCandidate { backup: String::new(), ..of(SNAPSHOT) }, known()), LeftoverDecision::Leave),
+            ((LeftoverCandidate { backup: String::new(), ..of(UPLOAD) }, known()), LeftoverDecision::Leave),
         ];
         for ((found, known), verdict) in rows {
             assert_eq!(judge(&found, &known, NOW), verdict, "{found:?} {known:?}");
@@ -307,21 +335,21 @@ mod tests {
             // A clock that is ahead.
             (true, ago(-5), true),
         ] {
-            assert_eq!(Synced { is_available, at }.is_known(NOW), is_known, "{is_available} {at:?}");
+            assert_eq!(LocationSync { is_available, at }.is_known(NOW), is_known, "{is_available} {at:?}");
         }
     }
 
-    fn any_what() -> impl Strategy<Value = What> {
+    fn any_what() -> impl Strategy<Value = LeftoverKind> {
         let content = prop_oneof![Just(TAKEN), Just(RETAINED), Just(BROUGHT), Just(SHARED)];
         let of_content = prop_oneof![Just(OfContent::There), Just(OfContent::Gone), Just(OfContent::Never)];
         let of_copy = prop_oneof![Just(OfCopy::Left), Just(OfCopy::Gone), Just(OfCopy::Kept)];
         prop_oneof![
             (any::<bool>(), prop::option::of(content.clone()))
-                .prop_map(|(is_made, content)| What::Snapshot { is_made, content }),
-            (of_content, content).prop_map(|(snapshot, content)| What::Content { snapshot, content }),
-            any::<bool>().prop_map(|is_made| What::Upload { is_made }),
-            any::<bool>().prop_map(|is_owner_there| What::Claim { is_owner_there }),
-            (of_copy, any::<bool>()).prop_map(|(of, is_shared)| What::Copy { of, is_shared }),
+                .prop_map(|(is_made, content)| LeftoverKind::Snapshot { is_made, content }),
+            (of_content, content).prop_map(|(snapshot, content)| LeftoverKind::Content { snapshot, content }),
+            any::<bool>().prop_map(|is_made| LeftoverKind::Upload { is_made }),
+            any::<bool>().prop_map(|is_owner_there| LeftoverKind::Claim { is_owner_there }),
+            (of_copy, any::<bool>()).prop_map(|(of, is_shared)| LeftoverKind::Copy { of, is_shared }),
         ]
     }
 
@@ -333,18 +361,18 @@ mod tests {
             age in prop::option::of(0_i64..3600), is_synced in any::<bool>(),
         ) {
             let created = age.and_then(|age| NOW.checked_sub(SignedDuration::from_secs(age)).ok());
-            let found = Found { what, backup, backup_uid, is_restored, is_going, created };
+            let found = LeftoverCandidate { what, backup, backup_uid, is_restored, is_going, created };
             let mut known = known();
             if !is_synced {
                 known.unsynced.insert("default".to_owned());
             }
-            if judge(&found, &known, NOW) == Verdict::Remove {
+            if judge(&found, &known, NOW) == LeftoverDecision::Remove {
                 prop_assert!(!is_going && age.is_some_and(|age| age >= 900));
                 // What has an owner is judged by that one.
-                if !matches!(what, What::Claim { .. } | What::Copy { .. }) {
+                if !matches!(what, LeftoverKind::Claim { .. } | LeftoverKind::Copy { .. }) {
                     prop_assert!(found.backup == "gone" && found.backup_uid != "u-1" && !is_restored && is_synced);
                 }
-                if let What::Snapshot { content: Some(content), .. } | What::Content { content, .. } = what {
+                if let LeftoverKind::Snapshot { content: Some(content), .. } | LeftoverKind::Content { content, .. } = what {
                     prop_assert_eq!(content, TAKEN);
                 }
             }

@@ -29,7 +29,8 @@
 //!
 //! - [`claim`]: which run owns the folder of a backup in the object store.
 //! - [`run`]: what happens to a Backup whose run ended before the backup was complete.
-//! - [`operation`]: what becomes of a Backup whose objects are stored and whose data is still moved.
+//! - [`operation`]: what becomes of a Backup whose objects are stored and whose data is still
+//!   moved.
 //! - [`upload`]: which run continues a multipart upload, and which run may abort it.
 //!
 //! Data movers:
@@ -49,7 +50,8 @@
 //! - [`download`]: which file a DownloadRequest asks for.
 //! - [`sync`]: which backups of a store get a Backup in the cluster, and which Backups go because
 //!   the store no longer has them.
-//! - [`leftover`]: what backups that are gone have left in the cluster, and what of it can be removed.
+//! - [`leftover`]: what backups that are gone have left in the cluster, and what of it can be
+//!   removed.
 //! - [`age`]: how old the last good backup of each namespace is.
 //!
 //! Used by all of them:

@@ -48,8 +48,8 @@ pub enum Closed {
     Unavailable { why: String },
 }
 
-/// The value of `closed_locations` of a [`View`](crate::queue::View): names of the locations whose
-/// backups must wait, and the empty name if the default location is one of them. Backups wait
+/// The value of `closed_locations` of a [`View`](crate::queue::QueueView): names of the locations
+/// whose backups must wait, and the empty name if the default location is one of them. Backups wait
 /// instead of starting there, because an executor would fail them.
 pub fn closed(locations: &[Location], now: Timestamp) -> HashMap<String, Closed> {
     let why = |location: &Location| match &location.unavailable {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
-use asked::{Asked, Name, letters_of_all, matched};
+use asked::{LookupName, NamespaceLookup, letters_of_all, matched};
 
 use crate::glob::{Effort, Glob, letters_of, mark, name_exists};
 
@@ -99,7 +99,7 @@ impl Globs {
 
     /// `patterns` are all patterns of this set that could match. `None`: the effort was spent
     /// before the answer was known.
-    fn contain(&self, name: Name<'_>, patterns: &[Glob], effort: &Effort) -> Option<bool> {
+    fn contain(&self, name: LookupName<'_>, patterns: &[Glob], effort: &Effort) -> Option<bool> {
         if !effort.spend(name.text.len()) {
             return None;
         }
@@ -160,7 +160,7 @@ impl NamespaceSet {
     /// Like [`NamespaceSet::contains`]; a namespace counts as contained if the effort does not
     /// suffice to find out.
     pub fn may_contain(&self, namespace: &str, effort: &Effort) -> bool {
-        let name = Name { text: namespace, letters: letters_of(namespace.as_bytes()) };
+        let name = LookupName { text: namespace, letters: letters_of(namespace.as_bytes()) };
         self.may_take(name, effort)
     }
 
@@ -178,7 +178,7 @@ impl NamespaceSet {
         })
     }
 
-    fn may_take(&self, name: Name<'_>, effort: &Effort) -> bool {
+    fn may_take(&self, name: LookupName<'_>, effort: &Effort) -> bool {
         let contain = |globs: &Globs| globs.contain(name, &globs.patterns, effort);
         self.includes.as_ref().is_none_or(|globs| contain(globs) != Some(false))
             && contain(&self.excludes) != Some(true)
@@ -233,11 +233,11 @@ impl NamespaceSet {
     fn compare(&self, other: &Self, most: usize, effort: &Effort) -> Option<Meeting> {
         let (few, many) =
             if self.names().len() <= other.names().len() { (self, other) } else { (other, self) };
-        let mut asked = Asked::of(many, letters_of_all(few.names()));
+        let mut asked = NamespaceLookup::of(many, letters_of_all(few.names()));
         let names = few.names().iter().filter(|name| asked.may_contain(name, effort));
         // Names that both lists contain are found from one side already.
         let back: &[Glob] = if few.is_literal() { &[] } else { many.names() };
-        let mut asked_back = Asked::of(few, letters_of_all(back));
+        let mut asked_back = NamespaceLookup::of(few, letters_of_all(back));
         let theirs = back.iter().filter(|name| asked_back.may_contain(name, effort));
         let mut namespaces: Vec<String> = Vec::new();
         for name in names.chain(theirs).map(Glob::as_str) {

@@ -20,13 +20,13 @@ pub const LONGEST: Duration = Duration::from_secs(300);
 /// Most Backups that are completed at one time, all but one of them in one location: each takes as
 /// much memory as its checkpoint.
 pub const FINALIZATIONS: usize = 5;
-/// The longest time that this takes, in which a large archive is put together: a location that hangs
-/// would keep its place.
+/// The longest time that this takes, in which a large archive is put together: a location that
+/// hangs would keep its place.
 pub const FINALIZATION: Duration = Duration::from_secs(3600);
 
 /// What an API object says of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
+pub struct OperationObject<'a> {
     /// `status.phase`, as written.
     pub phase: &'a str,
     pub created: Timestamp,
@@ -34,16 +34,16 @@ pub struct Seen<'a> {
 
 /// What has become of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum OperationProgress {
     New,
     InProgress,
     Completed,
-    Failed(Fault),
+    Failed(OperationFault),
 }
 
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum OperationFault {
     /// Its data mover says so.
     Reported,
     Canceled,
@@ -53,7 +53,7 @@ pub enum Fault {
     Gone,
 }
 
-impl Fault {
+impl OperationFault {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reported => "its data mover failed",
@@ -64,20 +64,20 @@ impl Fault {
     }
 }
 
-impl Standing {
+impl OperationProgress {
     /// `seen`: its object; `None` if there is none. A phase that this build does not know is not
     /// the end.
-    pub fn of(seen: Option<&Seen<'_>>, timeout: Duration, now: Timestamp) -> Self {
-        let Some(seen) = seen else { return Self::Failed(Fault::Gone) };
+    pub fn of(seen: Option<&OperationObject<'_>>, timeout: Duration, now: Timestamp) -> Self {
+        let Some(seen) = seen else { return Self::Failed(OperationFault::Gone) };
         match seen.phase {
             "Completed" => return Self::Completed,
-            "Failed" => return Self::Failed(Fault::Reported),
-            "Canceled" => return Self::Failed(Fault::Canceled),
+            "Failed" => return Self::Failed(OperationFault::Reported),
+            "Canceled" => return Self::Failed(OperationFault::Canceled),
             _ => {}
         }
         let timeout = SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX);
         match seen.phase {
-            _ if now.duration_since(seen.created) >= timeout => Self::Failed(Fault::TimedOut),
+            _ if now.duration_since(seen.created) >= timeout => Self::Failed(OperationFault::TimedOut),
             "" | "New" => Self::New,
             _ => Self::InProgress,
         }
@@ -90,23 +90,23 @@ impl Standing {
 
 /// How many operations a backup has begun, and what has become of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct OperationCounts {
     pub attempted: u64,
     pub completed: u64,
     pub failed: u64,
 }
 
-impl Counts {
+impl OperationCounts {
     /// `attempted`: how many operations the backup is known to have begun. Those that are missing
     /// are gone.
-    pub fn of(standings: impl IntoIterator<Item = Standing>, attempted: u64) -> Self {
+    pub fn of(standings: impl IntoIterator<Item = OperationProgress>, attempted: u64) -> Self {
         let mut counts = Self::default();
         for standing in standings {
             counts.attempted += 1;
             match standing {
-                Standing::Completed => counts.completed += 1,
-                Standing::Failed(_) => counts.failed += 1,
-                Standing::New | Standing::InProgress => {}
+                OperationProgress::Completed => counts.completed += 1,
+                OperationProgress::Failed(_) => counts.failed += 1,
+                OperationProgress::New | OperationProgress::InProgress => {}
             }
         }
         let gone = attempted.saturating_sub(counts.attempted);
@@ -126,12 +126,12 @@ impl Counts {
 
 /// A Backup that waits for its operations.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting<'a> {
+pub struct BackupOperations<'a> {
     pub phase: &'a str,
     /// By its status.
-    pub recorded: Counts,
+    pub recorded: OperationCounts,
     /// By the operations themselves.
-    pub found: Counts,
+    pub found: OperationCounts,
     pub is_canceled: bool,
     /// This process has stored its objects, so nothing has interrupted it.
     pub is_own: bool,
@@ -140,7 +140,7 @@ pub struct Waiting<'a> {
 
 /// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum OperationStep {
     Nothing,
     /// Write the counts, and this phase.
     Record(&'static str),
@@ -153,19 +153,19 @@ pub enum Step {
 
 /// The setting `restart` changes nothing here: a Backup that waits holds neither a slot nor
 /// namespaces, so it cannot begin again, and nothing of what it has stored would be done twice.
-pub fn step(waiting: &Waiting<'_>) -> Step {
+pub fn step(waiting: &BackupOperations<'_>) -> OperationStep {
     let is_interrupted = !waiting.is_own && waiting.setting == AfterInterruption::Fail;
     if waiting.is_canceled || is_interrupted {
-        return Step::End;
+        return OperationStep::End;
     }
     let is_partially_failed = waiting.phase == WAITING_PARTIALLY_FAILED || waiting.found.failed > 0;
     let phase = Stage::Waiting.phase(is_partially_failed);
     if waiting.found.have_ended() {
-        Step::Finalize(Stage::Finalizing.phase(is_partially_failed))
+        OperationStep::Finalize(Stage::Finalizing.phase(is_partially_failed))
     } else if waiting.found != waiting.recorded || phase != waiting.phase {
-        Step::Record(phase)
+        OperationStep::Record(phase)
     } else {
-        Step::Nothing
+        OperationStep::Nothing
     }
 }
 
@@ -174,9 +174,9 @@ pub fn step(waiting: &Waiting<'_>) -> Step {
 pub struct Glance {
     pub stage: Stage,
     /// By its status.
-    pub recorded: Counts,
+    pub recorded: OperationCounts,
     /// By the watch of the operations; those that it does not show count as gone.
-    pub shown: Counts,
+    pub shown: OperationCounts,
     /// How many operations the watch shows.
     pub there: u64,
     pub is_canceled: bool,

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 /// Something that could be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate<'a> {
+pub struct PlaceCandidate<'a> {
     pub location: &'a str,
     /// How long ago it was last tried. `None`: never.
     pub unseen: Option<Duration>,
 }
 
-/// The candidates that get the free places, in the order in which they get them. `taken`: the location
-/// of each one that has a place.
+/// The candidates that get the free places, in the order in which they get them. `taken`: the
+/// location of each one that has a place.
 ///
-/// The location with the fewest places comes first, and of its candidates the one that was not tried
-/// for the longest time. The last place is for another location than the one that has all others, so
-/// one that hangs for ever leaves one to the rest.
-pub fn choose(candidates: &[Candidate<'_>], taken: &[&str], places: usize) -> Vec<usize> {
+/// The location with the fewest places comes first, and of its candidates the one that was not
+/// tried for the longest time. The last place is for another location than the one that has all
+/// others, so one that hangs for ever leaves one to the rest.
+pub fn choose(candidates: &[PlaceCandidate<'_>], taken: &[&str], places: usize) -> Vec<usize> {
     let most = places.saturating_sub(1).max(1);
     let mut taken = taken.to_vec();
-    let mut left: Vec<(usize, &Candidate<'_>)> = candidates.iter().enumerate().collect();
+    let mut left: Vec<(usize, &PlaceCandidate<'_>)> = candidates.iter().enumerate().collect();
     // Of those that were not tried for equally long, the first one comes first.
     left.sort_by_key(|(_, one)| std::cmp::Reverse(one.unseen.unwrap_or(Duration::MAX)));
     let mut chosen = Vec::new();
@@ -49,8 +49,10 @@ mod tests {
     }
 
     fn chosen(candidates: &[(&str, Option<Duration>)], taken: &[&str]) -> Vec<usize> {
-        let candidates: Vec<Candidate<'_>> =
-            candidates.iter().map(|(location, unseen)| Candidate { location, unseen: *unseen }).collect();
+        let candidates: Vec<PlaceCandidate<'_>> = candidates
+            .iter()
+            .map(|(location, unseen)| PlaceCandidate { location, unseen: *unseen })
+            .collect();
         choose(&candidates, taken, PLACES)
     }
 
@@ -114,9 +116,9 @@ mod tests {
             let candidate = |i: &usize| {
                 let work = &all[*i];
                 let unseen = work.tried.map(|tried| Duration::from_secs(now - tried));
-                Candidate { location: work.location, unseen }
+                PlaceCandidate { location: work.location, unseen }
             };
-            let candidates: Vec<Candidate<'_>> = due.iter().map(candidate).collect();
+            let candidates: Vec<PlaceCandidate<'_>> = due.iter().map(candidate).collect();
             let taken: Vec<&str> =
                 all.iter().filter(|work| work.until.is_some()).map(|work| work.location).collect();
             for index in choose(&candidates, &taken, PLACES) {
@@ -129,8 +131,8 @@ mod tests {
     }
 
     proptest! {
-        /// However many wait for a location that hangs, and however long, what waits for another one
-        /// goes on.
+        /// However many wait for a location that hangs, and however long, what waits for another
+        /// one goes on.
         #[test]
         fn a_location_that_hangs_does_not_keep_the_others_waiting(
             hanging in 0_usize..40, hangs in prop_oneof![10_u64..300, Just(u64::MAX >> 1)], rest in 1_u64..120,

@@ -1,4 +1,5 @@
-//! What a node agent does with a PodVolumeBackup or a PodVolumeRestore, and where the files of a pod's volume are.
+//! What a node agent does with a PodVolumeBackup or a PodVolumeRestore, and where the files of a
+//! pod's volume are.
 
 pub mod maintenance;
 
@@ -42,11 +43,11 @@ pub struct Seen<'a> {
 pub enum Step {
     /// There is nothing to do, or others do it.
     Nothing,
-    /// Begin as soon as there is a place, or begin again: a job that no process runs any more has left everything that
-    /// it stored in the repository.
+    /// Begin as soon as there is a place, or begin again: a job that no process runs any more has
+    /// left everything that it stored in the repository.
     Start,
-    /// It has begun, and may not go on now: a restore whose pod does not wait any more. Only its end is to be written,
-    /// if all is done.
+    /// It has begun, and may not go on now: a restore whose pod does not wait any more. Only its
+    /// end is to be written, if all is done.
     Finish,
     /// Tell the running job.
     Stop,
@@ -118,8 +119,8 @@ pub fn tags<'a>(tags: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Vec<St
     tags.map(|tag| if tag.starts_with("same=") { Err(ReservedTag(tag)) } else { Ok(tag) }).collect()
 }
 
-/// The tag that the snapshots of one and the same volume have: of a claim while it lives, else of the name that the
-/// volume has in pods of that name.
+/// The tag that the snapshots of one and the same volume have: of a claim while it lives, else of
+/// the name that the volume has in pods of that name.
 pub fn same(claim_uid: Option<&str>, namespace: &str, pod: &str, volume: &str) -> String {
     match claim_uid.filter(|uid| !uid.is_empty()) {
         Some(uid) => format!("same=claim/{uid}"),

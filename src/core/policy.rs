@@ -8,7 +8,7 @@ pub mod filters;
 pub mod volume;
 
 use crate::selection::Lists;
-use filters::{NamespacePolicy, Rule};
+use filters::{NamespacePolicy, ResourceFilterRule};
 use volume::VolumePolicy;
 
 /// The contents of one ConfigMap. An empty policy changes nothing.
@@ -17,7 +17,7 @@ pub struct Policies {
     /// `includeExcludePolicy`: resource types.
     pub types: Option<Lists>,
     /// `clusterScopedFilterPolicy`: cluster-scoped objects.
-    pub cluster: Vec<Rule>,
+    pub cluster: Vec<ResourceFilterRule>,
     /// `namespacedFilterPolicies`: objects in namespaces. The first policy that matches a namespace
     /// applies.
     pub namespaced: Vec<NamespacePolicy>,

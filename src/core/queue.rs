@@ -1,7 +1,7 @@
 //! The queue of Backups: one total order of those that wait, and a plan of what happens next.
 //!
-//! [`View`] is the state of the API objects at one moment. [`plan`] decides on it, and the package
-//! `berth` writes what the [`Plan`] says.
+//! [`QueueView`] is the state of the API objects at one moment. [`plan`] decides on it, and the
+//! package `berth` writes what the [`Plan`] says.
 
 mod claimed;
 mod estimate;
@@ -14,13 +14,13 @@ mod reason;
 mod turn;
 mod view;
 
-pub use claimed::Work;
-pub use estimate::{Band, Expectation, History, Run, expect};
-pub use index::Index;
+pub use claimed::PlanCost;
+pub use estimate::{Band, CompletedRun, Expectation, RunHistory, expect};
+pub use index::QueueIndex;
 pub use newcomer::{depends_on_all, explain_newcomer};
-pub use order::{DEFAULT_CLASS, FairShare, Order, Use, handicaps};
-pub use plan::{Cause, End, Plan, Waiting, may_run, plan, starts, work};
+pub use order::{DEFAULT_CLASS, FairShare, QueueOrder, Use, handicaps};
+pub use plan::{EndCause, EndWithoutRun, Plan, WaitingBackup, may_run, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
-pub use reason::Reason;
-pub use turn::{Room, turns};
-pub use view::{Entry, Includes, Phase, QueueKey, View};
+pub use reason::QueueReason;
+pub use turn::{EndLimits, turns};
+pub use view::{Includes, QueueEntry, QueueKey, QueuePhase, QueueView};

@@ -12,7 +12,7 @@ const LONGEST_ASKED: Duration = Duration::from_secs(60);
 const THROTTLED: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ReadFault {
     /// The server has too many requests at the moment.
     Throttled,
     /// The next attempt may succeed.
@@ -21,7 +21,7 @@ pub enum Fault {
     Lasting,
 }
 
-impl Fault {
+impl ReadFault {
     /// Classifies an answer that is no success by its status code and message.
     pub fn of_answer(code: u16, message: &str) -> Self {
         match code {
@@ -55,7 +55,7 @@ impl Failures {
     /// clients that were refused together do not come back together.
     pub fn pause(
         self,
-        fault: Fault,
+        fault: ReadFault,
         patience: Duration,
         asked: Option<Duration>,
         scatter: u32,
@@ -64,9 +64,9 @@ impl Failures {
         let own = longest / 2 + longest / 2 * (scatter % 1024) / 1024;
         let pause = own.max(asked.unwrap_or_default().min(LONGEST_ASKED));
         let (lasted, lasts) = match fault {
-            Fault::Throttled => (self.lasted, patience.max(THROTTLED)),
-            Fault::Passing => (self.lasted_unthrottled, patience),
-            Fault::Lasting => return None,
+            ReadFault::Throttled => (self.lasted, patience.max(THROTTLED)),
+            ReadFault::Passing => (self.lasted_unthrottled, patience),
+            ReadFault::Lasting => return None,
         };
         (lasted + pause < lasts).then_some(pause)
     }
@@ -81,27 +81,27 @@ mod tests {
     #[test]
     fn what_concerns_the_server_passes_and_what_concerns_the_request_lasts() {
         for (code, fault) in [
-            (401, Fault::Passing),
-            (403, Fault::Lasting),
-            (404, Fault::Lasting),
-            (406, Fault::Lasting),
-            (408, Fault::Passing),
-            (410, Fault::Passing),
-            (422, Fault::Lasting),
-            (429, Fault::Throttled),
-            (500, Fault::Passing),
-            (503, Fault::Passing),
-            (302, Fault::Lasting),
+            (401, ReadFault::Passing),
+            (403, ReadFault::Lasting),
+            (404, ReadFault::Lasting),
+            (406, ReadFault::Lasting),
+            (408, ReadFault::Passing),
+            (410, ReadFault::Passing),
+            (422, ReadFault::Lasting),
+            (429, ReadFault::Throttled),
+            (500, ReadFault::Passing),
+            (503, ReadFault::Passing),
+            (302, ReadFault::Lasting),
         ] {
-            assert_eq!(Fault::of_answer(code, "please try again later"), fault, "{code}");
+            assert_eq!(ReadFault::of_answer(code, "please try again later"), fault, "{code}");
         }
-        assert_eq!(Fault::of_answer(429, "storage is (re)initializing"), Fault::Passing);
+        assert_eq!(ReadFault::of_answer(429, "storage is (re)initializing"), ReadFault::Passing);
     }
 
     #[test]
     fn pauses_grow_to_a_limit_and_are_scattered() {
         let pause = |count: u32, scatter: u32| {
-            Failures { count, ..Failures::default() }.pause(Fault::Passing, MINUTE, None, scatter)
+            Failures { count, ..Failures::default() }.pause(ReadFault::Passing, MINUTE, None, scatter)
         };
         assert_eq!(pause(0, 0), Some(FIRST_PAUSE / 2));
         assert!(pause(0, 1023) > pause(0, 0) && pause(0, 1023) <= Some(FIRST_PAUSE));
@@ -113,7 +113,7 @@ mod tests {
     fn a_server_that_asks_for_a_pause_gets_it_within_limits() {
         let pause = |asked: u64| {
             let asked = Some(Duration::from_secs(asked));
-            Failures::default().pause(Fault::Throttled, MINUTE, asked, 0)
+            Failures::default().pause(ReadFault::Throttled, MINUTE, asked, 0)
         };
         assert_eq!(pause(7), Some(Duration::from_secs(7)));
         assert_eq!(pause(u64::MAX), Some(LONGEST_ASKED));
@@ -121,17 +121,17 @@ mod tests {
 
     #[test]
     fn throttling_is_waited_for_much_longer_than_what_fails() {
-        let after = |fault: Fault, seconds: u64, patience: Duration| {
+        let after = |fault: ReadFault, seconds: u64, patience: Duration| {
             let lasted = Duration::from_secs(seconds);
             let failures = Failures { count: 9, lasted, lasted_unthrottled: lasted };
             failures.pause(fault, patience, None, 0).is_some()
         };
-        assert!(after(Fault::Passing, 50, MINUTE) && !after(Fault::Passing, 60, MINUTE));
-        assert!(after(Fault::Throttled, 500, MINUTE) && !after(Fault::Throttled, 600, MINUTE));
-        assert!(after(Fault::Throttled, 900, 20 * MINUTE));
-        assert!(!after(Fault::Lasting, 0, MINUTE) && !after(Fault::Passing, 0, Duration::ZERO));
+        assert!(after(ReadFault::Passing, 50, MINUTE) && !after(ReadFault::Passing, 60, MINUTE));
+        assert!(after(ReadFault::Throttled, 500, MINUTE) && !after(ReadFault::Throttled, 600, MINUTE));
+        assert!(after(ReadFault::Throttled, 900, 20 * MINUTE));
+        assert!(!after(ReadFault::Lasting, 0, MINUTE) && !after(ReadFault::Passing, 0, Duration::ZERO));
         // After long throttling, one failure of another kind.
         let failures = Failures { count: 9, lasted: 5 * MINUTE, ..Failures::default() };
-        assert!(failures.pause(Fault::Passing, MINUTE, None, 0).is_some());
+        assert!(failures.pause(ReadFault::Passing, MINUTE, None, 0).is_some());
     }
 }

@@ -18,7 +18,7 @@ const BEHIND: u32 = 2;
 /// Why the objects of a type are not from the revision of the backup, from intended reasons to ones
 /// that may matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Apart {
+pub enum OtherRevisionReason {
     /// They were read before the revision was chosen.
     Before,
     /// They were read one by one, and a get always returns the current state.
@@ -38,7 +38,7 @@ pub enum Apart {
     Expired,
 }
 
-impl Apart {
+impl OtherRevisionReason {
     /// Why a type is not requested at the revision of the API server's store; `None` if it is.
     /// `aggregated`: names of the APIServices that are served by other servers.
     pub fn of_type(kind: &ResourceType, aggregated: &HashSet<String>) -> Option<Self> {
@@ -76,24 +76,25 @@ impl Apart {
 
 /// What follows from a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum RevisionFallback {
     /// Repeat the same request a moment later.
     Again,
     /// Request the current state instead.
-    Latest(Apart),
+    Latest(OtherRevisionReason),
 }
 
 /// What to do when a list at a revision is refused; `None` if the refusal has another cause, as far
-/// as it says. `lagged`: how often the request was repeated because of [`Apart::Behind`].
-pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<Next> {
+/// as it says. `lagged`: how often the request was repeated because of
+/// [`OtherRevisionReason::Behind`].
+pub fn after_refusal(code: u16, message: &str, lagged: u32) -> Option<RevisionFallback> {
     let is_behind = message.contains("Too large resource version")
         // Older API servers pass on the message of etcd.
         || message.contains("required revision is a future revision");
     match code {
-        410 => Some(Next::Latest(Apart::Expired)),
-        500..=599 if is_behind && lagged < BEHIND => Some(Next::Again),
-        500..=599 if is_behind => Some(Next::Latest(Apart::Behind)),
-        400 | 422 => Some(Next::Latest(Apart::Refused)),
+        410 => Some(RevisionFallback::Latest(OtherRevisionReason::Expired)),
+        500..=599 if is_behind && lagged < BEHIND => Some(RevisionFallback::Again),
+        500..=599 if is_behind => Some(RevisionFallback::Latest(OtherRevisionReason::Behind)),
+        400 | 422 => Some(RevisionFallback::Latest(OtherRevisionReason::Refused)),
         _ => None,
     }
 }
@@ -125,14 +126,18 @@ mod tests {
         for (group, version, resource, apart) in [
             ("", "v1", "pods", None),
             ("apps", "v1", "deployments", None),
-            ("", "v1", "events", Some(Apart::OwnStore)),
-            ("events.k8s.io", "v1", "events", Some(Apart::OwnStore)),
-            ("coordination.k8s.io", "v1", "leases", Some(Apart::OwnStore)),
-            ("shop.example.com", "v1", "orders", Some(Apart::Aggregated)),
+            ("", "v1", "events", Some(OtherRevisionReason::OwnStore)),
+            ("events.k8s.io", "v1", "events", Some(OtherRevisionReason::OwnStore)),
+            ("coordination.k8s.io", "v1", "leases", Some(OtherRevisionReason::OwnStore)),
+            ("shop.example.com", "v1", "orders", Some(OtherRevisionReason::Aggregated)),
             // A CustomResourceDefinition in the same group.
             ("shop.example.com", "v2", "orders", None),
         ] {
-            assert_eq!(Apart::of_type(&kind(group, version, resource), &aggregated), apart, "{resource}");
+            assert_eq!(
+                OtherRevisionReason::of_type(&kind(group, version, resource), &aggregated),
+                apart,
+                "{resource}"
+            );
         }
     }
 
@@ -145,15 +150,25 @@ mod tests {
                 410,
                 "The resourceVersion for the provided list is too old.",
                 0,
-                Some(Next::Latest(Apart::Expired)),
+                Some(RevisionFallback::Latest(OtherRevisionReason::Expired)),
             ),
-            (504, large, 0, Some(Next::Again)),
-            (504, large, 1, Some(Next::Again)),
-            (504, large, 2, Some(Next::Latest(Apart::Behind))),
-            (500, future, 2, Some(Next::Latest(Apart::Behind))),
+            (504, large, 0, Some(RevisionFallback::Again)),
+            (504, large, 1, Some(RevisionFallback::Again)),
+            (504, large, 2, Some(RevisionFallback::Latest(OtherRevisionReason::Behind))),
+            (500, future, 2, Some(RevisionFallback::Latest(OtherRevisionReason::Behind))),
             (504, "the server was unable to return a response in the time allotted", 0, None),
-            (422, "resourceVersionMatch: Forbidden", 0, Some(Next::Latest(Apart::Refused))),
-            (400, "invalid resource version", 0, Some(Next::Latest(Apart::Refused))),
+            (
+                422,
+                "resourceVersionMatch: Forbidden",
+                0,
+                Some(RevisionFallback::Latest(OtherRevisionReason::Refused)),
+            ),
+            (
+                400,
+                "invalid resource version",
+                0,
+                Some(RevisionFallback::Latest(OtherRevisionReason::Refused)),
+            ),
             (403, "no", 0, None),
             (429, "Too large resource version", 0, None),
             (500, "conversion webhook failed", 0, None),
@@ -164,9 +179,20 @@ mod tests {
 
     #[test]
     fn what_nobody_can_help_is_not_what_is_warned_of() {
-        let meant = [Apart::Before, Apart::ByName, Apart::OwnStore, Apart::Aggregated, Apart::Earlier];
+        let meant = [
+            OtherRevisionReason::Before,
+            OtherRevisionReason::ByName,
+            OtherRevisionReason::OwnStore,
+            OtherRevisionReason::Aggregated,
+            OtherRevisionReason::Earlier,
+        ];
         assert!(meant.iter().all(|apart| apart.is_meant()));
-        let others = [Apart::Another, Apart::Refused, Apart::Behind, Apart::Expired];
+        let others = [
+            OtherRevisionReason::Another,
+            OtherRevisionReason::Refused,
+            OtherRevisionReason::Behind,
+            OtherRevisionReason::Expired,
+        ];
         assert!(!others.iter().any(|apart| apart.is_meant()));
     }
 

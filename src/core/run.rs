@@ -4,12 +4,12 @@
 mod ended;
 mod runs;
 
-pub use ended::{Cause, Ended, Next, after};
+pub use ended::{EndedRun, RunEndCause, RunFollowUp, after};
 pub use runs::{MOST_RUNS, MOST_RUNS_AT_ALL, Runs};
 
 use std::fmt;
 
-use crate::claim::{Claim, Folder, Verdict, judge};
+use crate::claim::{FolderClaim, FolderContents, FolderDecision, judge};
 use crate::stage::Stage;
 
 /// The setting for interrupted Backups.
@@ -27,19 +27,19 @@ pub enum AfterInterruption {
 /// What a checkpoint claims about itself. It lies in the store, so everyone with write access to
 /// the store can forge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkpoint<'a> {
+pub struct CheckpointIdentity<'a> {
     /// The run that wrote it.
     pub run: &'a str,
     /// Digest of the types and namespaces that the backup takes according to this checkpoint.
     pub scope: &'a str,
 }
 
-impl Checkpoint<'_> {
+impl CheckpointIdentity<'_> {
     /// May the next run of the Backup continue from this checkpoint? It must be of the run of the
     /// claim, or of the run that the claim names in `before`, because other checkpoints say nothing
     /// about this folder. Its `scope` must equal the digest on the Backup, which only berth writes:
     /// so what is read is decided in the cluster, not in the store.
-    pub fn is_believed(&self, claim: &Claim, scope: Option<&str>) -> bool {
+    pub fn is_believed(&self, claim: &FolderClaim, scope: Option<&str>) -> bool {
         let is_of_claim = self.run == claim.run || claim.before.as_deref() == Some(self.run);
         is_of_claim && scope == Some(self.scope)
     }
@@ -61,12 +61,12 @@ pub struct Interrupted<'a> {
     /// How often the Backup was run so far.
     pub runs: Runs,
     /// The claim of a run that would begin now.
-    pub ours: &'a Claim,
-    pub folder: &'a Folder,
+    pub ours: &'a FolderClaim,
+    pub folder: &'a FolderContents,
     /// Digest of the scope of the backup, as its latest run wrote it on the Backup.
     pub scope: Option<&'a str>,
     /// The checkpoint in the store, if there is a readable one.
-    pub checkpoint: Option<Checkpoint<'a>>,
+    pub checkpoint: Option<CheckpointIdentity<'a>>,
     pub setting: AfterInterruption,
 }
 
@@ -132,7 +132,8 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         return Recovery::Fail(Why::Strange);
     }
     let claim = found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(found.ours));
-    let may_claim = || matches!(judge(found.ours, found.folder), Verdict::Free | Verdict::IfGone);
+    let may_claim =
+        || matches!(judge(found.ours, found.folder), FolderDecision::Free | FolderDecision::IfGone);
     match (claim, found.setting) {
         (Some(_), _) if found.is_whole => Recovery::Publish,
         (None, _) if !may_claim() => Recovery::Fail(Why::Strange),
@@ -162,17 +163,17 @@ mod tests {
 
     use super::*;
 
-    fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
+    fn claim(cluster: &str, backup: &str, run: &str) -> FolderClaim {
         let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
-        Claim { cluster, backup, run, ..Claim::default() }
+        FolderClaim { cluster, backup, run, ..FolderClaim::default() }
     }
 
-    fn folder(claim: Option<Claim>, others: bool) -> Folder {
-        Folder { published: false, claim, others }
+    fn folder(claim: Option<FolderClaim>, others: bool) -> FolderContents {
+        FolderContents { published: false, claim, others }
     }
 
     /// A leader died in the middle of the first run, and there is a checkpoint.
-    fn usual<'a>(ours: &'a Claim, folder: &'a Folder) -> Interrupted<'a> {
+    fn usual<'a>(ours: &'a FolderClaim, folder: &'a FolderContents) -> Interrupted<'a> {
         Interrupted {
             phase: "InProgress",
             is_canceled: false,
@@ -190,7 +191,7 @@ mod tests {
 
     const MOST: Runs = Runs { all: MOST_RUNS, in_vain: MOST_RUNS, furthest: 0 };
     /// The checkpoint of the run that died.
-    const FROZEN: Checkpoint<'static> = Checkpoint { run: "dead", scope: "frozen" };
+    const FROZEN: CheckpointIdentity<'static> = CheckpointIdentity { run: "dead", scope: "frozen" };
 
     #[test]
     fn a_run_that_died_goes_on_begins_anew_or_fails_as_people_want_it() {
@@ -199,8 +200,8 @@ mod tests {
         let dead = folder(Some(claim("here", "b", "dead")), true);
         for (setting, checkpoint, recovery) in [
             (Resume, Some(FROZEN), Recovery::Resume),
-            (Resume, Some(Checkpoint { run: "an earlier one", ..FROZEN }), Recovery::Restart),
-            (Resume, Some(Checkpoint { scope: "all Secrets", ..FROZEN }), Recovery::Restart),
+            (Resume, Some(CheckpointIdentity { run: "an earlier one", ..FROZEN }), Recovery::Restart),
+            (Resume, Some(CheckpointIdentity { scope: "all Secrets", ..FROZEN }), Recovery::Restart),
             (Resume, None, Recovery::Restart),
             (Restart, Some(FROZEN), Recovery::Restart),
             (Restart, None, Recovery::Restart),
@@ -231,7 +232,7 @@ mod tests {
         use AfterInterruption::{Fail, Restart, Resume};
         let ours = claim("here", "b", "next");
         let dead = folder(Some(claim("here", "b", "dead")), true);
-        let strange = Some(Checkpoint { scope: "all Secrets", ..FROZEN });
+        let strange = Some(CheckpointIdentity { scope: "all Secrets", ..FROZEN });
         for phase in ["Finalizing", "FinalizingPartiallyFailed"] {
             for (setting, checkpoint, recovery) in [
                 (Resume, Some(FROZEN), Recovery::Resume),
@@ -264,7 +265,8 @@ mod tests {
     #[test]
     fn the_checkpoint_from_which_the_run_of_the_claim_goes_on_is_believed_and_no_earlier_one() {
         let ours = claim("here", "b", "next");
-        let interrupted = Claim { before: Some("dead".to_owned()), ..claim("here", "b", "interrupted") };
+        let interrupted =
+            FolderClaim { before: Some("dead".to_owned()), ..claim("here", "b", "interrupted") };
         let found = folder(Some(interrupted), true);
         for (run, recovery) in [
             ("dead", Recovery::Resume),
@@ -272,7 +274,7 @@ mod tests {
             ("an earlier one", Recovery::Restart),
             ("", Recovery::Restart),
         ] {
-            let checkpoint = Some(Checkpoint { run, ..FROZEN });
+            let checkpoint = Some(CheckpointIdentity { run, ..FROZEN });
             assert_eq!(recover(&Interrupted { checkpoint, ..usual(&ours, &found) }), recovery, "{run}");
         }
     }
@@ -292,7 +294,7 @@ mod tests {
             (None, "frozen", Recovery::Restart),
             (None, "", Recovery::Restart),
         ] {
-            let checkpoint = Some(Checkpoint { scope: says, ..FROZEN });
+            let checkpoint = Some(CheckpointIdentity { scope: says, ..FROZEN });
             let found = Interrupted { scope: stands, checkpoint, ..usual(&ours, &dead) };
             assert_eq!(recover(&found), recovery, "{found:?}");
         }
@@ -323,10 +325,10 @@ mod tests {
         }
     }
 
-    fn claims() -> impl Strategy<Value = Option<Claim>> {
+    fn claims() -> impl Strategy<Value = Option<FolderClaim>> {
         let before = proptest::option::of("dead|other");
         let one = ("here|elsewhere", "b|c", "dead|next|other", before);
-        proptest::option::of(one.prop_map(|(c, b, r, before)| Claim { before, ..claim(&c, &b, &r) }))
+        proptest::option::of(one.prop_map(|(c, b, r, before)| FolderClaim { before, ..claim(&c, &b, &r) }))
     }
 
     proptest! {
@@ -348,12 +350,12 @@ mod tests {
         ) {
             let ours = claim("here", "b", "next");
             let [is_canceled, is_begun, is_held, is_whole] = flags;
-            let folder = Folder { published, claim: found, others };
+            let folder = FolderContents { published, claim: found, others };
             let situation = Interrupted {
                 phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, ours: &ours,
                 folder: &folder,
                 scope: scope.as_deref(), setting,
-                checkpoint: checkpoint.as_ref().map(|(run, scope)| Checkpoint { run, scope }),
+                checkpoint: checkpoint.as_ref().map(|(run, scope)| CheckpointIdentity { run, scope }),
             };
             let recovery = recover(&situation);
             let is_ours = folder.claim.as_ref().is_some_and(|claim| claim.cluster == "here" && claim.backup == "b");

@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cron::{Cron, Fault};
+use crate::cron::{Cron, CronFault};
 use crate::namespace::NamespaceSet;
-use crate::queue::Phase;
+use crate::queue::QueuePhase;
 
 pub mod preview;
 
-/// Most backups of one Schedule that have not ended, so that a queue that stands still does not fill
-/// the API server.
+/// Most backups of one Schedule that have not ended, so that a queue that stands still does not
+/// fill the API server.
 const UNFINISHED: usize = 100;
 /// A status that is further in the future than this was written by a clock that was wrong.
 const AHEAD: SignedDuration = SignedDuration::from_hours(1);
@@ -38,7 +38,7 @@ pub enum FirstRun {
 
 /// The settings of the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct ScheduleSettings {
     pub first_run: FirstRun,
     /// The value for Schedules without `spec.skipImmediately`.
     pub skip_immediately: bool,
@@ -47,8 +47,8 @@ pub struct Settings {
 /// What becomes of a time at which earlier backups of the Schedule have not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Its backup is created once none of them is new or running, as in Velero. Those that only wait
-    /// in the queue do not count.
+    /// Its backup is created once none of them is new or running, as in Velero. Those that only
+    /// wait in the queue do not count.
     #[default]
     Postpone,
     /// Its backup is created, and the queue decides when it runs.
@@ -62,7 +62,7 @@ pub enum Concurrency {
 pub struct Schedule {
     pub name: String,
     pub uid: String,
-    pub cron: Result<Cron, Fault>,
+    pub cron: Result<Cron, CronFault>,
     pub paused: bool,
     pub skip_immediately: Option<bool>,
     pub created_at: Timestamp,
@@ -79,14 +79,14 @@ pub struct Schedule {
 
 /// Why a time has no backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skipped {
+pub enum SkipReason {
     /// Earlier backups have not ended.
     Overlap,
     /// It was missed by more than the deadline.
     Late,
 }
 
-impl Skipped {
+impl SkipReason {
     /// In words, after the time.
     pub fn why(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Skipped {
 
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ScheduleStep {
     /// Nothing before this time. `None`: nothing until the Schedule changes.
     Wait(Option<Timestamp>),
     /// Nothing until a backup of the Schedule ends.
@@ -114,46 +114,52 @@ pub enum Step {
     /// The backup of this time is there: record it.
     Record(Timestamp),
     /// Record that this time has no backup.
-    Skip(Timestamp, Skipped),
+    Skip(Timestamp, SkipReason),
 }
 
 impl Schedule {
     /// Decides. `unfinished`: name and phase of its backups that have not ended.
-    pub fn decide(&self, settings: Settings, unfinished: &[(&str, Phase)], now: Timestamp) -> Step {
+    pub fn decide(
+        &self,
+        settings: ScheduleSettings,
+        unfinished: &[(&str, QueuePhase)],
+        now: Timestamp,
+    ) -> ScheduleStep {
         if self.paused {
-            return Step::Wait(None);
+            return ScheduleStep::Wait(None);
         }
         if !self.is_shown {
-            return Step::Show;
+            return ScheduleStep::Show;
         }
-        let Ok(cron) = &self.cron else { return Step::Wait(None) };
+        let Ok(cron) = &self.cron else { return ScheduleStep::Wait(None) };
         if self.skip_immediately.unwrap_or(settings.skip_immediately) {
-            return Step::SkipNow;
+            return ScheduleStep::SkipNow;
         }
         let ahead = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
         if [self.last_backup, self.last_skipped].into_iter().flatten().any(|at| at > ahead) {
-            return Step::Mend;
+            return ScheduleStep::Mend;
         }
         let reference = self.reference();
         let Some(tick) = self.due(cron, settings, now) else {
             let next = cron.next(reference).and_then(|next| next.saturating_add(self.offset()).ok());
-            return Step::Wait(next);
+            return ScheduleStep::Wait(next);
         };
         let name = backup_name(&self.name, tick);
         let is_of_tick = |rest: &str| rest.is_empty() || rest.starts_with('-');
         if unfinished.iter().any(|(other, _)| other.strip_prefix(name.as_str()).is_some_and(is_of_tick)) {
-            return Step::Record(tick);
+            return ScheduleStep::Record(tick);
         }
         let missed = now.duration_since(tick) - self.offset();
         if self.deadline.is_some_and(|deadline| missed > deadline) {
-            return Step::Skip(tick, Skipped::Late);
+            return ScheduleStep::Skip(tick, SkipReason::Late);
         }
-        let is_busy = unfinished.iter().any(|(_, phase)| matches!(phase, Phase::New | Phase::InProgress));
+        let is_busy =
+            unfinished.iter().any(|(_, phase)| matches!(phase, QueuePhase::New | QueuePhase::InProgress));
         match self.concurrency {
-            Concurrency::Forbid if !unfinished.is_empty() => Step::Skip(tick, Skipped::Overlap),
-            _ if unfinished.len() >= UNFINISHED => Step::Postpone,
-            Concurrency::Postpone if is_busy => Step::Postpone,
-            _ => Step::Create(tick),
+            Concurrency::Forbid if !unfinished.is_empty() => ScheduleStep::Skip(tick, SkipReason::Overlap),
+            _ if unfinished.len() >= UNFINISHED => ScheduleStep::Postpone,
+            Concurrency::Postpone if is_busy => ScheduleStep::Postpone,
+            _ => ScheduleStep::Create(tick),
         }
     }
 
@@ -164,7 +170,7 @@ impl Schedule {
     }
 
     /// The last time that has come and is not recorded.
-    fn due(&self, cron: &Cron, settings: Settings, now: Timestamp) -> Option<Timestamp> {
+    fn due(&self, cron: &Cron, settings: ScheduleSettings, now: Timestamp) -> Option<Timestamp> {
         let until = now.saturating_sub(self.offset()).unwrap_or(Timestamp::MIN);
         let tick = cron.last_until(self.reference(), until);
         let is_first = self.last_backup.is_none() && self.last_skipped.is_none();
@@ -180,11 +186,12 @@ impl Schedule {
         SignedDuration::from_secs(i64::try_from(seconds).unwrap_or_default())
     }
 
-    /// When its backups of these namespaces will be created. `None`: never, as long as it is as it is.
-    pub fn planned(&self, namespaces: Arc<NamespaceSet>) -> Option<preview::Planned> {
+    /// When its backups of these namespaces will be created. `None`: never, as long as it is as it
+    /// is.
+    pub fn planned(&self, namespaces: Arc<NamespaceSet>) -> Option<preview::PlannedSchedule> {
         let cron = self.cron.as_ref().ok().filter(|_| !self.paused)?.clone();
         let (name, reference, offset) = (self.name.clone(), self.reference(), self.offset());
-        Some(preview::Planned { name, cron, reference, offset, namespaces })
+        Some(preview::PlannedSchedule { name, cron, reference, offset, namespaces })
     }
 
     /// The time between its next two times.

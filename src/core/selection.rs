@@ -85,7 +85,7 @@ pub enum ResourceFilter {
 
 /// Which objects of a type are taken, from fewest to most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum TypeSelection {
     /// None, even if another object needs them.
     Excluded,
     /// None, apart from the CustomResourceDefinition of a type of which objects were taken.
@@ -99,7 +99,7 @@ pub enum Fate {
 /// A filter, resolved for the types of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    fates: BTreeMap<String, Fate>,
+    fates: BTreeMap<String, TypeSelection>,
     /// The namespace filter excludes nothing.
     pub all_namespaces: bool,
     /// Entries that match no type of the cluster, by the path of their field.
@@ -108,12 +108,12 @@ pub struct Selection {
 
 impl Selection {
     /// A selection that was resolved before, by the qualified names of the types.
-    pub fn of(fates: impl IntoIterator<Item = (String, Fate)>, all_namespaces: bool) -> Self {
+    pub fn of(fates: impl IntoIterator<Item = (String, TypeSelection)>, all_namespaces: bool) -> Self {
         Self { fates: fates.into_iter().collect(), all_namespaces, idle: Vec::new() }
     }
 
-    pub fn fate(&self, kind: &ResourceType) -> Fate {
-        self.fates.get(&kind.qualified()).copied().unwrap_or(Fate::Excluded)
+    pub fn fate(&self, kind: &ResourceType) -> TypeSelection {
+        self.fates.get(&kind.qualified()).copied().unwrap_or(TypeSelection::Excluded)
     }
 }
 
@@ -127,7 +127,7 @@ impl ResourceFilter {
     pub fn resolve(&self, types: &[ResourceType], all_namespaces: bool) -> Selection {
         let mut idle = Vec::new();
         let mut read = |field: &'static str, list: &[String], fits: fn(&ResourceType) -> bool| {
-            let (entries, unknown) = Entries::read(list, types, fits);
+            let (entries, unknown) = ResolvedEntries::read(list, types, fits);
             if !unknown.is_empty() {
                 idle.push((field, unknown));
             }
@@ -136,7 +136,7 @@ impl ResourceFilter {
         let any: fn(&ResourceType) -> bool = |_| true;
         let namespaced: fn(&ResourceType) -> bool = |kind| kind.namespaced;
         let cluster: fn(&ResourceType) -> bool = |kind| !kind.namespaced;
-        let rule: Box<dyn Fn(&ResourceType) -> Fate> = match self {
+        let rule: Box<dyn Fn(&ResourceType) -> TypeSelection> = match self {
             Self::Old { resources, include_cluster_resources } => {
                 let includes = read("spec.includedResources", &resources.includes, any);
                 let excludes = read("spec.excludedResources", &resources.excludes, any);
@@ -146,7 +146,7 @@ impl ResourceFilter {
                 })
             }
             Self::Scoped { cluster: of_cluster, namespaced: in_namespaces, policy } => {
-                let cluster = Scope {
+                let cluster = ScopedFilter {
                     includes: read("spec.includedClusterScopedResources", &of_cluster.includes, cluster),
                     excludes: read("spec.excludedClusterScopedResources", &of_cluster.excludes, cluster),
                     also: read(
@@ -160,7 +160,7 @@ impl ResourceFilter {
                         cluster,
                     ),
                 };
-                let namespaced = Scope {
+                let namespaced = ScopedFilter {
                     includes: read(
                         "spec.includedNamespaceScopedResources",
                         &in_namespaces.includes,
@@ -188,18 +188,18 @@ impl ResourceFilter {
                     && (namespaced.names_none() || namespaced.includes.is_all)
                     && namespaced.leaves_nothing_out();
                 Box::new(move |kind: &ResourceType| match kind.namespaced {
-                    true if namespaced.leaves_out(kind) => Fate::Excluded,
-                    true if namespaced.names_none() || namespaced.names(kind) => Fate::Listed,
-                    true => Fate::Unnamed,
-                    false if cluster.leaves_out(kind) => Fate::Excluded,
-                    false if is_full || kind.is_namespaces() || cluster.names(kind) => Fate::Listed,
-                    false => Fate::Needed,
+                    true if namespaced.leaves_out(kind) => TypeSelection::Excluded,
+                    true if namespaced.names_none() || namespaced.names(kind) => TypeSelection::Listed,
+                    true => TypeSelection::Unnamed,
+                    false if cluster.leaves_out(kind) => TypeSelection::Excluded,
+                    false if is_full || kind.is_namespaces() || cluster.names(kind) => TypeSelection::Listed,
+                    false => TypeSelection::Needed,
                 })
             }
         };
         let fate = |kind: &ResourceType| {
             let name = kind.qualified();
-            let fate = if is_never_taken(&name) { Fate::Excluded } else { rule(kind) };
+            let fate = if is_never_taken(&name) { TypeSelection::Excluded } else { rule(kind) };
             (name, fate)
         };
         let fates = types.iter().map(fate).collect();
@@ -209,33 +209,33 @@ impl ResourceFilter {
 
 fn old_fate(
     kind: &ResourceType,
-    includes: &Entries,
-    excludes: &Entries,
+    includes: &ResolvedEntries,
+    excludes: &ResolvedEntries,
     cluster: Option<bool>,
     all_namespaces: bool,
-) -> Fate {
+) -> TypeSelection {
     if excludes.contain(kind) || (!kind.namespaced && cluster == Some(false)) {
-        return Fate::Excluded;
+        return TypeSelection::Excluded;
     }
     let everywhere = kind.namespaced || kind.is_namespaces() || all_namespaces;
     match (includes.is_empty || includes.contain(kind), cluster) {
-        (true, None) if !everywhere => Fate::Needed,
-        (true, _) => Fate::Listed,
-        (false, Some(true)) if !kind.namespaced => Fate::Needed,
-        (false, _) => Fate::Unnamed,
+        (true, None) if !everywhere => TypeSelection::Needed,
+        (true, _) => TypeSelection::Listed,
+        (false, Some(true)) if !kind.namespaced => TypeSelection::Needed,
+        (false, _) => TypeSelection::Unnamed,
     }
 }
 
 /// The scoped lists of the spec, and those of a policy, which apply to types that the spec does not
 /// mention.
-struct Scope {
-    includes: Entries,
-    excludes: Entries,
-    also: Entries,
-    but: Entries,
+struct ScopedFilter {
+    includes: ResolvedEntries,
+    excludes: ResolvedEntries,
+    also: ResolvedEntries,
+    but: ResolvedEntries,
 }
 
-impl Scope {
+impl ScopedFilter {
     fn leaves_out(&self, kind: &ResourceType) -> bool {
         self.excludes.contain(kind) || (self.but.contain(kind) && !self.includes.contain(kind))
     }
@@ -255,7 +255,7 @@ impl Scope {
 }
 
 /// The entries of one list, resolved for a cluster.
-struct Entries {
+struct ResolvedEntries {
     is_empty: bool,
     /// The list is `*`.
     is_all: bool,
@@ -265,7 +265,7 @@ struct Entries {
     types: BTreeSet<String>,
 }
 
-impl Entries {
+impl ResolvedEntries {
     /// Also returns the entries that match no type which `fits` the list.
     fn read(list: &[String], types: &[ResourceType], fits: fn(&ResourceType) -> bool) -> (Self, Vec<String>) {
         let mut read =

@@ -1,16 +1,16 @@
-//! The sync of a storage location: which backups of the store get a Backup in the cluster, and which
-//! Backups go because the store no longer has them.
+//! The sync of a storage location: which backups of the store get a Backup in the cluster, and
+//! which Backups go because the store no longer has them.
 //!
 //! A round compares the names of a listing with the Backups of the cluster. The store may be wrong:
-//! it may fail, answer a part, or be another volume than yesterday. So a listing alone never removes
-//! anything. A Backup goes only when two rounds in a row have a whole listing with other backups in
-//! it but not this one, and both times a look at its own file finds none.
+//! it may fail, answer a part, or be another volume than yesterday. So a listing alone never
+//! removes anything. A Backup goes only when two rounds in a row have a whole listing with other
+//! backups in it but not this one, and both times a look at its own file finds none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::claim::Claim;
+use crate::claim::FolderClaim;
 
 /// Folders that a round reads for the first time.
 pub const MOST_NEW: usize = 10_000;
@@ -42,7 +42,7 @@ const MAJOR: u64 = 1;
 
 /// A Backup of the cluster, as far as a round must know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ClusterBackup {
     pub uid: String,
     /// The Backup is of the location that is synced, by its label and by its spec.
     pub is_here: bool,
@@ -51,11 +51,11 @@ pub struct Standing {
 }
 
 /// The Backups of the cluster, by name.
-pub type Standings = BTreeMap<String, Standing>;
+pub type Standings = BTreeMap<String, ClusterBackup>;
 
 /// What a store answered when it was asked for the folders of its backups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
+pub struct FolderListing {
     pub names: BTreeSet<String>,
     /// Are these all?
     pub is_whole: bool,
@@ -63,7 +63,7 @@ pub struct Listing {
 
 /// Why a folder of the store gets no Backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Skip {
+pub enum SyncSkipReason {
     /// The folder has no `velero-backup.json`: a backup that is being written, or something else.
     NoMetadata,
     /// The backup has not ended.
@@ -90,7 +90,7 @@ pub enum Skip {
     NoRoom,
 }
 
-impl Skip {
+impl SyncSkipReason {
     pub const ALL: [Self; 12] = [
         Self::NoMetadata,
         Self::Unfinished,
@@ -184,7 +184,7 @@ impl Size {
 
 /// Is there room for another Backup?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum BackupCapacity {
     Enough,
     /// In a later round.
     Later,
@@ -193,14 +193,14 @@ pub enum Room {
 
 /// Whether there is room for so many bytes more. `standing`: what the location has in the cluster;
 /// `brought`: what this round has brought since. One of any size is brought in a round of its own.
-pub fn room(standing: Size, brought: Size, bytes: usize) -> Room {
+pub fn room(standing: Size, brought: Size, bytes: usize) -> BackupCapacity {
     let all = standing.bytes.saturating_add(brought.bytes).saturating_add(bytes);
     if standing.backups.saturating_add(brought.backups) >= MOST_STANDING || all > MOST_BYTES {
-        Room::None
+        BackupCapacity::None
     } else if brought.backups > 0 && brought.bytes.saturating_add(bytes) > ROUND_BYTES {
-        Room::Later
+        BackupCapacity::Later
     } else {
-        Room::Enough
+        BackupCapacity::Enough
     }
 }
 
@@ -208,8 +208,8 @@ pub fn room(standing: Size, brought: Size, bytes: usize) -> Room {
 pub type Tag = String;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Skipped {
-    why: Skip,
+struct SkippedFolder {
+    why: SyncSkipReason,
     tag: Tag,
     /// How often it was read.
     reads: u32,
@@ -225,7 +225,7 @@ pub struct Doubtful {
 
 /// What a round does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct SyncPlan {
     /// Names whose metadata is read, in order to create their Backups.
     pub read: Vec<String>,
     /// Names that are new in this round and that no object can have.
@@ -246,7 +246,7 @@ pub struct Plan {
 /// removals by a round, and reads again what was skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    skipped: BTreeMap<String, Skipped>,
+    skipped: BTreeMap<String, SkippedFolder>,
     /// By UID as well as by name, because a Backup that is created again under its name is another.
     missed: BTreeMap<Doubtful, u8>,
 }
@@ -255,26 +255,38 @@ impl Memory {
     /// Begins a round. `before`: the Backups before the listing was asked for; `after`: the Backups
     /// now. A Backup that ended in between is not in the listing, and one that was created in
     /// between is nothing new.
-    pub fn plan(&mut self, listing: &Listing, before: &Standings, after: &Standings, now: Timestamp) -> Plan {
-        let mut plan = Plan::default();
+    pub fn plan(
+        &mut self,
+        listing: &FolderListing,
+        before: &Standings,
+        after: &Standings,
+        now: Timestamp,
+    ) -> SyncPlan {
+        let mut plan = SyncPlan::default();
         self.skipped.retain(|name, _| listing.names.contains(name));
         let (mut fresh, mut again) = (Vec::new(), Vec::new());
         for name in &listing.names {
             if let Some(standing) = after.get(name) {
                 if standing.is_here {
                     self.skipped.remove(name);
-                } else if self.skip(name, Skip::NameTaken, standing.uid.clone(), SignedDuration::ZERO, now) {
+                } else if self.skip(
+                    name,
+                    SyncSkipReason::NameTaken,
+                    standing.uid.clone(),
+                    SignedDuration::ZERO,
+                    now,
+                ) {
                     plan.taken.push(name.clone());
                 }
             } else if !is_name(name) {
-                if self.skip(name, Skip::Name, Tag::new(), SignedDuration::ZERO, now) {
+                if self.skip(name, SyncSkipReason::Name, Tag::new(), SignedDuration::ZERO, now) {
                     plan.invalid.push(name.clone());
                 }
             } else {
                 match self.skipped.get(name) {
                     None => fresh.push(name.clone()),
                     // The Backup that had the name is gone.
-                    Some(skipped) if skipped.why == Skip::NameTaken => fresh.push(name.clone()),
+                    Some(skipped) if skipped.why == SyncSkipReason::NameTaken => fresh.push(name.clone()),
                     Some(skipped) if skipped.again_at <= now => again.push((skipped.again_at, name.clone())),
                     Some(_) => {}
                 }
@@ -288,8 +300,8 @@ impl Memory {
         plan
     }
 
-    fn doubt(&mut self, listing: &Listing, before: &Standings, after: &Standings, plan: &mut Plan) {
-        let is_missed = |name: &String, standing: &Standing| {
+    fn doubt(&mut self, listing: &FolderListing, before: &Standings, after: &Standings, plan: &mut SyncPlan) {
+        let is_missed = |name: &String, standing: &ClusterBackup| {
             let was = before.get(name);
             standing.is_here
                 && standing.is_stored
@@ -319,8 +331,8 @@ impl Memory {
         self.missed.clear();
     }
 
-    /// The answer to the look at the metadata of a doubtful Backup; `None`: the store failed. `true`:
-    /// the Backup goes.
+    /// The answer to the look at the metadata of a doubtful Backup; `None`: the store failed.
+    /// `true`: the Backup goes.
     pub fn looked(&mut self, one: &Doubtful, is_there: Option<bool>) -> bool {
         if is_there != Some(false) {
             self.missed.remove(one);
@@ -333,7 +345,14 @@ impl Memory {
 
     /// The folder was read and gets no Backup. `true`: nobody was told yet. `period`: of the
     /// location's rounds.
-    pub fn skip(&mut self, name: &str, why: Skip, tag: Tag, period: SignedDuration, now: Timestamp) -> bool {
+    pub fn skip(
+        &mut self,
+        name: &str,
+        why: SyncSkipReason,
+        tag: Tag,
+        period: SignedDuration,
+        now: Timestamp,
+    ) -> bool {
         let before = self.skipped.get(name);
         let is_known = before.is_some_and(|before| before.why == why && before.tag == tag);
         let reads = before.filter(|_| is_known).map_or(0, |before| before.reads).saturating_add(1);
@@ -341,7 +360,7 @@ impl Memory {
         let factor = 1_i32.checked_shl(reads.saturating_sub(1).min(20)).unwrap_or(i32::MAX);
         let wait = period.checked_mul(factor).unwrap_or(most).min(most);
         let again_at = now.checked_add(wait).unwrap_or(Timestamp::MAX);
-        self.skipped.insert(name.to_owned(), Skipped { why, tag, reads, again_at });
+        self.skipped.insert(name.to_owned(), SkippedFolder { why, tag, reads, again_at });
         !is_known
     }
 
@@ -352,13 +371,13 @@ impl Memory {
 
     /// Has a round by this plan, in which nothing failed and nothing was put off, brought every
     /// backup of the store that could come?
-    pub fn has_all(&self, listing: &Listing, plan: &Plan) -> bool {
+    pub fn has_all(&self, listing: &FolderListing, plan: &SyncPlan) -> bool {
         let is_whole = listing.is_whole && !plan.is_cut && plan.spared == 0;
         is_whole && !self.skipped.values().any(|skipped| skipped.why.may_come())
     }
 
     /// How many folders are skipped at the moment, by reason.
-    pub fn skipped(&self) -> BTreeMap<Skip, usize> {
+    pub fn skipped(&self) -> BTreeMap<SyncSkipReason, usize> {
         let mut counts = BTreeMap::new();
         for skipped in self.skipped.values() {
             *counts.entry(skipped.why).or_default() += 1;
@@ -381,7 +400,7 @@ pub fn is_name(name: &str) -> bool {
 
 /// What a stored file says of its backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored<'a> {
+pub struct StoredBackupFile<'a> {
     pub api_version: &'a str,
     pub kind: &'a str,
     pub name: &'a str,
@@ -402,17 +421,17 @@ pub enum Take {
 ///
 /// # Errors
 /// Why not.
-pub fn judge(folder: &str, stored: &Stored<'_>, now: Timestamp) -> Result<Take, Skip> {
+pub fn judge(folder: &str, stored: &StoredBackupFile<'_>, now: Timestamp) -> Result<Take, SyncSkipReason> {
     if stored.kind != "Backup" || !stored.api_version.starts_with("velero.io/") {
-        return Err(Skip::Unreadable);
+        return Err(SyncSkipReason::Unreadable);
     }
     if stored.name != folder {
-        return Err(Skip::OtherName);
+        return Err(SyncSkipReason::OtherName);
     }
     // Backups of a time without that field have the oldest layout.
     let major = stored.format_version.split('.').next().unwrap_or_default();
     if !stored.format_version.is_empty() && !major.parse::<u64>().is_ok_and(|major| major <= MAJOR) {
-        return Err(Skip::NewerFormat);
+        return Err(SyncSkipReason::NewerFormat);
     }
     match stored.phase {
         "Completed" | "PartiallyFailed" | "Failed" => Ok(Take::AsIs),
@@ -424,7 +443,7 @@ pub fn judge(folder: &str, stored: &Stored<'_>, now: Timestamp) -> Result<Take, 
         {
             Ok(Take::AsPartiallyFailed)
         }
-        _ => Err(Skip::Unfinished),
+        _ => Err(SyncSkipReason::Unfinished),
     }
 }
 
@@ -446,13 +465,13 @@ pub fn is_written_elsewhere(
     is_recent && claimed_by.is_some_and(|by| !by.is_empty() && by != cluster)
 }
 
-/// Does a copy of this cluster write below this location, with the same UID? A backup that ended since
-/// the last round, that a Backup of this namespace has written by its claim, and that has no Backup
-/// here, is of such a copy, unless somebody has removed its Backup.
+/// Does a copy of this cluster write below this location, with the same UID? A backup that ended
+/// since the last round, that a Backup of this namespace has written by its claim, and that has no
+/// Backup here, is of such a copy, unless somebody has removed its Backup.
 pub fn is_written_by_copy(
     last_round: Option<Timestamp>,
     ended: Option<Timestamp>,
-    claim: &Claim,
+    claim: &FolderClaim,
     cluster: &str,
     namespace: &str,
 ) -> bool {

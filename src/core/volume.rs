@@ -1,8 +1,8 @@
 //! How the data of each volume is backed up: one decision for each claim, and one for each volume
 //! of a pod.
 //!
-//! The pods of a backup are asked first ([`of_pod`]), because a claim whose files a pod's node-agent
-//! reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
+//! The pods of a backup are asked first ([`of_pod`]), because a claim whose files a pod's
+//! node-agent reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
 
 pub mod class;
 pub mod readers;
@@ -10,7 +10,7 @@ pub mod takers;
 
 use std::fmt;
 
-use crate::policy::volume::Action;
+use crate::policy::volume::VolumeAction;
 
 /// Kinds of volumes whose content comes from elsewhere: no backup reads their files.
 pub const NEVER: [&str; 5] = ["hostPath", "secret", "configMap", "projected", "downwardAPI"];
@@ -19,7 +19,7 @@ const TOKEN: &str = "default-token";
 
 /// What the Backup says of all volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct VolumeOptions {
     /// `snapshotVolumes`; `None`: snapshots are taken where they can be.
     pub snapshots: Option<bool>,
     /// `defaultVolumesToFsBackup`: files of all volumes that a pod does not exclude, instead of
@@ -31,9 +31,9 @@ pub struct Wish {
 
 /// What is known of a claim and of the volume that it is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct VolumeClaim {
     /// The action of the first volume policy that matches.
-    pub policy: Option<Action>,
+    pub policy: Option<VolumeAction>,
     /// A pod of the backup has its files backed up.
     pub by_files: bool,
     pub is_bound: bool,
@@ -45,9 +45,9 @@ pub struct Claim {
 
 /// What becomes of the data of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum ClaimDecision {
     /// It is not stored, and need not be.
-    Skip(Skip),
+    Skip(VolumeSkipReason),
     /// A node-agent reads its files, in a pod.
     Files,
     /// A CSI snapshot stays in the storage.
@@ -55,12 +55,12 @@ pub enum Decision {
     /// A CSI snapshot is taken, and its data is moved into the storage location.
     Move,
     /// Nothing can store it.
-    Nothing(Lack),
+    Nothing(UnstorableReason),
 }
 
 /// Why the data of a claim need not be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skip {
+pub enum VolumeSkipReason {
     Policy,
     Unwanted,
     Unbound,
@@ -68,7 +68,7 @@ pub enum Skip {
 
 /// Why nothing can store the data of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lack {
+pub enum UnstorableReason {
     /// A policy asks for its files, and no pod of the backup that runs has it mounted.
     Pod,
     /// A policy leaves it to a plugin.
@@ -79,7 +79,7 @@ pub enum Lack {
     Class,
 }
 
-impl fmt::Display for Skip {
+impl fmt::Display for VolumeSkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Policy => "a volume policy skips it",
@@ -89,7 +89,7 @@ impl fmt::Display for Skip {
     }
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for UnstorableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pod => {
@@ -106,47 +106,47 @@ impl fmt::Display for Lack {
 
 /// The decision for a claim. The order of the questions is Velero's (contract 7.1), except that a
 /// claim which no pod can have backed up is snapshotted instead.
-pub fn of_claim(wish: &Wish, claim: &Claim) -> Decision {
+pub fn of_claim(wish: &VolumeOptions, claim: &VolumeClaim) -> ClaimDecision {
     match claim.policy {
-        Some(Action::Skip) => return Decision::Skip(Skip::Policy),
-        Some(Action::FsBackup) if claim.by_files => return Decision::Files,
-        Some(Action::FsBackup) => return Decision::Nothing(Lack::Pod),
-        Some(Action::Custom) => return Decision::Nothing(Lack::Plugin),
-        Some(Action::Snapshot) => {}
-        None if claim.by_files => return Decision::Files,
-        None if wish.snapshots == Some(false) => return Decision::Skip(Skip::Unwanted),
+        Some(VolumeAction::Skip) => return ClaimDecision::Skip(VolumeSkipReason::Policy),
+        Some(VolumeAction::FsBackup) if claim.by_files => return ClaimDecision::Files,
+        Some(VolumeAction::FsBackup) => return ClaimDecision::Nothing(UnstorableReason::Pod),
+        Some(VolumeAction::Custom) => return ClaimDecision::Nothing(UnstorableReason::Plugin),
+        Some(VolumeAction::Snapshot) => {}
+        None if claim.by_files => return ClaimDecision::Files,
+        None if wish.snapshots == Some(false) => return ClaimDecision::Skip(VolumeSkipReason::Unwanted),
         None => {}
     }
     if !claim.is_bound {
-        Decision::Skip(Skip::Unbound)
+        ClaimDecision::Skip(VolumeSkipReason::Unbound)
     } else if !claim.is_csi {
-        Decision::Nothing(Lack::Driver)
+        ClaimDecision::Nothing(UnstorableReason::Driver)
     } else if !claim.has_class {
-        Decision::Nothing(Lack::Class)
+        ClaimDecision::Nothing(UnstorableReason::Class)
     } else if wish.moves {
-        Decision::Move
+        ClaimDecision::Move
     } else {
-        Decision::Snapshot
+        ClaimDecision::Snapshot
     }
 }
 
 /// Whether the Backup asks for the data of this claim. A request that is not served is an error; a
 /// backup that only takes what can be taken warns of it.
-pub fn is_asked_for(wish: &Wish, policy: Option<Action>) -> bool {
+pub fn is_asked_for(wish: &VolumeOptions, policy: Option<VolumeAction>) -> bool {
     match policy {
-        Some(action) => action != Action::Skip,
+        Some(action) => action != VolumeAction::Skip,
         None => wish.snapshots == Some(true) || (wish.moves && wish.snapshots != Some(false)),
     }
 }
 
 /// What is known of a volume of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PodVolume<'a> {
+pub struct PodVolumeState<'a> {
     pub name: &'a str,
     /// The key of its source, as in [`crate::policy::volume::KINDS`].
     pub kind: &'a str,
     /// The action of the first volume policy that matches.
-    pub policy: Option<Action>,
+    pub policy: Option<VolumeAction>,
     /// The annotation that asks for its files names it.
     pub is_named: bool,
     /// The annotation that excludes volumes names it.
@@ -182,12 +182,12 @@ pub enum OfPod {
     /// The pod's node-agent reads them.
     Files,
     /// They were asked for and cannot be read.
-    Skip(Obstacle),
+    Skip(FileBackupObstacle),
 }
 
 /// Why the files of a pod's volume cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum FileBackupObstacle {
     Stored,
     Ended,
     Waiting,
@@ -196,7 +196,7 @@ pub enum Obstacle {
     Unmounted,
 }
 
-impl Obstacle {
+impl FileBackupObstacle {
     /// Whether something is missing: not if the data is stored in another way, or is gone with its
     /// pod.
     pub fn is_loss(self) -> bool {
@@ -204,7 +204,7 @@ impl Obstacle {
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for FileBackupObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Stored => "the data of its claim is stored in another way",
@@ -218,11 +218,11 @@ impl fmt::Display for Obstacle {
 }
 
 /// The decision for a volume of a pod (contract 7.1).
-pub fn of_pod(wish: &Wish, volume: &PodVolume<'_>) -> OfPod {
+pub fn of_pod(wish: &VolumeOptions, volume: &PodVolumeState<'_>) -> OfPod {
     let is_never =
         NEVER.contains(&volume.kind) || volume.name.starts_with(TOKEN) || volume.is_of_untaken_claim;
     let is_wanted = match volume.policy {
-        Some(action) => action == Action::FsBackup,
+        Some(action) => action == VolumeAction::FsBackup,
         None if wish.files => !volume.is_excluded,
         None => volume.is_named,
     };
@@ -230,12 +230,12 @@ pub fn of_pod(wish: &Wish, volume: &PodVolume<'_>) -> OfPod {
         return OfPod::No;
     }
     let obstacles = [
-        (volume.pod == PodPhase::Ended, Obstacle::Ended),
-        (volume.is_stored, Obstacle::Stored),
-        (volume.pod == PodPhase::Waiting, Obstacle::Waiting),
-        (volume.is_host_path, Obstacle::HostPath),
-        (volume.is_device, Obstacle::Device),
-        (!volume.is_mounted, Obstacle::Unmounted),
+        (volume.pod == PodPhase::Ended, FileBackupObstacle::Ended),
+        (volume.is_stored, FileBackupObstacle::Stored),
+        (volume.pod == PodPhase::Waiting, FileBackupObstacle::Waiting),
+        (volume.is_host_path, FileBackupObstacle::HostPath),
+        (volume.is_device, FileBackupObstacle::Device),
+        (!volume.is_mounted, FileBackupObstacle::Unmounted),
     ];
     match obstacles.into_iter().find(|(is_there, _)| *is_there) {
         Some((_, obstacle)) => OfPod::Skip(obstacle),

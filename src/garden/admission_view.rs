@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use berth_core::violation::tellable;
 use berth_garden_api::{self as garden, extensions};
-use berth_garden_core::check::Credentials;
-use berth_garden_core::{SecretRef, View};
+use berth_garden_core::check::SecretLookup;
+use berth_garden_core::{GardenView, SecretRef};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::core::DeserializeGuard;
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::text::chain;
-use crate::watch::{Key, WatchEvent, reflect_by};
+use crate::watch::{ObjectKey, WatchEvent, reflect_by};
 
 /// Time-out of reading a Secret, because the API server waits for the webhook meanwhile.
 const READ: Duration = Duration::from_millis(800);
@@ -33,7 +33,7 @@ const KINDS: usize = 6;
 
 pub struct SharedBuckets {
     client: Client,
-    view: RwLock<Arc<View>>,
+    view: RwLock<Arc<GardenView>>,
     /// How many kinds have been listed.
     listed: AtomicUsize,
     changed: Notify,
@@ -41,7 +41,7 @@ pub struct SharedBuckets {
 
 impl SharedBuckets {
     pub fn new(client: Client, garden_namespace: &str) -> Self {
-        let view = View { garden_namespace: garden_namespace.to_owned(), ..View::default() };
+        let view = GardenView { garden_namespace: garden_namespace.to_owned(), ..GardenView::default() };
         Self {
             client,
             view: RwLock::new(Arc::new(view)),
@@ -51,7 +51,7 @@ impl SharedBuckets {
     }
 
     /// `None`: not every kind has been listed yet.
-    pub fn view(&self) -> Option<Arc<View>> {
+    pub fn view(&self) -> Option<Arc<GardenView>> {
         (self.listed.load(Ordering::Acquire) >= KINDS).then(|| Arc::clone(&self.view.read()))
     }
 
@@ -61,30 +61,30 @@ impl SharedBuckets {
     }
 
     /// Reads a Secret, if it is in the namespace where berth may read.
-    pub async fn credentials(&self, secret: &SecretRef) -> Credentials {
+    pub async fn credentials(&self, secret: &SecretRef) -> SecretLookup {
         if self.view.read().garden_namespace != secret.namespace {
-            return Credentials::Unknown("it is not read there".to_owned());
+            return SecretLookup::Unknown("it is not read there".to_owned());
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &secret.namespace);
         match timeout(READ, api.get_opt(&secret.name)).await {
             Ok(Ok(Some(found))) => {
                 let data = found.data.unwrap_or_default().into_iter();
-                Credentials::Found(
+                SecretLookup::Found(
                     data.filter(|(_, value)| !value.0.is_empty()).map(|(key, _)| key).collect(),
                 )
             }
-            Ok(Ok(None)) => Credentials::Missing,
+            Ok(Ok(None)) => SecretLookup::Missing,
             Ok(Err(error)) => {
                 warn!(name = %tellable(&secret.name), error = chain(&error), "a Secret with credentials cannot be read");
-                Credentials::Unknown("the API server does not tell: see berth's log".to_owned())
+                SecretLookup::Unknown("the API server does not tell: see berth's log".to_owned())
             }
-            Err(_) => Credentials::Unknown("the API server did not answer in time".to_owned()),
+            Err(_) => SecretLookup::Unknown("the API server did not answer in time".to_owned()),
         }
     }
 
     /// Watches all kinds, for ever.
     pub async fn follow(&self, client: &Client) {
-        let name = |(_, name): Key| name;
+        let name = |(_, name): ObjectKey| name;
         tokio::join!(
             self.watch::<garden::CloudProfile, _, _>(client, name, |view| &mut view.profiles),
             self.watch::<garden::Seed, _, _>(client, name, |view| &mut view.seeds),
@@ -99,8 +99,8 @@ impl SharedBuckets {
     async fn watch<K, I, V>(
         &self,
         client: &Client,
-        id: fn(Key) -> I,
-        part: fn(&mut View) -> &mut BTreeMap<I, V>,
+        id: fn(ObjectKey) -> I,
+        part: fn(&mut GardenView) -> &mut BTreeMap<I, V>,
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         I: Ord,

@@ -34,10 +34,10 @@ use crate::client::Clients;
 use crate::garden::deletion_permits::DeletionPermits;
 use crate::pace::paced;
 use crate::text::chain;
-use heartbeat::{Heart, Identity};
+use heartbeat::{ClusterIdentity, Heart};
 use quiet::QuietEntries;
-use view::{Hub, Member};
-use write::Failure;
+use view::{HubCaches, MemberCaches};
+use write::CourierError;
 
 /// A pass begins at least this often.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ const SLOW_LIST: Duration = Duration::from_secs(30);
 
 /// Settings of a courier.
 #[derive(Clone)]
-pub struct Settings {
+pub struct CourierSettings {
     /// Name of this cluster's Seed in the hub.
     pub seed: String,
     /// Namespace of the BackupStorageLocations.
@@ -60,29 +60,29 @@ pub struct Settings {
 }
 
 pub struct Courier {
-    settings: Settings,
+    settings: CourierSettings,
     hub_clients: Clients,
     clients: Clients,
-    hub: Hub,
-    member: Member,
+    hub: HubCaches,
+    member: MemberCaches,
     changes: Arc<watch::Sender<u64>>,
     /// What the hub permits to be removed.
     permits: Arc<DeletionPermits>,
-    identity: watch::Sender<Identity>,
+    identity: watch::Sender<ClusterIdentity>,
     quiet: QuietEntries,
 }
 
 impl Courier {
     pub fn new(
-        settings: Settings,
+        settings: CourierSettings,
         hub_clients: Clients,
         clients: Clients,
         permits: Arc<DeletionPermits>,
     ) -> Self {
         let changes = Arc::new(watch::Sender::default());
-        let hub = Hub::new(&settings.garden_namespace, &changes);
-        let member = Member::new(&settings.namespace, &settings.garden_namespace, &changes);
-        let identity = watch::Sender::new(Identity::Unknown);
+        let hub = HubCaches::new(&settings.garden_namespace, &changes);
+        let member = MemberCaches::new(&settings.namespace, &settings.garden_namespace, &changes);
+        let identity = watch::Sender::new(ClusterIdentity::Unknown);
         let quiet = QuietEntries::default();
         Self { settings, hub_clients, clients, hub, member, changes, permits, identity, quiet }
     }
@@ -128,8 +128,8 @@ impl Courier {
     }
 
     /// Waits until the hub has said that no other cluster is the seed.
-    async fn become_the_seed(&self, identity: &mut watch::Receiver<Identity>) {
-        if *identity.borrow_and_update() == Identity::Ours {
+    async fn become_the_seed(&self, identity: &mut watch::Receiver<ClusterIdentity>) {
+        if *identity.borrow_and_update() == ClusterIdentity::Ours {
             return;
         }
         // What the hub permitted, it permitted to another cluster.
@@ -137,10 +137,10 @@ impl Courier {
         loop {
             let found = *identity.borrow_and_update();
             match found {
-                Identity::Ours => break,
+                ClusterIdentity::Ours => break,
                 // That cluster writes there.
-                Identity::Anothers => self.close().await,
-                Identity::Unknown => {}
+                ClusterIdentity::Anothers => self.close().await,
+                ClusterIdentity::Unknown => {}
             }
             let _ = timeout(paced(PERIOD), identity.changed()).await;
         }
@@ -193,7 +193,7 @@ impl Courier {
         buckets & entries
     }
 
-    fn settled(&self, kind: &str, name: &str, outcome: Result<(), Failure>) -> bool {
+    fn settled(&self, kind: &str, name: &str, outcome: Result<(), CourierError>) -> bool {
         match outcome {
             Ok(()) => true,
             Err(failure) if failure.passes() => {

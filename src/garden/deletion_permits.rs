@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use berth_garden_api::member_objects::{hub_uid, is_ours};
-use berth_garden_core::deletion_permit::{Moment, is_stale, is_valid};
+use berth_garden_core::deletion_permit::{ClockReading, is_stale, is_valid};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
@@ -20,18 +20,18 @@ use crate::pace::passed;
 /// How often a removal that is under way checks its permit, at least.
 const TICK: Duration = Duration::from_secs(1);
 
-pub fn now() -> Moment {
+pub fn now() -> ClockReading {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    Moment { steady: passed(BEGIN.elapsed()), wall: Timestamp::now() }
+    ClockReading { steady: passed(BEGIN.elapsed()), wall: Timestamp::now() }
 }
 
 /// By UID of the hub's object: when the hub was last asked and answered that this seed should
 /// remove its data. Permits do not outlive the process.
 #[derive(Default)]
-pub struct DeletionPermits(Mutex<HashMap<String, Moment>>);
+pub struct DeletionPermits(Mutex<HashMap<String, ClockReading>>);
 
 impl DeletionPermits {
-    pub fn grant(&self, uid: &str, asked: Moment) {
+    pub fn grant(&self, uid: &str, asked: ClockReading) {
         let mut granted = self.0.lock();
         granted.retain(|_, before| is_valid(*before, asked));
         granted.insert(uid.to_owned(), asked);
@@ -91,7 +91,7 @@ mod tests {
         assert!(permits.is_granted("one") && permits.is_fresh("one") && !permits.is_granted("two"));
         permits.revoke("one");
         assert!(!permits.is_granted("one") && !permits.is_fresh("one"));
-        let long_ago = Moment { wall: Timestamp::UNIX_EPOCH, ..now() };
+        let long_ago = ClockReading { wall: Timestamp::UNIX_EPOCH, ..now() };
         permits.grant("old", long_ago);
         assert!(!permits.is_granted("old"));
         permits.grant("one", now());

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_garden_api::extensions::{BackupBucket, BackupEntry};
-use berth_garden_core::operation::{Next, OperationType, next};
+use berth_garden_core::operation::{NextOperation, OperationType, next};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -42,9 +42,9 @@ use crate::garden::deletion_permits::DeletionPermits;
 use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
 use crate::text::chain;
-use retries::Retries;
+use retries::OperationRetries;
 use secret::Holders;
-use task::{Actuator, Task};
+use task::{Actuator, OperationTask};
 use view::view;
 
 pub use purge::Purge;
@@ -56,7 +56,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// Only one may run in a cluster. The next one continues what this one was doing when it was
 /// dropped.
-pub struct Executor {
+pub struct ExtensionExecutor {
     pub call: Client,
     pub watch: Client,
     /// Namespace of the Secrets that are watched.
@@ -69,7 +69,7 @@ pub struct Executor {
     pub roots: Roots,
 }
 
-impl Executor {
+impl ExtensionExecutor {
     pub async fn run(&self) {
         tokio::join!(self.run_kind::<BackupBucket>(), self.run_kind::<BackupEntry>());
     }
@@ -78,7 +78,7 @@ impl Executor {
         let watched: Api<DeserializeGuard<K>> = Api::all(self.watch.clone());
         let secrets: Api<Secret> = Api::namespaced(self.watch.clone(), &self.namespace);
         let controller = Controller::new(watched, watcher::Config::default());
-        let retries = Arc::new(Retries::default());
+        let retries = Arc::new(OperationRetries::default());
         let context = Arc::new(Context::<K> {
             client: self.call.clone(),
             known: controller.store(),
@@ -124,7 +124,7 @@ impl Executor {
 struct Context<K: Actuator> {
     client: Client,
     known: Store<DeserializeGuard<K>>,
-    retries: Arc<Retries>,
+    retries: Arc<OperationRetries>,
     /// Locked while a Secret is released: of two objects that release it at the same time one must
     /// see that it is the last, and an object that needs it again must put its finalizer on it
     /// after that.
@@ -158,13 +158,13 @@ async fn reconcile<K: Actuator>(
     let now = Timestamp::now();
     let not_before = context.retries.not_before(&object.uid().unwrap_or_default());
     let operation = match next(&view(&object, not_before), now) {
-        Next::Do(operation) => operation,
-        Next::Unconfirmed => {
-            return Task::new(&context, object, OperationType::Delete).wait_for_confirmation().await;
+        NextOperation::Do(operation) => operation,
+        NextOperation::Unconfirmed => {
+            return OperationTask::new(&context, object, OperationType::Delete).wait_for_confirmation().await;
         }
-        Next::Rest(until) => return Ok(at(until, now)),
+        NextOperation::Rest(until) => return Ok(at(until, now)),
     };
-    let task = Task::new(&context, object, operation);
+    let task = OperationTask::new(&context, object, operation);
     let again = match operation {
         OperationType::Migrate | OperationType::LiveMigrate => task.let_go().await?,
         OperationType::Delete => task.delete().await?,

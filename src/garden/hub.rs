@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use berth_garden_api::BackupEntry;
-use berth_garden_core::deletion_permit::Moment;
+use berth_garden_core::deletion_permit::ClockReading;
 use berth_garden_core::heartbeat::{Missing, Senders};
-use berth_garden_core::hub::{Plan, SeedState, Settings, View, plan};
+use berth_garden_core::hub::{HubPlan, HubSettings, HubView, SeedState, plan};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use tokio::time::{sleep, timeout};
@@ -33,10 +33,10 @@ use crate::garden::deletion_permits;
 use crate::metrics::GardenMetrics;
 use crate::pace::paced;
 use crate::text::chain;
-use location_keys::Keeper;
+use location_keys::LocationKeyKeeper;
 use objects::HubCache;
 use reporter::Reporter;
-use writer::Writer;
+use writer::HubWriter;
 
 /// A cycle begins at least this often, whatever the watches show.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ const PAGE: u32 = 500;
 
 pub struct Hub {
     pub clients: Clients,
-    pub settings: Settings,
+    pub settings: HubSettings,
     pub events: Events,
     pub metrics: GardenMetrics,
 }
@@ -62,7 +62,7 @@ impl Hub {
     pub async fn run(&self) {
         let objects = HubCache::default();
         let namespace = &self.settings.namespace;
-        let keeper = Keeper { client: &self.clients.call, namespace, events: &self.events };
+        let keeper = LocationKeyKeeper { client: &self.clients.call, namespace, events: &self.events };
         tokio::join!(
             objects.follow(&self.clients.watch, namespace),
             self.decide(&objects),
@@ -75,9 +75,10 @@ impl Hub {
         while !objects.is_synced() {
             let _ = changed.changed().await;
         }
-        let writer = Writer::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
+        let writer =
+            HubWriter::new(self.clients.call.clone(), &self.settings.namespace, objects, &self.metrics);
         let mut reporter = Reporter::new(self.events.clone(), self.metrics.clone());
-        let mut absent = Absent::default();
+        let mut absent = MissingEntries::default();
         let mut senders = Senders::default();
         let mut missing = Missing::default();
         let mut retry = RETRY;
@@ -86,7 +87,7 @@ impl Hub {
             let frozen = objects.frozen();
             let mut view = frozen.view(absent.gone.clone());
             let now = Timestamp::now();
-            let moment = Moment { wall: now, ..deletion_permits::now() };
+            let moment = ClockReading { wall: now, ..deletion_permits::now() };
             listen(&mut senders, &mut view, moment);
             view.unregistered = missing.look(&view.missing_seeds(), moment);
             let decided = plan(&view, &self.settings, now);
@@ -110,7 +111,7 @@ impl Hub {
 }
 
 /// Takes in heartbeats. A seed that reports is alive, whatever its clock says.
-fn listen(senders: &mut Senders, view: &mut View, now: Moment) {
+fn listen(senders: &mut Senders, view: &mut HubView, now: ClockReading) {
     for cluster in &mut view.seeds {
         let SeedState { member, beat, .. } = cluster;
         let seed = &member.seed.name;
@@ -135,14 +136,14 @@ fn until(next: Option<Timestamp>, now: Timestamp) -> Duration {
 
 /// UIDs that have a place and no entry: since when, and which of them are certainly gone.
 #[derive(Default)]
-struct Absent {
+struct MissingEntries {
     since: BTreeMap<String, Instant>,
     gone: BTreeSet<String>,
 }
 
-impl Absent {
+impl MissingEntries {
     /// UIDs that no bucket lists any more are forgotten, because no UID comes twice.
-    fn forget(&mut self, view: &View) {
+    fn forget(&mut self, view: &HubView) {
         let listed: BTreeSet<&String> =
             view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
         self.gone.retain(|uid| listed.contains(uid));
@@ -150,7 +151,7 @@ impl Absent {
 
     /// A place is given to another entry only when the API server itself has no entry with the UID.
     /// `true`: more of them are gone now.
-    async fn look(&mut self, clients: &Clients, decided: &Plan) -> bool {
+    async fn look(&mut self, clients: &Clients, decided: &HubPlan) -> bool {
         self.since.retain(|uid, _| decided.unknown.contains(uid));
         for uid in &decided.unknown {
             self.since.entry(uid.clone()).or_insert_with(Instant::now);

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
-use berth_garden_core::migration::standing::{Found, Leads, Resume, standing};
+use berth_garden_core::migration::standing::{FoundRecord, Leads, Resume, standing};
 use berth_garden_core::migration::{
-    Attempt, Counts, Items, Listed, Phase, Retirement, Status, ensure_not_emptied, expire, gate, leftovers,
-    record as note, relist, retirement,
+    CopyAttempt, CopyCounts, CopyStatus, Items, MigrationPhase, Retirement, SourceObject, ensure_not_emptied,
+    expire, gate, leftovers, record as note, relist, retirement,
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -33,11 +33,11 @@ use tokio::time::{Instant, sleep};
 use crate::garden::active_backups::{SETTLED, count_active};
 use crate::leader::identity;
 use crate::storage::{Opener, Roots};
-use claim::Claim;
-use copy::{Directory, copy};
+use claim::MigrationClaim;
+use copy::{BucketDirectory, copy};
 use error::api_error;
 use location::{HELD_FOR, entry_uid, leads_to};
-use record::{Head, Record};
+use record::{MigrationHead, MigrationRecord};
 
 pub use error::MigrationError;
 
@@ -67,15 +67,15 @@ pub struct Migration {
 
 /// What there is to do, or what was done.
 pub struct Summary {
-    pub phase: Option<Phase>,
-    pub counts: Counts,
+    pub phase: Option<MigrationPhase>,
+    pub counts: CopyCounts,
     /// Objects that are at the destination already, by key.
     pub there: usize,
 }
 
 struct Places {
-    source: Directory,
-    destination: Directory,
+    source: BucketDirectory,
+    destination: BucketDirectory,
 }
 
 impl Migration {
@@ -88,7 +88,7 @@ impl Migration {
         let (from, to) = (self.own_location().await?, self.entry_location().await?);
         let opener = self.opener();
         let shared = open(&opener, &to).await?;
-        let found = Record::open(Arc::clone(shared.store()), &self.entry).await?;
+        let found = MigrationRecord::open(Arc::clone(shared.store()), &self.entry).await?;
         let found = match found {
             Some(record) => self.goes_on(record.head(), &from, &to)?.map(|_| record),
             None => None,
@@ -97,10 +97,10 @@ impl Migration {
         let places = self.places(&opener, source, &to.spec).await?;
         let listing = list(&places.source, "source").await?;
         let there = list(&places.destination, "destination").await?;
-        let mut items = found.as_ref().map(Record::items).unwrap_or_default();
+        let mut items = found.as_ref().map(MigrationRecord::items).unwrap_or_default();
         relist(&mut items, listing);
         let there = items.keys().filter(|key| there.contains_key(*key)).count();
-        Ok(Summary { phase: found.map(|record| record.head().phase), counts: Counts::of(&items), there })
+        Ok(Summary { phase: found.map(|record| record.head().phase), counts: CopyCounts::of(&items), there })
     }
 
     /// Continues to the cut-over, or with `retire` to an empty source. Calls `tell` at each phase.
@@ -108,7 +108,7 @@ impl Migration {
         // Faults are reported before the run waits for anything.
         self.own_location().await?;
         self.entry_location().await?;
-        let claim = Claim::take(self.locations(), &self.from, &identity(), tell).await?;
+        let claim = MigrationClaim::take(self.locations(), &self.from, &identity(), tell).await?;
         let done = tokio::select! {
             done = self.run_alone(retire, &claim, tell) => done,
             lost = claim.keep() => Err(lost.into()),
@@ -120,22 +120,26 @@ impl Migration {
     async fn run_alone(
         &self,
         retire: bool,
-        claim: &Claim,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
     ) -> Result<Summary, MigrationError> {
         let to = self.entry_location().await?;
         let opener = self.opener();
         let shared = open(&opener, &to).await?;
         let from = self.own_location().await?;
-        let (mut record, phase) = match Record::open(Arc::clone(shared.store()), &self.entry).await? {
+        let (mut record, phase) = match MigrationRecord::open(Arc::clone(shared.store()), &self.entry).await?
+        {
             Some(record) => match self.goes_on(record.head(), &from, &to)? {
                 Some(phase) => (record, phase),
                 None => {
                     tell(&set_aside(record.head(), &self.entry, &entry_uid(&to)));
-                    (self.plan(&opener, (&from, &to), Some(record), claim, tell).await?, Phase::Planned)
+                    (
+                        self.plan(&opener, (&from, &to), Some(record), claim, tell).await?,
+                        MigrationPhase::Planned,
+                    )
                 }
             },
-            None => (self.plan(&opener, (&from, &to), None, claim, tell).await?, Phase::Planned),
+            None => (self.plan(&opener, (&from, &to), None, claim, tell).await?, MigrationPhase::Planned),
         };
         record.take_over(claim.run()).await?;
         if phase != record.head().phase {
@@ -153,31 +157,31 @@ impl Migration {
         loop {
             let phase = record.head().phase;
             match phase {
-                Phase::Planned => {}
-                Phase::Copying => self.copy_all(&places, &mut record, tell).await?,
-                Phase::Quiescing => self.quiesce(tell).await?,
-                Phase::Delta => {
+                MigrationPhase::Planned => {}
+                MigrationPhase::Copying => self.copy_all(&places, &mut record, tell).await?,
+                MigrationPhase::Quiescing => self.quiesce(tell).await?,
+                MigrationPhase::Delta => {
                     // A person may have let backups continue since.
                     if phase == begun_at {
                         self.quiesce(tell).await?;
                     }
                     self.copy_the_rest(&places, &mut record, claim, tell).await?;
                 }
-                Phase::CutOver => {
+                MigrationPhase::CutOver => {
                     self.cut_over(&head.destination, tell).await?;
                     if !retire {
                         break;
                     }
                     self.retire(&places, &mut record, claim, tell).await?;
                 }
-                Phase::Retired => break,
+                MigrationPhase::Retired => break,
             }
             match phase.next() {
                 Some(next) => record.enter(next).await?,
                 None => break,
             }
         }
-        let counts = Counts::of(&record.items());
+        let counts = CopyCounts::of(&record.items());
         Ok(Summary { phase: Some(record.head().phase), counts, there: 0 })
     }
 
@@ -185,28 +189,35 @@ impl Migration {
         &self,
         opener: &Opener,
         (from, to): (&BackupStorageLocation, &BackupStorageLocation),
-        earlier: Option<Record>,
-        claim: &Claim,
+        earlier: Option<MigrationRecord>,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
-    ) -> Result<Record, MigrationError> {
+    ) -> Result<MigrationRecord, MigrationError> {
         let places = self.places(opener, &from.spec, &to.spec).await?;
         let mut items = Items::new();
         relist(&mut items, list(&places.source, "source").await?);
-        let counts = Counts::of(&items);
+        let counts = CopyCounts::of(&items);
         tell(&format!("{} objects with {} bytes to copy", counts.none, counts.bytes));
         let (source, destination) = (from.spec.clone(), to.spec.clone());
-        let head = Head::new(&entry_uid(to), &self.from, source, destination, claim.run(), Timestamp::now());
+        let head = MigrationHead::new(
+            &entry_uid(to),
+            &self.from,
+            source,
+            destination,
+            claim.run(),
+            Timestamp::now(),
+        );
         let store = Arc::clone(places.destination.store());
-        Ok(Record::create(store, &self.entry, head, items, earlier).await?)
+        Ok(MigrationRecord::create(store, &self.entry, head, items, earlier).await?)
     }
 
     /// The phase to continue from; `None`: the record is of something else, and a new one is begun.
     fn goes_on(
         &self,
-        head: &Head,
+        head: &MigrationHead,
         from: &BackupStorageLocation,
         to: &BackupStorageLocation,
-    ) -> Result<Option<Phase>, MigrationError> {
+    ) -> Result<Option<MigrationPhase>, MigrationError> {
         let leads = if leads_to(&from.spec, &head.destination) {
             Leads::ToDestination
         } else if leads_to(&from.spec, &head.source) {
@@ -214,7 +225,7 @@ impl Migration {
         } else {
             Leads::Elsewhere
         };
-        let found = Found {
+        let found = FoundRecord {
             is_of_entry: head.entry_uid == entry_uid(to),
             is_of_location: head.location == self.from,
             is_in_place: leads_to(&head.destination, &to.spec),
@@ -236,15 +247,15 @@ impl Migration {
     async fn copy_all(
         &self,
         places: &Places,
-        record: &mut Record,
+        record: &mut MigrationRecord,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
-        let all: u64 = Counts::of(&record.items()).none;
+        let all: u64 = CopyCounts::of(&record.items()).none;
         let (mut done, mut failed) = (0, BTreeMap::new());
         for i in 0..record.shards() {
             while let Some(items) = record.shard(i) {
                 let waiting = items.iter().filter(|(key, item)| {
-                    item.status == Status::None && failed.get(*key).is_none_or(|tries| *tries < ATTEMPTS)
+                    item.status == CopyStatus::None && failed.get(*key).is_none_or(|tries| *tries < ATTEMPTS)
                 });
                 let batch: Vec<_> =
                     waiting.take(SAVE).map(|(key, item)| (key.clone(), item.clone())).collect();
@@ -283,9 +294,9 @@ impl Migration {
                 for (key, attempt) in attempts {
                     let Some(item) = items.get_mut(&key) else { continue };
                     // The object disappeared before anything was written.
-                    item.begun &= attempt != Attempt::Missing || !begun.contains(&key);
+                    item.begun &= attempt != CopyAttempt::Missing || !begun.contains(&key);
                     let may_retry = note(item, attempt);
-                    if item.status == Status::None {
+                    if item.status == CopyStatus::None {
                         let tries = failed.entry(key).or_insert(0);
                         *tries = if may_retry { *tries + 1 } else { ATTEMPTS };
                     } else {
@@ -332,8 +343,8 @@ impl Migration {
     async fn copy_the_rest(
         &self,
         places: &Places,
-        record: &mut Record,
-        claim: &Claim,
+        record: &mut MigrationRecord,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let mut last = Vec::new();
@@ -370,8 +381,8 @@ impl Migration {
     async fn retire(
         &self,
         places: &Places,
-        record: &mut Record,
-        claim: &Claim,
+        record: &mut MigrationRecord,
+        claim: &MigrationClaim,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
         let (source, destination) = (&places.source, &places.destination);
@@ -419,10 +430,10 @@ impl Migration {
 /// Is this run still the only one? Checked with the API server first, and by the clock for each
 /// object.
 async fn remove(
-    directory: &Directory,
+    directory: &BucketDirectory,
     which: &'static str,
     keys: &[String],
-    claim: &Claim,
+    claim: &MigrationClaim,
 ) -> Result<(), MigrationError> {
     if !keys.is_empty() {
         claim.renew().await?;
@@ -441,7 +452,7 @@ async fn remove(
     Ok(())
 }
 
-fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
+fn set_aside(head: &MigrationHead, entry: &str, uid: &str) -> String {
     let why = if head.entry_uid == uid {
         "of a migration that is over".to_owned()
     } else {
@@ -455,15 +466,15 @@ fn set_aside(head: &Head, entry: &str, uid: &str) -> String {
     )
 }
 
-async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<Directory, MigrationError> {
+async fn open(opener: &Opener, location: &BackupStorageLocation) -> Result<BucketDirectory, MigrationError> {
     let store = opener.open_existing(location).await;
     let store = store.map_err(|error| MigrationError::Open(location.name_any(), error))?;
-    Ok(Directory::new(store, location.spec.object_storage.prefix.as_deref()))
+    Ok(BucketDirectory::new(store, location.spec.object_storage.prefix.as_deref()))
 }
 
 async fn list(
-    directory: &Directory,
+    directory: &BucketDirectory,
     which: &'static str,
-) -> Result<BTreeMap<String, Listed>, MigrationError> {
+) -> Result<BTreeMap<String, SourceObject>, MigrationError> {
     directory.list().await.map_err(|error| MigrationError::List(which, error))
 }

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::cluster::{GARDEN_NAMESPACES, Presence};
 use super::render::is_admission;
-use super::{Cluster, INSTALLER, Reference, diff};
+use super::{INSTALLER, InstallCluster, Reference, diff};
 use crate::client::is_not_found;
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::text::chain;
@@ -34,13 +34,13 @@ const EVENTS_NAMESPACE: &str = "default";
 
 /// The result of applying an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ApplyOutcome {
     Created,
     Changed,
     Unchanged,
 }
 
-impl Outcome {
+impl ApplyOutcome {
     pub fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -52,7 +52,7 @@ impl Outcome {
 
 /// How objects are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ApplyMode {
     Write,
     /// Server-side dry run: the API server validates the object and writes nothing.
     DryRun,
@@ -62,25 +62,29 @@ pub enum Mode {
 ///
 /// # Errors
 /// The API server's error.
-pub async fn apply(client: &Client, object: &Value, mode: Mode) -> anyhow::Result<(Outcome, String)> {
+pub async fn apply(
+    client: &Client,
+    object: &Value,
+    mode: ApplyMode,
+) -> anyhow::Result<(ApplyOutcome, String)> {
     let reference = Reference::of(object).context("an object without a name")?;
     let api = reference.api(client);
     let name = reference.to_string();
     let live = live(client, &reference).await?;
     let mut params = PatchParams::apply(INSTALLER).force();
-    params.dry_run = mode == Mode::DryRun;
+    params.dry_run = mode == ApplyMode::DryRun;
     let applied = match api.patch(&reference.name, &params, &Patch::Apply(object)).await {
         Ok(applied) => serde_json::to_value(applied)?,
         // In a dry run its namespace or its definition may not exist.
-        Err(error) if mode == Mode::DryRun && is_not_found(&error) => object.clone(),
+        Err(error) if mode == ApplyMode::DryRun && is_not_found(&error) => object.clone(),
         Err(error) => return Err(error).with_context(|| format!("{name} cannot be applied")),
     };
     let before = live.as_ref().map(serde_json::to_value).transpose()?;
     let difference = diff::objects(&name, before.as_ref(), &applied)?;
     let outcome = match live {
-        None => Outcome::Created,
-        Some(_) if difference.is_empty() => Outcome::Unchanged,
-        Some(_) => Outcome::Changed,
+        None => ApplyOutcome::Created,
+        Some(_) if difference.is_empty() => ApplyOutcome::Unchanged,
+        Some(_) => ApplyOutcome::Changed,
     };
     Ok((outcome, difference))
 }
@@ -144,7 +148,7 @@ pub async fn established(client: &Client, definition: &Value) -> anyhow::Result<
 /// # Errors
 /// When that takes longer than `patience`.
 pub async fn rolled_out(
-    cluster: &Cluster,
+    cluster: &InstallCluster,
     objects: &[Value],
     patience: Duration,
     mut tell: impl FnMut(String),
@@ -248,7 +252,7 @@ pub async fn missing_rights(client: &Client, objects: &[Value]) -> anyhow::Resul
 ///
 /// # Errors
 /// When something cannot be listed.
-pub async fn left_over(cluster: &Cluster, objects: &[Value]) -> anyhow::Result<Vec<Reference>> {
+pub async fn left_over(cluster: &InstallCluster, objects: &[Value]) -> anyhow::Result<Vec<Reference>> {
     let kept: Vec<Reference> = objects.iter().filter_map(Reference::of).collect();
     // The rights that a running hub gives to its seeds are not part of an installation.
     let found = labelled(cluster, &format!("{PART_OF}={PART_OF_BERTH},!{SEED_ACCESS}")).await?;
@@ -287,11 +291,11 @@ const KINDS: [(&str, &str, bool); 19] = [
 ///
 /// # Errors
 /// When something cannot be listed.
-pub async fn installed(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
+pub async fn installed(cluster: &InstallCluster) -> anyhow::Result<Vec<Reference>> {
     labelled(cluster, &format!("{PART_OF}={PART_OF_BERTH}")).await
 }
 
-async fn labelled(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Reference>> {
+async fn labelled(cluster: &InstallCluster, selector: &str) -> anyhow::Result<Vec<Reference>> {
     let labelled = &ListParams::default().labels(selector);
     let mut places = Vec::new();
     for (api_version, kind, is_namespaced) in KINDS {

@@ -19,9 +19,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::apply::{self, Mode};
+use super::apply::{self, ApplyMode};
 use super::cluster::CONFIGURATION;
-use super::{Cluster, INSTALLER, Reference, remove};
+use super::{INSTALLER, InstallCluster, Reference, remove};
 use crate::certificates::trust::Trust;
 use crate::certificates::{LEAF_CERTIFICATE, SECRET, text};
 use crate::client::is_not_found;
@@ -43,7 +43,7 @@ pub fn is_of_cert_manager(object: &Value) -> bool {
 ///
 /// # Errors
 /// When an object cannot be written.
-pub async fn take(cluster: &Cluster) -> anyhow::Result<()> {
+pub async fn take(cluster: &InstallCluster) -> anyhow::Result<()> {
     println!("taking the certificates over from cert-manager");
     no_injection::<MutatingWebhookConfiguration>(&cluster.client).await?;
     no_injection::<ValidatingWebhookConfiguration>(&cluster.client).await?;
@@ -80,12 +80,12 @@ fn params() -> PatchParams {
 ///
 /// # Errors
 /// When an object cannot be written, or cert-manager issues no certificate within `patience`.
-pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> anyhow::Result<()> {
+pub async fn give(cluster: &InstallCluster, objects: &[Value], patience: Duration) -> anyhow::Result<()> {
     println!("handing the certificates over to cert-manager");
     let trust = Trust { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
     let is_leaf = |object: &&Value| object["spec"]["secretName"] == SECRET;
     for object in objects.iter().filter(|object| !is_leaf(object)) {
-        apply::apply(&cluster.client, object, Mode::Write).await?;
+        apply::apply(&cluster.client, object, ApplyMode::Write).await?;
     }
     let authority = remove::authority(cluster).name;
     let authority =
@@ -102,7 +102,7 @@ pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> a
     let patch = Patch::Merge(json!({"metadata": {"annotations": {ISSUER: "berth-controller"}}}));
     secrets.patch_metadata(SECRET, &params(), &patch).await.with_context(|| format!("Secret {SECRET}"))?;
     for object in objects.iter().filter(is_leaf) {
-        apply::apply(&cluster.client, object, Mode::Write).await?;
+        apply::apply(&cluster.client, object, ApplyMode::Write).await?;
     }
     let signed = |leaf: &str| is_signed_by(leaf.as_bytes(), authority.as_bytes()).then_some(());
     issued(cluster, SECRET, patience, signed).await?;
@@ -121,7 +121,7 @@ pub async fn give(cluster: &Cluster, objects: &[Value], patience: Duration) -> a
 
 /// Waits until the certificate in a Secret is `good`, and returns it.
 async fn issued(
-    cluster: &Cluster,
+    cluster: &InstallCluster,
     name: &str,
     patience: Duration,
     good: impl Fn(&str) -> Option<()>,

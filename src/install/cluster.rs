@@ -11,7 +11,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
 use super::arguments::{containers, flag_of, flags, installed};
-use super::{Member, pod_volumes};
+use super::{MemberParts, pod_volumes};
 use crate::certificates::trust::called;
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::queue::definition;
@@ -27,14 +27,14 @@ pub const GARDEN_NAMESPACES: [&str; 2] = [GARDEN_NAMESPACE, SEEDS_NAMESPACE];
 
 /// A cluster and the namespace in it that berth serves.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct InstallCluster {
     pub client: Client,
     pub namespace: String,
 }
 
 /// The state of a cluster.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ClusterFindings {
     /// Version of the API server, as in `v1.36.3`.
     pub version: String,
     /// The `x` of 1.x.
@@ -47,8 +47,8 @@ pub struct Found {
     pub namespace: Presence,
     /// Is the definition of Backups there, and who installed it?
     pub definition: Presence,
-    /// Names of the namespaces and definitions of shared buckets, and of the definitions for files of
-    /// volumes, that no berth installed.
+    /// Names of the namespaces and definitions of shared buckets, and of the definitions for files
+    /// of volumes, that no berth installed.
     pub foreign: Vec<String>,
     /// Why the definition of Backups cannot be used, and the way out.
     pub definition_fault: Option<String>,
@@ -65,7 +65,7 @@ pub struct Found {
 pub struct Installed {
     pub executor: Executor,
     pub certificates: Certificates,
-    pub member: Option<Member>,
+    pub member: Option<MemberParts>,
     /// berth's node agents.
     pub agents: Option<DaemonSet>,
     /// The node agents are the last of them ([`pod_volumes::as_deployment`]).
@@ -124,10 +124,10 @@ impl Presence {
     }
 }
 
-impl Cluster {
+impl InstallCluster {
     /// # Errors
     /// When the API server does not answer, or refuses a read.
-    pub async fn look(&self) -> anyhow::Result<Found> {
+    pub async fn look(&self) -> anyhow::Result<ClusterFindings> {
         let info = self.client.apiserver_version().await.context("the API server does not answer")?;
         let served = |resource: &'static str| async move {
             let found = self.client.list_api_group_resources("admissionregistration.k8s.io/v1").await?;
@@ -168,7 +168,7 @@ impl Cluster {
             (configuration.labels().get("app.kubernetes.io/managed-by").map(String::as_str) == Some("Helm"))
                 .then(|| annotations.get("meta.helm.sh/release-name").cloned().unwrap_or_default())
         });
-        Ok(Found {
+        Ok(ClusterFindings {
             minor: info.minor.trim_end_matches('+').parse().ok(),
             version: info.git_version,
             has_policies: served("validatingadmissionpolicies").await?,
@@ -204,7 +204,7 @@ impl Cluster {
         } else {
             Certificates::SelfManaged
         };
-        let member = Member::of(&deployments);
+        let member = MemberParts::of(&deployments);
         Ok(Some(Installed { executor, certificates, member, agents, deployments }))
     }
 
@@ -222,7 +222,7 @@ impl Cluster {
     }
 }
 
-impl Found {
+impl ClusterFindings {
     /// # Errors
     /// The reason against an installation into `namespace`, with the way out.
     pub fn ensure_installable(&self, namespace: &str, needs_cert_manager: bool) -> anyhow::Result<()> {

@@ -20,14 +20,14 @@ pub const HOOKS: &str = "berth-hooks";
 
 /// The types that a backup holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Types {
+pub struct BackedUpTypes {
     /// Plurals, by API group.
     resources: BTreeMap<String, BTreeSet<String>>,
     /// Did every API server list its types?
     pub is_whole: bool,
 }
 
-impl Types {
+impl BackedUpTypes {
     /// # Errors
     /// When the API server does not answer.
     pub async fn served(client: &Client) -> anyhow::Result<Self> {
@@ -119,7 +119,7 @@ mod tests {
             ..PolicyRule::default()
         };
         let mut types =
-            Types { resources: BTreeMap::from([(String::new(), of(&["pods"]))]), is_whole: false };
+            BackedUpTypes { resources: BTreeMap::from([(String::new(), of(&["pods"]))]), is_whole: false };
         types.keep(vec![rule("", &["secrets"]), rule("metrics.k8s.io", &["pods"]), rule("all", &["*"])]);
         let kept = [(String::new(), of(&["pods", "secrets"])), ("metrics.k8s.io".to_owned(), of(&["pods"]))];
         assert_eq!(types.resources, BTreeMap::from(kept));
@@ -130,7 +130,7 @@ mod tests {
         let of = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|&name| name.to_owned()).collect() };
         let resources =
             [(String::new(), of(&["pods", "secrets"])), ("apps".to_owned(), of(&["deployments"]))];
-        let types = Types { resources: BTreeMap::from(resources), is_whole: true };
+        let types = BackedUpTypes { resources: BTreeMap::from(resources), is_whole: true };
         let definition = |group: &str, plural: &str| json!({"kind": "CustomResourceDefinition", "spec": {"group": group, "names": {"plural": plural}}});
         let objects =
             [definition("velero.io", "backups"), definition("apps", "deployments"), json!({"kind": "Role"})];

@@ -13,12 +13,12 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 
-use super::Cluster;
+use super::InstallCluster;
 use crate::client::is_not_found;
 
 /// Objects of one kind with finalizers of berth.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldObjects {
     /// Resource as in kubectl: `backupentries.garden.berth.dev`.
     pub resource: String,
     pub count: usize,
@@ -43,20 +43,20 @@ pub enum By {
 ///
 /// # Errors
 /// When a kind cannot be listed.
-pub async fn held(cluster: &Cluster) -> anyhow::Result<Vec<Held>> {
+pub async fn held(cluster: &InstallCluster) -> anyhow::Result<Vec<HeldObjects>> {
     let mut found = Vec::new();
     let hub = |object: &DynamicObject| has(object, &[keys::GARDEN_FINALIZER]).then_some(By::Controller);
-    found.extend(of::<garden::BackupEntry>(cluster, Scope::Metadata, hub).await?);
-    found.extend(of::<garden::BackupBucket>(cluster, Scope::Metadata, hub).await?);
-    found.extend(of::<extensions::BackupEntry>(cluster, Scope::Whole, member).await?);
-    found.extend(of::<extensions::BackupBucket>(cluster, Scope::Whole, member).await?);
-    found.extend(of::<Secret>(cluster, Scope::OfGarden, credentials).await?);
+    found.extend(of::<garden::BackupEntry>(cluster, ListScope::Metadata, hub).await?);
+    found.extend(of::<garden::BackupBucket>(cluster, ListScope::Metadata, hub).await?);
+    found.extend(of::<extensions::BackupEntry>(cluster, ListScope::Whole, member).await?);
+    found.extend(of::<extensions::BackupBucket>(cluster, ListScope::Whole, member).await?);
+    found.extend(of::<Secret>(cluster, ListScope::OfGarden, credentials).await?);
     Ok(found)
 }
 
 /// What is listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
+enum ListScope {
     /// Metadata in the whole cluster.
     Metadata,
     /// Objects in the whole cluster.
@@ -92,21 +92,21 @@ fn has(object: &DynamicObject, finalizers: &[&str]) -> bool {
 }
 
 async fn of<K: Resource<DynamicType = ()>>(
-    cluster: &Cluster,
-    scope: Scope,
+    cluster: &InstallCluster,
+    scope: ListScope,
     held_by: impl Fn(&DynamicObject) -> Option<By>,
-) -> anyhow::Result<Option<Held>> {
+) -> anyhow::Result<Option<HeldObjects>> {
     let kind = kube::api::ApiResource::erase::<K>(&());
     let resource =
         if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
     let api: Api<DynamicObject> = match scope {
-        Scope::OfGarden => Api::namespaced_with(cluster.client.clone(), GARDEN_NAMESPACE, &kind),
-        Scope::Metadata | Scope::Whole => Api::all_with(cluster.client.clone(), &kind),
+        ListScope::OfGarden => Api::namespaced_with(cluster.client.clone(), GARDEN_NAMESPACE, &kind),
+        ListScope::Metadata | ListScope::Whole => Api::all_with(cluster.client.clone(), &kind),
     };
     let all = ListParams::default();
     let listed = match scope {
-        Scope::Whole => api.list(&all).await.map(|list| list.items),
-        Scope::Metadata | Scope::OfGarden => api.list_metadata(&all).await.map(|list| {
+        ListScope::Whole => api.list(&all).await.map(|list| list.items),
+        ListScope::Metadata | ListScope::OfGarden => api.list_metadata(&all).await.map(|list| {
             let bare = |metadata| DynamicObject { types: None, metadata, data: Value::Null };
             list.items.into_iter().map(|one| bare(one.metadata)).collect()
         }),
@@ -123,11 +123,11 @@ async fn of<K: Resource<DynamicType = ()>>(
         .collect();
     let Some(by) = held.iter().map(|(by, _)| *by).max() else { return Ok(None) };
     let deleted = held.iter().filter(|(_, is_deleted)| *is_deleted).count();
-    Ok(Some(Held { resource, count: held.len(), deleted, by }))
+    Ok(Some(HeldObjects { resource, count: held.len(), deleted, by }))
 }
 
 /// The message for the user; `None` where no object is left.
-pub fn note(held: &[Held], namespace: &str) -> Option<String> {
+pub fn note(held: &[HeldObjects], namespace: &str) -> Option<String> {
     let by = held.iter().map(|one| one.by).max()?;
     let flags = match by {
         By::Controller => "",
@@ -201,8 +201,12 @@ mod tests {
 
     #[test]
     fn the_note_says_how_many_and_both_ways_out() {
-        let of =
-            |resource: &str, count, deleted, by| Held { resource: resource.to_owned(), count, deleted, by };
+        let of = |resource: &str, count, deleted, by| HeldObjects {
+            resource: resource.to_owned(),
+            count,
+            deleted,
+            by,
+        };
         assert_eq!(note(&[], "velero"), None);
         let entries = of("backupentries.garden.berth.dev", 3, 1, By::Controller);
         let text = note(std::slice::from_ref(&entries), "velero").unwrap_or_default();

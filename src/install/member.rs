@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::arguments::{containers, flag_of};
 use super::cluster::Presence;
 use super::hub::{HUB_SECRET, HubAccess, KUBECONFIG, SEED};
-use super::{Cluster, Reference};
+use super::{InstallCluster, Reference};
 use crate::args::MemberArgs;
 use crate::client::{is_forbidden, is_not_found};
 
@@ -23,33 +23,36 @@ const DIGEST: &str = "garden.berth.dev/hub-digest";
 
 /// The parts that a member cluster has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Member {
+pub enum MemberParts {
     /// The agent alone, for this cluster's objects.
     Agent,
     /// The agent, which also syncs with a hub.
-    Courier(Hub),
+    Courier(HubCredentialsSecret),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hub {
+pub struct HubCredentialsSecret {
     /// Name of the Secret.
     pub secret: String,
     /// The digest of the Secret, if berth wrote it.
     pub digest: Option<String>,
 }
 
-impl Member {
+impl MemberParts {
     /// The wanted settings: by the flags, or else as installed. `access`: from `--hub-kubeconfig`.
     pub fn wanted(args: &MemberArgs, access: Option<&HubAccess>, installed: Option<&Self>) -> Option<Self> {
         if args.garden_member == Some(false) {
             return None;
         }
         if let Some(access) = access {
-            return Some(Self::Courier(Hub { secret: HUB_SECRET.to_owned(), digest: Some(access.digest()) }));
+            return Some(Self::Courier(HubCredentialsSecret {
+                secret: HUB_SECRET.to_owned(),
+                digest: Some(access.digest()),
+            }));
         }
         if let Some(name) = &args.hub_secret {
             let is_same = |member: &&Self| member.hub().is_some_and(|hub| hub.secret == *name);
-            let new = || Self::Courier(Hub { secret: name.clone(), digest: None });
+            let new = || Self::Courier(HubCredentialsSecret { secret: name.clone(), digest: None });
             return Some(installed.filter(is_same).cloned().unwrap_or_else(new));
         }
         installed.cloned().or_else(|| (args.garden_member == Some(true)).then_some(Self::Agent))
@@ -67,13 +70,13 @@ impl Member {
             .filter(|variable| variable.name == "SEED")
             .find_map(|variable| Some(variable.value_from.as_ref()?.secret_key_ref.as_ref()?.name.clone()));
         let annotations = template.and_then(|template| template.metadata.as_ref()?.annotations.as_ref());
-        Some(Self::Courier(Hub {
+        Some(Self::Courier(HubCredentialsSecret {
             secret: secret.unwrap_or_else(|| HUB_SECRET.to_owned()),
             digest: annotations.and_then(|annotations| annotations.get(DIGEST).cloned()),
         }))
     }
 
-    pub fn hub(&self) -> Option<&Hub> {
+    pub fn hub(&self) -> Option<&HubCredentialsSecret> {
         match self {
             Self::Agent => None,
             Self::Courier(hub) => Some(hub),
@@ -91,7 +94,7 @@ impl Member {
     }
 }
 
-impl Hub {
+impl HubCredentialsSecret {
     /// Sets the Secret in the agent's Deployment.
     ///
     /// # Errors
@@ -124,7 +127,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn fault(&self, cluster: &Cluster) -> anyhow::Result<Option<String>> {
+    pub async fn fault(&self, cluster: &InstallCluster) -> anyhow::Result<Option<String>> {
         let (name, namespace) = (&self.secret, &cluster.namespace);
         let found = match secret(cluster, name).await {
             Ok(found) => found,
@@ -163,7 +166,7 @@ fn name_secret(value: &mut Value, name: &str, names: &mut usize) {
     }
 }
 
-async fn secret(cluster: &Cluster, name: &str) -> kube::Result<Option<Secret>> {
+async fn secret(cluster: &InstallCluster, name: &str) -> kube::Result<Option<Secret>> {
     Api::<Secret>::namespaced(cluster.client.clone(), &cluster.namespace).get_opt(name).await
 }
 
@@ -172,7 +175,11 @@ async fn secret(cluster: &Cluster, name: &str) -> kube::Result<Option<Secret>> {
 ///
 /// # Errors
 /// When a check fails, with the way out.
-pub async fn ensure_hub(cluster: &Cluster, hub: &Hub, access: Option<&HubAccess>) -> anyhow::Result<()> {
+pub async fn ensure_hub(
+    cluster: &InstallCluster,
+    hub: &HubCredentialsSecret,
+    access: Option<&HubAccess>,
+) -> anyhow::Result<()> {
     if access.is_none() {
         return match hub.fault(cluster).await? {
             None => Ok(()),
@@ -198,7 +205,10 @@ pub async fn ensure_hub(cluster: &Cluster, hub: &Hub, access: Option<&HubAccess>
 ///
 /// # Errors
 /// When an object cannot be read.
-pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Result<Vec<Reference>> {
+pub async fn written(
+    cluster: &InstallCluster,
+    wanted: Option<&MemberParts>,
+) -> anyhow::Result<Vec<Reference>> {
     let of = |api_version: &str, kind: &str, name: &str| Reference {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
@@ -213,7 +223,7 @@ pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Resu
             found.push(lease);
         }
     }
-    if wanted.and_then(Member::hub).is_none_or(|hub| hub.secret != HUB_SECRET) {
+    if wanted.and_then(MemberParts::hub).is_none_or(|hub| hub.secret != HUB_SECRET) {
         let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
         let there = match secrets.get_metadata_opt(HUB_SECRET).await {
             Err(error) if is_not_found(&error) => None,
@@ -230,7 +240,7 @@ pub async fn written(cluster: &Cluster, wanted: Option<&Member>) -> anyhow::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::{Settings, render};
+    use crate::install::{InstallSettings, render};
     use crate::settings::Executor;
 
     fn args(garden_member: Option<bool>, hub_secret: Option<&str>) -> MemberArgs {
@@ -243,20 +253,23 @@ mod tests {
         }
     }
 
-    fn courier(secret: &str, digest: Option<&str>) -> Member {
-        Member::Courier(Hub { secret: secret.to_owned(), digest: digest.map(str::to_owned) })
+    fn courier(secret: &str, digest: Option<&str>) -> MemberParts {
+        MemberParts::Courier(HubCredentialsSecret {
+            secret: secret.to_owned(),
+            digest: digest.map(str::to_owned),
+        })
     }
 
     #[test]
     fn what_is_not_said_stays() {
-        let wanted = |member, secret, installed: Option<&Member>| {
-            Member::wanted(&args(member, secret), None, installed)
+        let wanted = |member, secret, installed: Option<&MemberParts>| {
+            MemberParts::wanted(&args(member, secret), None, installed)
         };
         let there = courier(HUB_SECRET, Some("d"));
         assert_eq!(wanted(None, None, None), None);
-        assert_eq!(wanted(Some(true), None, None), Some(Member::Agent));
+        assert_eq!(wanted(Some(true), None, None), Some(MemberParts::Agent));
         for said in [None, Some(true)] {
-            assert_eq!(wanted(said, None, Some(&Member::Agent)), Some(Member::Agent));
+            assert_eq!(wanted(said, None, Some(&MemberParts::Agent)), Some(MemberParts::Agent));
             assert_eq!(wanted(said, None, Some(&there)), Some(there.clone()));
         }
         assert_eq!(wanted(Some(false), None, Some(&there)), None);
@@ -267,28 +280,31 @@ mod tests {
 
     #[test]
     fn what_is_installed_is_known_by_the_deployment_that_is_rendered() -> anyhow::Result<()> {
-        for member in
-            [None, Some(Member::Agent), Some(courier(HUB_SECRET, Some("d"))), Some(courier("mine", None))]
-        {
-            let settings = Settings { member: member.clone(), ..Settings::new("velero") };
+        for member in [
+            None,
+            Some(MemberParts::Agent),
+            Some(courier(HUB_SECRET, Some("d"))),
+            Some(courier("mine", None)),
+        ] {
+            let settings = InstallSettings { member: member.clone(), ..InstallSettings::new("velero") };
             let deployments = render(&settings)?
                 .into_iter()
                 .filter(|object| object["kind"] == "Deployment")
                 .map(serde_json::from_value)
                 .collect::<Result<Vec<Deployment>, _>>()?;
-            assert_eq!(Member::of(&deployments), member);
+            assert_eq!(MemberParts::of(&deployments), member);
         }
         Ok(())
     }
 
     #[test]
     fn the_agent_has_flags_and_a_secret_of_its_own() {
-        let settings = Settings {
+        let settings = InstallSettings {
             executor: Executor::Velero,
             image: Some("mirror/berth:1".to_owned()),
             args: vec!["--concurrent-backups=3".to_owned()],
             member: Some(courier("hub", Some("0123456789"))),
-            ..Settings::new("elsewhere")
+            ..InstallSettings::new("elsewhere")
         };
         let objects = render(&settings).unwrap_or_default();
         let of = |name: &str| {
@@ -323,7 +339,11 @@ mod tests {
     fn definitions_of_somebody_else_are_not_brought() {
         let names = |foreign: &[&str]| -> Vec<String> {
             let foreign = foreign.iter().map(|name| (*name).to_owned()).collect();
-            let settings = Settings { member: Some(Member::Agent), foreign, ..Settings::new("velero") };
+            let settings = InstallSettings {
+                member: Some(MemberParts::Agent),
+                foreign,
+                ..InstallSettings::new("velero")
+            };
             let objects = render(&settings).unwrap_or_default();
             let of_gardener =
                 objects.iter().filter(|one| one["spec"]["group"] == "extensions.gardener.cloud");

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 
 use super::cluster::Presence;
-use super::{Cluster, Settings};
+use super::{InstallCluster, InstallSettings};
 use crate::settings::Executor;
 
 /// Name of the agents' DaemonSet, and of everything else that they have.
@@ -16,7 +16,7 @@ pub const COMPONENTS: [&str; 2] = ["components/pod-volumes/crd", "components/pod
 
 /// # Errors
 /// When Velero runs the backups: it has files read by its own node-agents alone.
-pub fn ensure_fits(settings: &Settings) -> anyhow::Result<()> {
+pub fn ensure_fits(settings: &InstallSettings) -> anyhow::Result<()> {
     if settings.pod_volumes && settings.executor == Executor::Velero {
         bail!(
             "--pod-volumes: with --executor=velero nothing gives berth's node agents work, because Velero has files of volumes read by its own (velero install --use-node-agent). Say --pod-volumes=false, or --executor=berth. Nothing was changed"
@@ -29,7 +29,7 @@ pub fn ensure_fits(settings: &Settings) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub async fn installed(cluster: &Cluster) -> anyhow::Result<Option<DaemonSet>> {
+pub async fn installed(cluster: &InstallCluster) -> anyhow::Result<Option<DaemonSet>> {
     let api: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let found = api.get_opt(AGENT).await.context("the DaemonSet of the node agents cannot be read")?;
     Ok(found.filter(|found| Presence::of(found.metadata.labels.as_ref()) == Presence::Ours))
@@ -56,7 +56,8 @@ pub fn ready(agents: &DaemonSet) -> Option<(i32, i32)> {
         .then_some((status.number_ready, status.desired_number_scheduled))
 }
 
-/// One line about agents that are not ready on all nodes. Nodes come and go, so nothing waits for them.
+/// One line about agents that are not ready on all nodes. Nodes come and go, so nothing waits for
+/// them.
 pub fn told(agents: &DaemonSet) -> Option<String> {
     match ready(agents) {
         Some((ready, wanted)) if ready >= wanted => None,
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
     use crate::install::render;
 
-    fn rendered(settings: &Settings) -> Vec<Value> {
+    fn rendered(settings: &InstallSettings) -> Vec<Value> {
         let mut objects = render(settings).unwrap();
         objects.retain(|object| object["metadata"]["name"] == AGENT);
         objects
@@ -82,12 +83,12 @@ mod tests {
 
     #[test]
     fn agents_are_installed_where_they_are_asked_for_with_the_image_and_no_flag_of_the_queue() {
-        assert!(rendered(&Settings::new("velero")).is_empty());
-        let settings = Settings {
+        assert!(rendered(&InstallSettings::new("velero")).is_empty());
+        let settings = InstallSettings {
             pod_volumes: true,
             image: Some("mirror/berth:1".to_owned()),
             args: vec!["--concurrent-backups=3".to_owned()],
-            ..Settings::new("elsewhere")
+            ..InstallSettings::new("elsewhere")
         };
         let objects = rendered(&settings);
         let agents = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn pods_that_see_their_node_may_run_in_berths_namespace_and_nowhere_else() {
         let level = |pod_volumes| {
-            let objects = render(&Settings { pod_volumes, ..Settings::new("here") }).unwrap();
+            let objects = render(&InstallSettings { pod_volumes, ..InstallSettings::new("here") }).unwrap();
             let is_it = |one: &&Value| one["kind"] == "Namespace" && one["metadata"]["name"] == "here";
             let namespace = objects.iter().find(is_it).unwrap();
             namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"].clone()
@@ -115,19 +116,19 @@ mod tests {
 
     #[test]
     fn definitions_are_brought_unless_somebody_else_did() {
-        let names = |settings: &Settings| -> Vec<String> {
+        let names = |settings: &InstallSettings| -> Vec<String> {
             let objects = render(settings).unwrap();
             let definitions = objects.iter().filter(|one| one["kind"] == "CustomResourceDefinition");
             let names = definitions.map(|one| one["metadata"]["name"].as_str().unwrap().to_owned());
             names.filter(|name| name.starts_with("podvolume") || name.starts_with("backuprepo")).collect()
         };
-        let settings = Settings { pod_volumes: true, ..Settings::new("velero") };
+        let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
         let all = ["backuprepositories", "podvolumebackups", "podvolumerestores"];
         let all = all.map(|plural| format!("{plural}.velero.io"));
         assert_eq!(names(&settings), all);
-        assert_eq!(names(&Settings { foreign: all[..1].to_vec(), ..settings.clone() }), all[1..]);
-        assert!(names(&Settings { bring_definitions: false, ..settings.clone() }).is_empty());
-        assert!(names(&Settings { pod_volumes: false, ..settings }).is_empty());
+        assert_eq!(names(&InstallSettings { foreign: all[..1].to_vec(), ..settings.clone() }), all[1..]);
+        assert!(names(&InstallSettings { bring_definitions: false, ..settings.clone() }).is_empty());
+        assert!(names(&InstallSettings { pod_volumes: false, ..settings }).is_empty());
     }
 
     #[test]
@@ -135,7 +136,7 @@ mod tests {
         for (executor, pod_volumes, fits) in
             [(Executor::Berth, true, true), (Executor::Velero, true, false), (Executor::Velero, false, true)]
         {
-            let settings = Settings { executor, pod_volumes, ..Settings::new("velero") };
+            let settings = InstallSettings { executor, pod_volumes, ..InstallSettings::new("velero") };
             assert_eq!(ensure_fits(&settings).is_ok(), fits, "{executor:?} {pod_volumes}");
         }
     }

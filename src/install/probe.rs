@@ -4,7 +4,7 @@ use berth_api::velero::Backup;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
-use super::Cluster;
+use super::InstallCluster;
 use crate::text::chain;
 
 /// The result of a dry-run create of a Backup.
@@ -16,7 +16,7 @@ pub enum Probe {
     NotAllowed,
 }
 
-pub async fn probe(cluster: &Cluster) -> Probe {
+pub async fn probe(cluster: &InstallCluster) -> Probe {
     let backup = json!({
         "apiVersion": "velero.io/v1",
         "kind": "Backup",

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::{Cluster, Reference, member};
+use super::{InstallCluster, Reference, member};
 use crate::certificates::{AUTHORITY, SECRET};
 use crate::client::is_not_found;
 use crate::leader::LEASE;
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 8;
 ///
 /// # Errors
 /// When the API server refuses it.
-pub async fn delete(cluster: &Cluster, reference: &Reference) -> anyhow::Result<bool> {
+pub async fn delete(cluster: &InstallCluster, reference: &Reference) -> anyhow::Result<bool> {
     let params =
         DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
     match reference.api(&cluster.client).delete(&reference.name, &params).await {
@@ -45,7 +45,7 @@ pub async fn delete(cluster: &Cluster, reference: &Reference) -> anyhow::Result<
 ///
 /// # Errors
 /// When a pod is still there after `patience`.
-pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
+pub async fn pods_gone(cluster: &InstallCluster, patience: Duration) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
     let waiting = async {
@@ -67,7 +67,7 @@ pub async fn pods_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<
 ///
 /// # Errors
 /// When one is still there after `patience`.
-pub async fn leaving_gone(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
+pub async fn leaving_gone(cluster: &InstallCluster, patience: Duration) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let controllers = ListParams::default().labels("app.kubernetes.io/name=berth-controller");
     let waiting = async {
@@ -91,13 +91,13 @@ pub async fn leaving_gone(cluster: &Cluster, patience: Duration) -> anyhow::Resu
 ///
 /// # Errors
 /// When an object cannot be listed or written.
-pub async fn release_holds(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+pub async fn release_holds(cluster: &InstallCluster) -> anyhow::Result<Vec<String>> {
     let mut released = release::<Backup>(cluster).await?;
     released.extend(release::<BackupStorageLocation>(cluster).await?);
     Ok(released)
 }
 
-async fn release<K>(cluster: &Cluster) -> anyhow::Result<Vec<String>>
+async fn release<K>(cluster: &InstallCluster) -> anyhow::Result<Vec<String>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -127,16 +127,16 @@ where
 
 /// The Secret of the authority that cert-manager issues for berth, and keeps when the Certificate
 /// is deleted.
-pub fn authority(cluster: &Cluster) -> Reference {
+pub fn authority(cluster: &InstallCluster) -> Reference {
     secret(cluster, "berth-webhook-ca")
 }
 
 /// The Secret of berth's own authority.
-pub fn own_authority(cluster: &Cluster) -> Reference {
+pub fn own_authority(cluster: &InstallCluster) -> Reference {
     secret(cluster, AUTHORITY)
 }
 
-fn secret(cluster: &Cluster, name: &str) -> Reference {
+fn secret(cluster: &InstallCluster, name: &str) -> Reference {
     Reference {
         api_version: Secret::api_version(&()).into_owned(),
         kind: "Secret".to_owned(),
@@ -150,7 +150,7 @@ fn secret(cluster: &Cluster, name: &str) -> Reference {
 ///
 /// # Errors
 /// When an object cannot be deleted.
-pub async fn delete_written(cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
+pub async fn delete_written(cluster: &InstallCluster) -> anyhow::Result<Vec<Reference>> {
     let of = |api_version: &str, kind: &str, name: &str| Reference {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
@@ -178,7 +178,7 @@ pub async fn delete_written(cluster: &Cluster) -> anyhow::Result<Vec<Reference>>
 ///
 /// # Errors
 /// When they cannot be listed.
-pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Result<usize> {
+pub async fn instances(cluster: &InstallCluster, definition: &Reference) -> anyhow::Result<usize> {
     let object = match definition.api(&cluster.client).get_opt(&definition.name).await? {
         Some(object) => object,
         None => return Ok(0),
@@ -203,7 +203,7 @@ pub async fn instances(cluster: &Cluster, definition: &Reference) -> anyhow::Res
 ///
 /// # Errors
 /// When a kind cannot be listed.
-pub async fn inhabitants(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
+pub async fn inhabitants(cluster: &InstallCluster, namespace: &str) -> anyhow::Result<Vec<String>> {
     const MOST: usize = 5;
     // Aggregated discovery, because a just deleted definition may be in one of several answers and
     // missing in the next.

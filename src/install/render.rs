@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::engine::ENGINE;
-use super::{Member, Reviews, Types, pod_volumes, sources};
+use super::{BackedUpTypes, MemberParts, Reviews, pod_volumes, sources};
 use crate::settings::{Certificates, Executor};
 
 /// Namespace in the manifests.
@@ -18,7 +18,7 @@ pub const VELERO_ACCOUNT: &str = "velero";
 
 /// The settings of an installation.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct InstallSettings {
     pub namespace: String,
     /// Install the namespace itself.
     pub bring_namespace: bool,
@@ -39,14 +39,14 @@ pub struct Settings {
     /// Which clients may send reviews, and the timeout of a review.
     pub reviews: Reviews,
     /// The agent, if the cluster is a member of shared buckets.
-    pub member: Option<Member>,
+    pub member: Option<MemberParts>,
     /// berth's node agents, which read the files of volumes.
     pub pod_volumes: bool,
     /// The types that the engine may read. `None`: all types.
-    pub engine: Option<Types>,
+    pub engine: Option<BackedUpTypes>,
 }
 
-impl Settings {
+impl InstallSettings {
     /// The default settings, for a cluster without Velero.
     pub fn new(namespace: &str) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Settings {
 ///
 /// # Errors
 /// When the manifests in this binary are faulty.
-pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
+pub fn render(settings: &InstallSettings) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     build("base", &mut objects)?;
     let mut components = vec!["components/alone"];
@@ -91,7 +91,7 @@ pub fn render(settings: &Settings) -> anyhow::Result<Vec<Value>> {
         Certificates::SelfManaged => "components/self-managed",
         Certificates::CertManager => "components/cert-manager",
     });
-    components.extend(settings.member.iter().flat_map(Member::components));
+    components.extend(settings.member.iter().flat_map(MemberParts::components));
     if settings.pod_volumes {
         components.extend(pod_volumes::COMPONENTS);
     }
@@ -169,20 +169,20 @@ struct Kustomization {
 #[serde(deny_unknown_fields)]
 struct Patch {
     /// The objects that a JSON patch applies to.
-    target: Option<Target>,
+    target: Option<PatchTarget>,
     /// A JSON patch, or an object with `$patch: delete`.
     patch: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Target {
+struct PatchTarget {
     kind: String,
     /// `None`: all objects of the kind.
     name: Option<String>,
 }
 
-impl Target {
+impl PatchTarget {
     fn is(&self, object: &Value) -> bool {
         object["kind"] == self.kind.as_str()
             && self.name.as_ref().is_none_or(|name| object["metadata"]["name"] == name.as_str())
@@ -251,7 +251,7 @@ fn join(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> {
+fn configure(deployment: &mut Value, settings: &InstallSettings) -> anyhow::Result<()> {
     let container = deployment
         .pointer_mut("/spec/template/spec/containers/0")
         .context("a Deployment without a container")?;
@@ -276,7 +276,7 @@ fn configure(deployment: &mut Value, settings: &Settings) -> anyhow::Result<()> 
         return settings
             .member
             .as_ref()
-            .and_then(Member::hub)
+            .and_then(MemberParts::hub)
             .map_or(Ok(()), |hub| hub.configure(deployment));
     }
     args.extend(settings.args.iter().map(|arg| json!(arg)));
@@ -324,14 +324,17 @@ fn move_to(value: &mut Value, key: &str, namespace: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::member::Hub;
+    use crate::install::member::HubCredentialsSecret;
 
     fn kinds(objects: &[Value]) -> Vec<&str> {
         objects.iter().filter_map(|object| object["kind"].as_str()).collect()
     }
 
-    fn courier() -> Option<Member> {
-        Some(Member::Courier(Hub { secret: "hub".to_owned(), digest: Some("0123456789".to_owned()) }))
+    fn courier() -> Option<MemberParts> {
+        Some(MemberParts::Courier(HubCredentialsSecret {
+            secret: "hub".to_owned(),
+            digest: Some("0123456789".to_owned()),
+        }))
     }
 
     #[test]
@@ -339,8 +342,12 @@ mod tests {
         for (executor, certificates) in
             [(Executor::Berth, Certificates::SelfManaged), (Executor::Velero, Certificates::CertManager)]
         {
-            let settings =
-                Settings { executor, certificates, member: courier(), ..Settings::new("elsewhere") };
+            let settings = InstallSettings {
+                executor,
+                certificates,
+                member: courier(),
+                ..InstallSettings::new("elsewhere")
+            };
             for object in render(&settings).unwrap_or_default() {
                 if object["kind"] == "CustomResourceDefinition" {
                     continue;
@@ -357,7 +364,7 @@ mod tests {
 
     #[test]
     fn definitions_come_first_and_admission_last() {
-        let objects = render(&Settings::new("velero")).unwrap_or_default();
+        let objects = render(&InstallSettings::new("velero")).unwrap_or_default();
         let kinds = kinds(&objects);
         assert_eq!(kinds.first(), Some(&"Namespace"));
         let deployment = kinds.iter().position(|kind| *kind == "Deployment");
@@ -368,7 +375,7 @@ mod tests {
 
     #[test]
     fn what_velero_runs_needs_no_engine() {
-        let settings = Settings { executor: Executor::Velero, ..Settings::new("velero") };
+        let settings = InstallSettings { executor: Executor::Velero, ..InstallSettings::new("velero") };
         let text = json!(render(&settings).unwrap_or_default()).to_string();
         assert!(!text.contains("berth-engine"));
         assert!(text.contains("--executor=velero") && text.contains("request.namespace + ':velero'"));
@@ -376,10 +383,10 @@ mod tests {
 
     #[test]
     fn a_velero_with_another_service_account_is_known_by_that() {
-        let settings = Settings {
+        let settings = InstallSettings {
             executor: Executor::Velero,
             velero_account: Some("velero-server".to_owned()),
-            ..Settings::new("velero")
+            ..InstallSettings::new("velero")
         };
         let text = json!(render(&settings).unwrap_or_default()).to_string();
         assert_eq!(text.matches("request.namespace + ':velero-server'").count(), 3, "{text}");
@@ -393,7 +400,7 @@ mod tests {
     fn every_webhook_is_waited_for_as_long_as_is_said() {
         let timeouts = |timeout| {
             let reviews = Reviews { timeout, ..Reviews::default() };
-            let objects = render(&Settings { reviews, ..Settings::new("velero") }).unwrap();
+            let objects = render(&InstallSettings { reviews, ..InstallSettings::new("velero") }).unwrap();
             let webhooks = objects.iter().filter_map(|object| object["webhooks"].as_array()).flatten();
             webhooks.map(|webhook| webhook["timeoutSeconds"].as_u64().unwrap()).collect::<Vec<_>>()
         };
@@ -405,7 +412,8 @@ mod tests {
     fn the_image_is_of_this_version_unless_said() {
         let images = |image: Option<&str>| {
             let image = image.map(str::to_owned);
-            let objects = render(&Settings { image, member: courier(), ..Settings::new("a") }).unwrap();
+            let objects =
+                render(&InstallSettings { image, member: courier(), ..InstallSettings::new("a") }).unwrap();
             let deployments = objects.iter().filter(|object| object["kind"] == "Deployment");
             let named = deployments.map(|d| d["spec"]["template"]["spec"]["containers"][0]["image"].clone());
             named.collect::<Vec<_>>()

@@ -6,7 +6,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::Api;
 use serde_json::{Value, json};
 
-use super::cluster::{CONFIGURATION, Cluster, Found};
+use super::cluster::{CONFIGURATION, ClusterFindings, InstallCluster};
 use crate::args::{ANYWHERE, ReviewArgs};
 
 const WEBHOOK: &str = "berth-webhook";
@@ -49,7 +49,7 @@ impl Reviews {
     ///
     /// # Errors
     /// When an object cannot be read.
-    pub async fn of(cluster: &Cluster, found: &Found) -> anyhow::Result<Option<Self>> {
+    pub async fn of(cluster: &InstallCluster, found: &ClusterFindings) -> anyhow::Result<Option<Self>> {
         let Some(installed) = &found.installed else { return Ok(None) };
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(cluster.client.clone());
         let configuration = configurations

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use tokio::time::sleep;
 
-use super::Cluster;
+use super::InstallCluster;
 use crate::client::is_not_found;
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -19,17 +19,17 @@ const MOST: usize = 10;
 
 /// Names of the Backups that are InProgress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningBackups {
     /// Backups with the annotation of a run of berth's engine, which only berth writes.
     pub by_berth: Vec<String>,
     /// Backups of a Velero.
     pub by_others: Vec<String>,
 }
 
-impl Running {
+impl RunningBackups {
     /// # Errors
     /// When the Backups cannot be listed.
-    pub async fn read(cluster: &Cluster) -> anyhow::Result<Self> {
+    pub async fn read(cluster: &InstallCluster) -> anyhow::Result<Self> {
         let kind = ApiResource::erase::<Backup>(&());
         // As dynamic objects, because a Backup with an unreadable spec may run as well.
         let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &kind);
@@ -59,15 +59,15 @@ impl Running {
 /// # Errors
 /// When the Backups cannot be listed.
 pub async fn ended(
-    cluster: &Cluster,
+    cluster: &InstallCluster,
     patience: Duration,
-    of: impl Fn(Running) -> Vec<String>,
+    of: impl Fn(RunningBackups) -> Vec<String>,
     tell: impl Fn(&str),
 ) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     let mut told = Vec::new();
     loop {
-        let left = of(Running::read(cluster).await?);
+        let left = of(RunningBackups::read(cluster).await?);
         if left.is_empty() || begun.elapsed() >= patience {
             return Ok(left);
         }
@@ -111,8 +111,9 @@ mod tests {
             of("done", "Completed", &[keys::RUN]),
             of("next", "ReadyToStart", &[keys::ENQUEUED_AT]),
         ];
-        let expected = Running { by_berth: vec!["berths".to_owned()], by_others: vec!["veleros".to_owned()] };
-        assert_eq!(Running::of(&backups), expected);
+        let expected =
+            RunningBackups { by_berth: vec!["berths".to_owned()], by_others: vec!["veleros".to_owned()] };
+        assert_eq!(RunningBackups::of(&backups), expected);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn to_switch_off(executor: Executor) -> &'static [&'static str] {
 
 /// A change of Velero's Deployment.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct DeploymentChange {
     pub before: Vec<String>,
     pub after: Vec<String>,
     /// The controllers that berth has switched off after the change.
@@ -37,7 +37,7 @@ pub struct Change {
 
 /// The change after which berth has switched off exactly `wanted`; `None` when nothing has to
 /// change. Controllers that an admin switched off stay off.
-pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<Change> {
+pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<DeploymentChange> {
     let before = args(deployment)?;
     let ours: BTreeSet<String> =
         deployment.annotations().get(keys::SWITCHED_OFF).map_or_else(BTreeSet::new, |text| names(text));
@@ -57,7 +57,7 @@ pub fn change(deployment: &Deployment, wanted: &[&str]) -> Option<Change> {
     if !all.is_empty() {
         after.push(format!("{FLAG}={}", all.join(",")));
     }
-    Some(Change { before, after, switched_off })
+    Some(DeploymentChange { before, after, switched_off })
 }
 
 /// The controllers in `wanted` that are on.
@@ -72,8 +72,8 @@ pub fn restores_only(deployment: &Deployment) -> bool {
     args.iter().any(|arg| arg == "--restore-only" || arg == "--restore-only=true")
 }
 
-/// Why nothing runs the backups that Velero should run, and the way out: its controller `backup` is off. `None`: it is on, or
-/// berth runs them.
+/// Why nothing runs the backups that Velero should run, and the way out: its controller `backup` is
+/// off. `None`: it is on, or berth runs them.
 pub fn runs_nothing(deployment: &Deployment, executor: Executor) -> Option<(&'static str, String)> {
     let (_, off) = take_flag(&args(deployment)?);
     if executor != Executor::Velero || !off.iter().any(|name| name == BACKUP) {
@@ -89,7 +89,7 @@ pub fn runs_nothing(deployment: &Deployment, executor: Executor) -> Option<(&'st
     Some(("Velero's controller backup is switched off, so nothing runs the backups", way_out))
 }
 
-impl Change {
+impl DeploymentChange {
     /// Does Velero run backups after it?
     pub fn switches_on_backups(&self) -> bool {
         !take_flag(&self.after).1.iter().any(|name| name == BACKUP)

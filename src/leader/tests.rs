@@ -22,8 +22,8 @@ fn lease(version: &str, holder: &str) -> Value {
     })
 }
 
-fn candidate(api: &Scripted, identity: &str) -> Candidate {
-    Candidate::new(api.client("velero"), "velero", LEASE, identity.to_owned(), DURATION)
+fn candidate(api: &Scripted, identity: &str) -> LeaseCandidate {
+    LeaseCandidate::new(api.client("velero"), "velero", LEASE, identity.to_owned(), DURATION)
 }
 
 /// Each answer shows a version of its own: whoever holds it lives.

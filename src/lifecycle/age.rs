@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::age::{Good, of_namespaces};
+use berth_core::age::{LastGoodBackup, of_namespaces};
 use berth_core::namespace::NamespaceSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::Lifecycle;
-use super::known::Known;
+use super::known::KnownBackups;
 use crate::metrics::Followed;
 use crate::pace::paced;
 use crate::text::chain;
@@ -33,7 +33,7 @@ const PAGE: u32 = 500;
 const CALL: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct BySchedule {
+struct AgeScheduleLabels {
     schedule: String,
 }
 
@@ -47,7 +47,7 @@ struct ByNamespace {
 pub struct AgeMetrics {
     /// Velero's own.
     total: Gauge,
-    schedules: Followed<BySchedule>,
+    schedules: Followed<AgeScheduleLabels>,
     namespaces: Followed<ByNamespace>,
     without: Gauge,
 }
@@ -86,11 +86,11 @@ impl AgeMetrics {
 
     /// For the reference, which shows a family only if it has a value.
     pub fn show_any(&self, any: &str) {
-        self.schedules.show([(BySchedule { schedule: any.to_owned() }, 0)]);
+        self.schedules.show([(AgeScheduleLabels { schedule: any.to_owned() }, 0)]);
         self.namespaces.show([(ByNamespace { namespace: any.to_owned() }, 0)]);
     }
 
-    fn show(&self, known: &Known, namespaces: &BTreeSet<String>, most: usize) {
+    fn show(&self, known: &KnownBackups, namespaces: &BTreeSet<String>, most: usize) {
         let mut schedules: BTreeMap<String, Option<Timestamp>> = BTreeMap::new();
         // By the set of namespaces: most Backups are those of a few schedules.
         let mut good: BTreeMap<Arc<NamespaceSet>, Timestamp> = BTreeMap::new();
@@ -110,8 +110,8 @@ impl AgeMetrics {
         });
         self.total.set(total);
         self.schedules
-            .show(schedules.into_iter().map(|(schedule, at)| (BySchedule { schedule }, seconds(at))));
-        let good = good.into_iter().map(|(namespaces, ended)| Good { namespaces, ended }).collect();
+            .show(schedules.into_iter().map(|(schedule, at)| (AgeScheduleLabels { schedule }, seconds(at))));
+        let good = good.into_iter().map(|(namespaces, ended)| LastGoodBackup { namespaces, ended }).collect();
         let ages = of_namespaces(namespaces.iter().map(String::as_str), good);
         let without = ages.values().filter(|last| last.is_none()).count();
         self.without.set(i64::try_from(without).unwrap_or(i64::MAX));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn schedules_and_namespaces_show_their_last_good_backup_or_none() {
-        let known = Known::default();
+        let known = KnownBackups::default();
         let all = json!({"excludedNamespaces": ["c"]});
         for backup in [
             backup("1", "daily", "Completed", 1, &all),

@@ -1,5 +1,5 @@
-//! Which of the controllers of a backup's life a Velero beside berth runs. berth leaves those to it,
-//! because two would act on the same objects.
+//! Which of the controllers of a backup's life a Velero beside berth runs. berth leaves those to
+//! it, because two would act on the same objects.
 //!
 //! That is read off Velero's Deployment (by the right of the engine to list everything) again and
 //! again, so that a controller begins here when it is switched off there, and ends here when it is
@@ -18,9 +18,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::Lifecycle;
-use crate::events::What;
-use crate::install::{Cluster, velero};
-use crate::leader::Notes;
+use crate::events::EventReason;
+use crate::install::{InstallCluster, velero};
+use crate::leader::LeaseNotes;
 use crate::pace::paced;
 use crate::settings::Controller;
 use crate::text::chain;
@@ -79,7 +79,7 @@ impl Beside {
     }
 
     /// Notes in the Lease that a controller begins or ends here.
-    pub fn note(&self, controller: Controller, runs: bool, notes: &Notes) {
+    pub fn note(&self, controller: Controller, runs: bool, notes: &LeaseNotes) {
         let mut here = self.here.lock();
         if runs {
             here.insert(controller)
@@ -93,7 +93,7 @@ impl Beside {
     /// Looks at Velero's Deployment for ever.
     pub async fn follow(&self, lifecycle: &Lifecycle) {
         let cluster =
-            Cluster { client: lifecycle.clients.call.clone(), namespace: lifecycle.namespace.clone() };
+            InstallCluster { client: lifecycle.clients.call.clone(), namespace: lifecycle.namespace.clone() };
         let mut told = None;
         loop {
             let why = match timeout(PATIENCE, cluster.velero()).await {
@@ -152,7 +152,7 @@ impl Beside {
         let note = format!(
             "berth leaves to this Velero: {theirs}. Start it with --disable-controllers for those that berth is to run"
         );
-        lifecycle.events.tell_about(What::LeftToVelero, found.object_ref(&()), note);
+        lifecycle.events.tell_about(EventReason::LeftToVelero, found.object_ref(&()), note);
     }
 }
 

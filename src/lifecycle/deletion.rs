@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
-use berth_core::deletion::{Task, Waiting, plan};
-use berth_core::places::{Candidate, choose};
+use berth_core::deletion::{PendingDeletionRequest, RequestTask, plan};
+use berth_core::places::{PlaceCandidate, choose};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -30,13 +30,13 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::Lifecycle;
-use crate::cache::{Cache, Shared};
+use crate::cache::{Cache, SharedCache};
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Answer, Write, delete};
+use crate::write::{Write, WriteResult, delete};
 
-use carry::Ended;
+use carry::DeletionEnd;
 use carrying::Carrying;
 
 /// Deletions at the same time, each of another Backup, and all but one of them in one location.
@@ -57,17 +57,17 @@ const MOST_OF_A_VALUE: usize = 1024;
 const MOST_OF_A_NAME: usize = 254;
 
 /// The requests of the namespace, from a watch.
-type Requests = Shared<Cache<String, Arc<DeleteBackupRequest>>>;
+type DeletionRequests = SharedCache<Cache<String, Arc<DeleteBackupRequest>>>;
 
 /// What a finished piece of work was about.
-enum Done {
-    Carried { backup: String, uid: String, ended: Ended },
+enum FinishedDeletion {
+    Carried { backup: String, uid: String, ended: DeletionEnd },
     Removed { name: String },
 }
 
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
-    let requests = Requests::default();
+    let requests = DeletionRequests::default();
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
@@ -77,8 +77,8 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
-/// What is kept of a request, because whoever asks for deletions chooses its size: nothing is written
-/// whole from it.
+/// What is kept of a request, because whoever asks for deletions chooses its size: nothing is
+/// written whole from it.
 fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
     let is_read = |key: &str| key.starts_with("berth.dev/") || key.starts_with("velero.io/");
     request.metadata.managed_fields = None;
@@ -92,14 +92,14 @@ fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
     request
 }
 
-async fn work(lifecycle: &Lifecycle, requests: &Requests) {
+async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
     let mut changed = requests.changed();
-    let mut under_way: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
+    let mut under_way: FuturesUnordered<BoxFuture<'_, FinishedDeletion>> = FuturesUnordered::new();
     // Backups that are being deleted, each with its location.
     let mut backups: HashMap<String, String> = HashMap::new();
     let mut removing = HashSet::new();
-    // Requests that are not carried out again now: those that wait, and those that have ended, until
-    // the watch shows it.
+    // Requests that are not carried out again now: those that wait, and those that have ended,
+    // until the watch shows it.
     let mut resting: HashMap<String, Instant> = HashMap::new();
     // When those that have not ended were taken up first.
     let mut begun: HashMap<String, Instant> = HashMap::new();
@@ -116,32 +116,35 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
         for known in [&mut begun, &mut tried] {
             known.retain(|uid, _| present.contains(uid.as_str()));
         }
-        let waiting: Vec<Waiting<'_>> = all.iter().map(|request| waiting(request)).collect();
+        let waiting: Vec<PendingDeletionRequest<'_>> = all.iter().map(|request| waiting(request)).collect();
         let named: HashMap<&str, &Arc<DeleteBackupRequest>> =
             all.iter().filter_map(|request| Some((request.metadata.name.as_deref()?, request))).collect();
         let mut to_carry = Vec::new();
         for task in plan(&waiting, Timestamp::now()) {
             let of = |name: &str| named.get(name).copied();
             match task {
-                Task::Remove(name) if removing.len() < REMOVALS && !removing.contains(name) => {
+                RequestTask::Remove(name) if removing.len() < REMOVALS && !removing.contains(name) => {
                     if let Some(request) = of(name) {
                         removing.insert(name.to_owned());
                         under_way.push(remove(lifecycle, Arc::clone(request)).boxed());
                     }
                 }
-                Task::CarryOut(name) => {
+                RequestTask::CarryOut(name) => {
                     let Some(request) = of(name) else { continue };
                     let uid = request.uid().unwrap_or_default();
                     if !resting.contains_key(&uid) && !backups.contains_key(&request.spec.backup_name) {
                         to_carry.push((Arc::clone(request), uid, location_of(lifecycle, request)));
                     }
                 }
-                Task::Remove(_) => {}
+                RequestTask::Remove(_) => {}
             }
         }
-        let candidates: Vec<Candidate<'_>> = to_carry
+        let candidates: Vec<PlaceCandidate<'_>> = to_carry
             .iter()
-            .map(|(_, uid, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
+            .map(|(_, uid, location)| PlaceCandidate {
+                location,
+                unseen: tried.get(uid).map(Instant::elapsed),
+            })
             .collect();
         let taken: Vec<&str> = backups.values().map(String::as_str).collect();
         for index in choose(&candidates, &taken, AT_ONCE) {
@@ -151,31 +154,31 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             let since = *begun.entry(uid.clone()).or_insert_with(Instant::now);
             let carried = async move {
                 let ended = Carrying::new(lifecycle, requests, request).run(since).await;
-                Done::Carried { backup, uid, ended }
+                FinishedDeletion::Carried { backup, uid, ended }
             };
             under_way.push(carried.boxed());
         }
         tokio::select! {
             _ = changed.changed() => sleep(SETTLE).await,
             Some(done) = under_way.next(), if !under_way.is_empty() => match done {
-                Done::Carried { backup, uid, ended } => {
+                FinishedDeletion::Carried { backup, uid, ended } => {
                     backups.remove(&backup);
                     let rest = match ended {
-                        Ended::Yes => {
+                        DeletionEnd::Yes => {
                             begun.remove(&uid);
                             REST * 10
                         }
-                        Ended::Not => REST,
-                        // At growing intervals, and not so long that a new Backup of the name would give up
-                        // its wait for this deletion.
-                        Ended::Failed => {
+                        DeletionEnd::Not => REST,
+                        // At growing intervals, and not so long that a new Backup of the name would
+                        // give up its wait for this deletion.
+                        DeletionEnd::Failed => {
                             begun.get(&uid).map_or(REST, |begun| begun.elapsed().clamp(REST, REST * 2))
                         }
                     };
                     tried.insert(uid.clone(), Instant::now());
                     resting.insert(uid, Instant::now() + rest);
                 }
-                Done::Removed { name } => drop(removing.remove(&name)),
+                FinishedDeletion::Removed { name } => drop(removing.remove(&name)),
             },
             () = sleep(paced(PERIOD)) => {}
         }
@@ -189,9 +192,9 @@ fn location_of(lifecycle: &Lifecycle, request: &DeleteBackupRequest) -> String {
     recorded.or_else(known).unwrap_or_default()
 }
 
-fn waiting(request: &DeleteBackupRequest) -> Waiting<'_> {
+fn waiting(request: &DeleteBackupRequest) -> PendingDeletionRequest<'_> {
     let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    Waiting {
+    PendingDeletionRequest {
         name: request.metadata.name.as_deref().unwrap_or_default(),
         backup: &request.spec.backup_name,
         created,
@@ -202,7 +205,11 @@ fn waiting(request: &DeleteBackupRequest) -> Waiting<'_> {
 
 /// Other requests for the same Backup object. One that names another Backup of the same name is
 /// none of them, unless it is done.
-fn others(requests: &Requests, of: &DeleteBackupRequest, uid: Option<&str>) -> Vec<Arc<DeleteBackupRequest>> {
+fn others(
+    requests: &DeletionRequests,
+    of: &DeleteBackupRequest,
+    uid: Option<&str>,
+) -> Vec<Arc<DeleteBackupRequest>> {
     let state = requests.read();
     let is_other = |other: &&Arc<DeleteBackupRequest>| {
         let asked = other.labels().get(keys::BACKUP_UID).map(String::as_str);
@@ -214,18 +221,18 @@ fn others(requests: &Requests, of: &DeleteBackupRequest, uid: Option<&str>) -> V
     state.values().filter(is_other).cloned().collect()
 }
 
-async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> Done {
+async fn remove(lifecycle: &Lifecycle, request: Arc<DeleteBackupRequest>) -> FinishedDeletion {
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = request.name_any();
     match delete(&api, Write::to(&name).uid(request.metadata.uid.as_deref())).await {
-        Answer::Written(()) | Answer::Gone(_) => {}
-        Answer::Conflict(error) | Answer::Refused(error) => {
+        WriteResult::Written(()) | WriteResult::Gone(_) => {}
+        WriteResult::Conflict(error) | WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "could not remove a DeleteBackupRequest that is done");
             sleep(REST).await;
         }
-        Answer::TimedOut => sleep(REST).await,
+        WriteResult::TimedOut => sleep(REST).await,
     }
-    Done::Removed { name }
+    FinishedDeletion::Removed { name }
 }
 
 #[cfg(test)]

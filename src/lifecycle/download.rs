@@ -17,7 +17,7 @@ use berth_api::velero::download_request::DownloadRequest;
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
-use berth_core::download::{File, INDEX, Request, Step, VALID};
+use berth_core::download::{DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
 use berth_core::location::DEFAULT_LOCATION;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -34,12 +34,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::Lifecycle;
-use crate::cache::{Cache, Shared};
-use crate::events::What;
-use crate::storage::{Layout, Link};
+use crate::cache::{Cache, SharedCache};
+use crate::events::EventReason;
+use crate::storage::{BackupLayout, Link};
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Answer, Write, delete, patch};
+use crate::write::{Write, WriteResult, delete, patch};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 8;
@@ -49,11 +49,11 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// Pause after an attempt that failed, and after one that was successful, until the watch shows it.
 const AGAIN: Duration = Duration::from_secs(5);
 
-type Requests = Shared<Cache<String, Arc<DownloadRequest>>>;
+type DownloadRequests = SharedCache<Cache<String, Arc<DownloadRequest>>>;
 
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
-    let requests = Requests::default();
+    let requests = DownloadRequests::default();
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
@@ -63,7 +63,7 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
-async fn work(lifecycle: &Lifecycle, requests: &Requests) {
+async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
     let mut changed = requests.changed();
     let mut under_way: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
     let mut in_hand = HashSet::new();
@@ -88,7 +88,7 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
                 continue;
             }
             let step = seen(&request).next(now);
-            if let Step::Leave { until } = step {
+            if let DownloadStep::Leave { until } = step {
                 pause = pause.min(until.duration_since(now).unsigned_abs());
                 continue;
             }
@@ -99,9 +99,9 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
             let is_first = told.insert(uid.clone());
             let work = async move {
                 match step {
-                    Step::Answer => answer(lifecycle, &request, now, is_first).await,
-                    Step::Remove => remove(lifecycle, &request).await,
-                    Step::Leave { .. } => {}
+                    DownloadStep::Answer => answer(lifecycle, &request, now, is_first).await,
+                    DownloadStep::Remove => remove(lifecycle, &request).await,
+                    DownloadStep::Leave { .. } => {}
                 }
                 uid
             };
@@ -118,10 +118,10 @@ async fn work(lifecycle: &Lifecycle, requests: &Requests) {
     }
 }
 
-fn seen(request: &DownloadRequest) -> Request {
+fn seen(request: &DownloadRequest) -> DownloadRequestState {
     let status = request.status.as_ref();
     let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    Request {
+    DownloadRequestState {
         created,
         is_processed: status.and_then(|status| status.phase) == Some(Phase::Processed),
         expiration: status.and_then(|status| status.expiration.as_ref()).map(|time| time.0),
@@ -136,11 +136,11 @@ async fn remove(lifecycle: &Lifecycle, request: &DownloadRequest) {
     let name = request.name_any();
     let write = Write::to(&name).uid(request.metadata.uid.as_deref());
     match delete(&api(lifecycle), write).await {
-        Answer::Written(()) | Answer::Gone(_) => {}
-        Answer::Conflict(error) | Answer::Refused(error) => {
+        WriteResult::Written(()) | WriteResult::Gone(_) => {}
+        WriteResult::Conflict(error) | WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "could not remove an expired DownloadRequest");
         }
-        Answer::TimedOut => warn!(%name, "removing an expired DownloadRequest took too long"),
+        WriteResult::TimedOut => warn!(%name, "removing an expired DownloadRequest took too long"),
     }
 }
 
@@ -165,14 +165,16 @@ async fn answer(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp
     };
     if let Some(problem) = problem.filter(|_| is_first) {
         warn!(%name, error = %problem, "could not answer a DownloadRequest: trying again until it expires");
-        lifecycle.events.tell_about(What::DownloadFailed, reference(request), problem);
+        lifecycle.events.tell_about(EventReason::DownloadFailed, reference(request), problem);
     }
     let Some(status) = change else { return };
     match patch(&api(lifecycle), Write::on(request), json!({"status": status})).await {
-        Answer::Written(_) => debug!(%name, "answered a DownloadRequest"),
-        Answer::Gone(_) | Answer::Conflict(_) => {}
-        Answer::Refused(error) => warn!(%name, error = chain(&error), "could not write a DownloadRequest"),
-        Answer::TimedOut => warn!(%name, "writing a DownloadRequest took too long"),
+        WriteResult::Written(_) => debug!(%name, "answered a DownloadRequest"),
+        WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+        WriteResult::Refused(error) => {
+            warn!(%name, error = chain(&error), "could not write a DownloadRequest")
+        }
+        WriteResult::TimedOut => warn!(%name, "writing a DownloadRequest took too long"),
     }
 }
 
@@ -180,22 +182,22 @@ fn reference(request: &DownloadRequest) -> ObjectReference {
     request.object_ref(&())
 }
 
-fn file(kind: Kind) -> File {
+fn file(kind: Kind) -> DownloadFile {
     match kind {
-        Kind::BackupLog => File::BackupLog,
-        Kind::BackupContents => File::BackupContents,
-        Kind::BackupVolumeSnapshots => File::BackupVolumeSnapshots,
-        Kind::BackupItemOperations => File::BackupItemOperations,
-        Kind::BackupResourceList => File::BackupResourceList,
-        Kind::BackupResults => File::BackupResults,
-        Kind::RestoreLog => File::RestoreLog,
-        Kind::RestoreResults => File::RestoreResults,
-        Kind::RestoreResourceList => File::RestoreResourceList,
-        Kind::RestoreItemOperations => File::RestoreItemOperations,
-        Kind::CsiBackupVolumeSnapshots => File::CsiVolumeSnapshots,
-        Kind::CsiBackupVolumeSnapshotContents => File::CsiVolumeSnapshotContents,
-        Kind::BackupVolumeInfos => File::BackupVolumeInfos,
-        Kind::RestoreVolumeInfo => File::RestoreVolumeInfo,
+        Kind::BackupLog => DownloadFile::BackupLog,
+        Kind::BackupContents => DownloadFile::BackupContents,
+        Kind::BackupVolumeSnapshots => DownloadFile::BackupVolumeSnapshots,
+        Kind::BackupItemOperations => DownloadFile::BackupItemOperations,
+        Kind::BackupResourceList => DownloadFile::BackupResourceList,
+        Kind::BackupResults => DownloadFile::BackupResults,
+        Kind::RestoreLog => DownloadFile::RestoreLog,
+        Kind::RestoreResults => DownloadFile::RestoreResults,
+        Kind::RestoreResourceList => DownloadFile::RestoreResourceList,
+        Kind::RestoreItemOperations => DownloadFile::RestoreItemOperations,
+        Kind::CsiBackupVolumeSnapshots => DownloadFile::CsiVolumeSnapshots,
+        Kind::CsiBackupVolumeSnapshotContents => DownloadFile::CsiVolumeSnapshotContents,
+        Kind::BackupVolumeInfos => DownloadFile::BackupVolumeInfos,
+        Kind::RestoreVolumeInfo => DownloadFile::RestoreVolumeInfo,
     }
 }
 
@@ -203,7 +205,7 @@ fn file(kind: Kind) -> File {
 async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) -> anyhow::Result<String> {
     let target = &request.spec.target;
     let file = match request.annotations().get(keys::DOWNLOAD).map(String::as_str) {
-        Some(INDEX) if target.kind == Kind::BackupContents => File::BackupIndex,
+        Some(INDEX) if target.kind == Kind::BackupContents => DownloadFile::BackupIndex,
         _ => file(target.kind),
     };
     let key = file.key(&target.name).context("spec.target.name: no object has such a name")?;
@@ -216,7 +218,7 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
         Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let location = locations.get_opt(wanted).await.map_err(|error| anyhow!(chain(&error)))?;
     let location = location.with_context(|| format!("BackupStorageLocation {wanted} does not exist"))?;
-    let path = Layout::path(location.spec.object_storage.prefix.as_deref(), &key);
+    let path = BackupLayout::path(location.spec.object_storage.prefix.as_deref(), &key);
     let valid = VALID.unsigned_abs();
     let made = lifecycle.opener.link(&location, &path, valid).await;
     match made.map_err(|error| anyhow!(chain(&error)))? {

@@ -10,7 +10,9 @@ use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackup
 use berth_api::velero::schedule::history_of;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
 use berth_core::location::{DEFAULT_LOCATION, Location as Known, choose};
-use berth_core::retention::{Candidate, History, Location, Verdict, judge, look_again, relabel};
+use berth_core::retention::{
+    ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, judge, look_again, relabel,
+};
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -23,11 +25,11 @@ use tracing::{info, warn};
 
 use super::Lifecycle;
 use crate::client::{is_not_found, list, list_as};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::pace::paced;
 use crate::patch::{digest, known_location};
 use crate::text::chain;
-use crate::write::{Answer, Write, create, patch_metadata};
+use crate::write::{Write, WriteResult, create, patch_metadata};
 
 /// From the beginning of a leader to its first look.
 const FIRST: Duration = Duration::from_secs(5);
@@ -47,7 +49,7 @@ const AT_ONCE: usize = 8;
 const UNDER_WAY: usize = 100;
 
 /// What is kept of a Backup.
-struct Kept {
+struct ExpiringBackup {
     metadata: ObjectMeta,
     phase: &'static str,
     expiration: Option<Timestamp>,
@@ -55,7 +57,7 @@ struct Kept {
     location: String,
 }
 
-impl Kept {
+impl ExpiringBackup {
     /// The Schedule that it provably is of.
     fn schedule_uid(&self) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str)
@@ -106,10 +108,10 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     let kept = list_as(client, namespace, |backup| Some(keep(backup))).await;
     let kept = kept.map_err(|error| anyhow!(chain(&error))).context("failed to list the Backups")?.items;
     let histories = histories(lifecycle, &kept).await?;
-    let candidates: Vec<Candidate<'_>> =
+    let candidates: Vec<ExpiryCandidate<'_>> =
         kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &histories)).collect();
     let mut verdicts = judge(&candidates, now);
-    if verdicts.contains(&Verdict::Delete) {
+    if verdicts.contains(&RetentionDecision::Delete) {
         // The clock of this node may be ahead, and what is deleted is gone.
         let told = api_server_time(lifecycle).await?;
         if told < now {
@@ -117,7 +119,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         }
     }
     let room = UNDER_WAY.saturating_sub(under_way);
-    let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == Verdict::Delete).collect();
+    let wanted: Vec<usize> = (0..kept.len()).filter(|i| verdicts[*i] == RetentionDecision::Delete).collect();
     let labels = (0..kept.len()).filter_map(|i| Some((i, relabel(&candidates[i], verdicts[i])?)));
     let labelling = stream::iter(labels)
         .for_each_concurrent(AT_ONCE, |(i, value)| label(lifecycle, &kept[i], value, verdicts[i]));
@@ -129,7 +131,10 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
 }
 
 /// The limits of the Schedules that are there, by UID, if any Backup is of one.
-async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashMap<String, History>> {
+async fn histories(
+    lifecycle: &Lifecycle,
+    kept: &[ExpiringBackup],
+) -> anyhow::Result<HashMap<String, HistoryLimits>> {
     if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
         return Ok(HashMap::new());
     }
@@ -140,22 +145,22 @@ async fn histories(lifecycle: &Lifecycle, kept: &[Kept]) -> anyhow::Result<HashM
     };
     let history = |schedule: &Schedule| {
         let history = history_of(schedule.annotations(), &mut Violations::default());
-        (history != History::default()).then(|| Some((schedule.uid()?, history)))?
+        (history != HistoryLimits::default()).then(|| Some((schedule.uid()?, history)))?
     };
     Ok(schedules.iter().filter_map(history).collect())
 }
 
 /// What is kept of a DeleteBackupRequest.
-struct Asked {
+struct CachedDeletionRequest {
     backup: String,
     is_under_way: bool,
     /// A deletion that has failed is not asked for again at once.
     is_recent: bool,
 }
 
-fn asked(request: &DeleteBackupRequest, now: Timestamp) -> Asked {
+fn asked(request: &DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
     let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    Asked {
+    CachedDeletionRequest {
         backup: request.spec.backup_name.clone(),
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
@@ -163,13 +168,13 @@ fn asked(request: &DeleteBackupRequest, now: Timestamp) -> Asked {
     }
 }
 
-fn keep(backup: Backup) -> Kept {
+fn keep(backup: Backup) -> ExpiringBackup {
     let phase = backup.phase().as_str();
     let status = backup.status.unwrap_or_default();
     let time = status.completion_timestamp.or(status.start_timestamp);
     let created = backup.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let metadata = ObjectMeta { managed_fields: None, ..backup.metadata };
-    Kept {
+    ExpiringBackup {
         metadata,
         phase,
         expiration: status.expiration.map(|time| time.0),
@@ -179,27 +184,27 @@ fn keep(backup: Backup) -> Kept {
 }
 
 fn candidate<'a>(
-    backup: &'a Kept,
+    backup: &'a ExpiringBackup,
     locations: &[Known],
     asked_for: &HashSet<&str>,
-    histories: &HashMap<String, History>,
-) -> Candidate<'a> {
+    histories: &HashMap<String, HistoryLimits>,
+) -> ExpiryCandidate<'a> {
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     let found = match backup.location.as_str() {
         "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),
         wanted => locations.iter().find(|location| location.name == wanted),
     };
     let location = match found {
-        None => Location::Missing,
-        Some(location) if location.read_only => Location::ReadOnly,
-        Some(location) if location.unavailable.is_some() => Location::Unavailable,
-        Some(_) => Location::Usable,
+        None => RetentionLocation::Missing,
+        Some(location) if location.read_only => RetentionLocation::ReadOnly,
+        Some(location) if location.unavailable.is_some() => RetentionLocation::Unavailable,
+        Some(_) => RetentionLocation::Usable,
     };
     let label =
         |key: &str| backup.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
     let annotations = backup.metadata.annotations.as_ref();
     let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
-    Candidate {
+    ExpiryCandidate {
         name,
         phase: backup.phase,
         expiration: backup.expiration,
@@ -217,27 +222,32 @@ fn candidate<'a>(
 }
 
 /// Writes the label `velero.io/gc-failure`, or removes it.
-async fn label(lifecycle: &Lifecycle, backup: &Kept, value: Option<&'static str>, verdict: Verdict) {
+async fn label(
+    lifecycle: &Lifecycle,
+    backup: &ExpiringBackup,
+    value: Option<&'static str>,
+    verdict: RetentionDecision,
+) {
     let api: Api<Backup> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     let uid = backup.metadata.uid.as_deref();
     let change = json!({"metadata": {"labels": {keys::GC_FAILURE: value}}});
     match patch_metadata(&api, Write::to(name).uid(uid), change).await {
-        Answer::Written(_) => {
-            if let (Verdict::Blocked(_), Some(value)) = (verdict, value) {
+        WriteResult::Written(_) => {
+            if let (RetentionDecision::Blocked(_), Some(value)) = (verdict, value) {
                 warn!(%name, failure = value, "an expired Backup cannot be deleted");
                 let note = format!(
                     "expired, and not deleted: {value}: its location {} is gone, read-only or unavailable",
                     backup.location
                 );
-                lifecycle.events.tell(What::ExpiryBlocked, name, uid.unwrap_or_default(), note);
+                lifecycle.events.tell(EventReason::ExpiryBlocked, name, uid.unwrap_or_default(), note);
             }
         }
-        Answer::Gone(_) | Answer::Conflict(_) => {}
-        Answer::Refused(error) => {
+        WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+        WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "could not write why an expired Backup is not deleted");
         }
-        Answer::TimedOut => warn!(%name, "writing why an expired Backup is not deleted took too long"),
+        WriteResult::TimedOut => warn!(%name, "writing why an expired Backup is not deleted took too long"),
     }
 }
 
@@ -254,7 +264,7 @@ async fn api_server_time(lifecycle: &Lifecycle) -> anyhow::Result<Timestamp> {
 }
 
 /// Creates a DeleteBackupRequest. `false`: the API server did not take it.
-async fn ask(lifecycle: &Lifecycle, backup: &Kept) -> bool {
+async fn ask(lifecycle: &Lifecycle, backup: &ExpiringBackup) -> bool {
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let name = backup.metadata.name.clone().unwrap_or_default();
     let uid = backup.metadata.uid.clone().unwrap_or_default();
@@ -269,15 +279,15 @@ async fn ask(lifecycle: &Lifecycle, backup: &Kept) -> bool {
         ..ObjectMeta::default()
     };
     match create(&api, &request).await {
-        Answer::Written(request) => {
+        WriteResult::Written(request) => {
             info!(backup = %name, %uid, request = request.name_any(), "asked for the deletion of a backup that has expired, or is more than its schedule keeps");
             true
         }
-        Answer::Conflict(error) | Answer::Gone(error) | Answer::Refused(error) => {
+        WriteResult::Conflict(error) | WriteResult::Gone(error) | WriteResult::Refused(error) => {
             warn!(backup = %name, error = chain(&error), "could not ask for the deletion of an expired backup");
             false
         }
-        Answer::TimedOut => false,
+        WriteResult::TimedOut => false,
     }
 }
 

@@ -9,13 +9,13 @@ use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::backup_namespaces;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::sync::{Size, Standing, Standings};
+use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Shared, Versioned};
+use crate::cache::{Cache, SharedCache, Versioned};
 use crate::patch::digest;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
@@ -86,9 +86,9 @@ impl KnownBackup {
         self.namespaces.as_ref().map_or(0, |set| set.weight())
     }
 
-    fn standing(&self, location: &str, label: &str) -> Standing {
+    fn standing(&self, location: &str, label: &str) -> ClusterBackup {
         let is_stored = matches!(self.phase, BackupPhase::Completed | BackupPhase::PartiallyFailed);
-        Standing {
+        ClusterBackup {
             uid: self.uid.clone(),
             is_here: self.location == location && self.label == label,
             // One that somebody keeps stays, because its copy from the store would lack the hold.
@@ -113,13 +113,13 @@ fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
 
 /// Backups and storage locations, as the watches show them.
 #[derive(Default)]
-pub struct Known {
-    backups: Shared<Cache<String, KnownBackup>>,
+pub struct KnownBackups {
+    backups: SharedCache<Cache<String, KnownBackup>>,
     /// `None` before they are listed.
-    locations: Shared<Option<BTreeMap<String, BackupStorageLocation>>>,
+    locations: SharedCache<Option<BTreeMap<String, BackupStorageLocation>>>,
 }
 
-impl Known {
+impl KnownBackups {
     /// Follows both kinds for ever.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let weight = Cell::new(0);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
-use berth_core::queue::Phase;
-use berth_core::schedule::{self as core, Settings, Skipped, Step};
+use berth_core::queue::QueuePhase;
+use berth_core::schedule::{self as core, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -22,16 +22,16 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Lifecycle;
-use crate::cache::{Cache, Shared, Versioned};
+use crate::cache::{Cache, SharedCache, Versioned};
 use crate::client::is_not_found;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::patch::digest;
 use crate::queue::BackupCache;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 use metrics::ScheduleMetrics;
-use retries::Retries;
+use retries::ScheduleRetries;
 
 pub mod metrics;
 pub mod plans;
@@ -54,19 +54,19 @@ pub async fn run(lifecycle: &Lifecycle) {
 
 /// What is kept of a Schedule. Its template may be large, so it is read when it is needed.
 #[derive(Clone)]
-struct Item {
+struct CachedSchedule {
     schedule: Arc<core::Schedule>,
     version: String,
 }
 
-impl Item {
+impl CachedSchedule {
     fn of(schedule: &Schedule) -> Self {
         let version = schedule.resource_version().unwrap_or_default();
         Self { schedule: Arc::new(schedule.decided()), version }
     }
 }
 
-impl Versioned for Item {
+impl Versioned for CachedSchedule {
     fn uid(&self) -> &str {
         &self.schedule.uid
     }
@@ -77,7 +77,7 @@ impl Versioned for Item {
 }
 
 /// Name and phase of the Backups that have not ended, by the UID of the Schedule that made them.
-type Unfinished = HashMap<String, Vec<(String, Phase)>>;
+type UnfinishedBackups = HashMap<String, Vec<(String, QueuePhase)>>;
 
 /// What is left after all Schedules have been looked at.
 struct Rest {
@@ -88,7 +88,7 @@ struct Rest {
 }
 
 /// What became of one Schedule.
-enum Done {
+enum ScheduleResult {
     /// It is as its status says.
     Yes,
     /// This is to be written to it.
@@ -98,7 +98,7 @@ enum Done {
 }
 
 /// What became of a Backup that was to be created.
-enum Made {
+enum CreationResult {
     /// It is there.
     Ours,
     /// One of that name is there that does not belong to the Schedule.
@@ -112,8 +112,8 @@ struct Scheduler {
     schedules: Api<Schedule>,
     backups: Api<Backup>,
     store: Arc<BackupCache>,
-    cache: Shared<Cache<String, Item>>,
-    settings: Settings,
+    cache: SharedCache<Cache<String, CachedSchedule>>,
+    settings: ScheduleSettings,
     events: Events,
     metrics: ScheduleMetrics,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -126,7 +126,7 @@ impl Scheduler {
             schedules: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
             backups: Api::namespaced(api(&lifecycle.clients.call), &lifecycle.namespace),
             store: Arc::clone(&lifecycle.backups),
-            cache: Shared::default(),
+            cache: SharedCache::default(),
             settings: lifecycle.schedule,
             events: lifecycle.events.clone(),
             metrics: lifecycle.schedule_metrics.clone(),
@@ -138,8 +138,9 @@ impl Scheduler {
     /// Feeds the watch cache for ever.
     async fn follow(&self) {
         let schedules = of_namespace(&self.lifecycle.clients.watch, &self.lifecycle.namespace);
-        let keep = |schedule: Schedule| (schedule.name_any(), Item::of(&schedule));
-        let observe = |event: WatchEvent<(String, Item)>| self.cache.write(|cache| cache.observe(event));
+        let keep = |schedule: Schedule| (schedule.name_any(), CachedSchedule::of(&schedule));
+        let observe =
+            |event: WatchEvent<(String, CachedSchedule)>| self.cache.write(|cache| cache.observe(event));
         reflect(schedules, watcher::Config::default(), keep, observe).await;
     }
 
@@ -147,7 +148,7 @@ impl Scheduler {
     async fn keep(&self) {
         let mut schedules = self.cache.changed();
         let mut backups = self.store.changed();
-        let mut retries = Retries::default();
+        let mut retries = ScheduleRetries::default();
         let mut known = BTreeSet::new();
         loop {
             schedules.mark_unchanged();
@@ -163,8 +164,8 @@ impl Scheduler {
 
     /// Looks at all Schedules once, and does what is due: first all that create Backups, then all
     /// writes to the Schedules.
-    async fn pass(&self, retries: &mut Retries, known: &mut BTreeSet<String>) -> Rest {
-        let items: Vec<Item> = {
+    async fn pass(&self, retries: &mut ScheduleRetries, known: &mut BTreeSet<String>) -> Rest {
+        let items: Vec<CachedSchedule> = {
             let cache = self.cache.read();
             if !cache.is_synced() {
                 return Rest { pause: PERIOD, postponed: false };
@@ -183,11 +184,11 @@ impl Scheduler {
                 continue;
             }
             match self.decide(&item.schedule, &unfinished, now) {
-                Step::Wait(next) => {
+                ScheduleStep::Wait(next) => {
                     let pause = next.map(|next| next.duration_since(now).unsigned_abs());
                     rest.pause = rest.pause.min(pause.unwrap_or(PERIOD));
                 }
-                Step::Postpone => rest.postponed = true,
+                ScheduleStep::Postpone => rest.postponed = true,
                 _ => due.push(item),
             }
         }
@@ -203,9 +204,9 @@ impl Scheduler {
         let acts: Vec<_> = futures::stream::iter(acts).buffer_unordered(AT_ONCE).collect().await;
         for (uid, done) in acts {
             match done {
-                Done::Yes => retries.forget(uid),
-                Done::Write(schedule, change) => writes.push((uid, schedule, change)),
-                Done::Failed => failed.push(uid),
+                ScheduleResult::Yes => retries.forget(uid),
+                ScheduleResult::Write(schedule, change) => writes.push((uid, schedule, change)),
+                ScheduleResult::Failed => failed.push(uid),
             }
         }
         let writes = writes
@@ -222,15 +223,20 @@ impl Scheduler {
         Rest { pause: Duration::ZERO, ..rest }
     }
 
-    fn decide(&self, schedule: &core::Schedule, unfinished: &Unfinished, now: Timestamp) -> Step {
+    fn decide(
+        &self,
+        schedule: &core::Schedule,
+        unfinished: &UnfinishedBackups,
+        now: Timestamp,
+    ) -> ScheduleStep {
         let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
-        let own: Vec<(&str, Phase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
+        let own: Vec<(&str, QueuePhase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
         schedule.decide(self.settings, &own, now)
     }
 
-    fn unfinished(&self) -> Unfinished {
-        let phases = [Phase::New, Phase::Queued, Phase::ReadyToStart, Phase::InProgress];
-        let mut all = Unfinished::new();
+    fn unfinished(&self) -> UnfinishedBackups {
+        let phases = [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress];
+        let mut all = UnfinishedBackups::new();
         for item in phases.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
             let entry = &item.entry;
             // Whoever takes the label off takes the Backup out of its schedule.
@@ -243,30 +249,32 @@ impl Scheduler {
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often
     /// this has failed.
-    async fn act(&self, item: &Item, unfinished: &Unfinished, tries: u32) -> Done {
+    async fn act(&self, item: &CachedSchedule, unfinished: &UnfinishedBackups, tries: u32) -> ScheduleResult {
         let name = item.schedule.name.as_str();
         let found = match timeout(limits::WRITE, self.schedules.get_opt(name)).await {
             Ok(Ok(Some(found))) => found,
             Ok(Ok(None)) => {
                 self.cache.write_silently(|cache| cache.forget(name, item.uid()));
-                return Done::Yes;
+                return ScheduleResult::Yes;
             }
             Ok(Err(error)) => {
                 warn!(schedule = name, error = chain(&error), "failed to read the Schedule");
-                return Done::Failed;
+                return ScheduleResult::Failed;
             }
             Err(_) => {
                 warn!(schedule = name, "failed to read the Schedule: the API server takes too long");
-                return Done::Failed;
+                return ScheduleResult::Failed;
             }
         };
         let (schedule, now) = (found.decided(), (self.clock)());
         let at = |at: Timestamp| json!(Time(at));
         let change = match self.decide(&schedule, unfinished, now) {
-            Step::Wait(_) | Step::Postpone if self.seen(&found) => return Done::Yes,
+            ScheduleStep::Wait(_) | ScheduleStep::Postpone if self.seen(&found) => {
+                return ScheduleResult::Yes;
+            }
             // Another Schedule of that name, which the watch has not shown yet.
-            Step::Wait(_) | Step::Postpone => return Done::Failed,
-            Step::Show => {
+            ScheduleStep::Wait(_) | ScheduleStep::Postpone => return ScheduleResult::Failed,
+            ScheduleStep::Show => {
                 let (phase, errors) = found.validity();
                 if !errors.is_empty() {
                     warn!(schedule = name, ?phase, errors = errors.join("; "), "the Schedule has faults");
@@ -274,30 +282,30 @@ impl Scheduler {
                 let errors = Some(errors).filter(|errors| !errors.is_empty());
                 json!({"status": {"phase": phase, "validationErrors": errors}})
             }
-            Step::SkipNow => {
+            ScheduleStep::SkipNow => {
                 info!(schedule = name, "skips what is due now, because spec.skipImmediately says so");
                 json!({"spec": {"skipImmediately": false}, "status": {"lastSkipped": at(now)}})
             }
-            Step::Mend => {
+            ScheduleStep::Mend => {
                 warn!(schedule = name, "the status is in the future: writing the present time in its place");
                 let mend = |last: Option<Timestamp>| last.map(|last| at(last.min(now)));
                 let (backup, skipped) = (mend(schedule.last_backup), mend(schedule.last_skipped));
                 json!({"status": {"lastBackup": backup, "lastSkipped": skipped}})
             }
-            Step::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
+            ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
                 Some(change) => change,
-                None => return Done::Failed,
+                None => return ScheduleResult::Failed,
             },
-            Step::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
-            Step::Skip(tick, why) => self.skip(&found, tick, why),
+            ScheduleStep::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
+            ScheduleStep::Skip(tick, why) => self.skip(&found, tick, why),
         };
-        Done::Write(Box::new(found), change)
+        ScheduleResult::Write(Box::new(found), change)
     }
 
-    fn skip(&self, schedule: &Schedule, tick: Timestamp, why: Skipped) -> Value {
+    fn skip(&self, schedule: &Schedule, tick: Timestamp, why: SkipReason) -> Value {
         let note = format!("no backup of {tick}: {}", why.why());
         info!(schedule = %schedule.name_any(), %tick, why = why.why(), "skipped a time");
-        self.events.tell_about(What::TimeSkipped, schedule.object_ref(&()), note);
+        self.events.tell_about(EventReason::TimeSkipped, schedule.object_ref(&()), note);
         self.metrics.skipped(why);
         json!({"status": {"lastSkipped": Time(tick)}})
     }
@@ -314,7 +322,7 @@ impl Scheduler {
         let mut backup = found.backup(tick);
         let first = backup.name_any();
         let mut made = self.make(&backup, schedule, tick).await;
-        if matches!(made, Made::Strangers) {
+        if matches!(made, CreationResult::Strangers) {
             // For example a copy of another cluster's Backup, from a location that both use.
             let second = core::second_name(&first, &digest(&schedule.uid));
             warn!(
@@ -325,39 +333,39 @@ impl Scheduler {
                 let note = format!(
                     "Backup {first} is there and does not belong to this schedule: the backup of {tick} is to be {second}"
                 );
-                self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+                self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
             }
             backup.metadata.name = Some(second);
             made = self.make(&backup, schedule, tick).await;
         }
         let name = backup.name_any();
         let why = match made {
-            Made::Ours => return Some(json!({"status": {"lastBackup": Time(tick)}})),
-            Made::Strangers => {
+            CreationResult::Ours => return Some(json!({"status": {"lastBackup": Time(tick)}})),
+            CreationResult::Strangers => {
                 let note = format!(
                     "no backup of {tick}: Backups {first} and {name} are there and do not belong to this schedule"
                 );
                 warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
-                self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+                self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
                 self.metrics.failed();
                 return Some(json!({"status": {"lastSkipped": Time(tick)}}));
             }
-            Made::Not(why) => why,
+            CreationResult::Not(why) => why,
         };
         warn!(schedule = %schedule.name, %name, %why, "failed to create a Backup");
         if is_first_try {
             self.metrics.failed();
             let note = format!("Backup {name} cannot be created, and is tried again: {why}");
-            self.events.tell_about(What::NotScheduled, found.object_ref(&()), note);
+            self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
         }
         None
     }
 
     /// Creates this Backup, unless it is there.
-    async fn make(&self, backup: &Backup, schedule: &core::Schedule, tick: Timestamp) -> Made {
+    async fn make(&self, backup: &Backup, schedule: &core::Schedule, tick: Timestamp) -> CreationResult {
         let name = backup.name_any();
         match write::create(&self.backups, backup).await {
-            Answer::Written(_) => {
+            WriteResult::Written(_) => {
                 let late = (self.clock)().duration_since(tick) - schedule.offset();
                 if late > LATE {
                     warn!(schedule = %schedule.name, %name, late_s = late.as_secs(), "created a Backup late");
@@ -365,18 +373,18 @@ impl Scheduler {
                     info!(schedule = %schedule.name, %name, "created a Backup");
                 }
                 self.metrics.created(late);
-                Made::Ours
+                CreationResult::Ours
             }
-            Answer::Conflict(_) => match self.is_ours(backup, schedule).await {
+            WriteResult::Conflict(_) => match self.is_ours(backup, schedule).await {
                 Ok(true) => {
                     debug!(schedule = %schedule.name, %name, "the Backup is there already");
-                    Made::Ours
+                    CreationResult::Ours
                 }
-                Ok(false) => Made::Strangers,
-                Err(why) => Made::Not(why),
+                Ok(false) => CreationResult::Strangers,
+                Err(why) => CreationResult::Not(why),
             },
-            Answer::Gone(error) | Answer::Refused(error) => Made::Not(chain(&error)),
-            Answer::TimedOut => Made::Not("the API server takes too long".to_owned()),
+            WriteResult::Gone(error) | WriteResult::Refused(error) => CreationResult::Not(chain(&error)),
+            WriteResult::TimedOut => CreationResult::Not("the API server takes too long".to_owned()),
         }
     }
 
@@ -406,21 +414,21 @@ impl Scheduler {
     async fn write(&self, found: &Schedule, change: Value) -> bool {
         let name = found.name_any();
         match write::patch(&self.schedules, Write::on(found), change).await {
-            Answer::Written(written) => self.seen(&written),
-            Answer::Conflict(_) => {
+            WriteResult::Written(written) => self.seen(&written),
+            WriteResult::Conflict(_) => {
                 debug!(schedule = %name, "the Schedule has changed: looking at it again");
                 false
             }
-            Answer::Gone(_) => {
+            WriteResult::Gone(_) => {
                 let uid = found.uid().unwrap_or_default();
                 self.cache.write_silently(|cache| cache.forget(&name, &uid));
                 true
             }
-            Answer::Refused(error) => {
+            WriteResult::Refused(error) => {
                 warn!(schedule = %name, error = chain(&error), "failed to write the status of the Schedule");
                 false
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(schedule = %name, "failed to write the status of the Schedule: the API server takes too long");
                 false
             }
@@ -431,7 +439,7 @@ impl Scheduler {
     /// yet.
     fn seen(&self, schedule: &Schedule) -> bool {
         let name = schedule.name_any();
-        self.cache.write_silently(|cache| cache.assume_known(name, Item::of(schedule)))
+        self.cache.write_silently(|cache| cache.assume_known(name, CachedSchedule::of(schedule)))
     }
 }
 

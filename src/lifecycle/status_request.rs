@@ -17,10 +17,10 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::Lifecycle;
-use crate::cache::Shared;
+use crate::cache::SharedCache;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
-use crate::write::{Answer, Write, delete, patch};
+use crate::write::{Write, WriteResult, delete, patch};
 
 /// How long an answer stays.
 const STAYS: SignedDuration = SignedDuration::from_mins(1);
@@ -54,7 +54,7 @@ fn version() -> String {
 
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
-    let known: Shared<BTreeMap<String, ServerStatusRequest>> = Shared::default();
+    let known: SharedCache<BTreeMap<String, ServerStatusRequest>> = SharedCache::default();
     let following = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
@@ -119,21 +119,21 @@ async fn serve(api: &Api<ServerStatusRequest>, request: ServerStatusRequest, now
         discard(patch(api, Write::on(&request), change).await)
     };
     match answer {
-        Answer::Written(()) | Answer::Conflict(_) | Answer::Gone(_) => {}
-        Answer::Refused(error) => {
+        WriteResult::Written(()) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+        WriteResult::Refused(error) => {
             warn!(%name, error = chain(&error), "failed to answer a ServerStatusRequest");
         }
-        Answer::TimedOut => warn!(%name, "answering a ServerStatusRequest took too long"),
+        WriteResult::TimedOut => warn!(%name, "answering a ServerStatusRequest took too long"),
     }
 }
 
-fn discard<K>(answer: Answer<K>) -> Answer<()> {
+fn discard<K>(answer: WriteResult<K>) -> WriteResult<()> {
     match answer {
-        Answer::Written(_) => Answer::Written(()),
-        Answer::Conflict(error) => Answer::Conflict(error),
-        Answer::Gone(error) => Answer::Gone(error),
-        Answer::Refused(error) => Answer::Refused(error),
-        Answer::TimedOut => Answer::TimedOut,
+        WriteResult::Written(_) => WriteResult::Written(()),
+        WriteResult::Conflict(error) => WriteResult::Conflict(error),
+        WriteResult::Gone(error) => WriteResult::Gone(error),
+        WriteResult::Refused(error) => WriteResult::Refused(error),
+        WriteResult::TimedOut => WriteResult::TimedOut,
     }
 }
 

@@ -21,7 +21,7 @@ const FLAG: &str = "--node-agent-configmap";
 
 /// The state of the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Configuration {
+pub struct ConfigurationState {
     /// Name of the ConfigMap; `None`: no node-agent names one.
     pub name: Option<String>,
     pub uid: String,
@@ -36,7 +36,7 @@ pub struct Configuration {
     pub unusable: bool,
 }
 
-impl Configuration {
+impl ConfigurationState {
     /// A reference to the ConfigMap, for Events.
     pub fn reference(&self, namespace: &str) -> ObjectReference {
         ObjectReference {
@@ -50,7 +50,7 @@ impl Configuration {
     }
 
     /// The state with the current contents of the ConfigMap; `None`: it was deleted.
-    fn with(&self, name: &str, found: Option<&Found>) -> Self {
+    fn with(&self, name: &str, found: Option<&ConfigMapContents>) -> Self {
         let keep = |faults, unusable| Self { name: Some(name.to_owned()), faults, unusable, ..self.clone() };
         let Some(found) = found else {
             let mut faults = Violations::default();
@@ -72,13 +72,13 @@ impl Configuration {
 }
 
 /// The parts of a ConfigMap that are needed.
-struct Found {
+struct ConfigMapContents {
     uid: String,
     changed_at: Option<Timestamp>,
     data: BTreeMap<String, String>,
 }
 
-impl Found {
+impl ConfigMapContents {
     fn of(map: ConfigMap) -> Self {
         let written = map.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
         Self {
@@ -135,7 +135,11 @@ pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet
 ///
 /// # Errors
 /// The API server cannot be read.
-pub async fn look(client: &Client, namespace: &str, given: Option<&str>) -> anyhow::Result<Configuration> {
+pub async fn look(
+    client: &Client,
+    namespace: &str,
+    given: Option<&str>,
+) -> anyhow::Result<ConfigurationState> {
     let name = match given {
         Some(given) => Some(given.to_owned()),
         None => {
@@ -143,10 +147,10 @@ pub async fn look(client: &Client, namespace: &str, given: Option<&str>) -> anyh
             first_named(&sets.into_iter().map(named).collect())
         }
     };
-    let Some(name) = name else { return Ok(Configuration::default()) };
+    let Some(name) = name else { return Ok(ConfigurationState::default()) };
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let found = maps.get_opt(&name).await.with_context(|| format!("failed to read ConfigMap {name}"))?;
-    Ok(Configuration::default().with(&name, found.map(Found::of).as_ref()))
+    Ok(ConfigurationState::default().with(&name, found.map(ConfigMapContents::of).as_ref()))
 }
 
 /// A DaemonSet, and the ConfigMap that it names.
@@ -178,17 +182,17 @@ async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Optio
 async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, fleet: &NodeCache) {
     let Some(name) = name else { return std::future::pending().await };
     let Some(name) = name else {
-        fleet.configure(Configuration::default());
+        fleet.configure(ConfigurationState::default());
         return std::future::pending().await;
     };
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let apply = |found: Option<Found>| {
+    let apply = |found: Option<ConfigMapContents>| {
         let before = fleet.read(|state| state.configuration.clone());
         // The settings of another ConfigMap must not be kept.
-        let before = if before.name.as_ref() == Some(name) { before } else { Configuration::default() };
+        let before = if before.name.as_ref() == Some(name) { before } else { ConfigurationState::default() };
         fleet.configure(before.with(name, found.as_ref()));
     };
-    reflect(of_namespace(client, namespace), only, Found::of, |event| match event {
+    reflect(of_namespace(client, namespace), only, ConfigMapContents::of, |event| match event {
         WatchEvent::Replaced(all) => apply(all.into_iter().next()),
         WatchEvent::Applied(found) => apply(Some(found)),
         WatchEvent::Deleted(_) => apply(None),

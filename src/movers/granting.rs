@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::keys;
-use berth_core::mover::grant::{LedgerWrite, Limits, Mover, Patience, Plan, Recover, View, plan};
+use berth_core::mover::grant::{
+    GrantPlan, GrantView, LedgerWrite, Limits, Mover, NodeAgentTimeouts, Recover, plan,
+};
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::json;
@@ -16,17 +18,17 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::NodeCache;
-use super::ledger::{Ledger, Signs};
-use super::mover_cache::{Item, MoverCache};
-use super::node_cache::State;
+use super::ledger::{GrantLedger, GrantSignPeriods};
+use super::mover_cache::{MoverCache, MoverItem};
+use super::node_cache::NodeCacheState;
 use super::objects::{api, reference};
 use super::{nudge, recovery, target};
 use crate::client::Clients;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::metrics::MoverMetrics;
 use crate::text::chain;
 use crate::watch::is_older;
-use crate::write::{Answer, Write, patch_metadata};
+use crate::write::{Write, WriteResult, patch_metadata};
 
 /// The longest pause between two plans, because agents are found to be away by the time that has
 /// passed.
@@ -50,15 +52,15 @@ const GATHER: Duration = Duration::from_millis(5);
 pub struct Granting {
     pub clients: Clients,
     pub namespace: String,
-    pub patience: Patience,
-    pub signs: Signs,
+    pub patience: NodeAgentTimeouts,
+    pub signs: GrantSignPeriods,
     pub fleet: Arc<NodeCache>,
     pub events: Events,
     pub metrics: MoverMetrics,
 }
 
 /// The node of a pod, and when it was last read.
-struct Asked {
+struct CachedPodNode {
     node: Option<String>,
     at: Instant,
 }
@@ -83,7 +85,7 @@ impl Granting {
     }
 
     /// Until a usable configuration has been seen, the limit of the last leader applies.
-    fn limits(&self, ledger: &Ledger) -> Limits {
+    fn limits(&self, ledger: &GrantLedger) -> Limits {
         let (mut limits, is_known) = self.fleet.read(|state| {
             let configuration = &state.configuration;
             (state.limits(), !configuration.unusable || configuration.changed_at.is_some())
@@ -99,7 +101,7 @@ impl Granting {
     /// limit.
     async fn term(&self, since: Timestamp) -> anyhow::Result<()> {
         let mut changed = self.fleet.changed();
-        let mut ledger = Ledger::open(self.clients.call.clone(), &self.namespace).await?;
+        let mut ledger = GrantLedger::open(self.clients.call.clone(), &self.namespace).await?;
         let limit = self.limits(&ledger).limit;
         if ledger.uids().is_none() && limit.is_none() {
             // No data mover is held back. A leader that is about to stop may still put the ledger
@@ -128,7 +130,7 @@ impl Granting {
     async fn grant(
         &self,
         movers: &MoverCache,
-        mut ledger: Ledger,
+        mut ledger: GrantLedger,
         limit: Option<usize>,
         since: Timestamp,
     ) -> anyhow::Result<()> {
@@ -199,9 +201,9 @@ impl Granting {
         }
     }
 
-    fn view(&self, items: &[Item], ledger: &Ledger, since: Timestamp) -> View {
-        let (agents, node_labels) = self.fleet.read(State::carriers);
-        View {
+    fn view(&self, items: &[MoverItem], ledger: &GrantLedger, since: Timestamp) -> GrantView {
+        let (agents, node_labels) = self.fleet.read(NodeCacheState::carriers);
+        GrantView {
             movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
             agents,
             node_labels,
@@ -216,14 +218,14 @@ impl Granting {
     /// Returns `true` if some pods were never read.
     async fn with_nodes(
         &self,
-        mut items: Vec<Item>,
-        known: &mut HashMap<String, Asked>,
-    ) -> (Vec<Item>, bool) {
+        mut items: Vec<MoverItem>,
+        known: &mut HashMap<String, CachedPodNode>,
+    ) -> (Vec<MoverItem>, bool) {
         let going: HashSet<&String> = items.iter().map(|item| &item.mover.uid).collect();
         known.retain(|uid, _| going.contains(uid));
-        let asked = |item: &Item| known.get(&item.mover.uid);
-        let is_due = |item: &&Item| {
-            let is_due = |asked: &Asked| match (&asked.node, item.mover.granted) {
+        let asked = |item: &MoverItem| known.get(&item.mover.uid);
+        let is_due = |item: &&MoverItem| {
+            let is_due = |asked: &CachedPodNode| match (&asked.node, item.mover.granted) {
                 (None, _) => asked.at.elapsed() >= RETRY,
                 // No agent accepts it if its pod is gone.
                 (Some(_), true) => asked.at.elapsed() >= LOOK,
@@ -231,7 +233,7 @@ impl Granting {
             };
             item.unbound().is_some() && asked(item).is_none_or(is_due)
         };
-        let mut due: Vec<&Item> = items.iter().filter(is_due).collect();
+        let mut due: Vec<&MoverItem> = items.iter().filter(is_due).collect();
         // Pods that were never read come first; otherwise many pods without a node would keep out
         // all others.
         due.sort_by_key(|item| (asked(item).map(|asked| asked.at), item.mover.created_at));
@@ -241,8 +243,8 @@ impl Granting {
         for (uid, answer) in answers {
             let at = Instant::now();
             match answer {
-                Some(node) => drop(known.insert(uid, Asked { node, at })),
-                None => known.entry(uid).or_insert(Asked { node: None, at }).at = at,
+                Some(node) => drop(known.insert(uid, CachedPodNode { node, at })),
+                None => known.entry(uid).or_insert(CachedPodNode { node: None, at }).at = at,
             }
         }
         for item in items.iter_mut().filter(|item| item.unbound().is_some()) {
@@ -253,7 +255,7 @@ impl Granting {
 
     /// Reads the node of its pod, once that pod waits for the restore, because no node-agent
     /// accepts it before. Returns its UID as well; `None`: the API server did not answer.
-    async fn ask(&self, item: &Item) -> (String, Option<Option<String>>) {
+    async fn ask(&self, item: &MoverItem) -> (String, Option<Option<String>>) {
         let uid = item.mover.uid.clone();
         let Some(pod) = item.unbound() else { return (uid, Some(None)) };
         let node = match timeout(READ, target::node(&self.clients.call, pod)).await {
@@ -268,7 +270,7 @@ impl Granting {
     }
 
     /// Writes or removes a grant.
-    async fn mark(&self, movers: &MoverCache, item: &Item, grant: bool) {
+    async fn mark(&self, movers: &MoverCache, item: &MoverItem, grant: bool) {
         let mover = &item.mover;
         let value = if grant { json!(Timestamp::now().to_string()) } else { json!(null) };
         let change = json!({"metadata": {"annotations": {keys::GRANTED: value}}});
@@ -276,18 +278,20 @@ impl Granting {
         let (kind, name) = (mover.kind, &mover.name);
         let decided_on = Write::to(name).uid(Some(&mover.uid)).version(Some(&item.resource_version));
         match patch_metadata(&api, decided_on, change).await {
-            Answer::Written(written) => {
+            WriteResult::Written(written) => {
                 if grant {
                     self.metrics.granted.inc();
                 }
                 let version = written.metadata.resource_version.unwrap_or_default();
                 movers.assume_granted(mover, grant, version);
             }
-            Answer::Conflict(_) | Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(%kind, %name, error = chain(&error), "could not write grant");
             }
-            Answer::TimedOut => warn!(%kind, %name, "could not write grant: the API server takes too long"),
+            WriteResult::TimedOut => {
+                warn!(%kind, %name, "could not write grant: the API server takes too long")
+            }
         }
     }
 
@@ -295,7 +299,7 @@ impl Granting {
     /// written, if any.
     fn recover(
         &self,
-        item: Item,
+        item: MoverItem,
         recover: Recover,
     ) -> impl Future<Output = (String, Option<String>)> + Send + use<> {
         let (client, namespace) = (self.clients.call.clone(), self.namespace.clone());
@@ -313,7 +317,7 @@ impl Granting {
                     let note = format!("its node-agent is gone ({nodes}): {outcome}");
                     warn!(%kind, %name, %note);
                     metrics.recovered.inc();
-                    events.tell_about(What::Recovered, reference(&namespace, &item.mover), note);
+                    events.tell_about(EventReason::Recovered, reference(&namespace, &item.mover), note);
                 }
                 Ok(None) => sleep(look).await,
                 Err(error) => {
@@ -326,7 +330,7 @@ impl Granting {
     }
 
     /// Reports each waiting data mover once.
-    fn tell(&self, view: &View, decided: &Plan, told: &mut HashSet<String>) {
+    fn tell(&self, view: &GrantView, decided: &GrantPlan, told: &mut HashSet<String>) {
         self.metrics.waiting.set(i64::try_from(decided.waiting.len()).unwrap_or(i64::MAX));
         let holds =
             view.movers.iter().filter(|mover| !mover.third_party && mover.phase.holds_place()).count();
@@ -336,7 +340,7 @@ impl Granting {
             let Some(mover) = view.movers.get(one.mover) else { continue };
             if !told.contains(&mover.uid) {
                 let note = format!("place {} in the queue; waits for {}", one.place, one.reason);
-                self.events.tell_about(What::Held, reference(&self.namespace, mover), note);
+                self.events.tell_about(EventReason::Held, reference(&self.namespace, mover), note);
             }
             waiting.insert(mover.uid.clone());
         }

@@ -30,11 +30,11 @@ const CALL: Duration = Duration::from_secs(10);
 
 /// The periods of the signs that a leader grants. All of them are derived from one.
 #[derive(Clone, Copy, Debug)]
-pub struct Signs {
+pub struct GrantSignPeriods {
     silent: Duration,
 }
 
-impl Signs {
+impl GrantSignPeriods {
     /// Without a sign for this long no leader grants. A new leader in a real cluster takes less
     /// time.
     pub fn new(silent: Duration) -> Self {
@@ -57,14 +57,14 @@ impl Signs {
     }
 }
 
-pub struct Ledger {
+pub struct GrantLedger {
     api: Api<ConfigMap>,
     /// As last read or written. `None`: it does not exist.
     found: Option<ConfigMap>,
     written: Instant,
 }
 
-impl Ledger {
+impl GrantLedger {
     /// Reads the ledger.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Ledger {
     }
 
     /// Is it time for a sign that this leader grants?
-    pub fn is_due(&self, signs: Signs) -> bool {
+    pub fn is_due(&self, signs: GrantSignPeriods) -> bool {
         self.written.elapsed() >= signs.beat() && self.found.as_ref().is_some_and(is_in_force)
     }
 
@@ -157,7 +157,7 @@ fn is_in_force(map: &ConfigMap) -> bool {
 /// Whether a leader grants, as admission sees it: the ledger is in force, and is written
 /// repeatedly.
 pub struct InForce {
-    signs: Signs,
+    signs: GrantSignPeriods,
     last: Mutex<Option<Sign>>,
 }
 
@@ -168,7 +168,7 @@ struct Sign {
 }
 
 impl InForce {
-    pub fn new(signs: Signs) -> Self {
+    pub fn new(signs: GrantSignPeriods) -> Self {
         Self { signs, last: Mutex::default() }
     }
 

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
-use super::mover_cache::{Item, MoverCache};
-use super::node_cache::{AGENTS, State, agent, class, node};
+use super::mover_cache::{MoverCache, MoverItem};
+use super::node_cache::{AGENTS, NodeCacheState, agent, class, node};
 use super::{configuration, target};
 use crate::client::is_forbidden;
 use crate::watch::{list, of_namespace};
@@ -25,9 +25,13 @@ const CALLS_AT_ONCE: usize = 16;
 ///
 /// # Errors
 /// The API server cannot be read.
-pub async fn agents(client: &Client, namespace: &str, configmap: Option<&str>) -> anyhow::Result<State> {
+pub async fn agents(
+    client: &Client,
+    namespace: &str,
+    configmap: Option<&str>,
+) -> anyhow::Result<NodeCacheState> {
     let pods = list(of_namespace::<Pod>(client, namespace), &ListParams::default().labels(AGENTS)).await?;
-    let mut state = State::default();
+    let mut state = NodeCacheState::default();
     state.configuration = configuration::look(client, namespace, configmap).await?;
     state.put_agents(pods.into_iter().filter_map(agent));
     Ok(state)
@@ -37,7 +41,7 @@ pub async fn agents(client: &Client, namespace: &str, configmap: Option<&str>) -
 ///
 /// # Errors
 /// The API server cannot be read.
-pub async fn nodes(client: &Client, state: &mut State) -> anyhow::Result<()> {
+pub async fn nodes(client: &Client, state: &mut NodeCacheState) -> anyhow::Result<()> {
     let found = list(Api::all(client.clone()), &ListParams::default()).await?;
     state.put_nodes(found.into_iter().map(node).collect());
     Ok(())
@@ -47,7 +51,7 @@ pub async fn nodes(client: &Client, state: &mut State) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The API server cannot be read.
-pub async fn classes(client: &Client, state: &mut State) -> anyhow::Result<()> {
+pub async fn classes(client: &Client, state: &mut NodeCacheState) -> anyhow::Result<()> {
     let found = list(Api::all(client.clone()), &ListParams::default()).await?;
     state.classes = found.into_iter().map(class).collect();
     Ok(())
@@ -71,9 +75,9 @@ pub async fn tolerations(client: &Client, namespace: &str) -> anyhow::Result<Vec
 
 /// The data movers that have not ended.
 #[derive(Default)]
-pub struct Found {
+pub struct UnfinishedMovers {
     /// Each with its node, as far as that is known.
-    pub items: Vec<Item>,
+    pub items: Vec<MoverItem>,
     /// UIDs of data movers whose pod may not be read, so that their node is unknown.
     pub hidden: HashSet<String>,
 }
@@ -82,12 +86,12 @@ pub struct Found {
 ///
 /// # Errors
 /// The API server cannot be read.
-pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
+pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<UnfinishedMovers> {
     let movers = MoverCache::default();
     movers.look(client, namespace).await?;
     let looked = futures::stream::iter(movers.frozen()).map(|item| with_node(client, item));
     let mut looked = std::pin::pin!(looked.buffer_unordered(CALLS_AT_ONCE));
-    let mut found = Found::default();
+    let mut found = UnfinishedMovers::default();
     while let Some((item, is_hidden)) = looked.try_next().await? {
         if is_hidden {
             found.hidden.insert(item.mover.uid.clone());
@@ -98,7 +102,7 @@ pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<Found> {
 }
 
 /// A PodVolumeRestore runs on the node of its pod. The flag is true if that pod may not be read.
-async fn with_node(client: &Client, mut item: Item) -> anyhow::Result<(Item, bool)> {
+async fn with_node(client: &Client, mut item: MoverItem) -> anyhow::Result<(MoverItem, bool)> {
     let Some(pod) = item.unbound() else { return Ok((item, false)) };
     match target::node(client, pod).await {
         Ok(node) => item.bind(node),

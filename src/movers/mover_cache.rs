@@ -17,19 +17,19 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Shared, Versioned};
+use crate::cache::{Cache, SharedCache, Versioned};
 use crate::watch::{WatchEvent, list, of_namespace, reflect};
 
 /// A data mover, and the resourceVersion that was seen.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct MoverItem {
     pub mover: Arc<Mover>,
     pub resource_version: String,
     /// The pod whose volume a PodVolumeRestore is for.
     pub target_pod: Option<PodReference>,
 }
 
-impl Versioned for Item {
+impl Versioned for MoverItem {
     fn uid(&self) -> &str {
         &self.mover.uid
     }
@@ -39,7 +39,7 @@ impl Versioned for Item {
     }
 }
 
-impl Item {
+impl MoverItem {
     /// By name.
     fn of<K: DataMover>(object: &K) -> (String, Self) {
         let item = Self {
@@ -65,15 +65,15 @@ impl Item {
 }
 
 #[derive(Default)]
-struct State {
+struct MoverCacheState {
     /// By name.
-    movers: HashMap<MoverKind, Cache<String, Item>>,
+    movers: HashMap<MoverKind, Cache<String, MoverItem>>,
     /// By name of the pod, each with the UID of its data mover.
     pods: HashMap<String, (String, MoverPod)>,
     pods_listed: bool,
 }
 
-impl State {
+impl MoverCacheState {
     /// Replaces all pods.
     fn put_pods(&mut self, all: impl IntoIterator<Item = (String, Option<(String, MoverPod)>)>) {
         self.pods = all.into_iter().filter_map(|(name, pod)| Some((name, pod?))).collect();
@@ -83,7 +83,7 @@ impl State {
 /// Filled by [`MoverCache::follow`].
 #[derive(Default)]
 pub struct MoverCache {
-    state: Shared<State>,
+    state: SharedCache<MoverCacheState>,
 }
 
 impl MoverCache {
@@ -99,7 +99,7 @@ impl MoverCache {
     }
 
     /// All data movers that have not ended, each with its pod.
-    pub fn frozen(&self) -> Vec<Item> {
+    pub fn frozen(&self) -> Vec<MoverItem> {
         let state = self.state.read();
         let movers = state.movers.values().flat_map(|cache| cache.values());
         let going = movers.filter(|item| !item.mover.phase.is_final());
@@ -109,7 +109,7 @@ impl MoverCache {
                 let pod = state.pods.get(&item.mover.name).filter(|(owner, _)| *owner == item.mover.uid);
                 let Some((_, pod)) = pod else { return item.clone() };
                 let mover = Mover { mover_pod: Some(pod.clone()), ..(*item.mover).clone() };
-                Item { mover: Arc::new(mover), ..item.clone() }
+                MoverItem { mover: Arc::new(mover), ..item.clone() }
             })
             .collect()
     }
@@ -160,7 +160,7 @@ impl MoverCache {
         K: Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let found: Vec<K> = list(of_namespace(client, namespace), &ListParams::default()).await?;
-        let items = found.iter().map(Item::of);
+        let items = found.iter().map(MoverItem::of);
         self.state.write(|state| state.movers.entry(K::KIND).or_default().relist(items));
         Ok(())
     }
@@ -170,7 +170,7 @@ impl MoverCache {
         K: DataMover + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let keep = |object: K| Item::of(&object);
+        let keep = |object: K| MoverItem::of(&object);
         reflect(of_namespace(client, namespace), watcher::Config::default(), keep, |event| {
             self.state.write(|state| state.movers.entry(K::KIND).or_default().observe(event));
         })
@@ -184,10 +184,10 @@ impl MoverCache {
         self.state.write_silently(|state| {
             let Some(cache) = state.movers.get_mut(&mover.kind) else { return };
             let is_same =
-                |known: &&Item| known.mover.uid == mover.uid && known.mover.phase == MoverPhase::New;
+                |known: &&MoverItem| known.mover.uid == mover.uid && known.mover.phase == MoverPhase::New;
             let Some(known) = cache.get(&mover.name).filter(is_same) else { return };
             let mover = Arc::new(Mover { granted, ..(*known.mover).clone() });
-            let assumed = Item { mover, resource_version, target_pod: known.target_pod.clone() };
+            let assumed = MoverItem { mover, resource_version, target_pod: known.target_pod.clone() };
             cache.assume(assumed.mover.name.clone(), assumed);
         });
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_api::node_agent::ReclaimPolicy;
-use berth_core::affinity::{Binding, Effect, Node, Nodes, Taint};
+use berth_core::affinity::{Effect, Node, Nodes, Taint, VolumeBindingMode};
 use berth_core::mover::grant;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
@@ -13,8 +13,8 @@ use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
-use super::configuration::Configuration;
-use crate::cache::Shared;
+use super::configuration::ConfigurationState;
+use crate::cache::SharedCache;
 use crate::objects::NODE_AGENTS;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
@@ -25,7 +25,7 @@ const CONTAINER: &str = "node-agent";
 
 /// A pod of a node-agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agent {
+pub struct NodeAgentPod {
     pub pod: String,
     pub node: String,
     pub ready: bool,
@@ -35,36 +35,36 @@ pub struct Agent {
 
 /// The current state.
 #[derive(Default)]
-pub struct State {
+pub struct NodeCacheState {
     pub nodes: Nodes,
     /// By name of the pod.
-    pub agents: HashMap<String, Agent>,
+    pub agents: HashMap<String, NodeAgentPod>,
     /// By node: since when it has no ready agent.
     pub away: HashMap<String, Timestamp>,
-    pub classes: BTreeMap<String, Class>,
-    pub configuration: Configuration,
+    pub classes: BTreeMap<String, StorageClassState>,
+    pub configuration: ConfigurationState,
     /// Names of the pods of berth's own node agents. `None` until they have been listed.
     own_agents: Option<BTreeSet<String>>,
-    synced: Synced,
+    synced: SyncedKinds,
 }
 
 /// A StorageClass.
 #[derive(Clone, Debug)]
-pub struct Class {
+pub struct StorageClassState {
     pub provisioner: String,
-    pub binding: Binding,
+    pub binding: VolumeBindingMode,
     pub reclaim: ReclaimPolicy,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Synced {
+struct SyncedKinds {
     nodes: bool,
     agents: bool,
     classes: bool,
     configuration: bool,
 }
 
-impl State {
+impl NodeCacheState {
     /// Did a node-agent start before its configuration was last changed? Agents read the
     /// configuration only once.
     pub fn agents_outdated(&self) -> bool {
@@ -72,7 +72,7 @@ impl State {
     }
 
     /// The node-agents that did.
-    pub fn outdated(&self) -> impl Iterator<Item = &Agent> {
+    pub fn outdated(&self) -> impl Iterator<Item = &NodeAgentPod> {
         let changed = self.configuration.changed_at;
         self.agents.values().filter(move |agent| {
             agent.started_at.zip(changed).is_some_and(|(started, changed)| started < changed)
@@ -90,8 +90,10 @@ impl State {
     }
 
     /// The agents by node, in the form that grants need, and the labels of those nodes.
-    pub fn carriers(&self) -> (HashMap<String, grant::Agent>, HashMap<String, BTreeMap<String, String>>) {
-        let mut agents: HashMap<String, grant::Agent> = HashMap::new();
+    pub fn carriers(
+        &self,
+    ) -> (HashMap<String, grant::NodeAgentState>, HashMap<String, BTreeMap<String, String>>) {
+        let mut agents: HashMap<String, grant::NodeAgentState> = HashMap::new();
         for agent in self.agents.values() {
             let known = agents.entry(agent.node.clone()).or_default();
             known.ready |= agent.ready;
@@ -140,13 +142,13 @@ impl State {
     }
 
     /// Replaces all agents.
-    pub(super) fn put_agents(&mut self, all: impl IntoIterator<Item = Agent>) {
+    pub(super) fn put_agents(&mut self, all: impl IntoIterator<Item = NodeAgentPod>) {
         let known: Vec<String> = self.agents.keys().cloned().collect();
         known.iter().for_each(|pod| self.remove_agent(pod));
         all.into_iter().for_each(|agent| self.put_agent(agent));
     }
 
-    fn put_agent(&mut self, agent: Agent) {
+    fn put_agent(&mut self, agent: NodeAgentPod) {
         let before = self.agents.insert(agent.pod.clone(), agent.clone());
         for node in before.map(|before| before.node).into_iter().chain([agent.node]) {
             self.settle(&node);
@@ -176,16 +178,16 @@ impl State {
 /// node depends on all agents on it.
 #[derive(Default)]
 pub struct NodeCache {
-    state: Shared<State>,
+    state: SharedCache<NodeCacheState>,
 }
 
 impl NodeCache {
-    pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    pub fn read<T>(&self, look: impl FnOnce(&NodeCacheState) -> T) -> T {
         look(&self.state.read())
     }
 
     pub fn is_synced(&self) -> bool {
-        let Synced { nodes, agents, classes, configuration } = self.state.read().synced;
+        let SyncedKinds { nodes, agents, classes, configuration } = self.state.read().synced;
         nodes && agents && classes && configuration
     }
 
@@ -194,7 +196,7 @@ impl NodeCache {
         self.state.changed()
     }
 
-    pub(super) fn configure(&self, configuration: Configuration) {
+    pub(super) fn configure(&self, configuration: ConfigurationState) {
         self.state.write(|state| {
             state.configuration = configuration;
             state.synced.configuration = true;
@@ -268,7 +270,7 @@ pub(super) fn node(node: NodeObject) -> Node {
 }
 
 /// `None`: the pod is not on a node yet.
-pub(super) fn agent(pod: Pod) -> Option<Agent> {
+pub(super) fn agent(pod: Pod) -> Option<NodeAgentPod> {
     let name = pod.name_any();
     let node = pod.spec.and_then(|spec| spec.node_name)?;
     let status = pod.status.unwrap_or_default();
@@ -282,7 +284,7 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
         .iter()
         .filter(|container| own.is_none_or(|own| own.name == container.name))
         .filter_map(|container| container.state.as_ref()?.running.as_ref()?.started_at.as_ref());
-    Some(Agent {
+    Some(NodeAgentPod {
         pod: name,
         node,
         ready: !going && ready,
@@ -291,14 +293,17 @@ pub(super) fn agent(pod: Pod) -> Option<Agent> {
     })
 }
 
-pub(super) fn class(class: StorageClass) -> (String, Class) {
+pub(super) fn class(class: StorageClass) -> (String, StorageClassState) {
     let binding = match class.volume_binding_mode.as_deref() {
-        Some("WaitForFirstConsumer") => Binding::WaitForFirstConsumer,
-        _ => Binding::Immediate,
+        Some("WaitForFirstConsumer") => VolumeBindingMode::WaitForFirstConsumer,
+        _ => VolumeBindingMode::Immediate,
     };
     let reclaim = match class.reclaim_policy.as_deref() {
         Some("Retain") => ReclaimPolicy::Retain,
         _ => ReclaimPolicy::Delete,
     };
-    (class.metadata.name.unwrap_or_default(), Class { provisioner: class.provisioner, binding, reclaim })
+    (
+        class.metadata.name.unwrap_or_default(),
+        StorageClassState { provisioner: class.provisioner, binding, reclaim },
+    )
 }

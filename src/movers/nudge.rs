@@ -21,7 +21,7 @@ use tracing::warn;
 use super::objects::api;
 use crate::text::chain;
 use crate::watch::{list, of_namespace};
-use crate::write::{Answer, Write, patch_metadata};
+use crate::write::{Write, WriteResult, patch_metadata};
 
 const LIST: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
@@ -59,13 +59,13 @@ where
     let mark = &mark;
     let nudged = futures::stream::iter(names).map(async |name| {
         match patch_metadata(api, Write::to(&name), mark.clone()).await {
-            Answer::Written(_) => 1,
-            Answer::Gone(_) => 0,
-            Answer::Conflict(error) | Answer::Refused(error) => {
+            WriteResult::Written(_) => 1,
+            WriteResult::Gone(_) => 0,
+            WriteResult::Conflict(error) | WriteResult::Refused(error) => {
                 warn!(%kind, name, error = chain(&error), "could not nudge data mover");
                 0
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(%kind, name, "could not nudge data mover: the API server takes too long");
                 0
             }

@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
-use berth_core::affinity::{Binding, Decision, Operation, Situation, decide};
+use berth_core::affinity::{AffinityDecision, AffinityInput, MoverOperation, VolumeBindingMode, decide};
 use berth_core::mover::MoverKind;
 use berth_webhooks::placement::{MoverRef, PodConstraints};
 
-use super::volumes::Volumes;
+use super::volumes::MoverVolumes;
 use super::{NodeCache, node_cache};
 
 /// Decides about mover pods.
 pub struct Placing {
     pub fleet: Arc<NodeCache>,
-    pub volumes: Volumes,
+    pub volumes: MoverVolumes,
 }
 
 impl Placing {
@@ -25,8 +25,8 @@ impl Placing {
         &self,
         mover: &MoverRef<'_>,
         pod: &PodConstraints,
-    ) -> Result<Option<Decision>, String> {
-        let is_idle = |state: &node_cache::State| {
+    ) -> Result<Option<AffinityDecision>, String> {
+        let is_idle = |state: &node_cache::NodeCacheState| {
             state.configuration.config.load_affinity.is_empty()
                 && state.configuration.config.load_tolerations.is_empty()
                 && !state.agents_outdated()
@@ -39,12 +39,16 @@ impl Placing {
             MoverKind::DataDownload => self.download(mover, pod).await,
             MoverKind::PodVolumeBackup | MoverKind::PodVolumeRestore => {
                 let Some(node) = pod.node.as_deref() else { return Ok(None) };
-                Ok(Some(self.judge(pod, Operation::PodVolume { class: None, node })))
+                Ok(Some(self.judge(pod, MoverOperation::PodVolume { class: None, node })))
             }
         }
     }
 
-    async fn upload(&self, mover: &MoverRef<'_>, pod: &PodConstraints) -> Result<Option<Decision>, String> {
+    async fn upload(
+        &self,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
+    ) -> Result<Option<AffinityDecision>, String> {
         let upload = self.volumes.upload(mover.name, mover.uid).await?;
         if upload.uid != mover.uid {
             return Ok(None);
@@ -58,7 +62,10 @@ impl Placing {
         // chosen by an older configuration.
         let (outdated, waits) = self.fleet.read(|state| {
             let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
-            (state.agents_outdated(), class.map(|class| class.binding == Binding::WaitForFirstConsumer))
+            (
+                state.agents_outdated(),
+                class.map(|class| class.binding == VolumeBindingMode::WaitForFirstConsumer),
+            )
         });
         let topology = match (outdated, waits) {
             (true, Some(true)) => self.volumes.topology(&upload).await.ok(),
@@ -68,7 +75,7 @@ impl Placing {
         };
         Ok(Some(self.judge(
             pod,
-            Operation::Backup {
+            MoverOperation::Backup {
                 claim_class: claim_class.as_deref(),
                 mapped_class: mapped_class.as_deref(),
                 source_class: upload.source_class.as_deref(),
@@ -77,7 +84,11 @@ impl Placing {
         )))
     }
 
-    async fn download(&self, mover: &MoverRef<'_>, pod: &PodConstraints) -> Result<Option<Decision>, String> {
+    async fn download(
+        &self,
+        mover: &MoverRef<'_>,
+        pod: &PodConstraints,
+    ) -> Result<Option<AffinityDecision>, String> {
         let download = self.volumes.download(mover.name, mover.uid).await?;
         if download.uid != mover.uid {
             return Ok(None);
@@ -86,13 +97,13 @@ impl Placing {
         let (binding, ignore_delay_binding) = self.fleet.read(|state| {
             let class = class.as_deref().and_then(|class| state.classes.get(class));
             (
-                class.map_or(Binding::Immediate, |class| class.binding),
+                class.map_or(VolumeBindingMode::Immediate, |class| class.binding),
                 state.configuration.config.ignore_delay_binding,
             )
         });
         Ok(Some(self.judge(
             pod,
-            Operation::Restore {
+            MoverOperation::Restore {
                 class: class.as_deref(),
                 binding,
                 ignore_delay_binding,
@@ -101,10 +112,10 @@ impl Placing {
         )))
     }
 
-    fn judge(&self, pod: &PodConstraints, operation: Operation<'_>) -> Decision {
+    fn judge(&self, pod: &PodConstraints, operation: MoverOperation<'_>) -> AffinityDecision {
         self.fleet.read(|state| {
             let config = &state.configuration.config;
-            decide(&Situation {
+            decide(&AffinityInput {
                 operation,
                 rules: &config.load_affinity,
                 toleration_rules: &config.load_tolerations,

@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::mover_cache::Item;
+use super::mover_cache::MoverItem;
 use super::objects::api;
 use crate::client::is_not_found;
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 
 /// A deletion that takes longer is left to the next plan.
 const GONE: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ const EXPOSING: &str = "velero.io/expose-on-going";
 pub async fn recover(
     client: &Client,
     namespace: &str,
-    item: &Item,
+    item: &MoverItem,
     recover: Recover,
     node_gone: bool,
 ) -> anyhow::Result<Option<(String, String)>> {
@@ -137,7 +137,7 @@ async fn clear(client: &Client, namespace: &str, mover: &Mover) -> anyhow::Resul
 }
 
 /// Returns the resourceVersion.
-async fn write(client: &Client, namespace: &str, item: &Item, patch: Value) -> anyhow::Result<String> {
+async fn write(client: &Client, namespace: &str, item: &MoverItem, patch: Value) -> anyhow::Result<String> {
     let mover = &item.mover;
     let api = api(client, namespace, mover.kind);
     let as_seen = Write::to(&mover.name).uid(Some(&mover.uid)).version(Some(&item.resource_version));
@@ -182,7 +182,7 @@ where
     let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
     let Some(found) = found.filter(is_its_own) else { return Ok(()) };
     match write::delete(&api, Write::to(name).uid(found.metadata.uid.as_deref())).await {
-        Answer::Gone(_) | Answer::Conflict(_) => return Ok(()),
+        WriteResult::Gone(_) | WriteResult::Conflict(_) => return Ok(()),
         answer => answer.written().with_context(|| format!("{kind} {name} cannot be removed"))?,
     }
     let waiting = async {

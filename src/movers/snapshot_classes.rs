@@ -20,10 +20,10 @@ const LONGEST: usize = 253;
 /// The driver of each VolumeSnapshotClass, from a watch. A process is ready without it, because it
 /// only serves warnings.
 #[derive(Default)]
-pub struct SnapshotClasses(RwLock<Known>);
+pub struct SnapshotClasses(RwLock<KnownSnapshotClasses>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Known {
+enum KnownSnapshotClasses {
     #[default]
     NotListed,
     /// There are more than are kept. It stays so until they are listed again.
@@ -35,7 +35,7 @@ enum Known {
     },
 }
 
-impl Known {
+impl KnownSnapshotClasses {
     fn apply(&mut self, event: WatchEvent<(String, String)>) {
         let mut all = match (std::mem::take(self), &event) {
             (_, WatchEvent::Replaced(all)) if all.len() > MOST => return *self = Self::TooMany,
@@ -52,7 +52,8 @@ impl Known {
     }
 }
 
-/// What is kept of a class. A driver whose name is too long is none that exists, but its class is one.
+/// What is kept of a class. A driver whose name is too long is none that exists, but its class is
+/// one.
 fn kept(class: VolumeSnapshotClass) -> (String, String) {
     let name = class.name_any();
     (name, if class.driver.len() > LONGEST { String::new() } else { class.driver })
@@ -62,8 +63,8 @@ impl SnapshotClasses {
     /// Lends them to `look`. `None`: not known.
     pub fn read<T>(&self, look: impl FnOnce(Option<&BTreeSet<String>>) -> T) -> T {
         match &*self.0.read() {
-            Known::All { drivers, .. } => look(Some(drivers)),
-            Known::NotListed | Known::TooMany => look(None),
+            KnownSnapshotClasses::All { drivers, .. } => look(Some(drivers)),
+            KnownSnapshotClasses::NotListed | KnownSnapshotClasses::TooMany => look(None),
         }
     }
 
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(drivers(&classes), Some(vec!["ebs".to_owned(), "nfs".to_owned()]));
         for too_many in [WatchEvent::Applied(class("more", "ebs")), many(MOST + 1)] {
             observe(too_many);
-            assert_eq!(*classes.0.read(), Known::TooMany, "nothing of them is kept");
+            assert_eq!(*classes.0.read(), KnownSnapshotClasses::TooMany, "nothing of them is kept");
             observe(WatchEvent::Deleted("c0".to_owned()));
             observe(WatchEvent::Applied(class("c0", "ebs")));
             assert_eq!(drivers(&classes), None);

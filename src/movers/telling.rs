@@ -16,10 +16,10 @@ use kube::{Client, ResourceExt};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use super::node_cache::State;
+use super::node_cache::NodeCacheState;
 use super::objects::reference;
 use super::placing::Placing;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::metrics::MoverMetrics;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
@@ -30,7 +30,7 @@ const PLACED: &str = "velero.io/exposer-pod-group";
 const WAITING: usize = 256;
 
 /// Faults of the current configuration, including unknown StorageClasses.
-pub fn faults(state: &State) -> Vec<String> {
+pub fn faults(state: &NodeCacheState) -> Vec<String> {
     let mut faults = state.configuration.faults.clone();
     if !state.configuration.unusable {
         faults.append(node_agent::check_classes(&state.configuration.config, &state.reclaim_policies()));
@@ -57,7 +57,7 @@ pub async fn configuration(placing: &Placing, namespace: &str, events: &Events, 
                 }
                 if !found.is_empty() {
                     let note = format!("{use_}{}", found.join("; "));
-                    events.tell_about(What::ConfigurationRejected, about, note);
+                    events.tell_about(EventReason::ConfigurationRejected, about, note);
                 } else {
                     info!("the node-agents' configuration is in order");
                 }
@@ -122,7 +122,7 @@ pub async fn missed(
                 decision.reason
             );
             let about = Mover::new(owner.kind, &*owner.name, &*owner.uid, began);
-            events.tell_about(What::MissedAffinity, reference(namespace, &about), note);
+            events.tell_about(EventReason::MissedAffinity, reference(namespace, &about), note);
         }
     };
     tokio::join!(watching, looking);

@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_millis(800);
 
 /// The volume of a DataUpload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upload {
+pub struct DataUploadVolume {
     pub uid: String,
     pub source_class: Option<String>,
     pub source_namespace: String,
     pub source_claim: String,
 }
 
-impl Upload {
+impl DataUploadVolume {
     fn of(upload: DataUpload) -> (String, Self) {
         let name = upload.name_any();
         let uid = upload.uid().unwrap_or_default();
@@ -66,16 +66,16 @@ impl Download {
 }
 
 /// Caches for admission. An object that is not in them is read from the API server.
-pub struct Volumes {
+pub struct MoverVolumes {
     client: Client,
     pub namespace: String,
-    uploads: RwLock<BTreeMap<String, Upload>>,
+    uploads: RwLock<BTreeMap<String, DataUploadVolume>>,
     downloads: RwLock<BTreeMap<String, Download>>,
     /// Claims of the namespace, with their StorageClasses: those that movers mount.
     claims: RwLock<BTreeMap<String, Option<String>>>,
 }
 
-impl Volumes {
+impl MoverVolumes {
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             client,
@@ -89,9 +89,10 @@ impl Volumes {
     /// Watches. Never returns.
     pub async fn follow(&self, client: &Client) {
         let everything = watcher::Config::default;
-        let uploads = reflect(of_namespace(client, &self.namespace), everything(), Upload::of, |event| {
-            event.apply_to(&mut self.uploads.write());
-        });
+        let uploads =
+            reflect(of_namespace(client, &self.namespace), everything(), DataUploadVolume::of, |event| {
+                event.apply_to(&mut self.uploads.write());
+            });
         let downloads = reflect(of_namespace(client, &self.namespace), everything(), Download::of, |event| {
             event.apply_to(&mut self.downloads.write());
         });
@@ -105,11 +106,11 @@ impl Volumes {
     ///
     /// # Errors
     /// It does not exist, or the API server cannot be read.
-    pub async fn upload(&self, name: &str, uid: &str) -> Result<Upload, String> {
+    pub async fn upload(&self, name: &str, uid: &str) -> Result<DataUploadVolume, String> {
         let known = self.uploads.read().get(name).filter(|upload| upload.uid == uid).cloned();
         match known {
             Some(known) => Ok(known),
-            None => Ok(Upload::of(self.get(&self.namespace, name).await?).1),
+            None => Ok(DataUploadVolume::of(self.get(&self.namespace, name).await?).1),
         }
     }
 
@@ -142,7 +143,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The volume cannot be read.
-    pub async fn topology(&self, upload: &Upload) -> Result<Vec<Term>, String> {
+    pub async fn topology(&self, upload: &DataUploadVolume) -> Result<Vec<Term>, String> {
         let source: PersistentVolumeClaim = self.get(&upload.source_namespace, &upload.source_claim).await?;
         let name = source.spec.and_then(|spec| spec.volume_name).unwrap_or_default();
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());

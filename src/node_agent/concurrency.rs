@@ -1,5 +1,5 @@
-//! How many volumes of the node are read or restored at the same time: what a flag says, or the node-agents'
-//! ConfigMap, which is read live.
+//! How many volumes of the node are read or restored at the same time: what a flag says, or the
+//! node-agents' ConfigMap, which is read live.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ const LOOK: Duration = Duration::from_secs(30);
 /// No more at the same time, whatever the ConfigMap says: the most that the flag may say.
 const MOST: usize = 100;
 
-/// Places for jobs. There may be fewer than jobs that hold one: then none begins until enough have ended.
+/// Places for jobs. There may be fewer than jobs that hold one: then none begins until enough have
+/// ended.
 #[derive(Debug)]
 pub struct Places {
     most: AtomicUsize,
@@ -61,7 +62,8 @@ impl Drop for Place {
     }
 }
 
-/// Keeps the number of places as the ConfigMap says. Never ends. While it cannot be read the last number holds.
+/// Keeps the number of places as the ConfigMap says. Never ends. While it cannot be read the last
+/// number holds.
 pub async fn follow(client: &Client, settings: &Settings, places: &Places, changed: &Notify) {
     let Some(name) = settings.configmap.as_deref() else { return std::future::pending().await };
     let mut told = String::new();

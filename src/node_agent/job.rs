@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use super::{Context, volume};
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch};
+use crate::write::{Pauses, Write, WriteResult, patch};
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -79,7 +79,8 @@ fn ensure_few(runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was stopped.
+/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
+/// stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("the pod does not wait for the restore of its volume")]
 struct NotYet;
@@ -127,8 +128,8 @@ impl Job {
             change["metadata"] = json!({"annotations": {RUNS: (runs_before.saturating_add(1)).to_string()}});
         }
         match patch(&api, Write::on(object), change).await {
-            Answer::Written(_) => {}
-            Answer::Conflict(_) | Answer::Gone(_) => return false,
+            WriteResult::Written(_) => {}
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => return false,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
                 warn!(kind = K::KIND.as_str(), name, error, "it could not be begun");
@@ -231,7 +232,8 @@ impl Job {
         let path = json!(found.path);
         match saved {
             Ok(Saved { snapshot, bytes, added, .. }) => {
-                // Files that were taken away with their volume look like files that somebody removed.
+                // Files that were taken away with their volume look like files that somebody
+                // removed.
                 let there = async {
                     volume::still(&clients.call, pod, &found.uid).await?;
                     found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
@@ -376,8 +378,8 @@ where
                 return true;
             }
             match patch(api, Write::on(&object), json!({"status": status})).await {
-                Answer::Written(_) | Answer::Gone(_) => return true,
-                Answer::Conflict(_) => {}
+                WriteResult::Written(_) | WriteResult::Gone(_) => return true,
+                WriteResult::Conflict(_) => {}
                 answer => {
                     let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
                     warn!(name, error, "the end could not be written");

@@ -1,4 +1,5 @@
-//! Maintains repositories by a schedule: each of them by one agent at a time, which the BackupRepository shows.
+//! Maintains repositories by a schedule: each of them by one agent at a time, which the
+//! BackupRepository shows.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tracing::{info, warn};
 use super::Context;
 use super::reports::backup_repositories;
 use crate::pace::paced;
-use crate::write::{Answer, Pauses, Write, patch};
+use crate::write::{Pauses, Write, WriteResult, patch};
 
 /// How often it is looked which repositories are due.
 const LOOK: Duration = Duration::from_secs(600);
@@ -118,7 +119,7 @@ async fn maintain(
     let entries = begun(seen(object).entries, began);
     // Of the agents that see it due, one writes first.
     let change = json!({"status": {"recentMaintenance": status(&entries)}});
-    let Answer::Written(_) = patch(api, Write::on(object), change).await else { return };
+    let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
     info!(repository = name, "its maintenance has begun");
     let watched = Watched::default();
     let done = work(context, &location, &namespace, &watched, stop).await;
@@ -176,7 +177,7 @@ async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, bega
                     change["status"]["lastMaintenanceTime"] = json!(end.at);
                 }
                 match patch(api, Write::on(&object), change).await {
-                    Answer::Written(_) | Answer::Gone(_) => return,
+                    WriteResult::Written(_) | WriteResult::Gone(_) => return,
                     _ => {}
                 }
             }

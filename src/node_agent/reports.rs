@@ -16,7 +16,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::patch::digest;
-use crate::write::{Answer, Write, create, patch};
+use crate::write::{Write, WriteResult, create, patch};
 
 /// Velero's for repositories of this type.
 const FREQUENCY: &str = "168h0m0s";
@@ -103,7 +103,7 @@ impl Reports {
         }))?;
         match create(&self.api, &object).await {
             // Another node's agent was first.
-            Answer::Written(_) | Answer::Conflict(_) => Ok(()),
+            WriteResult::Written(_) | WriteResult::Conflict(_) => Ok(()),
             answer => Ok(answer.written().map(drop)?),
         }
     }

@@ -19,8 +19,8 @@ use tracing::info;
 
 use super::reports::Reports;
 use crate::patch::digest;
-use crate::storage::{Layout, Opener};
-use crate::write::{Answer, create};
+use crate::storage::{BackupLayout, Opener};
+use crate::write::{WriteResult, create};
 
 /// The key of a Secret that has the password. Velero's Secret has it, too.
 pub const PASSWORD: &str = "repository-password";
@@ -89,7 +89,7 @@ impl Repositories {
         }
         let objects = self.opener.open_existing(&found).await?;
         let prefix = found.spec.object_storage.prefix.as_deref();
-        let store = Store::new(objects, Layout::path(prefix, &format!("restic/{namespace}")));
+        let store = Store::new(objects, BackupLayout::path(prefix, &format!("restic/{namespace}")));
         let is_there = store.has_repository().await.context("the store cannot be read")?;
         ensure!(is_there || writes, Missing(store.place().to_owned()));
         let password = self.password(location, namespace, !is_there).await?;
@@ -135,13 +135,13 @@ impl Repositories {
             ..Secret::default()
         };
         match create(&api, &secret).await {
-            Answer::Written(_) => Ok(password),
+            WriteResult::Written(_) => Ok(password),
             // Another node's agent was first. Or this one, and its answer was lost.
-            Answer::Conflict(_) | Answer::TimedOut => {
+            WriteResult::Conflict(_) | WriteResult::TimedOut => {
                 let found = read(&api, &name).await?;
                 found.with_context(|| format!("Secret {name} could not be made"))
             }
-            Answer::Gone(error) | Answer::Refused(error) => {
+            WriteResult::Gone(error) | WriteResult::Refused(error) => {
                 Err(error).with_context(|| format!("Secret {name} could not be made"))
             }
         }

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::job::Kind;
 use crate::movers::target::waits;
-use crate::watch::{Key, WatchEvent};
+use crate::watch::{ObjectKey, WatchEvent};
 
 /// The label of Velero's node-agents, which berth's has not.
 const STOCK: (&str, &str) = ("role", "node-agent");
@@ -26,7 +26,7 @@ pub struct TargetPod {
 }
 
 impl TargetPod {
-    pub fn of(pod: &Pod) -> (Key, Self) {
+    pub fn of(pod: &Pod) -> (ObjectKey, Self) {
         let key = (pod.namespace().unwrap_or_default(), pod.name_any());
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         let has_ended = matches!(phase, Some("Failed" | "Succeeded"));
@@ -41,7 +41,7 @@ pub struct State {
     backups: BTreeMap<String, Arc<PodVolumeBackup>>,
     restores: BTreeMap<String, Arc<PodVolumeRestore>>,
     /// `None` until they have been listed.
-    pods: Option<BTreeMap<Key, TargetPod>>,
+    pods: Option<BTreeMap<ObjectKey, TargetPod>>,
 }
 
 fn put<K: Resource>(
@@ -73,12 +73,12 @@ impl State {
         put(&mut self.restores, event, |object| is_own(object.spec.uploader_type.as_deref()));
     }
 
-    pub fn put_pods(&mut self, event: WatchEvent<(Key, TargetPod), Key>) {
+    pub fn put_pods(&mut self, event: WatchEvent<(ObjectKey, TargetPod), ObjectKey>) {
         event.apply_to(self.pods.get_or_insert_default());
     }
 
-    /// Does one of Velero's node-agents run on this node? It takes every PodVolumeBackup of the node, whatever its
-    /// uploader, and restores what restic wrote.
+    /// Does one of Velero's node-agents run on this node? It takes every PodVolumeBackup of the
+    /// node, whatever its uploader, and restores what restic wrote.
     pub fn has_stock_agent(&self, namespace: &str) -> bool {
         // Before the list it is not known.
         self.pods

@@ -1,4 +1,5 @@
-//! The folder of a pod's volume: what the API says of the volume, and which plugin of the kubelet mounted it.
+//! The folder of a pod's volume: what the API says of the volume, and which plugin of the kubelet
+//! mounted it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -186,7 +187,8 @@ async fn persistent(client: &Client, namespace: &str, claim: &str) -> anyhow::Re
     Ok((parts.into_iter().map(str::to_owned).collect(), uid))
 }
 
-/// Opens `UID/volumes/PLUGIN/PARTS` below the folder of all pods, and returns that path, too. No link leads out of it.
+/// Opens `UID/volumes/PLUGIN/PARTS` below the folder of all pods, and returns that path, too. No
+/// link leads out of it.
 fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, PathBuf)> {
     let volumes = Path::new(uid).join(VOLUMES);
     let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('/');

@@ -1,5 +1,5 @@
-//! Opens what is in a folder, and never anything else: no link leads out of it, whoever changes the folder meanwhile.
-//! Each name is opened by itself, from the open folder that it is in.
+//! Opens what is in a folder, and never anything else: no link leads out of it, whoever changes the
+//! folder meanwhile. Each name is opened by itself, from the open folder that it is in.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -58,8 +58,9 @@ const WITHIN: ResolveFlag =
     ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS).union(ResolveFlag::RESOLVE_NO_XDEV);
 
 impl Folder {
-    /// The path of something in it, for calls that take no open folder. Links on the way there are none, because the
-    /// kernel keeps the folder; the last name is whatever it is, so only calls that follow no link may have it.
+    /// The path of something in it, for calls that take no open folder. Links on the way there are
+    /// none, because the kernel keeps the folder; the last name is whatever it is, so only calls
+    /// that follow no link may have it.
     pub(crate) fn path_of(&self, name: &OsStr) -> PathBuf {
         self.path().join(name)
     }
@@ -81,8 +82,8 @@ impl Folder {
         Ok(Self(Arc::new(self.open(name, FOLDER, Mode::empty())?)))
     }
 
-    /// Whatever has that name, without opening it: all that is asked of it later is asked of the same file, whoever
-    /// gives its name to another one meanwhile.
+    /// Whatever has that name, without opening it: all that is asked of it later is asked of the
+    /// same file, whoever gives its name to another one meanwhile.
     pub(crate) fn held(&self, name: &OsStr) -> io::Result<Held> {
         Ok(Held(File::from(self.open(name, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())?)))
     }
@@ -114,8 +115,8 @@ impl Folder {
         }
     }
 
-    /// Everything that was written to its file system is on the disk. Errors of writes since the folder was opened
-    /// count.
+    /// Everything that was written to its file system is on the disk. Errors of writes since the
+    /// folder was opened count.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(nix::unistd::syncfs(self)?)
     }
@@ -135,7 +136,8 @@ impl Folder {
         Ok(names)
     }
 
-    /// Makes an empty file, with the folders above it. What is there under the first of these names goes before.
+    /// Makes an empty file, with the folders above it. What is there under the first of these names
+    /// goes before.
     ///
     /// # Errors
     /// When that cannot be done.
@@ -167,7 +169,8 @@ impl Held {
         self.0.metadata()
     }
 
-    /// A path that leads to this very file, for calls that follow links: to a link itself, if it is one.
+    /// A path that leads to this very file, for calls that follow links: to a link itself, if it is
+    /// one.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }

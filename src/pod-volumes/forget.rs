@@ -11,8 +11,9 @@ use crate::repository::{Repository, TO_END, blocking, free, until_canceled};
 use crate::watched::Watched;
 
 impl Repository {
-    /// Removes snapshots, by their whole IDs. One that is gone already is passed over, and so is one that lacks the
-    /// tag, because it is somebody else's. Their data stays until the repository is pruned. How many were removed.
+    /// Removes snapshots, by their whole IDs. One that is gone already is passed over, and so is
+    /// one that lacks the tag, because it is somebody else's. Their data stays until the repository
+    /// is pruned. How many were removed.
     ///
     /// # Errors
     /// When somebody holds the exclusive lock, or the store fails. Some may be removed then.

@@ -1,7 +1,7 @@
-//! restic's locks, which rustic_core does not know. A lock is a file that says who works on the repository. Who adds
-//! to a repository or reads it writes a lock that several may hold, and begins nothing while somebody holds the
-//! exclusive one, as `restic prune` does; restic does not prune while a lock of berth is there. Who prunes writes the
-//! exclusive one, once nobody else has any.
+//! restic's locks, which rustic_core does not know. A lock is a file that says who works on the
+//! repository. Who adds to a repository or reads it writes a lock that several may hold, and begins
+//! nothing while somebody holds the exclusive one, as `restic prune` does; restic does not prune
+//! while a lock of berth is there. Who prunes writes the exclusive one, once nobody else has any.
 
 use std::time::Duration;
 
@@ -96,7 +96,8 @@ struct Written {
     at: Age,
 }
 
-/// How old something is, by the clock that stands still while the machine sleeps, and by the one that people set.
+/// How old something is, by the clock that stands still while the machine sleeps, and by the one
+/// that people set.
 #[derive(Clone, Copy, Debug)]
 struct Age {
     instant: Instant,
@@ -115,7 +116,8 @@ impl Age {
     }
 }
 
-/// Tells whether a lock is still held. Asked before a snapshot is written: what it has may have been pruned else.
+/// Tells whether a lock is still held. Asked before a snapshot is written: what it has may have
+/// been pruned else.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     store: Store,
@@ -143,7 +145,8 @@ impl Guard {
     }
 }
 
-/// A lock that is held. It is written anew in time; a job that cannot rely on it any more is canceled.
+/// A lock that is held. It is written anew in time; a job that cannot rely on it any more is
+/// canceled.
 pub(crate) struct Lock {
     renewing: JoinHandle<()>,
     holder: Holder,
@@ -216,7 +219,8 @@ impl Lock {
         Guard { store: self.holder.store.clone(), current: std::sync::Arc::clone(&self.current) }
     }
 
-    /// A lock that cannot be removed is stale after half an hour: then whoever takes the next one removes it.
+    /// A lock that cannot be removed is stale after half an hour: then whoever takes the next one
+    /// removes it.
     pub async fn release(self) {
         self.renewing.abort();
         let path = self.current.lock().path.clone();
@@ -270,7 +274,8 @@ impl Holder {
                 Err(object_store::Error::NotFound { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            // restic writes a lock in one go, but not every store shows it in one: an empty one is none yet.
+            // restic writes a lock in one go, but not every store shows it in one: an empty one is
+            // none yet.
             if sealed.is_empty() {
                 continue;
             }
@@ -300,7 +305,8 @@ impl Holder {
             sleep(pause).await;
             let before = current.lock().at;
             let written = self.write().await;
-            // The lock that was there until now may have been removed, and what this job relies on with it.
+            // The lock that was there until now may have been removed, and what this job relies on
+            // with it.
             if before.is_old() {
                 watched.lose_lock();
                 if let Ok(written) = written {
@@ -401,7 +407,8 @@ mod tests {
         }
         alone.release().await;
         assert_eq!(names().await, 0);
-        // Of a process that was killed it is nobody's after a while; of others it is not berth's to remove.
+        // Of a process that was killed it is nobody's after a while; of others it is not berth's to
+        // remove.
         put(&store, &sealer, &content(true, USER, SignedDuration::from_mins(31)), 'a').await;
         Lock::take_alone(&store, &sealer, "n1", &watched).await.unwrap().release().await;
         put(&store, &sealer, &content(false, "root", SignedDuration::from_hours(31)), 'b').await;

@@ -12,8 +12,9 @@ use crate::watched::Watched;
 const TOLD: usize = 5;
 
 impl Repository {
-    /// Prunes, and then checks that all that snapshots need is there. A pack that nothing needs is marked now, and
-    /// removed a day later at the earliest, by the next maintenance. Nobody else works on the repository meanwhile.
+    /// Prunes, and then checks that all that snapshots need is there. A pack that nothing needs is
+    /// marked now, and removed a day later at the earliest, by the next maintenance. Nobody else
+    /// works on the repository meanwhile.
     ///
     /// # Errors
     /// When somebody else works on it, or it is not whole.

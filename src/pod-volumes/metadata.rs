@@ -86,7 +86,8 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32)
 }
 
-/// Of what the path leads to, which is to be a path of an open file. File systems without them have none.
+/// Of what the path leads to, which is to be a path of an open file. File systems without them have
+/// none.
 pub(crate) fn attributes(path: &Path) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
     let names = match xattr::list_deref(path) {
         Ok(names) => names,

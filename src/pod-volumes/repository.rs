@@ -44,7 +44,8 @@ pub struct Source {
     pub tags: Vec<String>,
     /// Who reads: the host of the lock.
     pub reader: String,
-    /// A tag that the snapshots of one and the same volume have. The last one is the parent of the next.
+    /// A tag that the snapshots of one and the same volume have. The last one is the parent of the
+    /// next.
     pub same: String,
 }
 
@@ -67,7 +68,8 @@ impl Repository {
         blocking(move |handle| open(&store, &password, &handle)).await
     }
 
-    /// Makes the repository. Of those that make it at the same time one is first, and all have the same one.
+    /// Makes the repository. Of those that make it at the same time one is first, and all have the
+    /// same one.
     ///
     /// # Errors
     /// When somebody made it with another password, or the store fails.
@@ -213,8 +215,8 @@ const MOST_HUNG: usize = 16;
 /// How long a job has to end when it is canceled.
 pub(crate) const TO_END: Duration = Duration::from_secs(10);
 
-/// Waits for a job, but not much longer than until it is canceled: a call of a file system may take for ever. Then
-/// its thread is given up. It can write nothing to the repository any more.
+/// Waits for a job, but not much longer than until it is canceled: a call of a file system may take
+/// for ever. Then its thread is given up. It can write nothing to the repository any more.
 pub(crate) async fn until_canceled<T: Send + 'static>(
     watched: &Watched,
     work: impl Future<Output = Result<T, Fault>> + Send + 'static,
@@ -244,8 +246,8 @@ pub(crate) async fn until_canceled<T: Send + 'static>(
     }
 }
 
-/// Removes the lock of a job, unless its thread may still be in the middle of a write: then the lock goes when it is
-/// stale.
+/// Removes the lock of a job, unless its thread may still be in the middle of a write: then the
+/// lock goes when it is stale.
 pub(crate) async fn free<T>(lock: Lock, done: &Result<T, Fault>) {
     if !matches!(done, Err(Fault::Hung)) {
         lock.release().await;
@@ -284,8 +286,8 @@ fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
     if !handle.block_on(store.has_repository())? {
         return Err(Fault::Missing(store.place().to_owned()));
     }
-    // A process that died while it made the repository, or was not the first, may have left a key that the
-    // password opens, and that nothing is written with. So each key is tried by itself.
+    // A process that died while it made the repository, or was not the first, may have left a key
+    // that the password opens, and that nothing is written with. So each key is tried by itself.
     let mut keys: Vec<Id> = Vec::new();
     for (name, _) in handle.block_on(store.list("keys"))? {
         keys.extend(name.parse::<Id>().ok());

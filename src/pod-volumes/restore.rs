@@ -1,5 +1,6 @@
-//! A snapshot back into a folder. rustic_core restores by paths, which links in a volume may lead anywhere; and what
-//! fails there ends the process or is only logged. So this is done here, from open folder to open folder.
+//! A snapshot back into a folder. rustic_core restores by paths, which links in a volume may lead
+//! anywhere; and what fails there ends the process or is only logged. So this is done here, from
+//! open folder to open folder.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -287,8 +288,8 @@ fn make(
     set
 }
 
-/// All that can be set is set. What the file system does not take at all is noted, because no other try would help;
-/// the first other error is returned.
+/// All that can be set is set. What the file system does not take at all is noted, because no other
+/// try would help; the first other error is returned.
 fn set_attributes(
     meta: &Metadata,
     set: impl Fn(&str, &[u8]) -> io::Result<()>,
@@ -310,7 +311,8 @@ fn set_attributes(
     done
 }
 
-/// The order matters: a new owner takes special bits and capabilities away, and each of these changes the times.
+/// The order matters: a new owner takes special bits and capabilities away, and each of these
+/// changes the times.
 fn set_metadata(file: &File, meta: &Metadata, note: impl FnMut(String)) -> io::Result<()> {
     fchown(file, meta.uid.map(Uid::from_raw), meta.gid.map(Gid::from_raw))?;
     if let Some(mode) = meta.mode {

@@ -1,5 +1,5 @@
-//! A volume as rustic_core reads it: every name from the open folder that it is in, links as links, no other file
-//! system. What cannot be read is told, and the rest is read nevertheless.
+//! A volume as rustic_core reads it: every name from the open folder that it is in, links as links,
+//! no other file system. What cannot be read is told, and the rest is read nevertheless.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -55,7 +55,8 @@ pub(crate) struct Walk {
 
 /// Folders deeper than that are not read.
 const DEEPEST: usize = 1000;
-/// A file is at most so large if next to nothing of it is on the disk: reading a hole takes as long as reading bytes.
+/// A file is at most so large if next to nothing of it is on the disk: reading a hole takes as long
+/// as reading bytes.
 const LARGEST_HOLE: u64 = 16 << 40;
 
 fn is(error: &io::Error, code: Errno) -> bool {
@@ -231,7 +232,8 @@ impl ReadSourceOpen for Opening {
     }
 }
 
-/// Reads no more than the size that the file had: restic takes size and contents from the same node.
+/// Reads no more than the size that the file had: restic takes size and contents from the same
+/// node.
 pub(crate) struct Reader {
     file: File,
     left: u64,

@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 use crate::lock::Guard;
 use crate::watched::Watched;
 
-/// How long a snapshot may take to be written, after it was seen that the lock is held. Much less than the time from
-/// a lock's [`TRUSTED`](crate::lock) age to the one at which it is nobody's.
+/// How long a snapshot may take to be written, after it was seen that the lock is held. Much less
+/// than the time from a lock's [`TRUSTED`](crate::lock) age to the one at which it is nobody's.
 const SNAPSHOT: Duration = Duration::from_secs(2 * 60);
 
 /// Where a repository is.
@@ -84,7 +84,8 @@ impl Store {
         found.try_collect().await
     }
 
-    /// Writes what nobody else may have written. Stores without conditional writes are asked before.
+    /// Writes what nobody else may have written. Stores without conditional writes are asked
+    /// before.
     async fn create(&self, path: &Path, payload: PutPayload) -> Result<(), Error> {
         let put =
             |mode| self.objects.put_opts(path, payload.clone(), PutOptions { mode, ..PutOptions::default() });
@@ -99,7 +100,8 @@ impl Store {
     }
 }
 
-/// Does the store lack conditional writes? It answers 501, which object_store passes on as text only.
+/// Does the store lack conditional writes? It answers 501, which object_store passes on as text
+/// only.
 fn is_unknown(error: &Error) -> bool {
     match error {
         Error::NotImplemented { .. } | Error::NotSupported { .. } => true,

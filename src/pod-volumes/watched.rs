@@ -8,7 +8,8 @@ use rustic_core::{Progress as Bar, ProgressBars, ProgressType, RusticProgress};
 
 use crate::fault::Unfinished;
 
-/// Bytes of files: those that were read or written, and of how many. The total is 0 while it is being counted.
+/// Bytes of files: those that were read or written, and of how many. The total is 0 while it is
+/// being counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub done: u64,

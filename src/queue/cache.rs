@@ -7,30 +7,31 @@ use std::sync::Arc;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::location::{self, Location};
 use berth_core::queue::{
-    Entry, Expectation, History, Order, Phase, Run, Use, View, depends_on_all, expect, handicaps,
+    CompletedRun, Expectation, QueueEntry, QueueOrder, QueuePhase, QueueView, RunHistory, Use,
+    depends_on_all, expect, handicaps,
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::{Notify, watch};
-use weight::{Known, ListWeight, bound, large};
+use weight::{ListWeight, QueueTotals, bound, large};
 
-use super::seen::{After, Item, Seen};
-use crate::cache::{Cache, Observed, Shared, Versioned as _};
+use super::seen::{BackupAfterQueue, CachedBackup, QueueItem};
+use crate::cache::{Cache, Observed, SharedCache, Versioned as _};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// Those that wait or run, by name.
-    backups: Cache<String, Item, Known>,
+    backups: Cache<String, QueueItem, QueueTotals>,
     /// Runs that ended well, by the name of the Backup.
-    ended: HashMap<String, Run>,
+    ended: HashMap<String, CompletedRun>,
     /// Those that wait for operations, or have to be completed, by name.
-    after: Cache<String, After>,
+    after: Cache<String, BackupAfterQueue>,
     /// Those of them that were deleted, until somebody asks.
-    gone: Vec<After>,
+    gone: Vec<BackupAfterQueue>,
     marks: Marks,
 }
 
@@ -59,16 +60,16 @@ impl Marks {
 
 /// What a view is frozen with, besides the Backups.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct QueueSettings {
     /// `--concurrent-backups`.
     pub slots: usize,
-    pub order: Order,
+    pub order: QueueOrder,
 }
 
 /// Readers take a snapshot; [`BackupCache::changed`] wakes the loops that act on it.
 pub struct BackupCache {
-    settings: Settings,
-    state: Shared<State>,
+    settings: QueueSettings,
+    state: SharedCache<QueueState>,
     locations: watch::Sender<Option<Arc<Vec<Location>>>>,
     relist: Notify,
     /// What the API server refuses to write. Of the leader alone.
@@ -76,17 +77,17 @@ pub struct BackupCache {
 }
 
 impl BackupCache {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: QueueSettings) -> Self {
         Self {
             settings,
-            state: Shared::default(),
+            state: SharedCache::default(),
             locations: watch::Sender::new(None),
             relist: Notify::new(),
             refusals: Refusals::default(),
         }
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &QueueSettings {
         &self.settings
     }
 
@@ -105,15 +106,15 @@ impl BackupCache {
         let order = &self.settings.order;
         self.observe_seen(match event {
             WatchEvent::Replaced(backups) => {
-                WatchEvent::Replaced(backups.iter().map(|b| Seen::of(b, order)).collect())
+                WatchEvent::Replaced(backups.iter().map(|b| CachedBackup::of(b, order)).collect())
             }
-            WatchEvent::Applied(backup) => WatchEvent::Applied(Seen::of(&backup, order)),
+            WatchEvent::Applied(backup) => WatchEvent::Applied(CachedBackup::of(&backup, order)),
             WatchEvent::Deleted(name) => WatchEvent::Deleted(name),
         });
     }
 
     /// Parse the Backup before taking the lock, because its creator decides how long that takes.
-    fn observe_seen(&self, event: WatchEvent<Seen>) {
+    fn observe_seen(&self, event: WatchEvent<CachedBackup>) {
         self.state.write(|state| match event {
             WatchEvent::Replaced(all) => state.relist(all),
             WatchEvent::Applied(seen) => state.apply(seen),
@@ -129,7 +130,7 @@ impl BackupCache {
 
     /// Takes in the answer to a write of our own, which the watch will show only later.
     pub fn observe_write(&self, backup: &Backup) {
-        let seen = Seen::of(backup, &self.settings.order);
+        let seen = CachedBackup::of(backup, &self.settings.order);
         if self.state.write_silently(|state| state.assume(seen)) {
             self.state.wake();
         }
@@ -144,12 +145,12 @@ impl BackupCache {
     }
 
     /// Backups that wait for operations, or have to be completed.
-    pub fn after(&self) -> Vec<After> {
+    pub fn after(&self) -> Vec<BackupAfterQueue> {
         self.state.read().after.values().cloned().collect()
     }
 
     /// Those of them that were deleted since the last call.
-    pub fn take_gone(&self) -> Vec<After> {
+    pub fn take_gone(&self) -> Vec<BackupAfterQueue> {
         self.state.write_silently(|state| std::mem::take(&mut state.gone))
     }
 
@@ -215,7 +216,7 @@ impl BackupCache {
     }
 
     /// Frozen; `stopped` says why nothing can start at all.
-    pub fn view(&self, stopped: Option<String>, now: Timestamp) -> View {
+    pub fn view(&self, stopped: Option<String>, now: Timestamp) -> QueueView {
         let mut view = self.frame(stopped, now);
         view.backups = self.state.read().standing(&view);
         view
@@ -223,7 +224,7 @@ impl BackupCache {
 
     /// A view for the answer to one newcomer: if there are more than `few` Backups, without those
     /// that do not change the answer.
-    pub fn view_facing(&self, newcomer: &Entry, now: Timestamp, few: usize) -> View {
+    pub fn view_facing(&self, newcomer: &QueueEntry, now: Timestamp, few: usize) -> QueueView {
         let mut view = self.frame(None, now);
         {
             let state = self.state.read();
@@ -240,13 +241,13 @@ impl BackupCache {
     }
 
     /// A view without Backups.
-    fn frame(&self, stopped: Option<String>, now: Timestamp) -> View {
-        let Settings { slots, order } = &self.settings;
+    fn frame(&self, stopped: Option<String>, now: Timestamp) -> QueueView {
+        let QueueSettings { slots, order } = &self.settings;
         let handicaps = match &order.share {
             Some(share) => handicaps(self.state.read().uses(share.workers, now), share, now),
             None => HashMap::new(),
         };
-        View {
+        QueueView {
             slots: *slots,
             order: order.clone(),
             handicaps,
@@ -254,20 +255,20 @@ impl BackupCache {
             stopped,
             unwritable: self.refusals.out_of_line(),
             failures: self.refusals.failures(),
-            ..View::default()
+            ..QueueView::default()
         }
     }
 
     /// Estimates for the backups of this view, where similar runs are known. Empty if there are
     /// more than `most`, because the caller waits for the answer.
-    pub fn expectations(&self, view: &View, now: Timestamp, most: usize) -> Vec<Expectation> {
+    pub fn expectations(&self, view: &QueueView, now: Timestamp, most: usize) -> Vec<Expectation> {
         if view.backups.len() + view.others > most {
             return Vec::new();
         }
-        expect(view, &History::new(self.state.read().ended.values()), now, most)
+        expect(view, &RunHistory::new(self.state.read().ended.values()), now, most)
     }
 
-    pub fn get(&self, name: &str) -> Option<Item> {
+    pub fn get(&self, name: &str) -> Option<QueueItem> {
         self.state.read().backups.get(name).cloned()
     }
 
@@ -276,7 +277,7 @@ impl BackupCache {
         self.state.read().marks.known.contains(&mark)
     }
 
-    pub fn in_phase(&self, phase: Phase) -> Vec<Item> {
+    pub fn in_phase(&self, phase: QueuePhase) -> Vec<QueueItem> {
         self.state.read().backups.values().filter(|item| item.entry.phase == phase).cloned().collect()
     }
 }
@@ -296,7 +297,7 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
             let backups = of_namespace(client, namespace);
             let listed = ListWeight::default();
             let seen = |backup: Backup| {
-                let mut seen = Seen::of(&backup, order);
+                let mut seen = CachedBackup::of(&backup, order);
                 listed.bound(&mut seen.observed);
                 seen
             };
@@ -315,8 +316,8 @@ pub async fn reflect_queue(client: &Client, namespace: &str, cache: &BackupCache
     tokio::join!(locations, backups);
 }
 
-impl State {
-    fn standing(&self, view: &View) -> Vec<Arc<Entry>> {
+impl QueueState {
+    fn standing(&self, view: &QueueView) -> Vec<Arc<QueueEntry>> {
         let entries = self.backups.values().map(|item| &item.entry);
         entries.filter(|entry| !view.is_stuck(entry)).cloned().collect()
     }
@@ -330,7 +331,7 @@ impl State {
         };
         let ended =
             self.ended.values().filter_map(move |run| Some(used(run.tenant.as_ref()?, run.took, run.ended)));
-        let in_progress = self.backups.values().filter(|item| item.entry.phase == Phase::InProgress);
+        let in_progress = self.backups.values().filter(|item| item.entry.phase == QueuePhase::InProgress);
         let running = in_progress.filter_map(move |item| {
             let took = now.duration_since(item.entry.started_at?);
             Some(used(item.entry.tenant.as_ref()?, took, now))
@@ -338,13 +339,13 @@ impl State {
         ended.chain(running)
     }
 
-    fn relist(&mut self, all: Vec<Seen>) {
+    fn relist(&mut self, all: Vec<CachedBackup>) {
         self.ended.clear();
         let mut ends = Vec::with_capacity(all.len());
         let mut weight = 0;
         let here: HashSet<&str> = all.iter().map(|seen| seen.after.uid()).collect();
         let gone = self.after.values().filter(|after| !here.contains(after.uid.as_str())).cloned();
-        let gone: Vec<After> = gone.collect();
+        let gone: Vec<BackupAfterQueue> = gone.collect();
         self.gone.extend(gone);
         let mut after = Vec::new();
         self.backups.relist(all.into_iter().map(|mut seen| {
@@ -362,8 +363,8 @@ impl State {
         }
     }
 
-    fn apply(&mut self, seen: Seen) {
-        let Seen { name, mut observed, after, mark, run } = seen;
+    fn apply(&mut self, seen: CachedBackup) {
+        let CachedBackup { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
         self.backups.apply(name.clone(), observed);
         self.after.apply(name.clone(), after);
@@ -371,8 +372,8 @@ impl State {
     }
 
     /// `false`: that Backup is not known any more.
-    fn assume(&mut self, seen: Seen) -> bool {
-        let Seen { name, mut observed, after, mark, run } = seen;
+    fn assume(&mut self, seen: CachedBackup) -> bool {
+        let CachedBackup { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
         let is_after = self.after.get(&name).is_some_and(|known| known.uid == after.uid());
         let is_known = self.backups.assume_known(name.clone(), observed) || is_after;
@@ -390,7 +391,7 @@ impl State {
 
     /// Keeps what outlives a Backup in the cache. A run is kept only once its Backup has left the
     /// cache.
-    fn note(&mut self, name: String, mark: Option<Timestamp>, run: Option<Run>) {
+    fn note(&mut self, name: String, mark: Option<Timestamp>, run: Option<CompletedRun>) {
         if let Some(mark) = mark {
             self.marks.note(mark);
         }

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_core::queue::{Cause, End, Plan, RenumberBudget, Room, View, plan, starts, turns};
+use berth_core::queue::{
+    EndCause, EndLimits, EndWithoutRun, Plan, QueueView, RenumberBudget, plan, starts, turns,
+};
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -15,9 +17,9 @@ use tracing::warn;
 
 use super::BackupCache;
 use super::gate::Stopped;
-use super::teller::Teller;
-use super::writer::Writer;
-use crate::events::What;
+use super::teller::QueueReporter;
+use super::writer::QueueWriter;
+use crate::events::EventReason;
 use crate::health::Pulse;
 
 /// A cycle runs at least this often, even if the watch shows no change.
@@ -31,7 +33,7 @@ const SOON: Duration = Duration::from_millis(500);
 const CALM: Duration = Duration::from_secs(2);
 const STARTS_AT_ONCE: usize = 8;
 /// Failed ends are tried concurrently, so that all of them take no longer than one.
-const ENDS: Room = Room { ends: 32, again: ENDS_AT_ONCE };
+const ENDS: EndLimits = EndLimits { ends: 32, again: ENDS_AT_ONCE };
 const ENDS_AT_ONCE: usize = 8;
 /// Few, because nothing waits for positions, and starts would wait behind them.
 const PLACES_AT_ONCE: usize = 2;
@@ -48,10 +50,10 @@ pub const CANCELED: &str = "Canceled: berth.dev/cancel was set";
 
 pub struct Cycle {
     store: Arc<BackupCache>,
-    writer: Writer,
+    writer: QueueWriter,
     stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
-    teller: Teller,
+    teller: QueueReporter,
     pulse: Pulse,
     /// When a backup was started last.
     started: Option<Instant>,
@@ -64,9 +66,9 @@ pub struct Cycle {
 impl Cycle {
     pub fn new(
         store: Arc<BackupCache>,
-        writer: Writer,
+        writer: QueueWriter,
         stopped: watch::Receiver<Option<Stopped>>,
-        teller: Teller,
+        teller: QueueReporter,
         pulse: Pulse,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());
@@ -112,7 +114,7 @@ impl Cycle {
         while self.placing.join_next().await.is_some() {}
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> QueueView {
         let why = self.stopped.borrow().as_ref().map(|stopped| stopped.why.clone());
         self.store.view(why, Timestamp::now())
     }
@@ -163,23 +165,23 @@ impl Cycle {
     }
 
     /// Ends backups. Returns those that supersede one which could not be ended yet.
-    async fn end(&self, view: &View, ends: &[End]) -> HashSet<usize> {
+    async fn end(&self, view: &QueueView, ends: &[EndWithoutRun]) -> HashSet<usize> {
         let (writer, teller, refusals) = (&self.writer, &self.teller, &self.store.refusals);
-        let end = async |end: &End| {
+        let end = async |end: &EndWithoutRun| {
             let entry = view.backups.get(end.backup)?;
             let (what, reason) = match &end.cause {
-                Cause::Canceled => (What::Canceled, CANCELED.to_owned()),
-                Cause::Superseded { by } => {
+                EndCause::Canceled => (EventReason::Canceled, CANCELED.to_owned()),
+                EndCause::Superseded { by } => {
                     let by = view.backups.get(*by).map(|entry| entry.name.as_str()).unwrap_or_default();
                     let reason =
                         format!("Superseded: {by}, a later backup of the same schedule, takes its place");
-                    (What::Superseded, reason)
+                    (EventReason::Superseded, reason)
                 }
-                Cause::Refused { why } => (What::Refused, why.join("; ")),
+                EndCause::Refused { why } => (EventReason::Refused, why.join("; ")),
             };
             let ended = match &end.cause {
-                Cause::Refused { why } => writer.refuse(entry, why).await,
-                Cause::Canceled | Cause::Superseded { .. } => writer.end(entry, &reason).await,
+                EndCause::Refused { why } => writer.refuse(entry, why).await,
+                EndCause::Canceled | EndCause::Superseded { .. } => writer.end(entry, &reason).await,
             };
             if ended {
                 teller.ended(entry, what, &reason);
@@ -187,14 +189,14 @@ impl Cycle {
                 refusals.failed(&entry.uid);
             }
             match &end.cause {
-                Cause::Superseded { by } if !ended => Some(*by),
+                EndCause::Superseded { by } if !ended => Some(*by),
                 _ => None,
             }
         };
         // Not all at once, because a start may wait for a write.
         let (now, later) = turns(view, ends, ENDS);
         let left = later.iter().filter_map(|end| match &end.cause {
-            Cause::Superseded { by } => Some(*by),
+            EndCause::Superseded { by } => Some(*by),
             _ => None,
         });
         let failed = futures::stream::iter(now).map(end).buffer_unordered(ENDS_AT_ONCE);
@@ -202,7 +204,7 @@ impl Cycle {
     }
 
     /// Writes positions. Returns whether more are wrong than the budget allows.
-    fn renumber(&mut self, view: &View, decided: &Plan) -> bool {
+    fn renumber(&mut self, view: &QueueView, decided: &Plan) -> bool {
         while self.placing.try_join_next().is_some() {}
         if !self.placing.is_empty() {
             return true;
@@ -212,7 +214,7 @@ impl Cycle {
         // Each end moves everything behind it, so wrong positions wait for the ends, but not for an
         // end that has failed before, because there may always be one. Places that other decisions
         // wait for do not wait at all.
-        let is_fresh = |end: &End| {
+        let is_fresh = |end: &EndWithoutRun| {
             view.backups.get(end.backup).is_some_and(|entry| !view.failures.contains_key(&entry.uid))
         };
         let budget = if decided.end.iter().any(is_fresh) { 0 } else { self.budget.earn(now, calm) };

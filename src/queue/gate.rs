@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::Backup;
 use berth_core::limits;
-use berth_core::queue::Phase;
+use berth_core::queue::QueuePhase;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -21,12 +21,12 @@ use tracing::{info, warn};
 
 use super::{BackupCache, definition};
 use crate::certificates::trust::called;
-use crate::leader::Notes;
+use crate::leader::LeaseNotes;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
 use crate::settings::Executor;
 use crate::text::chain;
-use crate::write::{self, Answer, Write};
+use crate::write::{self, Write, WriteResult};
 
 /// Pause between checks while all is well.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ pub struct Gate {
     pub store: Arc<BackupCache>,
     pub metrics: QueueMetrics,
     pub stopped: Arc<watch::Sender<Option<Stopped>>>,
-    pub notes: Notes,
+    pub notes: LeaseNotes,
     /// Name of the webhook configurations.
     pub configuration: String,
 }
@@ -152,16 +152,16 @@ impl Gate {
         }))
         .map_err(|error| error.to_string())?;
         let asked = match write::create(&api, &asked).await {
-            Answer::Written(asked) => asked,
-            Answer::Gone(_) => {
+            WriteResult::Written(asked) => asked,
+            WriteResult::Gone(_) => {
                 return Err(
                     "Velero is not installed in this cluster: its ServerStatusRequest is unknown".to_owned()
                 );
             }
-            Answer::Conflict(error) | Answer::Refused(error) => {
+            WriteResult::Conflict(error) | WriteResult::Refused(error) => {
                 return Err(format!("Velero cannot be asked whether it is there: {}", chain(&error)));
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 return Err(format!(
                     "Velero cannot be asked whether it is there: the API server took no request within {} s",
                     limits::WRITE.as_secs()
@@ -196,7 +196,7 @@ impl Gate {
     }
 
     async fn nudge(&self, ready_since: &mut HashMap<String, Instant>) {
-        let ready = self.store.in_phase(Phase::ReadyToStart);
+        let ready = self.store.in_phase(QueuePhase::ReadyToStart);
         ready_since.retain(|uid, _| ready.iter().any(|item| item.entry.uid == *uid));
         let api: Api<Backup> = Api::namespaced(self.client.clone(), &self.namespace);
         for item in ready {
@@ -210,11 +210,11 @@ impl Gate {
             let that_one = Write::to(&item.entry.name).uid(Some(&item.entry.uid));
             info!(name = %item.entry.name, "still ReadyToStart: waking Velero");
             match write::patch(&api, that_one, patch).await {
-                Answer::Written(_) => {}
-                Answer::Conflict(error) | Answer::Gone(error) | Answer::Refused(error) => {
+                WriteResult::Written(_) => {}
+                WriteResult::Conflict(error) | WriteResult::Gone(error) | WriteResult::Refused(error) => {
                     warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero");
                 }
-                Answer::TimedOut => {
+                WriteResult::TimedOut => {
                     warn!(name = %item.entry.name, "failed to wake Velero: the API server takes too long");
                     // The others would time out one after another, and checking that this queue is
                     // alone comes first.

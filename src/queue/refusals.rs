@@ -35,17 +35,17 @@ impl Failed {
 }
 
 #[derive(Default)]
-pub struct Refusals(Mutex<Noted>);
+pub struct Refusals(Mutex<FailedWrites>);
 
 #[derive(Default)]
-struct Noted {
+struct FailedWrites {
     /// By UID.
     failed: HashMap<String, Failed>,
     /// Number of failures so far.
     failures: u64,
 }
 
-impl Noted {
+impl FailedWrites {
     fn fails(&mut self, uid: &str) -> &mut Failed {
         self.failures = self.failures.saturating_add(1);
         let new = || Failed { count: 0, last: Instant::now(), failure: 0 };

@@ -3,30 +3,30 @@
 use std::collections::{BTreeSet, HashMap};
 
 use berth_api::keys;
-use berth_core::queue::{Entry, Plan, Reason, View};
+use berth_core::queue::{Plan, QueueEntry, QueueReason, QueueView};
 use jiff::Timestamp;
 use tracing::info;
 
-use crate::events::{Events, What};
-use crate::leader::Notes;
-use crate::metrics::{ByReason, QueueMetrics};
+use crate::events::{EventReason, Events};
+use crate::leader::LeaseNotes;
+use crate::metrics::{QueueMetrics, ReasonLabels};
 
 /// Places whose turn may come soon.
 const NEAR: u32 = 10;
 /// Most UIDs that are written to the Lease; the metric counts all.
 const NOTED: usize = 50;
 
-pub struct Teller {
+pub struct QueueReporter {
     pub metrics: QueueMetrics,
     events: Events,
-    notes: Notes,
+    notes: LeaseNotes,
     /// The reason reported last, by UID. `None` before the first cycle, because what a new leader
     /// finds is no news.
-    told: Option<HashMap<String, Reason>>,
+    told: Option<HashMap<String, QueueReason>>,
 }
 
-impl Teller {
-    pub fn new(metrics: QueueMetrics, events: Events, notes: Notes) -> Self {
+impl QueueReporter {
+    pub fn new(metrics: QueueMetrics, events: Events, notes: LeaseNotes) -> Self {
         Self { metrics, events, notes, told: None }
     }
 
@@ -38,11 +38,11 @@ impl Teller {
         self.notes.put(keys::UNWRITABLE, noted.join(","));
     }
 
-    pub fn tell(&mut self, view: &View, decided: &Plan) {
+    pub fn tell(&mut self, view: &QueueView, decided: &Plan) {
         self.count(view, decided);
         let mut telling = HashMap::with_capacity(decided.waiting.len() + decided.start.len());
         let waiting = decided.waiting.iter().map(|w| (w.backup, Some(w.place), &w.reason));
-        let starting = decided.start.iter().map(|i| (*i, None, &Reason::Next));
+        let starting = decided.start.iter().map(|i| (*i, None, &QueueReason::Next));
         for (index, place, reason) in starting.chain(waiting) {
             let Some(entry) = view.backups.get(index) else { continue };
             match self.told.as_ref().map(|told| told.get(&entry.uid)) {
@@ -72,11 +72,11 @@ impl Teller {
         self.told = Some(telling);
     }
 
-    fn tell_queued(&self, view: &View, entry: &Entry, place: Option<u32>, reason: &Reason) {
+    fn tell_queued(&self, view: &QueueView, entry: &QueueEntry, place: Option<u32>, reason: &QueueReason) {
         let note = format!("{}; waits for {reason}", at(place));
-        self.events.tell(What::Queued, &entry.name, &entry.uid, note);
+        self.events.tell(EventReason::Queued, &entry.name, &entry.uid, note);
         let Some(schedule) = entry.schedule.as_deref().filter(|_| !entry.supersedes) else { return };
-        let same = |b: &&std::sync::Arc<Entry>| {
+        let same = |b: &&std::sync::Arc<QueueEntry>| {
             b.schedule.as_deref() == Some(schedule) && !b.phase.is_running() && b.uid != entry.uid
         };
         let others = view.backups.iter().filter(same).count();
@@ -84,56 +84,56 @@ impl Teller {
             info!(name = %entry.name, %schedule, others, "piles up: other backups of its schedule still wait");
             self.metrics.piled_up.inc();
             let note = format!("{others} other backups of schedule {schedule} still wait");
-            self.events.tell(What::PiledUp, &entry.name, &entry.uid, note);
+            self.events.tell(EventReason::PiledUp, &entry.name, &entry.uid, note);
         }
     }
 
-    fn tell_passed_over(&self, entry: &Entry, place: Option<u32>, reason: &Reason) {
-        if *reason == Reason::Next {
+    fn tell_passed_over(&self, entry: &QueueEntry, place: Option<u32>, reason: &QueueReason) {
+        if *reason == QueueReason::Next {
             return;
         }
-        self.metrics.passed_over.get_or_create(&ByReason { reason: reason.word() }).inc();
+        self.metrics.passed_over.get_or_create(&ReasonLabels { reason: reason.word() }).inc();
         log_passed_over(entry, place, reason);
-        if let Reason::Overlap { with, .. } = reason {
+        if let QueueReason::Overlap { with, .. } = reason {
             let note = format!("{}; waits for {reason}", at(place));
-            self.events.tell_because(What::PassedOver, &entry.name, &entry.uid, note, Some(with));
+            self.events.tell_because(EventReason::PassedOver, &entry.name, &entry.uid, note, Some(with));
         }
     }
 
-    pub fn dequeued(&self, entry: &Entry, now: Timestamp) {
+    pub fn dequeued(&self, entry: &QueueEntry, now: Timestamp) {
         let wait = now.duration_since(entry.created_at).as_secs_f64();
         info!(name = %entry.name, wait_seconds = wait, "dequeued");
         self.metrics.dequeued.inc();
         self.metrics.wait.observe(wait);
         let note = format!("ready to start after {wait:.0} s in the queue");
-        self.events.tell(What::Dequeued, &entry.name, &entry.uid, note);
+        self.events.tell(EventReason::Dequeued, &entry.name, &entry.uid, note);
     }
 
     /// The backup ended without having run.
-    pub fn ended(&self, entry: &Entry, what: What, reason: &str) {
+    pub fn ended(&self, entry: &QueueEntry, what: EventReason, reason: &str) {
         info!(name = %entry.name, %reason, "ended while it waited");
-        if what == What::Superseded {
+        if what == EventReason::Superseded {
             self.metrics.superseded.inc();
         }
         self.events.tell(what, &entry.name, &entry.uid, reason);
     }
 
-    fn count(&self, view: &View, decided: &Plan) {
+    fn count(&self, view: &QueueView, decided: &Plan) {
         let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.running.set(gauge(running));
         self.metrics.depth.set(gauge(view.backups.len() - running));
         self.metrics.slots.set(gauge(view.slots));
         self.metrics.counted_as_all.set(gauge(view.backups.iter().filter(|b| b.lacks_room()).count()));
-        for word in Reason::WORDS {
+        for word in QueueReason::WORDS {
             let waiting = decided.waiting.iter().filter(|waiting| waiting.reason.word() == word).count();
-            self.metrics.waiting.get_or_create(&ByReason { reason: word }).set(gauge(waiting));
+            self.metrics.waiting.get_or_create(&ReasonLabels { reason: word }).set(gauge(waiting));
         }
     }
 }
 
-fn log_passed_over(entry: &Entry, place: Option<u32>, reason: &Reason) {
-    if let (Some(place), Reason::Overlap { with, namespaces, .. }) = (place, reason) {
+fn log_passed_over(entry: &QueueEntry, place: Option<u32>, reason: &QueueReason) {
+    if let (Some(place), QueueReason::Overlap { with, namespaces, .. }) = (place, reason) {
         let namespaces = namespaces.join(",");
         info!(name = %entry.name, place, %with, %namespaces, "passed over: namespaces in conflict");
     }
@@ -143,7 +143,7 @@ fn at(place: Option<u32>) -> String {
     place.map_or_else(|| "first in line".to_owned(), |place| format!("at position {place}"))
 }
 
-impl Drop for Teller {
+impl Drop for QueueReporter {
     /// Clears the metrics: a process that does not lead knows nothing of the queue.
     fn drop(&mut self) {
         for gauge in [

@@ -1,7 +1,8 @@
 //! The only writer of positions and of phase ReadyToStart. Each write is one merge patch on the
 //! resourceVersion that was decided on. After a conflict the Backup is read: if nothing of it has
 //! changed that the decision depended on, the write is sent once more, on these fields in place of
-//! the version. So nobody keeps a Backup in its place, or in a slot, by patching it without a pause.
+//! the version. So nobody keeps a Backup in its place, or in a slot, by patching it without a
+//! pause.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::queue::{Entry, Phase};
+use berth_core::queue::{QueueEntry, QueuePhase};
 use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -21,12 +22,12 @@ use tracing::{info, warn};
 
 use super::{BackupCache, seen};
 use crate::client::is_unprocessable;
-use crate::events::{Events, What};
+use crate::events::{EventReason, Events};
 use crate::metrics::QueueMetrics;
 use crate::patch::{kept, merge_into};
 use crate::queue::refusals::is_refusal;
 use crate::text::chain;
-use crate::write::{Answer, Write, patch_to_fit, patch_where};
+use crate::write::{Write, WriteResult, patch_to_fit, patch_where};
 
 const READ: Duration = Duration::from_secs(10);
 /// Annotations by which people steer the queue; a change of one may change the decision.
@@ -34,26 +35,26 @@ const STEERING: [&str; 3] = [keys::HOLD, keys::CANCEL, keys::FIRST];
 
 /// Writes what Backups get that end without having run.
 #[derive(Clone, Copy)]
-pub struct Keeping {
+pub struct EndedBackupSettings {
     pub default_ttl: Duration,
     /// The controller runs backups itself, so it may write the effective spec.
     pub writes_spec: bool,
 }
 
 #[derive(Clone)]
-pub struct Writer {
+pub struct QueueWriter {
     api: Api<Backup>,
-    keeping: Keeping,
+    keeping: EndedBackupSettings,
     store: Arc<BackupCache>,
     metrics: QueueMetrics,
     events: Events,
 }
 
-impl Writer {
+impl QueueWriter {
     pub fn new(
         client: Client,
         namespace: &str,
-        keeping: Keeping,
+        keeping: EndedBackupSettings,
         store: Arc<BackupCache>,
         metrics: QueueMetrics,
         events: Events,
@@ -62,13 +63,13 @@ impl Writer {
     }
 
     /// Sets phase ReadyToStart. `false`: the write failed, decide again.
-    pub async fn start(&self, entry: &Entry) -> bool {
+    pub async fn start(&self, entry: &QueueEntry) -> bool {
         let status = json!({"phase": BackupPhase::ReadyToStart.as_str(), "queuePosition": null});
         self.write(entry, json!({"status": status})).await
     }
 
     /// Ends a Backup that has not run.
-    pub async fn end(&self, entry: &Entry, reason: &str) -> bool {
+    pub async fn end(&self, entry: &QueueEntry, reason: &str) -> bool {
         let status = json!({
             "phase": BackupPhase::Failed.as_str(),
             "queuePosition": null,
@@ -79,7 +80,7 @@ impl Writer {
     }
 
     /// Ends a Backup because its spec is invalid.
-    pub async fn refuse(&self, entry: &Entry, why: &[String]) -> bool {
+    pub async fn refuse(&self, entry: &QueueEntry, why: &[String]) -> bool {
         let status = json!({
             "phase": BackupPhase::FailedValidation.as_str(),
             "queuePosition": null,
@@ -89,7 +90,7 @@ impl Writer {
     }
 
     /// Adds the fields that every ended Backup has.
-    async fn finish(&self, entry: &Entry, status: Value) -> bool {
+    async fn finish(&self, entry: &QueueEntry, status: Value) -> bool {
         let found = match timeout(READ, self.api.get_opt(&entry.name)).await {
             Ok(Ok(Some(found))) if found.uid().as_ref() == Some(&entry.uid) => found,
             Ok(Ok(_)) => {
@@ -106,7 +107,7 @@ impl Writer {
                 return false;
             }
         };
-        let Keeping { default_ttl, writes_spec } = self.keeping;
+        let EndedBackupSettings { default_ttl, writes_spec } = self.keeping;
         let mut patch = kept(&found, &self.store.locations(), default_ttl, Timestamp::now());
         if let Some(patch) = patch.as_object_mut().filter(|_| !writes_spec) {
             patch.remove("spec");
@@ -117,10 +118,10 @@ impl Writer {
 
     /// Writes its exact position. A Backup that the webhook did not see gets its time mark here,
     /// and one that supersedes another gets that one's time mark.
-    pub async fn place(&self, entry: &Entry, place: u32, inherits: Option<Timestamp>) {
+    pub async fn place(&self, entry: &QueueEntry, place: u32, inherits: Option<Timestamp>) {
         let status = json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": place});
         let mut annotations = BTreeMap::new();
-        if entry.phase == Phase::New {
+        if entry.phase == QueuePhase::New {
             info!(name = %entry.name, place, "queued: the webhook had not seen it");
             annotations.insert(keys::ENQUEUED_AT, format!("{:.6}", entry.arrived()));
         }
@@ -136,40 +137,42 @@ impl Writer {
         }
     }
 
-    async fn write(&self, entry: &Entry, patch: Value) -> bool {
+    async fn write(&self, entry: &QueueEntry, patch: Value) -> bool {
         let Some(item) = self.store.get(&entry.name).filter(|item| item.entry.decides_as(entry)) else {
             return false;
         };
         let decided_on = Write::to(&entry.name).uid(Some(&entry.uid)).version(Some(&item.resource_version));
         let mut answer = patch_to_fit(&self.api, decided_on, patch.clone()).await;
-        let answered_again = matches!(answer, Answer::Conflict(_));
+        let answered_again = matches!(answer, WriteResult::Conflict(_));
         if answered_again {
             self.metrics.conflicts.inc();
             let Some(again) = self.write_again(entry, &patch).await else { return false };
             answer = again;
         }
         match answer {
-            Answer::Written(backup) => {
+            WriteResult::Written(backup) => {
                 self.store.refusals.written(&entry.uid);
                 self.store.observe_write(&backup);
                 return true;
             }
-            Answer::Gone(_) => self.store.forget(&entry.name, &entry.uid),
+            WriteResult::Gone(_) => self.store.forget(&entry.name, &entry.uid),
             // The next cycle decides on what stands there by then.
-            Answer::Conflict(_) => {}
-            Answer::Refused(error) if is_unprocessable(&error) && answered_again => {}
-            Answer::Refused(error) => {
+            WriteResult::Conflict(_) => {}
+            WriteResult::Refused(error) if is_unprocessable(&error) && answered_again => {}
+            WriteResult::Refused(error) => {
                 warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
                 self.count(entry, &error);
             }
-            Answer::TimedOut => warn!(name = %entry.name, "writing the place in the queue took too long"),
+            WriteResult::TimedOut => {
+                warn!(name = %entry.name, "writing the place in the queue took too long")
+            }
         }
         false
     }
 
     /// Writes on the fields that the decision depended on. `None`: one of them has changed, or the
     /// Backup cannot be read.
-    async fn write_again(&self, entry: &Entry, patch: &Value) -> Option<Answer<Backup>> {
+    async fn write_again(&self, entry: &QueueEntry, patch: &Value) -> Option<WriteResult<Backup>> {
         let found = timeout(READ, self.api.get_opt(&entry.name)).await.ok()?.ok()??;
         let now = seen::entry(&found, &self.store.settings().order)?;
         if !now.decides_as(entry) {
@@ -185,7 +188,7 @@ impl Writer {
     }
 
     /// What cannot be read to be written is refused as well.
-    fn count(&self, entry: &Entry, error: &kube::Error) {
+    fn count(&self, entry: &QueueEntry, error: &kube::Error) {
         if is_refusal(error) && self.store.refusals.refused(&entry.uid) {
             tell_unwritable(&self.events, &entry.name, &entry.uid, error);
         }
@@ -196,7 +199,12 @@ impl Writer {
 pub fn tell_unwritable(events: &Events, name: &str, uid: &str, error: &kube::Error) {
     let why = chain(error);
     warn!(%name, error = %why, "out of the line: the API server refuses every write to it");
-    events.tell(What::Unwritable, name, uid, format!("out of the line: every write is refused: {why}"));
+    events.tell(
+        EventReason::Unwritable,
+        name,
+        uid,
+        format!("out of the line: every write is refused: {why}"),
+    );
 }
 
 #[cfg(test)]

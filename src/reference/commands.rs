@@ -1,9 +1,10 @@
-//! A page for each command, as people read it in a browser: what it does, an example, and its flags.
+//! A page for each command, as people read it in a browser: what it does, an example, and its
+//! flags.
 
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::flags::{default, meaning, name, operand};
-use super::{About, about, code, sentence, table, wrap};
+use super::{CommandSummary, about, code, sentence, table, wrap};
 use crate::args::Args;
 
 /// Each page: the name of its file, and its text.
@@ -23,7 +24,7 @@ fn file(path: &[&str]) -> String {
 fn page(command: &Command, parents: &[&str], above: &[(String, &Arg)], pages: &mut Vec<(String, String)>) {
     let path: Vec<&str> = parents.iter().copied().chain([command.get_name()]).collect();
     let typed = path.join(" ");
-    let About { summary, more, example } = about(command);
+    let CommandSummary { summary, more, example } = about(command);
     let mut text = format!("# `{typed}`\n\n{}\n\n", wrap(&sentence(&summary)));
     for paragraph in &more {
         text += &format!("{}\n\n", wrap(&sentence(paragraph)));

@@ -1,5 +1,5 @@
-//! The manifest by which krew, kubectl's plugin manager, installs berth as `kubectl berth`. What only
-//! a release knows stands in double braces: the addresses of its archives, and their digests.
+//! The manifest by which krew, kubectl's plugin manager, installs berth as `kubectl berth`. What
+//! only a release knows stands in double braces: the addresses of its archives, and their digests.
 
 /// Systems for which a release has an archive.
 const ARCHES: [&str; 2] = ["amd64", "arm64"];

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::flags::{default, meaning, name, operand};
-use super::{About, about, sentence};
+use super::{CommandSummary, about, sentence};
 use crate::args::Args;
 
 /// Each page: the name of its file, and its text.
@@ -34,7 +34,7 @@ pub fn write(folder: &Path) -> anyhow::Result<()> {
 fn page(command: &Command, parent: &str, above: &[&Arg], pages: &mut Vec<(String, String)>) {
     let path = format!("{parent} {}", command.get_name()).trim().to_owned();
     let file = path.replace(' ', "-");
-    let About { summary, more, example } = about(command);
+    let CommandSummary { summary, more, example } = about(command);
     let version = command.get_version().unwrap_or(env!("CARGO_PKG_VERSION"));
     let mut text = format!(".TH \"{}\" 1 \"\" \"berth {version}\"\n", escaped(&file.to_uppercase()));
     text += &format!(".SH NAME\n{} \\- {}\n", escaped(&file), line(summary.trim_end_matches('.')));

@@ -11,12 +11,12 @@ use serde_json::json;
 
 use super::{code, head, table, wrap};
 use crate::backup::metrics::BackupMetrics;
-use crate::certificates::follow::Counts;
+use crate::certificates::follow::CertificateMetrics;
 use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::lifecycle::sync::metrics::SyncMetrics;
 use crate::metrics::{
-    ByBucket, ByReason, GardenMetrics, MoverMetrics, QueueMetrics, agent_events_dropped, encode,
+    ByBucket, GardenMetrics, MoverMetrics, QueueMetrics, ReasonLabels, agent_events_dropped, encode,
     webhook_events_dropped,
 };
 
@@ -57,8 +57,8 @@ pub fn page() -> anyhow::Result<String> {
 fn controller() -> anyhow::Result<Registry> {
     let mut registry = Registry::default();
     let queue = QueueMetrics::new(&mut registry);
-    drop(queue.waiting.get_or_create(&ByReason { reason: ANY }));
-    drop(queue.passed_over.get_or_create(&ByReason { reason: ANY }));
+    drop(queue.waiting.get_or_create(&ReasonLabels { reason: ANY }));
+    drop(queue.passed_over.get_or_create(&ReasonLabels { reason: ANY }));
     MoverMetrics::new(&mut registry);
     let garden = GardenMetrics::new(&mut registry);
     let bucket = ByBucket { bucket: ANY.to_owned() };
@@ -89,7 +89,7 @@ fn webhook() -> Registry {
     let mut registry = Registry::default();
     webhook_events_dropped(&mut registry);
     berth_webhooks::state::register_with_values(&mut registry);
-    Counts::default().register(&mut registry);
+    CertificateMetrics::default().register(&mut registry);
     registry
 }
 

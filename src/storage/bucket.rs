@@ -17,17 +17,17 @@ use std::fmt;
 
 use berth_api::keys::FILESYSTEM_PROVIDER;
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use azure::Azure;
-use folder::Folder;
+use folder::FolderBucket;
 use google::Google;
 use s3::S3;
-use signed::Keys;
+use signed::S3Credentials;
 
 use super::Roots;
 
@@ -42,14 +42,14 @@ const VERSION_PAGES: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
-    pub fault: Fault,
+    pub fault: StoreFault,
     /// The store's own error code, such as `NoSuchBucket`. Empty where it has none.
     pub word: String,
     pub message: String,
 }
 
 impl StoreError {
-    pub fn new(fault: Fault, message: impl Into<String>) -> Self {
+    pub fn new(fault: StoreFault, message: impl Into<String>) -> Self {
         Self { fault, word: String::new(), message: message.into() }
     }
 }
@@ -76,7 +76,7 @@ pub struct Marker {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct VersionPage {
     /// At most [`PAGE`].
     pub versions: Vec<Version>,
     /// `None` on the last page.
@@ -85,15 +85,15 @@ pub struct Page {
 
 /// An unfinished upload in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Upload {
+pub struct UnfinishedUpload {
     pub key: String,
     pub id: String,
 }
 
 /// One page of unfinished uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Uploads {
-    pub uploads: Vec<Upload>,
+pub struct UploadPage {
+    pub uploads: Vec<UnfinishedUpload>,
     /// More pages follow.
     pub is_cut: bool,
 }
@@ -118,7 +118,7 @@ pub enum Created {
 
 /// Did the bucket exist?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removed {
+pub enum BucketRemoval {
     Now,
     WasAbsent,
 }
@@ -128,7 +128,7 @@ pub enum Bucket {
     S3(S3),
     Azure(Azure),
     Google(Google),
-    Folder(Folder),
+    Folder(FolderBucket),
 }
 
 impl Bucket {
@@ -141,7 +141,7 @@ impl Bucket {
     /// folders that may hold stores.
     ///
     /// # Errors
-    /// [`Fault::Configuration`], with every fault of the settings and the Secret.
+    /// [`StoreFault::Configuration`], with every fault of the settings and the Secret.
     pub fn open(
         provider: &str,
         name: &str,
@@ -151,12 +151,12 @@ impl Bucket {
         roots: &Roots,
     ) -> Result<Self> {
         match provider {
-            FILESYSTEM_PROVIDER => Folder::open(name, config, roots).map(Self::Folder),
-            "aws" => S3::open(name, region, config, Keys::read(secret)?).map(Self::S3),
+            FILESYSTEM_PROVIDER => FolderBucket::open(name, config, roots).map(Self::Folder),
+            "aws" => S3::open(name, region, config, S3Credentials::read(secret)?).map(Self::S3),
             "azure" => Azure::open(name, config, secret).map(Self::Azure),
             "gcp" => Google::open(name, region, config, secret).map(Self::Google),
             other => Err(StoreError::new(
-                Fault::Configuration,
+                StoreFault::Configuration,
                 format!(
                     "spec.type: {other:?} is not supported: use aws, azure, gcp, or {FILESYSTEM_PROVIDER}"
                 ),
@@ -165,7 +165,7 @@ impl Bucket {
     }
 
     /// # Errors
-    /// [`Fault::NameTaken`] when another account has the name, or the store's error.
+    /// [`StoreFault::NameTaken`] when another account has the name, or the store's error.
     pub async fn create(&self) -> Result<Created> {
         match self {
             Self::S3(bucket) => bucket.create().await,
@@ -194,7 +194,7 @@ impl Bucket {
     pub async fn exists(&self) -> Result<bool> {
         match self.page("", None, 1).await {
             Ok(_) => Ok(true),
-            Err(error) if error.fault == Fault::NoSuchBucket => Ok(false),
+            Err(error) if error.fault == StoreFault::NoSuchBucket => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -202,8 +202,8 @@ impl Bucket {
     /// Deletes the bucket, if it is empty.
     ///
     /// # Errors
-    /// [`Fault::NotEmpty`], or the store's error.
-    pub async fn delete(&self) -> Result<Removed> {
+    /// [`StoreFault::NotEmpty`], or the store's error.
+    pub async fn delete(&self) -> Result<BucketRemoval> {
         let deleted = match self {
             Self::S3(bucket) => bucket.delete().await,
             Self::Azure(container) => container.delete().await,
@@ -211,8 +211,8 @@ impl Bucket {
             Self::Folder(folder) => folder.delete().await,
         };
         match deleted {
-            Ok(()) => Ok(Removed::Now),
-            Err(error) if error.fault == Fault::NoSuchBucket => Ok(Removed::WasAbsent),
+            Ok(()) => Ok(BucketRemoval::Now),
+            Err(error) if error.fault == StoreFault::NoSuchBucket => Ok(BucketRemoval::WasAbsent),
             Err(error) => Err(error),
         }
     }
@@ -221,8 +221,8 @@ impl Bucket {
     /// keys. `most`: size of the page.
     ///
     /// # Errors
-    /// [`Fault::NoSuchBucket`] only when the store reports it, or the store's other error.
-    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+    /// [`StoreFault::NoSuchBucket`] only when the store reports it, or the store's other error.
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<VersionPage> {
         match self {
             Self::S3(bucket) => bucket.page(prefix, after, most).await,
             Self::Azure(container) => container.page(prefix, after, most).await,
@@ -295,7 +295,7 @@ impl Bucket {
             return folder.remove_empty(prefix).await;
         }
         for _ in 0..SWEPT {
-            let Uploads { uploads, is_cut } = self.uploads(prefix).await?;
+            let UploadPage { uploads, is_cut } = self.uploads(prefix).await?;
             for upload in &uploads {
                 self.abort(upload).await?;
             }
@@ -304,19 +304,19 @@ impl Bucket {
             }
         }
         let message = format!("{self:?}: more unfinished uploads are left than one attempt aborts");
-        Err(StoreError::new(Fault::Unavailable, message))
+        Err(StoreError::new(StoreFault::Unavailable, message))
     }
 
     /// Lists the first page of unfinished uploads of keys that begin with `prefix`.
     ///
     /// # Errors
     /// The store's error, except that it does not support such uploads.
-    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
+    pub async fn uploads(&self, prefix: &str) -> Result<UploadPage> {
         match self {
             Self::S3(bucket) => bucket.uploads(prefix).await,
             Self::Google(bucket) => bucket.uploads(prefix).await,
             // Azure removes uncommitted blocks itself within a week.
-            Self::Azure(_) | Self::Folder(_) => Ok(Uploads::default()),
+            Self::Azure(_) | Self::Folder(_) => Ok(UploadPage::default()),
         }
     }
 
@@ -324,7 +324,7 @@ impl Bucket {
     ///
     /// # Errors
     /// The store's error.
-    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+    pub async fn abort(&self, upload: &UnfinishedUpload) -> Result<()> {
         match self {
             Self::S3(bucket) => bucket.abort(upload).await,
             Self::Google(bucket) => bucket.abort(upload).await,

@@ -20,10 +20,10 @@ use tracing::{info, warn};
 use super::Opener;
 use super::layout::place;
 use super::open::credentials_of;
-use crate::client::{Listed, list};
-use crate::events::{Events, What};
+use crate::client::{ListResult, list};
+use crate::events::{EventReason, Events};
 use crate::text::chain;
-use crate::write::{Answer, Write, patch};
+use crate::write::{Write, WriteResult, patch};
 use writing::WriteChecks;
 
 /// How often the list of locations is read; each location is checked when its own period has
@@ -37,7 +37,7 @@ const CHECKS_AT_ONCE: usize = 16;
 const TOP_LEVEL: [&str; 6] = ["backups", "restores", "restic", "metadata", "plugins", "kopia"];
 
 /// Checks locations. Runs only while this process leads.
-pub struct Checker {
+pub struct LocationChecker {
     client: Client,
     namespace: String,
     pub api: Api<BackupStorageLocation>,
@@ -48,7 +48,7 @@ pub struct Checker {
     events: Option<Events>,
 }
 
-impl Checker {
+impl LocationChecker {
     pub fn new(client: Client, namespace: &str, opener: Opener, frequency: Duration) -> Self {
         let api = Api::namespaced(client.clone(), namespace);
         let (writing, events) = (WriteChecks::default(), None);
@@ -76,7 +76,7 @@ impl Checker {
         let mut told = Vec::new();
         loop {
             match list::<BackupStorageLocation>(&self.client, &self.namespace).await {
-                Ok(Listed { items, unreadable }) => {
+                Ok(ListResult { items, unreadable }) => {
                     for (name, why) in unreadable.iter().filter(|one| !told.contains(*one)) {
                         warn!(%name, %why, "could not read the storage location");
                     }
@@ -145,11 +145,11 @@ impl Checker {
             "message": if message.is_empty() { None } else { Some(message) },
         }});
         match patch(&self.api, Write::on(location).uid(None), change).await {
-            Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Written(_) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(%name, error = chain(&error), "failed to write the phase of the storage location");
             }
-            Answer::TimedOut => warn!(%name, "writing the phase of the storage location took too long"),
+            WriteResult::TimedOut => warn!(%name, "writing the phase of the storage location took too long"),
         }
     }
 
@@ -188,17 +188,17 @@ impl Checker {
             let (name, stays) = (location.name_any(), stays.unwrap_or_default());
             let change = json!({"spec": {"default": false}});
             match patch(&self.api, Write::on(location), change).await {
-                Answer::Written(_) => {
+                WriteResult::Written(_) => {
                     let note =
                         format!("it is the default location no longer, because {stays} is, which is later");
                     warn!(%name, "{note}");
-                    events.tell_about(What::DefaultChanged, location.object_ref(&()), note);
+                    events.tell_about(EventReason::DefaultChanged, location.object_ref(&()), note);
                 }
-                Answer::Conflict(_) | Answer::Gone(_) => {}
-                Answer::Refused(error) => {
+                WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+                WriteResult::Refused(error) => {
                     warn!(%name, error = chain(&error), "failed to keep a single default location");
                 }
-                Answer::TimedOut => warn!(%name, "keeping a single default location took too long"),
+                WriteResult::TimedOut => warn!(%name, "keeping a single default location took too long"),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The checkpoint in a backup's folder: the progress of its run, beside its claim. It is removed
 //! when the backup is stored.
 
-use berth_core::claim::Claim;
+use berth_core::claim::FolderClaim;
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
 use object_store::path::Path;
@@ -9,14 +9,14 @@ use object_store::{Error, GetResult, ObjectStoreExt, PutMode, PutPayload, Result
 
 use super::claim::ClaimError;
 use super::conditional::put_if;
-use super::layout::{CHECKPOINT, Layout};
+use super::layout::{BackupLayout, CHECKPOINT};
 
 /// Enough for a backup of many millions of objects.
 const LARGEST: u64 = 256 << 20;
 /// How many times a checkpoint is read again when it changes during the read.
 const TRIES: usize = 3;
 
-impl Layout {
+impl BackupLayout {
     pub fn checkpoint_path(&self) -> Path {
         self.folder().join(CHECKPOINT)
     }
@@ -54,7 +54,7 @@ impl Layout {
     /// store fails.
     pub async fn void_checkpoint(
         &self,
-        claim: &Claim,
+        claim: &FolderClaim,
         most: usize,
     ) -> std::result::Result<Option<Bytes>, ClaimError> {
         for _ in 0..TRIES {
@@ -130,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    fn claim(run: &str) -> Claim {
-        Claim { cluster: "here".into(), backup: "b".into(), run: run.into(), ..Claim::default() }
+    fn claim(run: &str) -> FolderClaim {
+        FolderClaim { cluster: "here".into(), backup: "b".into(), run: run.into(), ..FolderClaim::default() }
     }
 
     #[tokio::test]
@@ -140,7 +140,7 @@ mod tests {
         let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
         let stores: [Arc<DynObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
         for store in stores {
-            let layout = Layout::new(store, None, "b");
+            let layout = BackupLayout::new(store, None, "b");
             layout.claim(&claim("old"), None).await.unwrap();
             assert!(layout.void_checkpoint(&claim("old"), 100).await.unwrap().is_none());
             layout.put_checkpoint("of the old".into(), None).await.unwrap();

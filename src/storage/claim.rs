@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use berth_core::claim::{Claim, Folder};
+use berth_core::claim::{FolderClaim, FolderContents};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
 use super::conditional::put_if;
-use super::layout::{Artifact, CHECKPOINT, Layout, METADATA};
+use super::layout::{BackupArtifact, BackupLayout, CHECKPOINT, METADATA};
 
 pub(super) const FILE: &str = "berth-run.json";
 /// In bytes. Larger than any claim.
@@ -51,7 +51,7 @@ pub enum ClaimError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireClaim {
     cluster: String,
     namespace: String,
     backup: String,
@@ -62,25 +62,25 @@ struct Wire {
 
 /// The state of a folder.
 #[derive(Debug)]
-pub struct Found {
-    pub folder: Folder,
+pub struct ClaimedFolder {
+    pub folder: FolderContents,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
     files: BTreeSet<String>,
 }
 
-impl Found {
+impl ClaimedFolder {
     pub fn has_checkpoint(&self) -> bool {
         self.files.contains(CHECKPOINT)
     }
 
     /// Are all files there that a run stores before it may publish the backup?
-    pub fn is_whole(&self, layout: &Layout) -> bool {
+    pub fn is_whole(&self, layout: &BackupLayout) -> bool {
         layout.names().all(|name| self.files.contains(&name))
     }
 }
 
-impl Layout {
+impl BackupLayout {
     /// The path of the claim.
     pub fn claim_path(&self) -> Path {
         self.folder().join(FILE)
@@ -90,7 +90,7 @@ impl Layout {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn look(&self) -> Result<Found, ClaimError> {
+    pub async fn look(&self) -> Result<ClaimedFolder, ClaimError> {
         for _ in 0..LOOKS {
             let found = self.look_once().await?;
             // The claim goes last: what was listed beside it is gone, too.
@@ -101,7 +101,7 @@ impl Layout {
         self.look_once().await
     }
 
-    async fn look_once(&self) -> Result<Found, ClaimError> {
+    async fn look_once(&self) -> Result<ClaimedFolder, ClaimError> {
         let folder = self.folder();
         let listed = self.store().list(Some(&folder)).take(MOST).map_ok(|object| object.location);
         let listed: Vec<Path> = listed.try_collect().await.map_err(ClaimError::Store)?;
@@ -116,11 +116,11 @@ impl Layout {
         let claim = if files.contains(FILE) { self.read_claim().await? } else { None };
         let (claim, version) = claim.unzip();
         let others = files.iter().any(|name| name != FILE && name != METADATA);
-        let folder = Folder { published: files.contains(METADATA), claim, others };
-        Ok(Found { folder, version, files })
+        let folder = FolderContents { published: files.contains(METADATA), claim, others };
+        Ok(ClaimedFolder { folder, version, files })
     }
 
-    pub(super) async fn read_claim(&self) -> Result<Option<(Claim, UpdateVersion)>, ClaimError> {
+    pub(super) async fn read_claim(&self) -> Result<Option<(FolderClaim, UpdateVersion)>, ClaimError> {
         let path = self.claim_path();
         let found = match self.store().get(&path).await {
             Ok(found) => found,
@@ -132,19 +132,19 @@ impl Layout {
         }
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
         let bytes = found.bytes().await.map_err(ClaimError::Store)?;
-        let Ok(Wire { cluster, namespace, backup, run, before }) = serde_json::from_slice(&bytes) else {
+        let Ok(WireClaim { cluster, namespace, backup, run, before }) = serde_json::from_slice(&bytes) else {
             return Err(ClaimError::Unreadable(path));
         };
-        Ok(Some((Claim { cluster, namespace, backup, run, before }, version)))
+        Ok(Some((FolderClaim { cluster, namespace, backup, run, before }, version)))
     }
 
     /// Claims the folder for this run, in place of no claim, or of version `replaces`.
     ///
     /// # Errors
     /// When another run was faster, or the store fails.
-    pub async fn claim(&self, ours: &Claim, replaces: Option<UpdateVersion>) -> Result<(), ClaimError> {
-        let Claim { cluster, namespace, backup, run, before } = ours.clone();
-        let wire = serde_json::to_vec(&Wire { cluster, namespace, backup, run, before });
+    pub async fn claim(&self, ours: &FolderClaim, replaces: Option<UpdateVersion>) -> Result<(), ClaimError> {
+        let FolderClaim { cluster, namespace, backup, run, before } = ours.clone();
+        let wire = serde_json::to_vec(&WireClaim { cluster, namespace, backup, run, before });
         let payload =
             PutPayload::from(wire.map_err(|error| {
                 ClaimError::Store(Error::Generic { store: "claim", source: error.into() })
@@ -160,7 +160,7 @@ impl Layout {
 
     /// # Errors
     /// When another run claims the folder by now, or the store fails.
-    pub async fn confirm(&self, ours: &Claim) -> Result<(), ClaimError> {
+    pub async fn confirm(&self, ours: &FolderClaim) -> Result<(), ClaimError> {
         match self.read_claim().await? {
             Some((claim, _)) if claim == *ours => Ok(()),
             Some((claim, _)) => Err(self.taken(&claim)),
@@ -169,7 +169,7 @@ impl Layout {
     }
 
     /// The message for another run that finds this claim.
-    pub fn taken(&self, by: &Claim) -> ClaimError {
+    pub fn taken(&self, by: &FolderClaim) -> ClaimError {
         // Shortened to safe text, because the claim is foreign data and the message goes into a
         // status.
         let short = |text: &str| text.chars().take(63).filter(|c| !c.is_control()).collect::<String>();
@@ -189,14 +189,14 @@ impl Layout {
     /// # Errors
     /// When another run claims the folder by now, or the error of the first file that the store did
     /// not remove.
-    pub async fn remove(&self, claim: &Claim, with_claim: bool) -> Result<bool, ClaimError> {
+    pub async fn remove(&self, claim: &FolderClaim, with_claim: bool) -> Result<bool, ClaimError> {
         let found = self.look().await?;
         if found.folder.published || found.folder.claim.as_ref() != Some(claim) {
             return Ok(false);
         }
         let mut failed = None;
         // The checkpoint goes first, because it makes the other files usable.
-        let index = self.artifact_name(Artifact::Index);
+        let index = self.artifact_name(BackupArtifact::Index);
         let names = [CHECKPOINT.to_owned(), index].into_iter().chain(self.names());
         for name in names.filter(|name| found.files.contains(name)) {
             self.confirm(claim).await?;
@@ -211,13 +211,13 @@ impl Layout {
         failed.map_or(Ok(true), |error| Err(ClaimError::Store(error)))
     }
 
-    /// Removes the index that an earlier run of the backup has stored, if there is one, because a later
-    /// run that makes none would leave it beside an archive of its own.
+    /// Removes the index that an earlier run of the backup has stored, if there is one, because a
+    /// later run that makes none would leave it beside an archive of its own.
     ///
     /// # Errors
     /// When another run claims the folder by now, or the store fails.
-    pub async fn remove_index(&self, claim: &Claim) -> Result<(), ClaimError> {
-        let path = self.folder().join(self.artifact_name(Artifact::Index));
+    pub async fn remove_index(&self, claim: &FolderClaim) -> Result<(), ClaimError> {
+        let path = self.folder().join(self.artifact_name(BackupArtifact::Index));
         match self.store().head(&path).await {
             Ok(_) => {}
             Err(Error::NotFound { .. }) => return Ok(()),

@@ -12,16 +12,16 @@ use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 use super::credentials::{CloudFile, variables};
 use super::open_error::OpenError;
 
-type Settings = BTreeMap<String, String>;
+type LocationConfig = BTreeMap<String, String>;
 type Built<S> = Result<Arc<S>, OpenError>;
 
-fn get<'a>(config: &'a Settings, key: &str) -> Option<&'a str> {
+fn get<'a>(config: &'a LocationConfig, key: &str) -> Option<&'a str> {
     config.get(key).map(String::as_str).filter(|value| !value.is_empty())
 }
 
 /// `file`: variables `AZURE_…`. Without a file, credentials come from the environment.
 pub fn azure(
-    config: &Settings,
+    config: &LocationConfig,
     container: &str,
     file: Option<CloudFile>,
     options: ClientOptions,
@@ -80,7 +80,7 @@ pub fn azure(
 /// `file`: the JSON file of a service account. Without a file, credentials come from the
 /// environment.
 pub fn google(
-    config: &Settings,
+    config: &LocationConfig,
     bucket: &str,
     file: Option<CloudFile>,
     options: ClientOptions,
@@ -120,7 +120,7 @@ pub fn google(
 mod tests {
     use super::*;
 
-    fn settings(pairs: &[(&str, &str)]) -> Settings {
+    fn settings(pairs: &[(&str, &str)]) -> LocationConfig {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 

@@ -8,13 +8,13 @@ use super::open_error::OpenError;
 
 /// The keys of one profile.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
+pub struct AwsProfileKeys {
     pub access_key_id: String,
     pub secret_access_key: String,
     pub session_token: Option<String>,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for AwsProfileKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys(…)")
     }
@@ -45,7 +45,7 @@ impl CloudFile {
 ///
 /// # Errors
 /// When the profile or one of its keys is missing. The error never quotes the file.
-pub fn parse(file: &str, profile: &str) -> Result<Keys, CredentialsError> {
+pub fn parse(file: &str, profile: &str) -> Result<AwsProfileKeys, CredentialsError> {
     let mut profiles = Vec::new();
     let (mut here, mut seen) = (false, false);
     let (mut id, mut secret, mut token) = (None, None, None);
@@ -70,7 +70,7 @@ pub fn parse(file: &str, profile: &str) -> Result<Keys, CredentialsError> {
         return Err(CredentialsError::NoProfile(profile.to_owned(), profiles.join(", ")));
     }
     let lacks = |key| CredentialsError::NoKey(profile.to_owned(), key);
-    Ok(Keys {
+    Ok(AwsProfileKeys {
         access_key_id: id.ok_or_else(|| lacks("aws_access_key_id"))?,
         secret_access_key: secret.ok_or_else(|| lacks("aws_secret_access_key"))?,
         session_token: token,
@@ -104,8 +104,11 @@ mod tests {
     #[test]
     fn a_profile_is_read() {
         let keys = parse(FILE, "default");
-        let expected =
-            Keys { access_key_id: "AK".into(), secret_access_key: "S=K/1".into(), session_token: None };
+        let expected = AwsProfileKeys {
+            access_key_id: "AK".into(),
+            secret_access_key: "S=K/1".into(),
+            session_token: None,
+        };
         assert_eq!(keys, Ok(expected));
     }
 

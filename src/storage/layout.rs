@@ -14,7 +14,7 @@ const LARGEST_METADATA: u64 = 16 << 20;
 
 /// A small file beside the archive. All are gzip; the JSON files end with a line feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Artifact {
+pub enum BackupArtifact {
     Logs,
     Results,
     ResourceList,
@@ -26,7 +26,7 @@ pub enum Artifact {
     Index,
 }
 
-impl Artifact {
+impl BackupArtifact {
     /// What every backup has.
     const ALL: [Self; 7] = [
         Self::Logs,
@@ -54,13 +54,13 @@ impl Artifact {
 
 /// The folder of one backup in a location.
 #[derive(Clone)]
-pub struct Layout {
+pub struct BackupLayout {
     store: Arc<DynObjectStore>,
     prefix: Option<String>,
     backup: String,
 }
 
-impl Layout {
+impl BackupLayout {
     /// `prefix`: `spec.objectStorage.prefix`.
     pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>, backup: &str) -> Self {
         let prefix = prefix.map(|p| p.trim_matches('/').to_owned()).filter(|p| !p.is_empty());
@@ -104,13 +104,14 @@ impl Layout {
         format!("{}.tar.gz", self.backup)
     }
 
-    pub(super) fn artifact_name(&self, artifact: Artifact) -> String {
+    pub(super) fn artifact_name(&self, artifact: BackupArtifact) -> String {
         format!("{}{}", self.backup, artifact.suffix())
     }
 
     /// Names of the files that every run stores before it publishes the backup.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
-        std::iter::once(self.archive_name()).chain(Artifact::ALL.map(|artifact| self.artifact_name(artifact)))
+        std::iter::once(self.archive_name())
+            .chain(BackupArtifact::ALL.map(|artifact| self.artifact_name(artifact)))
     }
 
     pub fn archive(&self) -> Path {
@@ -139,7 +140,7 @@ impl Layout {
         Ok(Some(found.bytes().await?.to_vec()))
     }
 
-    pub async fn put_artifact(&self, artifact: Artifact, gzip: Vec<u8>) -> object_store::Result<()> {
+    pub async fn put_artifact(&self, artifact: BackupArtifact, gzip: Vec<u8>) -> object_store::Result<()> {
         let path = self.folder().join(self.artifact_name(artifact));
         self.store.put(&path, PutPayload::from(gzip)).await.map(|_| ())
     }
@@ -169,12 +170,12 @@ mod tests {
     #[test]
     fn files_lie_where_velero_looks_for_them() {
         let store: Arc<DynObjectStore> = Arc::new(object_store::local::LocalFileSystem::new());
-        let plain = Layout::new(store.clone(), None, "b1");
+        let plain = BackupLayout::new(store.clone(), None, "b1");
         assert_eq!(plain.archive().as_ref(), "backups/b1/b1.tar.gz");
-        let deep = Layout::new(store.clone(), Some("/team/a/"), "b1");
+        let deep = BackupLayout::new(store.clone(), Some("/team/a/"), "b1");
         assert_eq!(deep.metadata().as_ref(), "team/a/backups/b1/velero-backup.json");
         for (prefix, folder) in [("a~b #[%]{ü}", "a~b #[%]{ü}"), ("a//b", "a/b"), ("../a", "%2E%2E/a")] {
-            let layout = Layout::new(store.clone(), Some(prefix), "b1");
+            let layout = BackupLayout::new(store.clone(), Some(prefix), "b1");
             assert_eq!(layout.metadata().as_ref(), format!("{folder}/backups/b1/velero-backup.json"));
         }
     }

@@ -20,7 +20,7 @@ use object_store::client::{Certificate, ClientOptions};
 use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
-use super::credentials::{self, CloudFile, Keys};
+use super::credentials::{self, AwsProfileKeys, CloudFile};
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::rotation::Rotating;
@@ -188,7 +188,10 @@ impl Opener {
     }
 
     /// `None`: credentials come from the environment.
-    pub(super) async fn s3_keys(&self, location: &BackupStorageLocation) -> Result<Option<Keys>, OpenError> {
+    pub(super) async fn s3_keys(
+        &self,
+        location: &BackupStorageLocation,
+    ) -> Result<Option<AwsProfileKeys>, OpenError> {
         let Some(file) = self.cloud_file(location).await? else { return Ok(None) };
         let profile = location.spec.config.as_ref().and_then(|config| config.get("profile"));
         let profile = profile.map(String::as_str).filter(|name| !name.is_empty()).unwrap_or("default");

@@ -17,22 +17,22 @@ use serde::{Deserialize, Serialize};
 /// An opened location.
 pub struct Opened {
     pub store: Arc<DynObjectStore>,
-    pub parts: Parts,
+    pub parts: MultipartTarget,
 }
 
 impl Opened {
     pub(super) fn bucket<S: ObjectStore + MultipartStore>(store: Arc<S>) -> Self {
-        Self { store: store.clone(), parts: Parts::Bucket(store) }
+        Self { store: store.clone(), parts: MultipartTarget::Bucket(store) }
     }
 
     pub(super) fn folder(store: Arc<LocalFileSystem>) -> Self {
-        Self { store: store.clone(), parts: Parts::Folder(store) }
+        Self { store: store.clone(), parts: MultipartTarget::Folder(store) }
     }
 }
 
 /// The target of uploads in parts.
 #[derive(Clone)]
-pub enum Parts {
+pub enum MultipartTarget {
     Bucket(Arc<dyn MultipartStore>),
     Folder(Arc<LocalFileSystem>),
 }
@@ -48,12 +48,12 @@ pub struct Receipt {
 /// An upload that is not complete.
 #[derive(Clone)]
 pub struct Staged {
-    parts: Parts,
+    parts: MultipartTarget,
     path: Path,
     id: MultipartId,
 }
 
-impl Parts {
+impl MultipartTarget {
     /// # Errors
     /// When the store refuses.
     pub async fn begin(&self, path: &Path) -> Result<Staged> {
@@ -93,7 +93,7 @@ impl Staged {
     /// # Errors
     /// When the upload does not exist any more.
     pub async fn for_another(self, size: u64) -> Result<Self> {
-        let Parts::Folder(folder) = &self.parts else { return Ok(self) };
+        let MultipartTarget::Folder(folder) = &self.parts else { return Ok(self) };
         let (file, id) = (folder.path_to_filesystem(&self.path)?, self.id.clone());
         let id = blocking(move || copy(&file, &id, size)).await?;
         Ok(Self { id, ..self })
@@ -106,8 +106,10 @@ impl Staged {
     pub async fn put(&self, index: usize, offset: u64, bytes: PutPayload) -> Result<Receipt> {
         let size = u64::try_from(bytes.content_length()).unwrap_or(u64::MAX);
         let id = match &self.parts {
-            Parts::Bucket(store) => store.put_part(&self.path, &self.id, index, bytes).await?.content_id,
-            Parts::Folder(folder) => {
+            MultipartTarget::Bucket(store) => {
+                store.put_part(&self.path, &self.id, index, bytes).await?.content_id
+            }
+            MultipartTarget::Folder(folder) => {
                 let staged = staged(&folder.path_to_filesystem(&self.path)?, &self.id);
                 blocking(move || write(&staged, offset, &bytes)).await?;
                 String::new()
@@ -122,12 +124,12 @@ impl Staged {
     /// When a part is missing or was replaced, or the store fails.
     pub async fn complete(&self, receipts: &[Receipt]) -> Result<()> {
         match &self.parts {
-            Parts::Bucket(store) => {
+            MultipartTarget::Bucket(store) => {
                 let id = |receipt: &Receipt| PartId { content_id: receipt.id.clone() };
                 let parts = receipts.iter().map(id).collect();
                 store.complete_multipart(&self.path, &self.id, parts).await.map(drop)
             }
-            Parts::Folder(folder) => {
+            MultipartTarget::Folder(folder) => {
                 let (file, id) = (folder.path_to_filesystem(&self.path)?, self.id.clone());
                 let size = receipts.iter().map(|receipt| receipt.size).sum();
                 blocking(move || finish(&file, &id, size)).await
@@ -139,8 +141,8 @@ impl Staged {
     /// When the store refuses.
     pub async fn abort(&self) -> Result<()> {
         match &self.parts {
-            Parts::Bucket(store) => store.abort_multipart(&self.path, &self.id).await,
-            Parts::Folder(folder) => {
+            MultipartTarget::Bucket(store) => store.abort_multipart(&self.path, &self.id).await,
+            MultipartTarget::Folder(folder) => {
                 let staged = staged(&folder.path_to_filesystem(&self.path)?, &self.id);
                 blocking(move || match fs::remove_file(&staged) {
                     Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -252,10 +254,10 @@ pub fn is_refused(error: &Error) -> bool {
 mod tests {
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, Parts, Path) {
+    fn folder() -> (tempfile::TempDir, MultipartTarget, Path) {
         let folder = tempfile::tempdir().unwrap();
         let store = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
-        (folder, Parts::Folder(Arc::new(store)), Path::from("backups/b/b.tar.gz"))
+        (folder, MultipartTarget::Folder(Arc::new(store)), Path::from("backups/b/b.tar.gz"))
     }
 
     #[tokio::test]

@@ -2,8 +2,8 @@
 //! writes. The file that makes the backup visible goes first, so that no reader takes a half for a
 //! whole, and the claim last, because it proves whose the rest is.
 
-use berth_core::claim::Claim;
-use berth_core::deletion::{Metadata, Stored};
+use berth_core::claim::FolderClaim;
+use berth_core::deletion::{StoredFolder, StoredMetadata};
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use object_store::path::Path;
@@ -11,7 +11,7 @@ use object_store::{Error, UpdateVersion};
 use serde::Deserialize;
 
 use super::claim::ClaimError;
-use super::layout::Layout;
+use super::layout::BackupLayout;
 
 /// Files of one request to the store.
 const PAGE: usize = 1000;
@@ -23,7 +23,7 @@ const ENOUGH: usize = 3;
 /// What a folder holds.
 #[derive(Debug)]
 pub struct Survey {
-    pub stored: Stored,
+    pub stored: StoredFolder,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
 }
@@ -31,14 +31,14 @@ pub struct Survey {
 /// Parts of the file that makes a backup visible.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Wire {
-    metadata: Identity,
+struct WireBackup {
+    metadata: WireBackupMetadata,
     status: Times,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Identity {
+struct WireBackupMetadata {
     uid: String,
 }
 
@@ -49,7 +49,7 @@ struct Times {
     completion_timestamp: Option<Timestamp>,
 }
 
-impl Layout {
+impl BackupLayout {
     /// Reads whose the folder is.
     ///
     /// # Errors
@@ -64,18 +64,18 @@ impl Layout {
         let metadata = match self.read_metadata().await.map_err(ClaimError::Store)? {
             None => None,
             Some(bytes) => {
-                let read = serde_json::from_slice::<Wire>(&bytes).ok();
+                let read = serde_json::from_slice::<WireBackup>(&bytes).ok();
                 let read = read.filter(|read| !read.metadata.uid.is_empty());
                 // A file that is no Backup says nothing of whose it is.
                 has_others |= read.is_none();
-                read.map(|Wire { metadata, status }| Metadata {
+                read.map(|WireBackup { metadata, status }| StoredMetadata {
                     uid: metadata.uid,
                     started: status.start_timestamp,
                     completed: status.completion_timestamp,
                 })
             }
         };
-        Ok(Survey { stored: Stored { claim, metadata, has_others }, version })
+        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, version })
     }
 
     /// Has the location no file of any backup? One request.
@@ -94,7 +94,7 @@ impl Layout {
     /// # Errors
     /// When another has claimed the folder by now, or the error of the first file that the store
     /// did not remove.
-    pub async fn remove_folder(&self, claim: &Claim) -> Result<bool, ClaimError> {
+    pub async fn remove_folder(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
         if !self.empty(claim).await? {
             return Ok(false);
         }
@@ -102,12 +102,12 @@ impl Layout {
         Ok(true)
     }
 
-    /// Removes everything but the claim, the file that makes the backup visible first. `false`: there
-    /// is more than one attempt removes.
+    /// Removes everything but the claim, the file that makes the backup visible first. `false`:
+    /// there is more than one attempt removes.
     ///
     /// # Errors
-    /// As [`Layout::remove_folder`].
-    pub async fn empty(&self, claim: &Claim) -> Result<bool, ClaimError> {
+    /// As [`BackupLayout::remove_folder`].
+    pub async fn empty(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
         self.confirm(claim).await?;
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
         let claim_path = self.claim_path();
@@ -170,15 +170,15 @@ mod tests {
 
     use super::*;
 
-    fn claim(run: &str) -> Claim {
-        Claim { cluster: "c".into(), backup: "b".into(), run: run.into(), ..Claim::default() }
+    fn claim(run: &str) -> FolderClaim {
+        FolderClaim { cluster: "c".into(), backup: "b".into(), run: run.into(), ..FolderClaim::default() }
     }
 
-    async fn put(layout: &Layout, key: &str, text: &str) {
+    async fn put(layout: &BackupLayout, key: &str, text: &str) {
         layout.store().put(&Path::from(key), text.to_owned().into()).await.unwrap();
     }
 
-    async fn keys(layout: &Layout) -> Vec<String> {
+    async fn keys(layout: &BackupLayout) -> Vec<String> {
         let listed = layout.store().list(None).map_ok(|object| object.location.to_string());
         let mut keys: Vec<String> = listed.try_collect().await.unwrap();
         keys.sort();
@@ -191,7 +191,7 @@ mod tests {
         let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap().with_automatic_cleanup(true);
         let stores: [Arc<DynObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
         for store in stores {
-            let layout = Layout::new(store, Some("p"), "one");
+            let layout = BackupLayout::new(store, Some("p"), "one");
             layout.claim(&claim("deletion-1"), None).await.unwrap();
             put(&layout, "p/backups/one/velero-backup.json", "{}").await;
             for i in 0..1500 {
@@ -205,7 +205,7 @@ mod tests {
             assert!(layout.remove_restore("r").await.unwrap());
             assert_eq!(keys(&layout).await, ["p/backups/one-more/velero-backup.json", "p/restores/r2/a"]);
             let empty = layout.survey().await.unwrap();
-            assert_eq!(empty.stored, Stored::default());
+            assert_eq!(empty.stored, StoredFolder::default());
             assert!(!layout.has_no_backup().await.unwrap(), "its neighbour is there");
             layout.store().delete(&Path::from("p/backups/one-more/velero-backup.json")).await.unwrap();
             assert!(layout.has_no_backup().await.unwrap(), "other folders are no backups");
@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_survey_tells_whose_a_folder_is_whatever_lies_in_it() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let text = r#"{"metadata":{"uid":"u"},"status":{"startTimestamp":"2026-01-01T00:00:00Z"}}"#;
         put(&layout, "backups/b/velero-backup.json", text).await;
         let found = layout.survey().await.unwrap().stored;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use super::Opener;
-use super::credentials::Keys;
+use super::credentials::AwsProfileKeys;
 use crate::text::chain;
 
 /// No request is signed with keys that were read longer ago than this. So old keys must stay valid
@@ -28,18 +28,18 @@ const CALL: Duration = Duration::from_secs(5);
 pub(super) struct Rotating {
     opener: Opener,
     location: BackupStorageLocation,
-    known: Mutex<Known>,
+    known: Mutex<CachedKeys>,
 }
 
-struct Known {
+struct CachedKeys {
     keys: Arc<AwsCredential>,
     read: Instant,
 }
 
 impl Rotating {
     /// `keys`: read just now.
-    pub fn new(opener: Opener, location: BackupStorageLocation, keys: Keys) -> Self {
-        let known = Known { keys: Arc::new(keys.into()), read: Instant::now() };
+    pub fn new(opener: Opener, location: BackupStorageLocation, keys: AwsProfileKeys) -> Self {
+        let known = CachedKeys { keys: Arc::new(keys.into()), read: Instant::now() };
         Self { opener, location, known: Mutex::new(known) }
     }
 
@@ -66,8 +66,8 @@ impl Rotating {
     }
 }
 
-impl From<Keys> for AwsCredential {
-    fn from(keys: Keys) -> Self {
+impl From<AwsProfileKeys> for AwsCredential {
+    fn from(keys: AwsProfileKeys) -> Self {
         Self { key_id: keys.access_key_id, secret_key: keys.secret_access_key, token: keys.session_token }
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_core::deletion::DELETION;
-use berth_core::sync::{Listing, MOST_NAMES, Tag};
+use berth_core::sync::{FolderListing, MOST_NAMES, Tag};
 use futures::StreamExt as _;
 use object_store::{DynObjectStore, Error, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::time::timeout;
 
 use super::claim::{ClaimError, FILE as CLAIM};
-use super::layout::{Artifact, Layout, METADATA, place};
+use super::layout::{BackupArtifact, BackupLayout, METADATA, place};
 
 /// In bytes. A Backup has a few thousand.
 const LARGEST_METADATA: u64 = 512 << 10;
@@ -34,7 +34,7 @@ pub struct StoredBackups {
 
 /// What was found in place of `velero-backup.json`.
 #[derive(Debug)]
-pub enum Metadata {
+pub enum MetadataFile {
     Absent,
     TooLarge(Tag),
     Found { json: Vec<u8>, tag: Tag },
@@ -42,12 +42,12 @@ pub enum Metadata {
 
 /// What a list of all files shows, so that what is known by it need not be asked for.
 #[derive(Debug, Default)]
-pub struct Files {
+pub struct FileSizes {
     /// Sizes by the path below `backups/`.
     sizes: BTreeMap<String, u64>,
 }
 
-impl Files {
+impl FileSizes {
     /// Has this folder the file that makes it a backup?
     pub fn has_metadata(&self, backup: &str) -> bool {
         self.has(backup, METADATA)
@@ -64,15 +64,16 @@ impl StoredBackups {
         Self { store, prefix: prefix.map(str::to_owned) }
     }
 
-    /// Whether a JSON text has about this many values at most, told without parsing it: each of these
-    /// bytes begins two of them at most. In memory, a value can be a hundred times as large as its text.
+    /// Whether a JSON text has about this many values at most, told without parsing it: each of
+    /// these bytes begins two of them at most. In memory, a value can be a hundred times as large
+    /// as its text.
     pub fn is_light(json: &[u8], most: usize) -> bool {
         let begins = json.iter().filter(|byte| matches!(byte, b'{' | b'[' | b',' | b':'));
         begins.take(most.saturating_add(1)).count() <= most
     }
 
-    pub fn layout(&self, backup: &str) -> Layout {
-        Layout::new(Arc::clone(&self.store), self.prefix.as_deref(), backup)
+    pub fn layout(&self, backup: &str) -> BackupLayout {
+        BackupLayout::new(Arc::clone(&self.store), self.prefix.as_deref(), backup)
     }
 
     fn folder(&self) -> object_store::path::Path {
@@ -84,24 +85,24 @@ impl StoredBackups {
     ///
     /// # Errors
     /// When the store fails, or does not answer in time.
-    pub async fn names(&self) -> object_store::Result<Listing> {
+    pub async fn names(&self) -> object_store::Result<FolderListing> {
         let listed = timeout(LIST, self.store.list_with_delimiter(Some(&self.folder()))).await;
         let listed = listed.map_err(|_| late("the list of the backups"))??;
         let names: BTreeSet<String> =
             listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect();
         let is_whole = names.len() <= MOST_NAMES;
-        Ok(Listing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
+        Ok(FolderListing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
     }
 
     /// A list of all files of `backups` folders. `None`: there are too many to be those of backups.
     ///
     /// # Errors
     /// As [`Self::names`].
-    pub async fn files(&self, backups: usize) -> object_store::Result<Option<Files>> {
+    pub async fn files(&self, backups: usize) -> object_store::Result<Option<FileSizes>> {
         let most = backups.saturating_add(30).saturating_mul(FILES_EACH);
         let folder = self.folder();
         let listing = async {
-            let mut files = Files::default();
+            let mut files = FileSizes::default();
             let mut stream = self.store.list(Some(&folder));
             while let Some(file) = stream.next().await {
                 let file = file?;
@@ -119,17 +120,17 @@ impl StoredBackups {
 
     /// # Errors
     /// When the store fails.
-    pub async fn metadata(&self, backup: &str) -> object_store::Result<Metadata> {
+    pub async fn metadata(&self, backup: &str) -> object_store::Result<MetadataFile> {
         let found = match self.store.get(&self.layout(backup).metadata()).await {
             Ok(found) => found,
-            Err(Error::NotFound { .. }) => return Ok(Metadata::Absent),
+            Err(Error::NotFound { .. }) => return Ok(MetadataFile::Absent),
             Err(error) => return Err(error),
         };
         let tag = tag(&found.meta);
         if found.meta.size > LARGEST_METADATA {
-            return Ok(Metadata::TooLarge(tag));
+            return Ok(MetadataFile::TooLarge(tag));
         }
-        Ok(Metadata::Found { json: found.bytes().await?.to_vec(), tag })
+        Ok(MetadataFile::Found { json: found.bytes().await?.to_vec(), tag })
     }
 
     /// The claim of a deletion that has begun, if the folder has one. A deletion claims the folder
@@ -138,7 +139,11 @@ impl StoredBackups {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn deletion(&self, backup: &str, files: Option<&Files>) -> object_store::Result<Option<Tag>> {
+    pub async fn deletion(
+        &self,
+        backup: &str,
+        files: Option<&FileSizes>,
+    ) -> object_store::Result<Option<Tag>> {
         if files.is_some_and(|files| !files.has(backup, CLAIM)) {
             return Ok(None);
         }
@@ -173,10 +178,10 @@ impl StoredBackups {
     pub async fn pod_volume_backups(
         &self,
         backup: &str,
-        files: Option<&Files>,
+        files: Option<&FileSizes>,
     ) -> object_store::Result<Option<Vec<u8>>> {
         let layout = self.layout(backup);
-        let name = layout.artifact_name(Artifact::PodVolumeBackups);
+        let name = layout.artifact_name(BackupArtifact::PodVolumeBackups);
         let is_known_empty = files.is_some_and(|files| {
             files.sizes.get(&format!("{backup}/{name}")).is_none_or(|size| *size <= EMPTY)
         });
@@ -243,8 +248,8 @@ mod tests {
             ("team/a/backups/two/two-podvolumebackups.json.gz", 300),
         ])
         .await;
-        assert!(matches!(stored.metadata("one").await.unwrap(), Metadata::TooLarge(_)));
-        assert!(matches!(stored.metadata("two").await.unwrap(), Metadata::Absent));
+        assert!(matches!(stored.metadata("one").await.unwrap(), MetadataFile::TooLarge(_)));
+        assert!(matches!(stored.metadata("two").await.unwrap(), MetadataFile::Absent));
         assert!(stored.is_there("one").await.unwrap() && !stored.is_there("two").await.unwrap());
         let files = stored.files(2).await.unwrap();
         for (name, files, is_some) in

@@ -22,7 +22,8 @@ fn seen() -> ConfigMap {
     serde_json::from_value(object("7")).unwrap()
 }
 
-/// As `kubectl` shows it: the code is that of a conflict, and nothing will be different on a second look.
+/// As `kubectl` shows it: the code is that of a conflict, and nothing will be different on a second
+/// look.
 fn denial(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Conflict",
@@ -30,13 +31,13 @@ fn denial(code: u16) -> Value {
     })
 }
 
-fn word<K>(answer: &Answer<K>) -> &'static str {
+fn word<K>(answer: &WriteResult<K>) -> &'static str {
     match answer {
-        Answer::Written(_) => "written",
-        Answer::Conflict(_) => "conflict",
-        Answer::Gone(_) => "gone",
-        Answer::Refused(_) => "refused",
-        Answer::TimedOut => "timed out",
+        WriteResult::Written(_) => "written",
+        WriteResult::Conflict(_) => "conflict",
+        WriteResult::Gone(_) => "gone",
+        WriteResult::Refused(_) => "refused",
+        WriteResult::TimedOut => "timed out",
     }
 }
 
@@ -88,11 +89,11 @@ async fn every_kind_of_write_has_an_end_and_says_so_in_words() {
         .next(deleting(ONE).never_answers())
         .next(post(ALL).never_answers());
     let (api, to) = (api(&script), Write::to("one"));
-    assert!(matches!(patch_status(&api, to, json!({})).await, Answer::TimedOut));
-    assert!(matches!(patch_metadata(&api, to, json!({})).await, Answer::TimedOut));
-    assert!(matches!(patch_strategic(&api, to, json!({})).await, Answer::TimedOut));
-    assert!(matches!(delete(&api, to).await, Answer::TimedOut));
-    assert!(matches!(create(&api, &seen()).await, Answer::TimedOut));
+    assert!(matches!(patch_status(&api, to, json!({})).await, WriteResult::TimedOut));
+    assert!(matches!(patch_metadata(&api, to, json!({})).await, WriteResult::TimedOut));
+    assert!(matches!(patch_strategic(&api, to, json!({})).await, WriteResult::TimedOut));
+    assert!(matches!(delete(&api, to).await, WriteResult::TimedOut));
+    assert!(matches!(create(&api, &seen()).await, WriteResult::TimedOut));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
-//! What a person waits for: a help, and the first byte of a list, beside stock Velero's command on the same machine in the same run.
+//! What a person waits for: a help, and the first byte of a list, beside stock Velero's command on
+//! the same machine in the same run.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -55,7 +56,8 @@ pub fn measure(runtime: &Runtime, berth: &Path, alone: bool, report: &mut Report
     Ok(())
 }
 
-/// Milliseconds from the start of the process to the first byte of what it prints. It must end well.
+/// Milliseconds from the start of the process to the first byte of what it prints. It must end
+/// well.
 fn first_byte(program: &Path, args: &[&str], plane: &ControlPlane) -> anyhow::Result<f64> {
     let mut command = Command::new(program);
     command.args(args).args(["--namespace", NAMESPACE]).env("KUBECONFIG", plane.kubeconfig());

@@ -1,4 +1,5 @@
-//! One object of a large archive at a store: by its index, without one, and as a whole download by stock Velero's command.
+//! One object of a large archive at a store: by its index, without one, and as a whole download by
+//! stock Velero's command.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,9 +8,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use berth::backup::archive::{self, Batch, Item};
-use berth::backup::index::{Index, Piece};
-use berth::backup::messages::Part;
+use berth::backup::archive::{self, ArchiveItem, Batch};
+use berth::backup::index::{ArchiveIndex, ByteRange};
+use berth::backup::messages::ArchivePart;
 use berth_core::selection::ResourceType;
 use berth_test_support::backup::backup;
 use berth_test_support::peers::{S3, velero};
@@ -124,7 +125,7 @@ async fn store(s3: &S3) -> anyhow::Result<(u64, usize)> {
     });
     let feeding = tokio::spawn(async move {
         for page in 0.. {
-            let items = (page * PAGE..(page + 1) * PAGE).map(|number| Item {
+            let items = (page * PAGE..(page + 1) * PAGE).map(|number| ArchiveItem {
                 namespace: Some("many".to_owned()),
                 name: name(number),
                 json: json!({"metadata": {"name": name(number), "namespace": "many"}, "data": {"noise": noise(number)}})
@@ -149,10 +150,10 @@ async fn store(s3: &S3) -> anyhow::Result<(u64, usize)> {
         WriteMultipart::new_with_chunk_size(store.put_multipart(&key(".tar.gz")).await?, 8 << 20);
     let opening = archive::opening(0)?;
     upload.write(&opening);
-    let (mut from, mut index, mut objects) = (opening.len() as u64, Index::default(), 0);
+    let (mut from, mut index, mut objects) = (opening.len() as u64, ArchiveIndex::default(), 0);
     while from < BYTES {
-        let Some(Part::Member(member, contents)) = members.recv().await else { break };
-        let piece = Piece { from, to: from + member.len() as u64 };
+        let Some(ArchivePart::Member(member, contents)) = members.recv().await else { break };
+        let piece = ByteRange { from, to: from + member.len() as u64 };
         for held in contents {
             index.note(&held.resource, &held.names, piece);
             objects += held.names.len();

@@ -291,7 +291,8 @@ fn next_minute(after: Timestamp) -> anyhow::Result<Timestamp> {
     Ok(Timestamp::from_second((after.as_second() / 60 + 1) * 60)?)
 }
 
-/// Asks for the deletion of the first few at once, as people do, and waits until all of them are gone.
+/// Asks for the deletion of the first few at once, as people do, and waits until all of them are
+/// gone.
 async fn delete(client: &Client, namespace: &str, count: usize, patience: Duration) -> anyhow::Result<Pace> {
     let backups: Api<Backup> = Api::namespaced(client.clone(), namespace);
     let there = backups.list_metadata(&ListParams::default()).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_core::glob::{Effort, Glob};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Phase, View, plan, work};
+use berth_core::queue::{QueuePhase, QueueView, plan, work};
 
 use crate::planner::{SLOTS, entry, time};
 use crate::report::{Aim, Report, median, quantile};
@@ -71,10 +71,10 @@ fn decide(what: &str, shape: Shape, report: &mut Report) -> anyhow::Result<()> {
     let mut backups = Vec::new();
     for i in 0..BACKUPS {
         let runs = usize::try_from(i)? < SLOTS - 1;
-        let phase = if runs { Phase::InProgress } else { Phase::Queued };
+        let phase = if runs { QueuePhase::InProgress } else { QueuePhase::Queued };
         backups.push(Arc::new(entry(i, phase, set(shape(usize::try_from(i)?))?)));
     }
-    let view = View { slots: SLOTS, backups, ..View::default() };
+    let view = QueueView { slots: SLOTS, backups, ..QueueView::default() };
     let times = time(|| plan(&view));
     let part = format!("planner, {BACKUPS} at the limits");
     report.add(&part, &format!("{what}: one cycle, median"), median(&times), "ms", Aim::AtMost(50.0));

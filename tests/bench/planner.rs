@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Entry, Phase, View, explain_newcomer, plan};
+use berth_core::queue::{QueueEntry, QueuePhase, QueueView, explain_newcomer, plan};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::report::{Aim, Report, median};
@@ -29,11 +29,11 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     // The speed of the machine when no other program uses it.
     let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
     report.add(&part, "one decision, fastest", fastest, "ms", Aim::None);
-    let newcomer = entry(WAITING * 2, Phase::Queued, set(&["ns-7", "ns-not-taken"])?);
+    let newcomer = entry(WAITING * 2, QueuePhase::Queued, set(&["ns-7", "ns-not-taken"])?);
     let times = time(|| explain_newcomer(&view, &newcomer));
     report.add(&part, "why a newcomer waits, median", median(&times), "ms", Aim::None);
     // Only then does it take a whole plan to know whether a slot is left.
-    let (view, free) = (self::view(0)?, entry(WAITING * 2, Phase::Queued, set(&["nobody-has-this"])?));
+    let (view, free) = (self::view(0)?, entry(WAITING * 2, QueuePhase::Queued, set(&["nobody-has-this"])?));
     let times = time(|| explain_newcomer(&view, &free));
     report.add(&part, "that a newcomer waits for nobody, median", median(&times), "ms", Aim::None);
     Ok(())
@@ -51,7 +51,7 @@ pub fn time<T>(mut work: impl FnMut() -> T) -> Vec<f64> {
 
 /// Literal lists of 1 to 10 names, one in twenty a pattern of some schedule, and behind them a few
 /// of everything.
-fn view(all: u32) -> anyhow::Result<View> {
+fn view(all: u32) -> anyhow::Result<QueueView> {
     let mut state = 1_u64;
     // A linear congruence is random enough, and the same on every machine.
     let mut random = |below: u32| {
@@ -69,18 +69,18 @@ fn view(all: u32) -> anyhow::Result<View> {
             (0..=random(10)).map(|_| format!("ns-{}", random(NAMESPACES))).collect()
         };
         let includes: Vec<&str> = includes.iter().map(String::as_str).collect();
-        backups.push(Arc::new(entry(i, Phase::Queued, set(&includes)?)));
+        backups.push(Arc::new(entry(i, QueuePhase::Queued, set(&includes)?)));
     }
     for i in 0..u32::try_from(SLOTS - 1)? {
         let running = set(&[format!("ns-{}", i * 7).as_str()])?;
-        backups.push(Arc::new(entry(WAITING + i, Phase::InProgress, running)));
+        backups.push(Arc::new(entry(WAITING + i, QueuePhase::InProgress, running)));
     }
-    Ok(View { slots: SLOTS, backups, ..View::default() })
+    Ok(QueueView { slots: SLOTS, backups, ..QueueView::default() })
 }
 
-pub fn entry(i: u32, phase: Phase, namespaces: NamespaceSet) -> Entry {
+pub fn entry(i: u32, phase: QueuePhase, namespaces: NamespaceSet) -> QueueEntry {
     let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i.into());
-    Entry {
+    QueueEntry {
         name: format!("backup-{i}"),
         uid: format!("00000000-0000-0000-0000-{i:012}"),
         phase,
@@ -89,7 +89,7 @@ pub fn entry(i: u32, phase: Phase, namespaces: NamespaceSet) -> Entry {
         enqueued_at: Some(at),
         created_at: at,
         namespaces,
-        ..Entry::default()
+        ..QueueEntry::default()
     }
 }
 

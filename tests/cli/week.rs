@@ -294,8 +294,8 @@ fn a_week_typed_with_velero_and_with_berth_stands_side_by_side_in_the_docs() {
                 let _ = write!(page, "\n`{line}`\n\n{}", block(theirs));
                 continue;
             }
-            // A table in which each cell is a block: GitHub shows it side by side, and it can be read
-            // as it is.
+            // A table in which each cell is a block: GitHub shows it side by side, and it can be
+            // read as it is.
             let _ = write!(
                 page,
                 "\n<table><tr><th><code>{line}</code></th><th><code>{}</code></th></tr><tr><td>\n\n{}\n</td><td>\n\n{}\n</td></tr></table>\n",

@@ -292,8 +292,8 @@ fn a_stock_velero_restores_what_berth_stored() {
     velero.run(&["backup", "download", "voyage", "--timeout=10m", "--output", &file_name]).unwrap();
     assert_eq!(archive::items(&file).len() as i64, items);
 
-    // The same with berth's command, against Velero's server. It knows nothing of an index, and gives
-    // the link to the archive instead.
+    // The same with berth's command, against Velero's server. It knows nothing of an index, and
+    // gives the link to the archive instead.
     let ours = |args: &[&str]| {
         let mut command = std::process::Command::new(program());
         command.args(args).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(other.kubeconfig());

@@ -196,7 +196,8 @@ fn one_object_is_read_by_the_index(berth: &Berth, s3: &S3, archive: &[u8], made:
     is_read("without its beginning");
     let (is_ok, _, said) = contents(&[]);
     assert!(!is_ok && said.contains("archive"), "{said}");
-    // It is cut off: no archive of that size is there, so it is read as a stream, up to where it ends.
+    // It is cut off: no archive of that size is there, so it is read as a stream, up to where it
+    // ends.
     put(archive[..archive.len() / 2].to_vec());
     let (is_ok, _, said) = contents(&[&format!("configmaps/noise/{last}")]);
     assert!(!is_ok && said.contains("cut off"), "{said}");

@@ -8,7 +8,7 @@ use anyhow::bail;
 use berth::queue::seen::entry;
 use berth::watch::WatchEvent;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::queue::{Order, Reason, View, plan};
+use berth_core::queue::{QueueOrder, QueueReason, QueueView, plan};
 use kube::ResourceExt;
 
 use crate::order::{Happening, NAMES};
@@ -91,10 +91,10 @@ impl Scene {
         let backups = self
             .backups
             .values()
-            .filter_map(|seen| entry(&seen.backup, &Order::default()))
+            .filter_map(|seen| entry(&seen.backup, &QueueOrder::default()))
             .map(Arc::new)
             .collect();
-        let view = View { slots: self.slots, backups, ..View::default() };
+        let view = QueueView { slots: self.slots, backups, ..QueueView::default() };
         let plan = plan(&view);
         let name_of = |index: usize| view.backups.get(index).map(|entry| entry.name.as_str());
         let waits_for = |name: &str| {
@@ -102,7 +102,7 @@ impl Scene {
             let starts = plan.start.iter().any(|index| name_of(*index) == Some(name));
             waiting
                 .map(|w| brief(&w.reason))
-                .or_else(|| starts.then(|| brief(&Reason::Next)))
+                .or_else(|| starts.then(|| brief(&QueueReason::Next)))
                 .unwrap_or_default()
         };
         let row = |(name, seen): (&String, &Seen)| {
@@ -125,14 +125,14 @@ impl Scene {
     }
 }
 
-fn brief(reason: &Reason) -> String {
+fn brief(reason: &QueueReason) -> String {
     match reason {
-        Reason::Held | Reason::LocationHeld { .. } => "its release".to_owned(),
-        Reason::Unwritable => "its deletion".to_owned(),
-        Reason::LocationUnavailable { .. } => "its store".to_owned(),
-        Reason::NoExecutor { .. } => "whoever runs it".to_owned(),
-        Reason::Next => "nothing: next".to_owned(),
-        Reason::NoSlot { .. } => "a free slot".to_owned(),
-        Reason::Overlap { with, namespaces, .. } => format!("{with}: {}", namespaces.join(", ")),
+        QueueReason::Held | QueueReason::LocationHeld { .. } => "its release".to_owned(),
+        QueueReason::Unwritable => "its deletion".to_owned(),
+        QueueReason::LocationUnavailable { .. } => "its store".to_owned(),
+        QueueReason::NoExecutor { .. } => "whoever runs it".to_owned(),
+        QueueReason::Next => "nothing: next".to_owned(),
+        QueueReason::NoSlot { .. } => "a free slot".to_owned(),
+        QueueReason::Overlap { with, namespaces, .. } => format!("{with}: {}", namespaces.join(", ")),
     }
 }

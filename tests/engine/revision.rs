@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth::backup::list::{ListError, ListedObject, Lister, ObjectSink, Progress};
+use berth::backup::list::{ListError, ListProgress, ListedObject, Lister, ObjectSink};
 use berth::backup::log::BackupLog;
 use berth::backup::revision::Revision;
 use berth_core::selection::ResourceType;
@@ -64,7 +64,7 @@ fn a_list_as_of_a_revision_holds_what_was_there_then() {
         let lister = lister.as_of(Some(Arc::clone(&revision)));
         let mut found = Vec::new();
         for resource in ["secrets", "configmaps"] {
-            let (mut progress, mut names) = (Progress::default(), Names::default());
+            let (mut progress, mut names) = (ListProgress::default(), Names::default());
             while !progress.is_done() {
                 lister.page(&kind(resource), Some("as-of"), "", &mut progress, &mut names).await.unwrap();
             }

@@ -8,10 +8,10 @@ use anyhow::anyhow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth::storage::Roots;
-use berth::storage::bucket::{Bucket, Created, Hold, Marker, PAGE, Removed, Version};
+use berth::storage::bucket::{Bucket, BucketRemoval, Created, Hold, Marker, PAGE, Version};
 use berth_api::velero::BackupPhase;
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use k8s_openapi::ByteString;
@@ -156,8 +156,8 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
         runtime().block_on(async {
             assert_eq!(bucket.exists().await, Ok(false));
             let error = bucket.page("", None, 1).await.unwrap_err();
-            assert_eq!(error.fault, Fault::NoSuchBucket, "{error}");
-            assert_eq!(bucket.delete().await, Ok(Removed::WasAbsent));
+            assert_eq!(error.fault, StoreFault::NoSuchBucket, "{error}");
+            assert_eq!(bucket.delete().await, Ok(BucketRemoval::WasAbsent));
 
             assert_eq!(bucket.create().await, Ok(Created::New));
             assert_eq!(bucket.create().await, Ok(Created::Already));
@@ -173,7 +173,7 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
 
             cloud.fill("lifetime", "e/", 2).await;
             let error = bucket.delete().await.unwrap_err();
-            assert_eq!(error.fault, Fault::NotEmpty, "{error}");
+            assert_eq!(error.fault, StoreFault::NotEmpty, "{error}");
             assert_eq!(count(&bucket, "").await, 2);
             let versions = list(&bucket, "e/").await.concat();
             assert_eq!(versions.iter().map(|version| version.bytes).sum::<u64>(), 14);
@@ -185,8 +185,8 @@ fn a_bucket_is_made_set_up_and_removed_once_it_is_empty() {
             assert_eq!(bucket.remove(versions.clone()).await.unwrap().removed.len(), 2);
             assert_eq!(bucket.hold(&versions[0]).await, Ok(Hold::None));
             bucket.sweep("").await.unwrap();
-            assert_eq!(bucket.delete().await, Ok(Removed::Now));
-            assert_eq!(bucket.delete().await, Ok(Removed::WasAbsent));
+            assert_eq!(bucket.delete().await, Ok(BucketRemoval::Now));
+            assert_eq!(bucket.delete().await, Ok(BucketRemoval::WasAbsent));
             assert_eq!(bucket.exists().await, Ok(false));
         });
     }
@@ -260,7 +260,7 @@ fn earlier_versions_of_a_bucket_at_google_go_too() {
         let ids: BTreeSet<_> = versions.iter().map(|version| version.id.clone().unwrap()).collect();
         assert_eq!(ids.len(), 3);
         assert_eq!(versions.iter().map(|version| version.bytes).sum::<u64>(), 15);
-        assert_eq!(bucket.delete().await.unwrap_err().fault, Fault::NotEmpty);
+        assert_eq!(bucket.delete().await.unwrap_err().fault, StoreFault::NotEmpty);
         empty(&bucket, "e/").await;
         assert_eq!(count(&bucket, "").await, 0);
         bucket.delete().await.unwrap();
@@ -335,7 +335,7 @@ fn wrong_keys_of_an_account_are_told_and_not_quoted() {
             // its firewall.
             assert_eq!(
                 (error.fault, error.word.as_str()),
-                (Fault::Unauthorized, "AuthorizationFailure"),
+                (StoreFault::Unauthorized, "AuthorizationFailure"),
                 "{error}"
             );
             assert!(!error.message.contains(wrong), "{error}");

@@ -4,7 +4,7 @@
 pub mod site;
 
 use berth::storage::bucket::{Created, Version};
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn a_bucket_and_an_entry_live_and_go_as_a_gardenlet_wants_it() {
     site.is_gone(BUCKETS, "life");
     let error =
         runtime().block_on(site.administer("life", &site.s3.keys, &json!({})).page("", None, 1)).unwrap_err();
-    assert_eq!(error.fault, Fault::NoSuchBucket);
+    assert_eq!(error.fault, StoreFault::NoSuchBucket);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use berth::install::member::Hub;
-use berth::install::{Member, Reference, Settings, render};
+use berth::install::member::HubCredentialsSecret;
+use berth::install::{InstallSettings, MemberParts, Reference, render};
 use serde_json::{Value, json};
 
 use super::{assert_same, documents, kustomized, printed, rendered_by_helm};
@@ -15,17 +15,17 @@ use crate::support::project;
 const SECRET: &str = "berth-garden-hub";
 const DEFINITIONS: &str = "components/garden-member/crd";
 
-fn courier(secret: &str) -> Member {
-    Member::Courier(Hub { secret: secret.to_owned(), digest: None })
+fn courier(secret: &str) -> MemberParts {
+    MemberParts::Courier(HubCredentialsSecret { secret: secret.to_owned(), digest: None })
 }
 
 #[test]
 fn kustomize_and_the_binary_agree_on_a_member() {
     for (member, components) in [
-        (Member::Agent, "alone without-velero self-managed garden-member"),
+        (MemberParts::Agent, "alone without-velero self-managed garden-member"),
         (courier(SECRET), "alone without-velero self-managed garden-member garden-courier"),
     ] {
-        let settings = Settings { member: Some(member), ..Settings::new("velero") };
+        let settings = InstallSettings { member: Some(member), ..InstallSettings::new("velero") };
         assert_same(kustomized(&[DEFINITIONS], components), render(&settings).unwrap(), components);
     }
 }
@@ -115,9 +115,9 @@ fn what_is_printed_has_no_credential_and_says_how_to_make_it() {
     assert!(text.contains("kubectl create secret generic berth-garden-hub --namespace velero"), "{text}");
     let objects = documents(&text);
     assert!(objects.iter().all(|object| object["kind"] != "Secret"));
-    let settings = Settings { member: Some(courier(SECRET)), ..Settings::new("velero") };
+    let settings = InstallSettings { member: Some(courier(SECRET)), ..InstallSettings::new("velero") };
     let named: Vec<Value> = objects.into_iter().filter(|object| object["kind"].is_string()).collect();
-    assert_same(named, render(&Settings { image: None, ..settings }).unwrap(), "--output=yaml");
+    assert_same(named, render(&InstallSettings { image: None, ..settings }).unwrap(), "--output=yaml");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! berth's node agents in what kustomize, Helm and the binary make of the manifests, and the definitions of their
-//! objects beside Velero's.
+//! berth's node agents in what kustomize, Helm and the binary make of the manifests, and the
+//! definitions of their objects beside Velero's.
 
 use std::collections::BTreeSet;
 
-use berth::install::{Reference, Settings, render};
+use berth::install::{InstallSettings, Reference, render};
 use serde_json::{Value, json};
 
 use super::{assert_same, documents, kustomized, printed, rendered_by_helm};
@@ -13,8 +13,8 @@ const DEFINITIONS: &str = "components/pod-volumes/crd";
 
 #[test]
 fn kustomize_and_the_binary_agree_on_node_agents() {
-    let alone = Settings { pod_volumes: true, ..Settings::new("velero") };
-    let beside = Settings {
+    let alone = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
+    let beside = InstallSettings {
         bring_definitions: false,
         bring_namespace: false,
         velero_account: Some("velero".to_owned()),

@@ -1,4 +1,5 @@
-//! A cluster without any Velero: the controller has berth's own agent read files, and what was lost comes back.
+//! A cluster without any Velero: the controller has berth's own agent read files, and what was lost
+//! comes back.
 
 use std::fs;
 use std::path::Path;

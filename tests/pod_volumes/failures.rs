@@ -1,4 +1,5 @@
-//! What goes wrong between an agent, its volumes and its repository, and that nothing is lost by it.
+//! What goes wrong between an agent, its volumes and its repository, and that nothing is lost by
+//! it.
 
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use berth::install::hub::HUB_SECRET;
-use berth::install::{Member, Settings, member, render};
+use berth::install::{InstallSettings, MemberParts, member, render};
 use berth_garden_api::crd;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -235,8 +235,9 @@ impl Site {
 
 /// The agent's roles and their bindings, but for one rule.
 fn roles(without: Option<&Right>) -> Vec<Value> {
-    let hub = member::Hub { secret: HUB_SECRET.to_owned(), digest: None };
-    let settings = Settings { member: Some(Member::Courier(hub)), ..Settings::new("velero") };
+    let hub = member::HubCredentialsSecret { secret: HUB_SECRET.to_owned(), digest: None };
+    let settings =
+        InstallSettings { member: Some(MemberParts::Courier(hub)), ..InstallSettings::new("velero") };
     let mut objects = render(&settings).unwrap();
     objects.retain(|object| {
         let name = object["metadata"]["name"].as_str().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use berth::install::render::VELERO_ACCOUNT;
-use berth::install::{Settings, render};
+use berth::install::{InstallSettings, render};
 use berth::settings::Executor;
 use berth_garden_api::GARDEN_NAMESPACE;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub fn suffixed(name: &str, namespace: &str) -> String {
 /// # Errors
 /// When they cannot be rendered.
 pub fn definitions() -> anyhow::Result<Vec<Value>> {
-    let mut objects = render(&Settings::new(WRITTEN_FOR))?;
+    let mut objects = render(&InstallSettings::new(WRITTEN_FOR))?;
     objects.retain(|object| object["kind"] == "CustomResourceDefinition");
     Ok(objects)
 }
@@ -44,7 +44,7 @@ pub fn objects(namespace: &str, webhook_url: &str, beside_velero: bool) -> anyho
 /// # Errors
 /// When they cannot be rendered.
 pub fn objects_without_velero(namespace: &str, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
-    Ok(without_garden(fitted(&Settings::new(namespace), webhook_url)?))
+    Ok(without_garden(fitted(&InstallSettings::new(namespace), webhook_url)?))
 }
 
 fn without_garden(mut objects: Vec<Value>) -> Vec<Value> {
@@ -78,10 +78,10 @@ pub fn objects_with_garden(
 ) -> anyhow::Result<Vec<Value>> {
     let executor = if beside_velero { Executor::Velero } else { Executor::Berth };
     let velero_account = Some(VELERO_ACCOUNT.to_owned());
-    fitted(&Settings { executor, velero_account, ..Settings::new(namespace) }, webhook_url)
+    fitted(&InstallSettings { executor, velero_account, ..InstallSettings::new(namespace) }, webhook_url)
 }
 
-fn fitted(settings: &Settings, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
+fn fitted(settings: &InstallSettings, webhook_url: &str) -> anyhow::Result<Vec<Value>> {
     let namespace = settings.namespace.as_str();
     let mut objects = render(settings)?;
     let left_out = ["CustomResourceDefinition", "Deployment", "PodDisruptionBudget", "NetworkPolicy"];

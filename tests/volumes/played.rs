@@ -1,4 +1,5 @@
-//! What becomes of claims whose driver does this and that, and of their snapshots when the backup or its leader ends.
+//! What becomes of claims whose driver does this and that, and of their snapshots when the backup
+//! or its leader ends.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

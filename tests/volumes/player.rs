@@ -1,5 +1,5 @@
-//! Plays snapshot controller and CSI driver for claims that exist as objects only: it knows what is in the storage, and does
-//! what the claim's name says.
+//! Plays snapshot controller and CSI driver for claims that exist as objects only: it knows what is
+//! in the storage, and does what the claim's name says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! The whole way: a CSI driver, stock node-agents and their data movers, an S3 server, and a stock Velero that restores.
+//! The whole way: a CSI driver, stock node-agents and their data movers, an S3 server, and a stock
+//! Velero that restores.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

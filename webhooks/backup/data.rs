@@ -3,10 +3,10 @@
 
 use berth_api::parse::{resource_filter, resource_policy};
 use berth_api::velero::BackupSpec;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::selection::{ResourceType, TypeSelection};
 use berth_core::violation::{Field, Violations};
-use berth_core::volume::Wish;
-use berth_core::volume::takers::{self, Asked};
+use berth_core::volume::VolumeOptions;
+use berth_core::volume::takers::{self, VolumeDataRequest};
 
 use crate::listers::Listers;
 
@@ -16,7 +16,7 @@ const NODE_AGENTS: &str = "velero";
 /// What the spec asks for and nothing can take. The spec has no faults.
 pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
     let is_set = |field: Option<bool>| field == Some(true);
-    let wish = Wish {
+    let wish = VolumeOptions {
         snapshots: spec.snapshot_volumes,
         files: is_set(spec.default_volumes_to_fs_backup) || is_set(spec.default_volumes_to_restic),
         moves: is_set(spec.snapshot_move_data),
@@ -27,12 +27,12 @@ pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
     }
     let (pods, claims) = (resource("Pod", "po"), resource("PersistentVolumeClaim", "pvc"));
     let selection = resource_filter(spec).resolve(&[pods.clone(), claims.clone()], true);
-    let asked = Asked {
+    let asked = VolumeDataRequest {
         wish,
         foreign_mover: spec.datamover.as_deref().is_some_and(|name| !["", NODE_AGENTS].contains(&name)),
         has_policy: resource_policy(spec).is_some(),
-        takes_pods: selection.fate(&pods) >= Fate::Needed,
-        takes_claims: selection.fate(&claims) >= Fate::Needed,
+        takes_pods: selection.fate(&pods) >= TypeSelection::Needed,
+        takes_claims: selection.fate(&claims) >= TypeSelection::Needed,
         by_berth: listers.runs_backups(),
     };
     let at = Field::root("spec");

@@ -6,14 +6,16 @@ use std::time::Instant;
 use berth_api::keys;
 use berth_api::place::PlacedSpec;
 use berth_api::velero::BackupPhase;
-use berth_core::queue::{Band, Entry, Phase, Reason, View, explain_newcomer, mark, position_of_newcomer};
+use berth_core::queue::{
+    Band, QueueEntry, QueuePhase, QueueReason, QueueView, explain_newcomer, mark, position_of_newcomer,
+};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::incoming::Incoming;
+use super::incoming::IncomingBackup;
 use crate::listers::Listers;
 use crate::patch::Edit;
-use crate::review::{AdmissionRequest, Operation, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// Gives a Backup that is being created its place: phase, position, time mark, and warnings that
@@ -26,22 +28,25 @@ pub fn enqueue<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
     now: Timestamp,
-) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::of::<PlacedSpec>(request)?;
-    if request.operation != Operation::Create || !incoming.wants_place() {
-        return Ok(Verdict::allow());
+) -> Result<ReviewVerdict, ReviewError> {
+    let incoming = IncomingBackup::of::<PlacedSpec>(request)?;
+    if request.operation != AdmissionOperation::Create || !incoming.wants_place() {
+        return Ok(ReviewVerdict::allow());
     }
     if let Some(why) = state.listers().cannot_queue() {
-        return Ok(Verdict { warnings: vec![format!("berth: not queued: {why}")], ..Verdict::allow() });
+        return Ok(ReviewVerdict {
+            warnings: vec![format!("berth: not queued: {why}")],
+            ..ReviewVerdict::allow()
+        });
     }
     if !state.listers().ready() {
         return Ok(incoming.later("this replica has just started"));
     }
     // Shared, because the entry may be large: the assumed entry is this one, not a copy.
-    let mut newcomer = Arc::new(Entry {
+    let mut newcomer = Arc::new(QueueEntry {
         name: incoming.name(),
         uid: request.uid.clone(),
-        phase: Phase::Queued,
+        phase: QueuePhase::Queued,
         created_at: now,
         ..incoming.source().entry(state.listers().order())
     });
@@ -67,7 +72,7 @@ pub fn enqueue<K: Listers>(
     );
     let mut warnings = vec![warning(position, reason.as_ref())];
     let start = state.listers().expected_start(&view, &request.uid, now);
-    if let Some(start) = start.filter(|_| reason != Some(Reason::Next)) {
+    if let Some(start) = start.filter(|_| reason != Some(QueueReason::Next)) {
         warnings.push(expectation(start, now));
     }
     if let (Some(schedule), 1..) = (incoming.source().labels.get(keys::SCHEDULE), piled_up) {
@@ -87,7 +92,7 @@ pub fn enqueue<K: Listers>(
     );
     edit.set(&["status"], incoming.status.is_some(), "phase", json!(BackupPhase::Queued.as_str()));
     edit.set(&["status"], incoming.status.is_some(), "queuePosition", json!(position));
-    Ok(Verdict { patch: Some(edit.into_patch()), warnings, refused: None })
+    Ok(ReviewVerdict { patch: Some(edit.into_patch()), warnings, refused: None })
 }
 
 /// The answer where [`enqueue`] takes longer than the API server waits: the controller queues the
@@ -95,15 +100,15 @@ pub fn enqueue<K: Listers>(
 ///
 /// # Errors
 /// When the object cannot be read.
-pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<Verdict, ReviewError> {
-    let incoming = Incoming::of::<PlacedSpec>(request)?;
-    let is_meant = request.operation == Operation::Create && incoming.wants_place();
-    Ok(if is_meant { incoming.later("this replica is busy") } else { Verdict::allow() })
+pub fn enqueue_later(request: &AdmissionRequest<'_>) -> Result<ReviewVerdict, ReviewError> {
+    let incoming = IncomingBackup::of::<PlacedSpec>(request)?;
+    let is_meant = request.operation == AdmissionOperation::Create && incoming.wants_place();
+    Ok(if is_meant { incoming.later("this replica is busy") } else { ReviewVerdict::allow() })
 }
 
 /// Backups of the newcomer's schedule that wait and will not be superseded by it.
-fn waiting_of_schedule(view: &View, newcomer: &Entry) -> usize {
-    let same = |b: &&Arc<Entry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
+fn waiting_of_schedule(view: &QueueView, newcomer: &QueueEntry) -> usize {
+    let same = |b: &&Arc<QueueEntry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
     match newcomer.schedule {
         Some(_) if !newcomer.supersedes => view.backups.iter().filter(same).count(),
         _ => 0,
@@ -123,9 +128,9 @@ fn micros(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
-fn warning(position: u32, reason: Option<&Reason>) -> String {
+fn warning(position: u32, reason: Option<&QueueReason>) -> String {
     match reason {
-        Some(Reason::Next) => format!("berth: queued at position {position}; it starts next"),
+        Some(QueueReason::Next) => format!("berth: queued at position {position}; it starts next"),
         Some(reason) => format!("berth: queued at position {position}; waits for {reason}"),
         None => format!("berth: queued at position {position}"),
     }

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys::MARKS;
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::velero::{BackupPhase, BackupSpec};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::patch::Edit;
-use crate::review::{AdmissionRequest, ReviewError, Verdict};
+use crate::review::{AdmissionRequest, ReviewError, ReviewVerdict};
 
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
-pub(super) struct Incoming<'a> {
-    pub(super) metadata: Metadata,
+pub(super) struct IncomingBackup<'a> {
+    pub(super) metadata: BackupMetadata,
     pub(super) spec: BackupSpec,
     pub(super) status: Option<&'a RawValue>,
     phase: Option<String>,
@@ -22,9 +22,9 @@ pub(super) struct Incoming<'a> {
 
 /// `S`: the parts of the spec that are read.
 #[derive(Deserialize)]
-struct Object<'a, S> {
+struct BackupObject<'a, S> {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: BackupMetadata,
     #[serde(default)]
     spec: S,
     #[serde(borrow, default)]
@@ -33,7 +33,7 @@ struct Object<'a, S> {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Metadata {
+pub(super) struct BackupMetadata {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -47,13 +47,13 @@ pub(super) struct Metadata {
 }
 
 #[derive(Deserialize)]
-struct Status {
+struct IncomingStatus {
     /// Text, because a phase that this build does not know belongs to another component.
     #[serde(default)]
     phase: Option<String>,
 }
 
-impl<'a> Incoming<'a> {
+impl<'a> IncomingBackup<'a> {
     /// `S`: the parts of the spec that are read.
     pub(super) fn of<S>(request: &AdmissionRequest<'a>) -> Result<Self, ReviewError>
     where
@@ -66,9 +66,9 @@ impl<'a> Incoming<'a> {
     where
         S: Default + Deserialize<'a> + Into<BackupSpec>,
     {
-        let object: Object<'a, S> = serde_json::from_str(object.get())?;
-        let Object { metadata, spec, status } = object;
-        let phase = status.map(|status| serde_json::from_str::<Status>(status.get())).transpose()?;
+        let object: BackupObject<'a, S> = serde_json::from_str(object.get())?;
+        let BackupObject { metadata, spec, status } = object;
+        let phase = status.map(|status| serde_json::from_str::<IncomingStatus>(status.get())).transpose()?;
         let phase = phase.and_then(|status| status.phase);
         Ok(Self { metadata, spec: spec.into(), status, phase })
     }
@@ -87,8 +87,8 @@ impl<'a> Incoming<'a> {
         self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key))
     }
 
-    pub(super) fn source(&self) -> Source<'_> {
-        Source {
+    pub(super) fn source(&self) -> QueueFields<'_> {
+        QueueFields {
             labels: self.metadata.labels.as_ref().unwrap_or(&NONE),
             annotations: self.metadata.annotations.as_ref().unwrap_or(&NONE),
             spec: &self.spec,
@@ -104,14 +104,14 @@ impl<'a> Incoming<'a> {
 
     /// Lets the Backup in without a place, because a position computed from empty caches would
     /// always be the first one. The leader queues it.
-    pub(super) fn later(&self, why: &str) -> Verdict {
+    pub(super) fn later(&self, why: &str) -> ReviewVerdict {
         let mut edit = Edit::default();
         self.remove_marks(&mut edit);
         if self.status.is_some() {
             edit.remove(&["status"]);
         }
         let warnings = vec![format!("berth: queued by the controller in a moment: {why}")];
-        Verdict { patch: Some(edit.into_patch()), warnings, ..Verdict::allow() }
+        ReviewVerdict { patch: Some(edit.into_patch()), warnings, ..ReviewVerdict::allow() }
     }
 
     pub(super) fn name(&self) -> String {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::keys::{self, MARKS};
-use berth_api::place::Source;
+use berth_api::place::QueueFields;
 use berth_api::unserved::unserved;
 use berth_api::velero::{BackupPhase, BackupSpec};
-use berth_core::guard::{Change, Roles, judge};
+use berth_core::guard::{BackupChange, Roles, judge};
 use berth_core::limits;
 use berth_core::location::{Location, choose};
 use berth_core::queue::DEFAULT_CLASS;
@@ -16,9 +16,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::data;
-use super::incoming::Incoming;
+use super::incoming::IncomingBackup;
 use crate::listers::Listers;
-use crate::review::{AdmissionRequest, Operation, RefusalReason, ReviewError, Verdict};
+use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// How long to wait for a location that a Backup names and the watch has not shown yet, because
@@ -33,24 +33,24 @@ const LOCATION_PATIENCE: Duration = Duration::from_millis(400);
 pub async fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
-) -> Result<Verdict, ReviewError> {
-    if !matches!(request.operation, Operation::Create | Operation::Update) {
-        return Ok(Verdict::allow());
+) -> Result<ReviewVerdict, ReviewError> {
+    if !matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update) {
+        return Ok(ReviewVerdict::allow());
     }
-    let incoming = Incoming::of::<BackupSpec>(request)?;
-    let old = request.old_object.map(Incoming::parse::<BackupSpec>).transpose()?;
+    let incoming = IncomingBackup::of::<BackupSpec>(request)?;
+    let old = request.old_object.map(IncomingBackup::parse::<BackupSpec>).transpose()?;
     let spec_changed = old.as_ref().is_none_or(|old| old.spec != incoming.spec);
     let marks_changed = match &old {
         Some(old) => MARKS.iter().any(|key| old.mark(key) != incoming.mark(key)),
         None => MARKS.iter().any(|key| *key != keys::ENQUEUED_AT && incoming.mark(key).is_some()),
     };
-    let change = Change {
-        from: old.as_ref().map(Incoming::phase),
+    let change = BackupChange {
+        from: old.as_ref().map(IncomingBackup::phase),
         to: incoming.phase(),
         status_changed: status(old.as_ref().and_then(|old| old.status))? != status(incoming.status)?,
         spec_changed,
         marks_changed,
-        ..Change::default()
+        ..BackupChange::default()
     };
     let user = request.user_info.username.as_str();
     // The admission policy checks what RBAC allows, with the API server's own authorizer, because
@@ -63,12 +63,12 @@ pub async fn validate<K: Listers>(
         }
         let mut violations = Violations::default();
         violations.push(Field::root(refusal.field), refusal.message);
-        return Ok(Verdict::refuse(RefusalReason::Conflict, violations));
+        return Ok(ReviewVerdict::refuse(RefusalReason::Conflict, violations));
     }
     if !incoming.wants_place() || !spec_changed {
-        return Ok(Verdict::allow());
+        return Ok(ReviewVerdict::allow());
     }
-    let Findings { mut found, gaps, mut warnings } = check(state, incoming.source()).await;
+    let BackupFindings { mut found, gaps, mut warnings } = check(state, incoming.source()).await;
     let size = request.object.map_or(0, |object| object.get().len());
     if size > limits::OBJECT {
         let most = limits::OBJECT;
@@ -79,8 +79,11 @@ pub async fn validate<K: Listers>(
     }
     let labels = Field::root("metadata").child("labels");
     found.limit(incoming.source().labels.len(), limits::OWN_LABELS, &labels, "use fewer");
-    let mut verdict =
-        if found.is_empty() { Verdict::allow() } else { Verdict::refuse(RefusalReason::Invalid, found) };
+    let mut verdict = if found.is_empty() {
+        ReviewVerdict::allow()
+    } else {
+        ReviewVerdict::refuse(RefusalReason::Invalid, found)
+    };
     warnings.extend(data::told(&gaps));
     verdict.warnings = warnings;
     Ok(verdict)
@@ -88,7 +91,7 @@ pub async fn validate<K: Listers>(
 
 /// What is wrong with a Backup, and what may be.
 #[derive(Default)]
-pub(crate) struct Findings {
+pub(crate) struct BackupFindings {
     pub(crate) found: Violations,
     /// Data that nothing in the cluster could take. Not searched for in a spec with faults.
     pub(crate) gaps: Violations,
@@ -96,7 +99,7 @@ pub(crate) struct Findings {
 }
 
 /// Judges the spec of a Backup that is to be run, with its priority class and its location.
-pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: Source<'_>) -> Findings {
+pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: QueueFields<'_>) -> BackupFindings {
     let spec = source.spec;
     let (mut found, mut warnings) = (berth_api::parse::check(spec), Vec::new());
     if state.listers().runs_backups() {
@@ -116,12 +119,12 @@ pub(crate) async fn check<K: Listers>(state: &AdmissionState<K>, source: Source<
         Err(message) => found.push(field, message),
     }
     let gaps = if found.is_empty() { data::gaps(state.listers(), spec) } else { Violations::default() };
-    Findings { found, gaps, warnings }
+    BackupFindings { found, gaps, warnings }
 }
 
 /// Does the component that runs or deletes backups write a queue phase, as Velero's own queue does
 /// unless it is switched off?
-fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
+fn is_of_another_queue(roles: Roles, change: &BackupChange<'_>) -> bool {
     let places = [BackupPhase::Queued, BackupPhase::ReadyToStart].iter().any(|p| p.as_str() == change.to);
     !roles.queue && (roles.executor || roles.lifecycle) && change.status_changed && places
 }
@@ -130,7 +133,7 @@ fn is_of_another_queue(roles: Roles, change: &Change<'_>) -> bool {
 /// the default one.
 fn check_class<K: Listers>(
     state: &AdmissionState<K>,
-    source: Source<'_>,
+    source: QueueFields<'_>,
     found: &mut Violations,
     warnings: &mut Vec<String>,
 ) {

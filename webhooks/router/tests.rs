@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_core::glob::Glob;
 use berth_core::location::Location;
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Band, Entry, Order, Phase, View};
+use berth_core::queue::{Band, QueueEntry, QueueOrder, QueuePhase, QueueView};
 use berth_core::schedule::preview::Others;
 use http::Request;
 use http_body_util::BodyExt;
@@ -18,11 +18,11 @@ use crate::intake::BODY_LIMIT;
 
 #[derive(Default)]
 struct Cluster {
-    backups: Mutex<Vec<Arc<Entry>>>,
+    backups: Mutex<Vec<Arc<QueueEntry>>>,
     locations: Mutex<Vec<Location>>,
     changed: Notify,
     ready: AtomicBool,
-    order: Order,
+    order: QueueOrder,
     foreign: Mutex<Vec<String>>,
     cannot_queue: Mutex<Option<String>>,
     /// Velero runs the queued Backups.
@@ -42,8 +42,8 @@ impl Listers for Arc<Cluster> {
     fn runs_backups(&self) -> bool {
         !self.beside_velero.load(Ordering::Relaxed)
     }
-    fn queue(&self, _: &Entry, _: Timestamp) -> View {
-        View { backups: self.backups.lock().clone(), order: self.order.clone(), ..View::default() }
+    fn queue(&self, _: &QueueEntry, _: Timestamp) -> QueueView {
+        QueueView { backups: self.backups.lock().clone(), order: self.order.clone(), ..QueueView::default() }
     }
     fn has_seen(&self, mark: Timestamp) -> bool {
         self.backups.lock().iter().any(|entry| entry.enqueued_at == Some(mark))
@@ -57,10 +57,10 @@ impl Listers for Arc<Cluster> {
     fn schedules(&self) -> Option<Others> {
         self.schedules.lock().clone()
     }
-    fn order(&self) -> &Order {
+    fn order(&self) -> &QueueOrder {
         &self.order
     }
-    fn expected_start(&self, _: &View, _: &str, _: Timestamp) -> Option<Band<Timestamp>> {
+    fn expected_start(&self, _: &QueueView, _: &str, _: Timestamp) -> Option<Band<Timestamp>> {
         None
     }
     fn within(&self, _: Duration) -> impl Sized + Send {}
@@ -204,14 +204,14 @@ async fn an_answer_is_forgotten_once_its_object_is_seen() {
     let (cluster, router) = state();
     let (stored, _) = create(&router, backup("b1", json!({"includedNamespaces": ["a"]})), false).await;
     let mark = stored["metadata"]["annotations"]["berth.dev/enqueued-at"].as_str().unwrap_or_default();
-    cluster.backups.lock().push(Arc::new(Entry {
+    cluster.backups.lock().push(Arc::new(QueueEntry {
         name: "b1".into(),
         uid: "real".into(),
-        phase: Phase::InProgress,
+        phase: QueuePhase::InProgress,
         enqueued_at: mark.parse().ok(),
         created_at: Timestamp::UNIX_EPOCH,
         namespaces: NamespaceSet::new(Glob::parse("a").into_iter().collect(), Vec::new()),
-        ..Entry::default()
+        ..QueueEntry::default()
     }));
     let (stored, warnings) = create(&router, backup("b2", json!({"includedNamespaces": ["a"]})), false).await;
     assert_eq!(stored["status"]["queuePosition"], 1, "b1 runs, so the queue is empty");

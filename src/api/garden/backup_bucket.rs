@@ -30,7 +30,8 @@ use super::{Condition, LastError, LastOperation, SecretReference, StoreConfig};
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupBucketSpec {
-    /// Of the store: `aws` for S3 and its relatives, `azure`, `gcp`, `berth.dev/filesystem` for a folder.
+    /// Of the store: `aws` for S3 and its relatives, `azure`, `gcp`, `berth.dev/filesystem` for a
+    /// folder.
     pub provider: String,
     pub region: String,
     /// Credentials for the store. Required; see `spec.backup.secretRef` of a CloudProfile.
@@ -48,8 +49,9 @@ pub struct BackupBucketStatus {
     /// The seed whose controllers act on it, chosen by the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-    /// UIDs of the BackupEntries that have a place here, terminating ones included. Written before an entry gets the
-    /// bucket's name, with the resourceVersion it was decided on: no two entries take one last place.
+    /// UIDs of the BackupEntries that have a place here, terminating ones included. Written before
+    /// an entry gets the bucket's name, with the resourceVersion it was decided on: no two entries
+    /// take one last place.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allocated: Vec<String>,
     /// How many `allocated` are.
@@ -61,15 +63,16 @@ pub struct BackupBucketStatus {
     /// Which one of its profile's buckets in its region it is, from 1. Absent: none of theirs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<u32>,
-    /// Of a deleted bucket: since when it may go. Not before, and only while it is being deleted, do its seed's
-    /// controllers remove anything.
+    /// Of a deleted bucket: since when it may go. Not before, and only while it is being deleted,
+    /// do its seed's controllers remove anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
-    /// `ExecutorAvailable`, `CredentialsAvailable`, `OverLimit`, `Idle`: each from when it first was not as it should be.
+    /// `ExecutorAvailable`, `CredentialsAvailable`, `OverLimit`, `Idle`: each from when it first
+    /// was not as it should be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -31,7 +31,8 @@ use super::{Condition, LastError, LastOperation};
 pub struct BackupEntrySpec {
     /// The cluster whose backups these are: its Seed.
     pub seed_name: String,
-    /// UID of the cluster, where the entry is a hosted cluster's and not the seed's own. For people.
+    /// UID of the cluster, where the entry is a hosted cluster's and not the seed's own. For
+    /// people.
     #[serde(rename = "shootUID", default, skip_serializing_if = "Option::is_none")]
     pub shoot_uid: Option<String>,
     /// Chosen by the hub where it is absent; then it stays.
@@ -44,18 +45,20 @@ pub struct BackupEntrySpec {
 pub struct BackupEntryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The seed whose controllers act on it, chosen by the hub: its own, or, to delete, any that reaches the store. Its cluster
-    /// alone writes there; while the entry moves that is the one before, until that has said that it writes no more.
+    /// The seed whose controllers act on it, chosen by the hub: its own, or, to delete, any that
+    /// reaches the store. Its cluster alone writes there; while the entry moves that is the one
+    /// before, until that has said that it writes no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
     /// Of a deleted entry: its data stays until then, at least. The end of its grace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earliest_deletion_time: Option<Time>,
-    /// Of a deleted entry: the store keeps what is left of its data at least until then, as its seed's controllers found.
+    /// Of a deleted entry: the store keeps what is left of its data at least until then, as its
+    /// seed's controllers found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locked_until: Option<Time>,
-    /// Of a deleted entry: since when it may go. Not before, and only while it is being deleted, do its seed's
-    /// controllers remove anything.
+    /// Of a deleted entry: since when it may go. Not before, and only while it is being deleted, do
+    /// its seed's controllers remove anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Time>,
     /// What was removed from the store so far, once it goes.
@@ -65,14 +68,14 @@ pub struct BackupEntryStatus {
     pub last_operation: Option<LastOperation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
-    /// `LocationAvailable`: its BackupStorageLocation can be used. `LegacyLocation`: its cluster goes on with a default location
-    /// of its own; absent where it does not.
+    /// `LocationAvailable`: its BackupStorageLocation can be used. `LegacyLocation`: its cluster
+    /// goes on with a default location of its own; absent where it does not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// Objects that are no more, versions and delete markers counted one by one. In `status.providerStatus` of a member
-/// cluster's BackupEntry it is the same.
+/// Objects that are no more, versions and delete markers counted one by one. In
+/// `status.providerStatus` of a member cluster's BackupEntry it is the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Removed {

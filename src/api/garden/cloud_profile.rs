@@ -40,8 +40,8 @@ pub struct CloudProfileSpec {
 }
 
 impl CloudProfileSpec {
-    /// Settings of the buckets of this profile. An absent `locationKeys` is `scoped` at provider `aws`, because somebody who says
-    /// nothing has not said that clusters trust each other.
+    /// Settings of the buckets of this profile. An absent `locationKeys` is `scoped` at provider
+    /// `aws`, because somebody who says nothing has not said that clusters trust each other.
     pub fn store_config(&self) -> Option<StoreConfig> {
         let backup = self.backup.as_ref()?;
         let provider = backup.provider.as_deref().filter(|name| !name.is_empty()).unwrap_or(&self.provider);
@@ -67,11 +67,12 @@ pub struct ProfileBackup {
     /// Of the store. Absent or empty: the profile's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// One bucket there serves all clusters. Absent or empty: one bucket in each region that has a cluster, which is
-    /// possible only at the profile's own provider.
+    /// One bucket there serves all clusters. Absent or empty: one bucket in each region that has a
+    /// cluster, which is possible only at the profile's own provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Credentials for the store. Required; not by the schema, so that it is told with everything else that is wrong.
+    /// Credentials for the store. Required; not by the schema, so that it is told with everything
+    /// else that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,8 +84,8 @@ pub struct ProfileBackup {
 pub struct CloudProfileStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// By region of the store, the highest number that a bucket there ever had: none is given twice, for nobody knows
-    /// who has the name of a bucket that is gone.
+    /// By region of the store, the highest number that a bucket there ever had: none is given
+    /// twice, for nobody knows who has the name of a bucket that is gone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub last_ordinals: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

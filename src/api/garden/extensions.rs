@@ -33,7 +33,7 @@ pub struct BackupBucketSpec {
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
+    pub class: Option<ExtensionClass>,
     /// The provider's own settings. For berth's providers a `StoreConfig`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
@@ -75,7 +75,7 @@ pub struct BackupEntrySpec {
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
+    pub class: Option<ExtensionClass>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub provider_config: Option<Value>,
@@ -155,7 +155,7 @@ extension!(BackupEntry, keys::EXTENSION_ENTRY_FINALIZER);
 /// Gardener's extension class. Absent: shoot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum ExtensionClass {
     Garden,
     Seed,
     Shoot,

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_garden_core::assignment::SeedHealth;
-use berth_garden_core::bucket::{Bucket, BucketStatus};
-use berth_garden_core::condition::{self, ConditionType, Conditions};
-use berth_garden_core::entry::{Entry, EntryStatus};
+use berth_garden_core::bucket::{BucketStatus, GardenBucket};
+use berth_garden_core::condition::{self, ConditionMap, ConditionType};
+use berth_garden_core::entry::{EntryStatus, GardenEntry};
 use berth_garden_core::hub::{self, ProfileState, ProfileStatus};
-use berth_garden_core::operation::Operation;
+use berth_garden_core::operation::OperationReport;
 use berth_garden_core::retention::Purpose;
-use berth_garden_core::{self as garden, Place, Store};
+use berth_garden_core::{self as garden, ProviderRegion, Store};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -52,7 +52,7 @@ pub fn cluster(wire: &Seed, provider: Option<&str>) -> hub::SeedState {
     }
 }
 
-impl From<&BackupBucket> for Bucket {
+impl From<&BackupBucket> for GardenBucket {
     fn from(wire: &BackupBucket) -> Self {
         let status = wire.status.clone().unwrap_or_default();
         let error = status.last_error.as_ref();
@@ -64,7 +64,10 @@ impl From<&BackupBucket> for Bucket {
             is_claimed: is_claimed(wire),
             profile: wire.annotations().get(keys::CLOUD_PROFILE).cloned(),
             store: Store {
-                place: Place { provider: wire.spec.provider.clone(), region: wire.spec.region.clone() },
+                place: ProviderRegion {
+                    provider: wire.spec.provider.clone(),
+                    region: wire.spec.region.clone(),
+                },
                 secret: wire.spec.secret_ref.as_ref().map(Into::into).unwrap_or_default(),
                 config: wire.spec.provider_config.as_ref().map(Into::into).unwrap_or_default(),
             },
@@ -87,7 +90,7 @@ impl From<&BackupBucket> for Bucket {
     }
 }
 
-impl From<&BackupEntry> for Entry {
+impl From<&BackupEntry> for GardenEntry {
     fn from(wire: &BackupEntry) -> Self {
         let status = wire.status.clone().unwrap_or_default();
         let annotations = wire.annotations();
@@ -126,7 +129,7 @@ fn reason(annotations: &BTreeMap<String, String>, key: &str) -> Option<String> {
     annotations.get(key).filter(|_| keys::is_set(annotations, key)).cloned()
 }
 
-impl From<&LastOperation> for Operation {
+impl From<&LastOperation> for OperationReport {
     fn from(wire: &LastOperation) -> Self {
         Self { kind: wire.kind, state: wire.state, description: wire.description.clone() }
     }
@@ -134,9 +137,9 @@ impl From<&LastOperation> for Operation {
 
 /// What differs between two statuses, as a merge patch of `status`.
 pub fn bucket_change(wire: &BackupBucket, wanted: &BucketStatus, now: Timestamp) -> Value {
-    let found = Bucket::from(wire).status;
+    let found = GardenBucket::from(wire).status;
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     change.set("seed", &found.seed, &wanted.seed, json!(wanted.seed));
     change.set("allocated", &found.allocated, &wanted.allocated, json!(wanted.allocated));
     change.set("entries", &found.entries, &wanted.entries, json!(wanted.entries));
@@ -150,8 +153,8 @@ pub fn bucket_change(wire: &BackupBucket, wanted: &BucketStatus, now: Timestamp)
 
 /// As [`bucket_change`].
 pub fn entry_change(wire: &BackupEntry, wanted: &EntryStatus, now: Timestamp) -> Value {
-    let found = Entry::from(wire).status;
-    let mut change = Change::default();
+    let found = GardenEntry::from(wire).status;
+    let mut change = StatusPatch::default();
     let (was, is) = (&found.earliest_deletion, &wanted.earliest_deletion);
     change.set("seed", &found.seed, &wanted.seed, json!(wanted.seed));
     change.set("earliestDeletionTime", was, is, json!(is.map(Time)));
@@ -164,7 +167,7 @@ pub fn entry_change(wire: &BackupEntry, wanted: &EntryStatus, now: Timestamp) ->
 pub fn profile_change(wire: &CloudProfile, wanted: &ProfileStatus, now: Timestamp) -> Value {
     let found = ProfileState::from(wire).status;
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     let (was, is) = (&found.last_ordinals, &wanted.last_ordinals);
     change.set("lastOrdinals", was, is, json!(is));
     change.conditions(&found.conditions, &wanted.conditions, theirs, now);
@@ -172,24 +175,29 @@ pub fn profile_change(wire: &CloudProfile, wanted: &ProfileStatus, now: Timestam
 }
 
 /// As [`bucket_change`].
-pub fn seed_change(wire: &Seed, wanted: &Conditions, now: Timestamp) -> Value {
+pub fn seed_change(wire: &Seed, wanted: &ConditionMap, now: Timestamp) -> Value {
     let theirs = wire.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let mut change = Change::default();
+    let mut change = StatusPatch::default();
     change.conditions(&conditions(theirs), wanted, theirs, now);
     change.done(wire.metadata.generation)
 }
 
 #[derive(Default)]
-struct Change(Map<String, Value>);
+struct StatusPatch(Map<String, Value>);
 
-impl Change {
+impl StatusPatch {
     fn set<T: PartialEq>(&mut self, field: &str, found: &T, wanted: &T, value: Value) {
         if found != wanted {
             self.0.insert(field.to_owned(), value);
         }
     }
 
-    fn operation(&mut self, found: Option<&Operation>, wanted: Option<&Operation>, now: Timestamp) {
+    fn operation(
+        &mut self,
+        found: Option<&OperationReport>,
+        wanted: Option<&OperationReport>,
+        now: Timestamp,
+    ) {
         let value = wanted.map(|wanted| {
             json!({
                 "type": wanted.kind.as_str(),
@@ -206,7 +214,13 @@ impl Change {
     }
 
     /// Replaces the hub's conditions, and leaves those of others.
-    fn conditions(&mut self, found: &Conditions, wanted: &Conditions, wire: &[Condition], now: Timestamp) {
+    fn conditions(
+        &mut self,
+        found: &ConditionMap,
+        wanted: &ConditionMap,
+        wire: &[Condition],
+        now: Timestamp,
+    ) {
         let mut all: Vec<Condition> = wire
             .iter()
             .filter(|one| {
@@ -234,9 +248,9 @@ impl Change {
     }
 }
 
-fn conditions(wire: &[Condition]) -> Conditions {
+fn conditions(wire: &[Condition]) -> ConditionMap {
     let ours = wire.iter().filter_map(|one| {
-        let condition = condition::Condition {
+        let condition = condition::ConditionState {
             holds: one.status == "True",
             since: one.last_transition_time.0,
             reason: one.reason.clone(),
@@ -261,7 +275,7 @@ fn time(wire: Option<&Time>) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use berth_garden_core::condition::Condition as Found;
+    use berth_garden_core::condition::ConditionState;
 
     use super::*;
     use crate::BackupBucketStatus;
@@ -284,17 +298,21 @@ mod tests {
             ..BackupBucketStatus::default()
         };
         let wire = BackupBucket { status: Some(status), ..BackupBucket::default() };
-        let idle =
-            Found { holds: true, since: at(7), reason: "NotWanted".to_owned(), message: "m".to_owned() };
+        let idle = ConditionState {
+            holds: true,
+            since: at(7),
+            reason: "NotWanted".to_owned(),
+            message: "m".to_owned(),
+        };
         let wanted = BucketStatus {
-            conditions: Conditions::from([(ConditionType::Idle, idle)]),
-            operation: Some(Operation {
+            conditions: ConditionMap::from([(ConditionType::Idle, idle)]),
+            operation: Some(OperationReport {
                 kind: OperationType::Delete,
                 state: OperationState::Pending,
                 description: "later".to_owned(),
             }),
             allocated: vec!["uid".to_owned()],
-            ..Bucket::from(&wire).status
+            ..GardenBucket::from(&wire).status
         };
         let change = bucket_change(&wire, &wanted, at(9));
         let keys: Vec<&String> = change.as_object().unwrap().keys().collect();
@@ -302,6 +320,6 @@ mod tests {
         assert_eq!(change["conditions"][0]["type"], "LocationAvailable");
         assert_eq!(change["conditions"][1]["lastTransitionTime"], "1970-01-01T00:00:07Z");
         let read: LastOperation = serde_json::from_value(change["lastOperation"].clone()).unwrap();
-        assert_eq!(Some(Operation::from(&read)), wanted.operation);
+        assert_eq!(Some(OperationReport::from(&read)), wanted.operation);
     }
 }

@@ -2,7 +2,7 @@
 
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_garden_core::entry_life::{Holder, HubState};
+use berth_garden_core::entry_life::{AssignedSeed, HubState};
 use berth_garden_core::member::{BucketOfEntry, HubEntry, HubObject, MemberLocation};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
@@ -11,11 +11,11 @@ use super::member_objects::{hub_uid, is_ours, was_made};
 use super::operation::{OperationState, OperationType};
 use super::{BackupBucket, BackupEntry, LastOperation, value};
 
-fn holder(named: Option<&str>, seed: &str) -> Holder {
+fn holder(named: Option<&str>, seed: &str) -> AssignedSeed {
     match named.filter(|named| !named.is_empty()) {
-        None => Holder::Nobody,
-        Some(named) if named == seed => Holder::Us,
-        Some(_) => Holder::Another,
+        None => AssignedSeed::Nobody,
+        Some(named) if named == seed => AssignedSeed::Us,
+        Some(_) => AssignedSeed::Another,
     }
 }
 

@@ -1,5 +1,6 @@
-//! Shared backup buckets. The hub's kinds are `garden.berth.dev/v1alpha1`, one per file; those of a member cluster
-//! are Gardener's own, in [`extensions`]. Statuses of both have the same shapes ([`operation`]).
+//! Shared backup buckets. The hub's kinds are `garden.berth.dev/v1alpha1`, one per file; those of a
+//! member cluster are Gardener's own, in [`extensions`]. Statuses of both have the same shapes
+//! ([`operation`]).
 
 pub mod backup_bucket;
 pub mod backup_entry;

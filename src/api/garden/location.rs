@@ -1,5 +1,5 @@
-//! The BackupStorageLocation of an entry, its credentials in Velero's form, and the conditions that are
-//! reported of it.
+//! The BackupStorageLocation of an entry, its credentials in Velero's form, and the conditions that
+//! are reported of it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use berth_api::keys;
 use berth_api::velero::backup_storage_location::{AccessMode, ObjectStorageLocation, SecretKey};
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
 use berth_core::violation::{Field, Violations};
-use berth_garden_core::location::{Access, Candidate};
+use berth_garden_core::location::{LegacyCandidate, LocationAccess};
 use berth_garden_core::store::{AZURE, GCP};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -19,12 +19,14 @@ use super::{BackupBucket, BackupEntry, Condition, StoreConfig};
 
 /// Type of the entry's condition: its location can be used.
 pub const LOCATION_AVAILABLE: &str = "LocationAvailable";
-/// Type of the entry's condition: its cluster still uses a location of its own. Absent if it does not.
+/// Type of the entry's condition: its cluster still uses a location of its own. Absent if it does
+/// not.
 pub const LEGACY_LOCATION: &str = "LegacyLocation";
 /// Key of the Secret with the credentials: a file as the tools of its provider have it.
 pub const CLOUD: &str = "cloud";
 
-/// What the `cloud` file calls the key of an Azure account, as in the documentation of Velero's plugin.
+/// What the `cloud` file calls the key of an Azure account, as in the documentation of Velero's
+/// plugin.
 const ACCOUNT_KEY: &str = "AZURE_STORAGE_ACCOUNT_ACCESS_KEY";
 const SERVICE_ACCOUNT: &str = "serviceaccount.json";
 
@@ -52,8 +54,8 @@ pub fn secret_name(entry: &str) -> String {
     format!("{entry}-credentials")
 }
 
-/// The folder of Velero's backups in an entry's directory. Other tools may have theirs beside it, and
-/// Velero considers a location broken that contains anything else.
+/// The folder of Velero's backups in an entry's directory. Other tools may have theirs beside it,
+/// and Velero considers a location broken that contains anything else.
 pub fn prefix(entry: &str) -> String {
     format!("{entry}/velero")
 }
@@ -67,9 +69,9 @@ pub fn takes_credentials(provider: &str) -> bool {
 pub fn location(
     entry: &BackupEntry,
     bucket: &BackupBucket,
-    access: Access,
+    access: LocationAccess,
     is_default: bool,
-    account: Option<&Account>,
+    account: Option<&StorageAccount>,
     context: MemberContext<'_>,
 ) -> BackupStorageLocation {
     let name = entry.metadata.name.clone().unwrap_or_default();
@@ -103,8 +105,8 @@ pub fn location(
             },
             default: is_default.then_some(true),
             access_mode: Some(match access {
-                Access::ReadWrite => AccessMode::ReadWrite,
-                Access::ReadOnly => AccessMode::ReadOnly,
+                LocationAccess::ReadWrite => AccessMode::ReadWrite,
+                LocationAccess::ReadOnly => AccessMode::ReadOnly,
             }),
             ..BackupStorageLocationSpec::default()
         },
@@ -112,8 +114,13 @@ pub fn location(
     }
 }
 
-/// Only settings that Velero's plugin of that provider knows, because it refuses a location with others.
-fn config(bucket: &BackupBucket, store: &StoreConfig, account: Option<&Account>) -> BTreeMap<String, String> {
+/// Only settings that Velero's plugin of that provider knows, because it refuses a location with
+/// others.
+fn config(
+    bucket: &BackupBucket,
+    store: &StoreConfig,
+    account: Option<&StorageAccount>,
+) -> BTreeMap<String, String> {
     let yes = |value: Option<bool>| value.unwrap_or_default().then(|| "true".to_owned());
     let endpoint = store.endpoint.as_deref().map(|url| url.trim_end_matches('/').to_owned());
     let config = match bucket.spec.provider.as_str() {
@@ -137,35 +144,35 @@ fn config(bucket: &BackupBucket, store: &StoreConfig, account: Option<&Account>)
 
 /// An Azure storage account, which a location names in clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct StorageAccount {
     pub name: String,
     /// Of its cloud, where that is not the public one.
     pub domain: Option<String>,
 }
 
-impl Account {
+impl StorageAccount {
     fn uri(&self) -> Option<String> {
         self.domain.as_ref().map(|domain| format!("https://{}.{domain}", self.name))
     }
 }
 
 /// The account that a Secret with Gardener's keys is for; `None` at other providers.
-pub fn account(provider: &str, data: &BTreeMap<String, Vec<u8>>) -> Option<Account> {
+pub fn account(provider: &str, data: &BTreeMap<String, Vec<u8>>) -> Option<StorageAccount> {
     let get = |key: &str| {
         let text = std::str::from_utf8(data.get(key)?.trim_ascii()).ok()?;
         (!text.is_empty()).then(|| text.to_owned())
     };
     let name = get("storageAccount").filter(|_| provider == AZURE)?;
-    Some(Account { name, domain: get("domain") })
+    Some(StorageAccount { name, domain: get("domain") })
 }
 
 /// The account of a location that is there, as [`location`] wrote it.
-pub fn account_of(found: &BackupStorageLocation) -> Option<Account> {
+pub fn account_of(found: &BackupStorageLocation) -> Option<StorageAccount> {
     let config = found.spec.config.as_ref().filter(|_| found.spec.provider == AZURE)?;
     let name = config.get("storageAccount")?.clone();
     let host = config.get("storageAccountURI").and_then(|uri| uri.strip_prefix("https://"));
     let domain = host.and_then(|host| host.strip_prefix(&name)?.strip_prefix('.')).map(str::to_owned);
-    Some(Account { name, domain })
+    Some(StorageAccount { name, domain })
 }
 
 fn base64(text: &str) -> String {
@@ -174,7 +181,8 @@ fn base64(text: &str) -> String {
     written.ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
 }
 
-/// Has a location all that `wanted` has? People may have set more, for example how often it is checked.
+/// Has a location all that `wanted` has? People may have set more, for example how often it is
+/// checked.
 pub fn is_as(found: &BackupStorageLocationSpec, wanted: &BackupStorageLocationSpec) -> bool {
     let theirs = BackupStorageLocationSpec {
         backup_sync_period: found.backup_sync_period.clone(),
@@ -203,13 +211,13 @@ pub fn cloud_file(provider: &str, data: &BTreeMap<String, Vec<u8>>) -> Result<St
 }
 
 /// Keys of a Secret, and their names in the file; keys without a name are not in the file.
-type Names = [(&'static str, Option<&'static str>)];
+type SecretKeyNames = [(&'static str, Option<&'static str>)];
 
 fn of_lines(
     data: &BTreeMap<String, Vec<u8>>,
     head: Option<&str>,
-    needed: &Names,
-    optional: &Names,
+    needed: &SecretKeyNames,
+    optional: &SecretKeyNames,
 ) -> Result<String, Violations> {
     let mut faults = Violations::default();
     let mut lines: Vec<String> = head.map(str::to_owned).into_iter().collect();
@@ -286,7 +294,8 @@ pub fn without_location(why: &str, message: &str, now: Timestamp) -> Condition {
     Condition { codes, ..said("False", why, message, now) }
 }
 
-/// Condition of an entry whose cluster still uses a default location of its own, if one of `all` is that.
+/// Condition of an entry whose cluster still uses a default location of its own, if one of `all` is
+/// that.
 pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Option<Condition> {
     let candidates: Vec<_> = all.iter().map(|location| candidate(location)).collect();
     let name = berth_garden_core::location::legacy(&candidates)?;
@@ -300,9 +309,9 @@ pub fn legacy(all: &[&BackupStorageLocation], entry: &str, now: Timestamp) -> Op
     Some(Condition { kind: LEGACY_LOCATION.to_owned(), ..condition })
 }
 
-fn candidate(location: &BackupStorageLocation) -> Candidate<'_> {
+fn candidate(location: &BackupStorageLocation) -> LegacyCandidate<'_> {
     let labels = location.metadata.labels.as_ref();
-    Candidate {
+    LegacyCandidate {
         name: location.metadata.name.as_deref().unwrap_or_default(),
         is_default: location.spec.default == Some(true),
         is_shared: member_objects::is_ours(&location.metadata)

@@ -1,5 +1,5 @@
-//! The member cluster's objects of the hub's buckets and entries: how the courier writes them, and what
-//! their state is.
+//! The member cluster's objects of the hub's buckets and entries: how the courier writes them, and
+//! what their state is.
 
 use std::collections::BTreeMap;
 
@@ -63,8 +63,8 @@ pub fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.iter().flatten().any(|(key, _)| key == keys::CARRIED_FOR)
 }
 
-/// Was it ever created for a hub? People remove the label of the Seed if that hub is gone; other marks of
-/// the hub stay.
+/// Was it ever created for a hub? People remove the label of the Seed if that hub is gone; other
+/// marks of the hub stay.
 pub fn is_of_a_hub(metadata: &ObjectMeta) -> bool {
     is_ours(metadata) || hub_uid(metadata).is_some() || annotation(metadata, keys::HUB_NAMESPACE).is_some()
 }
@@ -75,9 +75,9 @@ pub fn was_made(hub: &BackupEntry) -> bool {
         || annotation(&hub.metadata, keys::WRITER).is_some_and(|seed| !seed.is_empty())
 }
 
-/// Does the member's object of an entry that [`was_made`] need the annotation that its directory is its
-/// own? It does if the directory was created before there were marks, or by another cluster. Once set,
-/// the annotation stays.
+/// Does the member's object of an entry that [`was_made`] need the annotation that its directory is
+/// its own? It does if the directory was created before there were marks, or by another cluster.
+/// Once set, the annotation stays.
 pub fn needs_word(found: Option<&extensions::BackupEntry>) -> bool {
     let Some(found) = found else { return true };
     let last = found.status.as_ref().and_then(|status| status.common.last_operation.as_ref());
@@ -112,8 +112,8 @@ pub fn bucket(hub: &BackupBucket, context: MemberContext<'_>) -> extensions::Bac
     extensions::BackupBucket { metadata, spec, status: None }
 }
 
-/// The member's object of an entry in `bucket`. `vouched`: unmarked content of the directory is its own
-/// ([`needs_word`]).
+/// The member's object of an entry in `bucket`. `vouched`: unmarked content of the directory is its
+/// own ([`needs_word`]).
 pub fn entry(
     hub: &BackupEntry,
     bucket: &BackupBucket,
@@ -144,9 +144,9 @@ fn secret_ref(name: String, context: MemberContext<'_>) -> SecretReference {
     SecretReference { name, namespace: context.namespace.to_owned() }
 }
 
-/// With the executor's finalizer from the first moment on, because an object that is deleted before the
-/// executor has seen it must not be gone before its data. The courier's finalizer keeps the counts until
-/// the hub has them.
+/// With the executor's finalizer from the first moment on, because an object that is deleted before
+/// the executor has seen it must not be gone before its data. The courier's finalizer keeps the
+/// counts until the hub has them.
 fn metadata(
     hub: &ObjectMeta,
     context: MemberContext<'_>,

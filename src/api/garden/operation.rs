@@ -24,13 +24,13 @@ pub struct LastOperation {
 }
 
 /// An enum of core, by its name on the wire.
-trait Named: Copy + Sized + 'static {
+trait WireName: Copy + Sized + 'static {
     const ALL: &'static [Self];
 
     fn name(self) -> &'static str;
 }
 
-impl Named for OperationState {
+impl WireName for OperationState {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn name(self) -> &'static str {
@@ -38,7 +38,7 @@ impl Named for OperationState {
     }
 }
 
-impl Named for OperationType {
+impl WireName for OperationType {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn name(self) -> &'static str {
@@ -46,11 +46,11 @@ impl Named for OperationType {
     }
 }
 
-fn write<T: Named, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+fn write<T: WireName, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(value.name())
 }
 
-fn read<'de, T: Named, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+fn read<'de, T: WireName, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     let found = T::ALL.iter().find(|one| one.name() == text);
     let all = || T::ALL.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
@@ -59,7 +59,7 @@ fn read<'de, T: Named, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Er
         .ok_or_else(|| D::Error::custom(format!("unknown value {text:?}, expected one of {}", all())))
 }
 
-fn names<T: Named>() -> Vec<&'static str> {
+fn names<T: WireName>() -> Vec<&'static str> {
     T::ALL.iter().map(|one| one.name()).collect()
 }
 

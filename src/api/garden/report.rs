@@ -1,7 +1,7 @@
 //! Reports of a member cluster: what the status of the hub's object should say.
 
 use berth_api::keys;
-use berth_garden_core::member::Problem;
+use berth_garden_core::member::StatusProblem;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
@@ -17,21 +17,22 @@ pub const UNAUTHORIZED: &str = "ERR_INFRA_UNAUTHORIZED";
 
 /// What is reported to the hub.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct MemberReport {
     pub last_operation: LastOperation,
     pub last_error: Option<LastError>,
     /// Generation of the hub's object, if the operation succeeded.
     pub observed_generation: Option<i64>,
 }
 
-impl Report {
+impl MemberReport {
     /// No operation is under way.
     pub fn is_settled(&self) -> bool {
         self.last_operation.state != OperationState::Processing
     }
 }
 
-/// Has the executor done all that was asked for (source: Gardener's `pkg/utils/kubernetes/health/extensions.go`)?
+/// Has the executor done all that was asked for (source: Gardener's
+/// `pkg/utils/kubernetes/health/extensions.go`)?
 pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
     let Some(last) = &status.last_operation else { return false };
     // Some clients write it in whole seconds.
@@ -44,16 +45,16 @@ pub fn is_healthy(metadata: &ObjectMeta, status: &ExtensionStatus) -> bool {
         && !is_late
 }
 
-/// Report of an object that is kept. `generation`: of the hub's object. `before`: what the hub's status
-/// says now.
+/// Report of an object that is kept. `generation`: of the hub's object. `before`: what the hub's
+/// status says now.
 pub fn kept(
     metadata: &ObjectMeta,
     status: Option<&ExtensionStatus>,
     generation: Option<i64>,
     before: Option<&LastOperation>,
     now: Timestamp,
-) -> Report {
-    let waiting = |description: &str| Report {
+) -> MemberReport {
+    let waiting = |description: &str| MemberReport {
         last_operation: LastOperation {
             description: description.to_owned(),
             last_update_time: Time(now),
@@ -68,7 +69,7 @@ pub fn kept(
         return waiting("handed to the member cluster; no controller has taken it up yet");
     };
     if is_healthy(metadata, status) {
-        return Report {
+        return MemberReport {
             last_operation: LastOperation { kind: kind_of(before, last.state), ..last.clone() },
             last_error: None,
             observed_generation: generation,
@@ -78,7 +79,7 @@ pub fn kept(
     if last.state == OperationState::Succeeded && status.last_error.is_none() || is_old {
         return waiting("handed to the member cluster");
     }
-    Report {
+    MemberReport {
         last_operation: LastOperation { kind: kind_of(before, last.state), ..last.clone() },
         last_error: status.last_error.clone(),
         observed_generation: None,
@@ -86,19 +87,24 @@ pub fn kept(
 }
 
 /// Report of an object that is being removed; `None`: nothing new.
-pub fn going(status: Option<&ExtensionStatus>) -> Option<Report> {
+pub fn going(status: Option<&ExtensionStatus>) -> Option<MemberReport> {
     let status = status?;
     let last = status.last_operation.as_ref().filter(|op| op.kind == OperationType::Delete)?;
-    // Success is reported once the executor has removed its finalizer, because only then it is certain.
+    // Success is reported once the executor has removed its finalizer, because only then it is
+    // certain.
     let last = match last.state {
         OperationState::Succeeded => return None,
         _ => last.clone(),
     };
-    Some(Report { last_operation: last, last_error: status.last_error.clone(), observed_generation: None })
+    Some(MemberReport {
+        last_operation: last,
+        last_error: status.last_error.clone(),
+        observed_generation: None,
+    })
 }
 
 /// Report of an object whose data is gone.
-pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> Report {
+pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> MemberReport {
     let last = status.and_then(|s| s.last_operation.as_ref());
     let last_operation = LastOperation {
         description: last.map_or_else(|| "removed".to_owned(), |op| op.description.clone()),
@@ -107,11 +113,11 @@ pub fn gone(status: Option<&ExtensionStatus>, now: Timestamp) -> Report {
         state: OperationState::Succeeded,
         kind: OperationType::Delete,
     };
-    Report { last_operation, last_error: None, observed_generation: None }
+    MemberReport { last_operation, last_error: None, observed_generation: None }
 }
 
 /// Report of an object that may be forgotten, and whose place in the member a foreign object has.
-pub fn let_be(description: &str, now: Timestamp) -> Report {
+pub fn let_be(description: &str, now: Timestamp) -> MemberReport {
     let last_operation = LastOperation {
         description: description.to_owned(),
         last_update_time: Time(now),
@@ -119,12 +125,12 @@ pub fn let_be(description: &str, now: Timestamp) -> Report {
         state: OperationState::Succeeded,
         kind: OperationType::Delete,
     };
-    Report { last_operation, last_error: None, observed_generation: None }
+    MemberReport { last_operation, last_error: None, observed_generation: None }
 }
 
 /// Report of an entry that moves to another cluster. `running`: backups that still write there.
 /// `generation`: of the hub's object.
-pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> Report {
+pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> MemberReport {
     let (state, progress, description) = match running {
         0 => (OperationState::Succeeded, 100, "this cluster writes there no more".to_owned()),
         1 => (OperationState::Processing, 50, "it is read-only here, and 1 backup still runs".to_owned()),
@@ -140,14 +146,14 @@ pub fn leaving(running: usize, generation: Option<i64>, now: Timestamp) -> Repor
         kind: OperationType::Migrate,
     };
     let observed_generation = generation.filter(|_| state == OperationState::Succeeded);
-    Report { last_operation, last_error: None, observed_generation }
+    MemberReport { last_operation, last_error: None, observed_generation }
 }
 
 /// Report of an entry that should move while this cluster cannot be kept from writing.
-pub fn stays(problem: &Problem, now: Timestamp) -> Report {
+pub fn stays(problem: &StatusProblem, now: Timestamp) -> MemberReport {
     let failed = failed(problem, false, None, now);
     let last_operation = LastOperation { kind: OperationType::Migrate, ..failed.last_operation };
-    Report { last_operation, ..failed }
+    MemberReport { last_operation, ..failed }
 }
 
 /// What was removed from the store so far.
@@ -156,16 +162,22 @@ pub fn removed(status: Option<&ExtensionStatus>) -> Option<Removed> {
     serde_json::from_value(told.clone()).ok()
 }
 
-/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or the end is unknown.
+/// Until when, at least, the store keeps what is left. `None`: nothing is locked, or the end is
+/// unknown.
 pub fn locked_until(status: Option<&ExtensionStatus>) -> Option<Time> {
     let told = status?.provider_status.as_ref()?.get("retainedUntil")?;
     serde_json::from_value(told.clone()).ok()
 }
 
 /// Report of an object that could not be written to the member.
-pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>, now: Timestamp) -> Report {
+pub fn failed(
+    problem: &StatusProblem,
+    deleting: bool,
+    before: Option<&LastOperation>,
+    now: Timestamp,
+) -> MemberReport {
     let kind = if deleting { OperationType::Delete } else { kind_of(before, OperationState::Error) };
-    Report {
+    MemberReport {
         last_operation: LastOperation {
             description: problem.description.clone(),
             last_update_time: Time(now),
@@ -183,7 +195,7 @@ pub fn failed(problem: &Problem, deleting: bool, before: Option<&LastOperation>,
     }
 }
 
-fn codes(problem: &Problem) -> Vec<String> {
+fn codes(problem: &StatusProblem) -> Vec<String> {
     problem.is_configuration.then(|| CONFIGURATION_PROBLEM.to_owned()).into_iter().collect()
 }
 
@@ -198,7 +210,7 @@ fn kind_of(before: Option<&LastOperation>, state: OperationState) -> OperationTy
 }
 
 /// Does the report say the same as the status, except for times?
-pub fn says_the_same(a: &Report, last: Option<&LastOperation>, error: Option<&LastError>) -> bool {
+pub fn says_the_same(a: &MemberReport, last: Option<&LastOperation>, error: Option<&LastError>) -> bool {
     let operation = last.is_some_and(|b| {
         let a = &a.last_operation;
         (&a.description, a.progress, a.state, a.kind) == (&b.description, b.progress, b.state, b.kind)
@@ -207,8 +219,8 @@ pub fn says_the_same(a: &Report, last: Option<&LastOperation>, error: Option<&La
     operation && words(a.last_error.as_ref()) == words(error)
 }
 
-/// `conditions` with `wanted` in its place; `None`: they say so already. The time of transition changes
-/// with the status.
+/// `conditions` with `wanted` in its place; `None`: they say so already. The time of transition
+/// changes with the status.
 pub fn with_condition(conditions: &[Condition], mut wanted: Condition) -> Option<Vec<Condition>> {
     let found = conditions.iter().position(|c| c.kind == wanted.kind);
     let mut all = conditions.to_vec();
@@ -331,7 +343,7 @@ mod tests {
             (told.last_operation.state, told.observed_generation),
             (OperationState::Succeeded, Some(3))
         );
-        let told = stays(&Problem::of_configuration("no"), NOW);
+        let told = stays(&StatusProblem::of_configuration("no"), NOW);
         assert_eq!((told.last_operation.state, told.observed_generation), (OperationState::Error, None));
         assert_eq!(told.last_operation.kind, OperationType::Migrate);
     }

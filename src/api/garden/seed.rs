@@ -32,7 +32,8 @@ pub struct SeedSpec {
     /// Stores that it can reach, as `provider`, or `provider/region`. Absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reaches: Option<Vec<String>>,
-    /// Secret with a `kubeconfig` for people and tools: berth's controllers run in the cluster and come to the hub.
+    /// Secret with a `kubeconfig` for people and tools: berth's controllers run in the cluster and
+    /// come to the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretReference>,
 }
@@ -45,11 +46,12 @@ pub struct SeedStatus {
     /// Its controllers' last report, by their own clock. What counts is when the hub saw it change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
-    /// The cluster that it is: UID of the namespace kube-system there. Whoever comes with another one is turned away, unless
-    /// the annotation `garden.berth.dev/cluster` has that UID.
+    /// The cluster that it is: UID of the namespace kube-system there. Whoever comes with another
+    /// one is turned away, unless the annotation `garden.berth.dev/cluster` has that UID.
     #[serde(rename = "clusterUID", skip_serializing_if = "Option::is_none")]
     pub cluster_uid: Option<String>,
-    /// `BackupBucketsReady`: backups have a bucket to go to. `ClusterConflict`: another cluster comes with this name.
+    /// `BackupBucketsReady`: backups have a bucket to go to. `ClusterConflict`: another cluster
+    /// comes with this name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -3,7 +3,7 @@
 use berth_api::velero::BackupStorageLocation;
 use berth_garden_core::member::EntryReport;
 use berth_garden_core::member::handoff::Handoff;
-use berth_garden_core::member::location::{LocationReport, Reason};
+use berth_garden_core::member::location::{LocationReport, NoLocationReason};
 use berth_garden_core::member::object::ObjectReport;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,24 +12,24 @@ use serde_json::{Value, json};
 
 use super::location::{self, reason};
 use super::member_objects::is_ours;
-use super::report::{self, Report, locked_until, says_the_same, with_condition, without_condition};
+use super::report::{self, MemberReport, locked_until, says_the_same, with_condition, without_condition};
 use super::{BackupBucket, BackupEntry, Condition, LastError, LastOperation, Removed};
 use crate::extensions::{self, Extension};
 
-/// How long an object may wait for an executor before the hub is told so: most are taken up and done
-/// at once.
+/// How long an object may wait for an executor before the hub is told so: most are taken up and
+/// done at once.
 const TAKE_UP: SignedDuration = SignedDuration::from_secs(5);
 
 /// What the status of the hub's object says already.
 #[derive(Clone, Copy)]
-struct Before<'a> {
+struct PreviousStatus<'a> {
     generation: Option<i64>,
     observed: Option<i64>,
     operation: Option<&'a LastOperation>,
     error: Option<&'a LastError>,
 }
 
-impl<'a> Before<'a> {
+impl<'a> PreviousStatus<'a> {
     fn of(
         metadata: &ObjectMeta,
         observed: Option<i64>,
@@ -49,7 +49,7 @@ pub fn bucket_change(
 ) -> Option<Value> {
     let status = hub.status.clone().unwrap_or_default();
     let (operation, error) = (status.last_operation.as_ref(), status.last_error.as_ref());
-    let before = Before::of(&hub.metadata, status.observed_generation, operation, error);
+    let before = PreviousStatus::of(&hub.metadata, status.observed_generation, operation, error);
     change(object(report, found, before, now).as_ref(), before)
 }
 
@@ -65,10 +65,11 @@ pub fn entry_change(
 ) -> Option<Value> {
     let status = hub.status.clone().unwrap_or_default();
     let (operation, error) = (status.last_operation.as_ref(), status.last_error.as_ref());
-    let before = Before::of(&hub.metadata, status.observed_generation, operation, error);
+    let before = PreviousStatus::of(&hub.metadata, status.observed_generation, operation, error);
     let operation = match &report.handoff {
         Some(Handoff::Leaving { running, is_made }) => {
-            // A generation says that the directory was made, and that its content is the entry's own.
+            // A generation says that the directory was made, and that its content is the entry's
+            // own.
             Some(report::leaving(*running, before.generation.filter(|_| *is_made), now))
         }
         Some(Handoff::Stays(problem)) => Some(report::stays(problem, now)),
@@ -79,7 +80,8 @@ pub fn entry_change(
         if let Some(removed) = more(removed, status.removed) {
             change.get_or_insert_with(|| json!({}))["removed"] = json!(removed);
         }
-        // Only the seed that removes the data reports counts, so it also knows what is still locked.
+        // Only the seed that removes the data reports counts, so it also knows what is still
+        // locked.
         let locked = locked_until(found.and_then(Extension::common));
         if locked != status.locked_until {
             change.get_or_insert_with(|| json!({}))["lockedUntil"] = json!(locked);
@@ -104,7 +106,12 @@ pub fn removed<E: Extension>(report: &ObjectReport, found: Option<&E>) -> Option
     }
 }
 
-fn object<E>(report: &ObjectReport, found: Option<&E>, before: Before<'_>, now: Timestamp) -> Option<Report>
+fn object<E>(
+    report: &ObjectReport,
+    found: Option<&E>,
+    before: PreviousStatus<'_>,
+    now: Timestamp,
+) -> Option<MemberReport>
 where
     E: Extension + Resource<DynamicType = ()>,
 {
@@ -130,7 +137,7 @@ where
 }
 
 /// Fields of the hub's status that are to change; `None`: it says all of this.
-fn change(report: Option<&Report>, before: Before<'_>) -> Option<Value> {
+fn change(report: Option<&MemberReport>, before: PreviousStatus<'_>) -> Option<Value> {
     let report = report?;
     let is_seen = report.observed_generation.is_none() || report.observed_generation == before.observed;
     if is_seen && says_the_same(report, before.operation, before.error) {
@@ -185,20 +192,20 @@ fn conditions(
     changed.or(told)
 }
 
-fn reason_text(why: Reason) -> &'static str {
+fn reason_text(why: NoLocationReason) -> &'static str {
     match why {
-        Reason::Unavailable => reason::UNAVAILABLE,
-        Reason::BucketNotReady => reason::BUCKET_NOT_READY,
-        Reason::Moving => reason::MOVING,
-        Reason::NameTaken => reason::NAME_TAKEN,
-        Reason::Credentials => reason::CREDENTIALS,
-        Reason::Removed => reason::REMOVED,
+        NoLocationReason::Unavailable => reason::UNAVAILABLE,
+        NoLocationReason::BucketNotReady => reason::BUCKET_NOT_READY,
+        NoLocationReason::Moving => reason::MOVING,
+        NoLocationReason::NameTaken => reason::NAME_TAKEN,
+        NoLocationReason::Credentials => reason::CREDENTIALS,
+        NoLocationReason::Removed => reason::REMOVED,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_garden_core::member::Problem;
+    use berth_garden_core::member::StatusProblem;
 
     use super::*;
     use crate::{BackupEntrySpec, BackupEntryStatus};
@@ -233,13 +240,16 @@ mod tests {
     fn what_the_status_says_already_is_not_written_again() {
         let reports = [
             EntryReport {
-                object: ObjectReport::Failed { problem: Problem::of_configuration("why"), is_removal: false },
+                object: ObjectReport::Failed {
+                    problem: StatusProblem::of_configuration("why"),
+                    is_removal: false,
+                },
                 ..nothing()
             },
             EntryReport { handoff: Some(Handoff::Leaving { running: 2, is_made: true }), ..nothing() },
             EntryReport { handoff: Some(Handoff::Leaving { running: 0, is_made: true }), ..nothing() },
             EntryReport {
-                location: LocationReport::Without(Reason::NameTaken, "it is".to_owned()),
+                location: LocationReport::Without(NoLocationReason::NameTaken, "it is".to_owned()),
                 ..nothing()
             },
         ];

@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A Secret. Its keys are Gardener's: `accessKeyID`, `secretAccessKey`, and, where needed, `sessionToken`; at Azure
-/// `storageAccount`, `storageKey`, and, where needed, `domain`; at Google `serviceaccount.json`.
+/// A Secret. Its keys are Gardener's: `accessKeyID`, `secretAccessKey`, and, where needed,
+/// `sessionToken`; at Azure `storageAccount`, `storageKey`, and, where needed, `domain`; at Google
+/// `serviceaccount.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SecretReference {
@@ -21,8 +22,8 @@ pub struct StoreConfig {
     pub api_version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// URL of an S3-protocol server, or of one like Google's, without a path; at Azure, of the blobs of the account. Absent: the
-    /// provider's own.
+    /// URL of an S3-protocol server, or of one like Google's, without a path; at Azure, of the
+    /// blobs of the account. Absent: the provider's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The bucket stands in the path of a URL, not in its host name. Provider `aws` only.
@@ -39,19 +40,23 @@ pub struct StoreConfig {
     /// New objects cannot be removed for a while.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_lock: Option<ObjectLock>,
-    /// How the locations of entries come by their keys. `scoped`: each gets some that open its own directory alone, and are made
-    /// anew in time; provider `aws` only. `shared`: each gets those of the store, so that every cluster can read and remove what
-    /// the others keep there. Absent: `scoped` at provider `aws`; at others, berth refuses the CloudProfile, unless it does not
+    /// How the locations of entries come by their keys. `scoped`: each gets some that open its own
+    /// directory alone, and are made anew in time; provider `aws` only. `shared`: each gets those
+    /// of the store, so that every cluster can read and remove what the others keep there. Absent:
+    /// `scoped` at provider `aws`; at others, berth refuses the CloudProfile, unless it does not
     /// serve that provider, or the profile is from before this was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location_keys: Option<LocationKeys>,
-    /// ARN of the role whose rights `scoped` keys have in their directories. Absent: those of the user whose keys the Secret has.
+    /// ARN of the role whose rights `scoped` keys have in their directories. Absent: those of the
+    /// user whose keys the Secret has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role_arn: Option<String>,
-    /// URL, without a path, of the service that makes `scoped` keys, as Amazon's STS does. Absent: Amazon's of the region.
+    /// URL, without a path, of the service that makes `scoped` keys, as Amazon's STS does. Absent:
+    /// Amazon's of the region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sts_endpoint: Option<String>,
-    /// For how long `scoped` keys are good, at half of which they are made anew. Absent: 60 with a role, 720 without.
+    /// For how long `scoped` keys are good, at half of which they are made anew. Absent: 60 with a
+    /// role, 720 without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_minutes: Option<u32>,
 }

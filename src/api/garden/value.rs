@@ -4,9 +4,9 @@
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
 use berth_api::velero::backup_storage_location::AccessMode;
-use berth_garden_core::check::location::Location;
-use berth_garden_core::view::Extension;
-use berth_garden_core::{self as garden, Place};
+use berth_garden_core::check::location::ReviewedLocation;
+use berth_garden_core::view::ExtensionObject;
+use berth_garden_core::{self as garden, ProviderRegion};
 use kube::ResourceExt;
 
 use super::{CloudProfile, LocationKeys, ObjectLock, ObjectLockMode, SecretReference, Seed, StoreConfig};
@@ -18,7 +18,7 @@ impl From<&SecretReference> for garden::SecretRef {
     }
 }
 
-impl From<&StoreConfig> for garden::StoreConfig {
+impl From<&StoreConfig> for garden::StoreSettings {
     fn from(wire: &StoreConfig) -> Self {
         Self {
             endpoint: wire.endpoint.clone(),
@@ -35,7 +35,7 @@ impl From<&StoreConfig> for garden::StoreConfig {
     }
 }
 
-impl From<LocationKeys> for garden::LocationKeys {
+impl From<LocationKeys> for garden::LocationKeyMode {
     fn from(wire: LocationKeys) -> Self {
         match wire {
             LocationKeys::Scoped => Self::Scoped,
@@ -44,11 +44,11 @@ impl From<LocationKeys> for garden::LocationKeys {
     }
 }
 
-impl From<&ObjectLock> for garden::ObjectLock {
+impl From<&ObjectLock> for garden::ObjectLockSettings {
     fn from(wire: &ObjectLock) -> Self {
         let mode = match wire.mode {
-            ObjectLockMode::Governance => garden::ObjectLockMode::Governance,
-            ObjectLockMode::Compliance => garden::ObjectLockMode::Compliance,
+            ObjectLockMode::Governance => garden::RetentionMode::Governance,
+            ObjectLockMode::Compliance => garden::RetentionMode::Compliance,
         };
         Self { mode, retention_days: wire.retention_days }
     }
@@ -56,7 +56,7 @@ impl From<&ObjectLock> for garden::ObjectLock {
 
 impl From<&CloudProfile> for garden::Profile {
     fn from(wire: &CloudProfile) -> Self {
-        let backup = wire.spec.backup.as_ref().map(|backup| garden::Backup {
+        let backup = wire.spec.backup.as_ref().map(|backup| garden::ProfileBackupSettings {
             provider: backup.provider.clone(),
             region: backup.region.clone(),
             secret: backup.secret_ref.as_ref().map(Into::into),
@@ -84,27 +84,27 @@ impl From<&Seed> for garden::Seed {
     }
 }
 
-impl From<&extensions::BackupBucket> for Extension {
+impl From<&extensions::BackupBucket> for ExtensionObject {
     fn from(wire: &extensions::BackupBucket) -> Self {
-        let place = Place { provider: wire.spec.kind.clone(), region: wire.spec.region.clone() };
+        let place = ProviderRegion { provider: wire.spec.kind.clone(), region: wire.spec.region.clone() };
         extension(wire, place, None, &wire.spec.secret_ref)
     }
 }
 
-impl From<&extensions::BackupEntry> for Extension {
+impl From<&extensions::BackupEntry> for ExtensionObject {
     fn from(wire: &extensions::BackupEntry) -> Self {
-        let place = Place { provider: wire.spec.kind.clone(), region: wire.spec.region.clone() };
+        let place = ProviderRegion { provider: wire.spec.kind.clone(), region: wire.spec.region.clone() };
         extension(wire, place, Some(wire.spec.bucket_name.clone()), &wire.spec.secret_ref)
     }
 }
 
 fn extension(
     object: &impl ResourceExt,
-    place: Place,
+    place: ProviderRegion,
     bucket: Option<String>,
     secret: &SecretReference,
-) -> Extension {
-    Extension {
+) -> ExtensionObject {
+    ExtensionObject {
         name: object.name_any(),
         place,
         bucket,
@@ -115,9 +115,9 @@ fn extension(
 }
 
 /// The directory of a store that a BackupStorageLocation of a member names.
-pub fn location(wire: &BackupStorageLocation) -> Location {
+pub fn location(wire: &BackupStorageLocation) -> ReviewedLocation {
     let config = |key: &str| wire.spec.config.as_ref()?.get(key).filter(|text| !text.is_empty()).cloned();
-    Location {
+    ReviewedLocation {
         name: wire.name_any(),
         provider: wire.spec.provider.clone(),
         bucket: wire.spec.object_storage.bucket.trim_matches('/').to_owned(),

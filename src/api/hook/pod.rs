@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_core::hook::{Entry, Hook, Hooks, OnError, PodId, hooks};
+use berth_core::hook::{Hook, HookRule, Hooks, OnError, PodId, hooks};
 use berth_core::limits;
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
@@ -19,16 +19,16 @@ const POST: [&str; 1] = ["post.hook.backup.velero.io"];
 
 /// The fields of a pod that hooks need.
 #[derive(Debug, Deserialize)]
-pub struct Pod {
-    metadata: Metadata,
+pub struct AnnotatedPod {
+    metadata: AnnotatedPodMetadata,
     #[serde(default)]
-    spec: Option<Spec>,
+    spec: Option<AnnotatedPodSpec>,
     #[serde(default)]
-    status: Option<Status>,
+    status: Option<AnnotatedPodStatus>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Metadata {
+struct AnnotatedPodMetadata {
     name: String,
     #[serde(default)]
     namespace: String,
@@ -41,7 +41,7 @@ struct Metadata {
 }
 
 #[derive(Debug, Deserialize)]
-struct Spec {
+struct AnnotatedPodSpec {
     #[serde(default)]
     containers: Option<Vec<Container>>,
 }
@@ -52,14 +52,14 @@ struct Container {
 }
 
 #[derive(Debug, Deserialize)]
-struct Status {
+struct AnnotatedPodStatus {
     #[serde(default)]
     phase: Option<String>,
 }
 
-impl Pod {
+impl AnnotatedPod {
     pub fn id(&self) -> PodId {
-        let Metadata { namespace, name, uid, .. } = &self.metadata;
+        let AnnotatedPodMetadata { namespace, name, uid, .. } = &self.metadata;
         PodId { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() }
     }
 
@@ -79,7 +79,7 @@ impl Pod {
     /// # Errors
     /// Its annotations are malformed, or it has too many hooks. None of them may be run then,
     /// because one that freezes the workload could run without the one that thaws it.
-    pub fn hooks(&self, entries: &[Entry]) -> Result<Hooks, Violations> {
+    pub fn hooks(&self, entries: &[HookRule]) -> Result<Hooks, Violations> {
         let none = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&none);
         let annotations = self.metadata.annotations.as_ref().unwrap_or(&none);
@@ -92,7 +92,7 @@ impl Pod {
             let post = annotated(annotations, &POST, &mut found);
             found.into_result((pre, post))?
         };
-        let pod = berth_core::hook::Pod {
+        let pod = berth_core::hook::HookPod {
             namespace: &self.metadata.namespace,
             labels,
             has_ended,
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(annotations: Value) -> Pod {
+    fn pod(annotations: Value) -> AnnotatedPod {
         let metadata = json!({
             "name": "db-0", "namespace": "shop", "uid": "u", "labels": {"app": "db"}, "annotations": annotations,
         });
@@ -246,7 +246,7 @@ mod tests {
             assert!(told.len() == 1 && told[0].starts_with(&field) && told[0].contains(words), "{told:?}");
             // A pod that has ended is not checked.
             let mut ended = pod(annotations);
-            ended.status = Some(Status { phase: Some("Succeeded".to_owned()) });
+            ended.status = Some(AnnotatedPodStatus { phase: Some("Succeeded".to_owned()) });
             assert!(ended.hooks(&[]).is_ok_and(|hooks| hooks.is_empty()));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_core::hook::{Entry, Hook, OnError};
+use berth_core::hook::{Hook, HookRule, OnError};
 use berth_core::limits;
 use berth_core::namespace::NamespaceSet;
 use berth_core::selection::{ResourceType, is_named};
@@ -14,7 +14,7 @@ use crate::selector::parse_selector;
 use crate::velero::backup::{BackupHooks, BackupResourceHook, HookErrorMode, ResourceHook};
 
 /// Parses the entries of a spec. Every fault is reported with a path below `at`.
-pub fn entries(hooks: Option<&BackupHooks>, at: &Field, found: &mut Violations) -> Vec<Entry> {
+pub fn entries(hooks: Option<&BackupHooks>, at: &Field, found: &mut Violations) -> Vec<HookRule> {
     let entries = hooks.and_then(|hooks| hooks.resources.as_deref()).unwrap_or_default();
     let at = at.child("resources");
     found.limit(entries.len(), limits::SELECTORS, &at, "use annotations of the pods, or several Backups");
@@ -22,7 +22,7 @@ pub fn entries(hooks: Option<&BackupHooks>, at: &Field, found: &mut Violations) 
     entries.map(|(i, one)| entry(one, &at.index(i), found)).collect()
 }
 
-fn entry(hook: &BackupResourceHook, at: &Field, found: &mut Violations) -> Entry {
+fn entry(hook: &BackupResourceHook, at: &Field, found: &mut Violations) -> HookRule {
     let included = globs(list(&hook.included_namespaces), &at.child("includedNamespaces"), true, found);
     let excluded = globs(list(&hook.excluded_namespaces), &at.child("excludedNamespaces"), true, found);
     let (includes, excludes) = (list(&hook.included_resources), list(&hook.excluded_resources));
@@ -40,7 +40,7 @@ fn entry(hook: &BackupResourceHook, at: &Field, found: &mut Violations) -> Entry
         hooks.map(|(i, one)| Arc::new(hook_of(one, &hook.name, &at.index(i).child("exec"), found))).collect()
     };
     let (pre, post) = (commands("pre", &hook.pre), commands("post", &hook.post));
-    Entry {
+    HookRule {
         namespaces: NamespaceSet::new(included, excluded),
         takes_pods: (includes.is_empty() || names_pods(includes)) && !names_pods(excludes),
         selector: selector.unwrap_or_default(),
@@ -89,9 +89,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::hook::pod::Pod;
+    use crate::hook::pod::AnnotatedPod;
 
-    fn pod() -> Pod {
+    fn pod() -> AnnotatedPod {
         let metadata = json!({"name": "db-0", "namespace": "shop", "uid": "u", "labels": {"app": "db"}});
         let containers = json!([{"name": "main", "image": "i"}, {"name": "side"}]);
         let pod =
@@ -99,7 +99,7 @@ mod tests {
         serde_json::from_value(pod).unwrap_or_else(|e| unreachable!("{e}"))
     }
 
-    fn read(spec: Value) -> (Vec<Entry>, Vec<String>) {
+    fn read(spec: Value) -> (Vec<HookRule>, Vec<String>) {
         let hooks: BackupHooks = serde_json::from_value(spec).unwrap_or_else(|e| unreachable!("{e}"));
         let mut found = Violations::default();
         let entries = entries(Some(&hooks), &Field::root("spec").child("hooks"), &mut found);

@@ -17,9 +17,9 @@ pub(super) struct Reader {
 
 /// The known keys of an object.
 #[derive(Default)]
-pub(super) struct Object<'j>(Vec<(&'static str, &'j Json)>);
+pub(super) struct KnownFields<'j>(Vec<(&'static str, &'j Json)>);
 
-impl<'j> Object<'j> {
+impl<'j> KnownFields<'j> {
     /// Returns `None` for `null`, which Velero treats as absent.
     pub fn get(&self, name: &str) -> Option<&'j Json> {
         let known = self.0.iter().find(|(known, _)| *known == name);
@@ -56,8 +56,13 @@ impl Reader {
     }
 
     /// The known keys, in any spelling, because Velero ignores upper and lower case.
-    pub fn object<'j>(&mut self, json: Option<&'j Json>, at: &Field, known: &[&'static str]) -> Object<'j> {
-        let mut object = Object::default();
+    pub fn object<'j>(
+        &mut self,
+        json: Option<&'j Json>,
+        at: &Field,
+        known: &[&'static str],
+    ) -> KnownFields<'j> {
+        let mut object = KnownFields::default();
         for (key, value) in self.entries(json, at) {
             let fits = |name: &&&'static str| name.eq_ignore_ascii_case(key);
             let exact = known.iter().find(|name| **name == key);

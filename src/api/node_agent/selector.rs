@@ -1,6 +1,6 @@
 //! Node selectors, and how they relate to each other.
 
-use berth_core::affinity::{Expression, Rule};
+use berth_core::affinity::{Expression, LoadAffinityRule};
 use berth_core::label::{self, RawRequirement, Selector};
 use berth_core::violation::{Field, Violations};
 
@@ -38,8 +38,8 @@ pub(super) fn read(json: Option<&Json>, at: &Field, reader: &mut Reader) -> Opti
 }
 
 /// Reports elements that repeat another one, or that make others redundant.
-pub(super) fn compare(rules: &[(Field, Rule)], found: &mut Violations) {
-    let meaning = |rule: &Rule| -> (Option<String>, Vec<Expression>) {
+pub(super) fn compare(rules: &[(Field, LoadAffinityRule)], found: &mut Violations) {
+    let meaning = |rule: &LoadAffinityRule| -> (Option<String>, Vec<Expression>) {
         let mut expressions = rule.expressions();
         expressions.sort();
         expressions.dedup();

@@ -5,7 +5,7 @@ use berth_core::label;
 use berth_core::violation::{Field, Violations};
 
 use super::json::Json;
-use super::reader::{Object, Reader};
+use super::reader::{KnownFields, Reader};
 use super::{NodeAgentConfig, class};
 
 pub(super) fn read(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &mut NodeAgentConfig) {
@@ -52,7 +52,7 @@ fn toleration(json: &Json, at: &Field, reader: &mut Reader) -> Option<Toleration
 
 /// Kubernetes' rules for tolerations of a pod.
 fn check(
-    object: &Object<'_>,
+    object: &KnownFields<'_>,
     at: &Field,
     (key, operator, value, effect): (&str, &str, &str, &str),
     found: &mut Violations,

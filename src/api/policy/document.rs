@@ -15,12 +15,12 @@ type List<T = String> = Option<Vec<T>>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Document {
+pub struct PolicyDocument {
     pub version: Option<String>,
-    pub volume_policies: List<VolumePolicy>,
+    pub volume_policies: List<VolumePolicyDocument>,
     pub include_exclude_policy: Option<IncludeExclude>,
     pub cluster_scoped_filter_policy: Option<ClusterPolicy>,
-    pub namespaced_filter_policies: List<NamespacePolicy>,
+    pub namespaced_filter_policies: List<NamespacePolicyDocument>,
 }
 
 #[derive(Deserialize)]
@@ -35,19 +35,19 @@ pub struct IncludeExclude {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterPolicy {
-    pub resource_filters: List<ResourceFilter>,
+    pub resource_filters: List<ResourceFilterDocument>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NamespacePolicy {
+pub struct NamespacePolicyDocument {
     pub namespaces: List,
-    pub resource_filters: List<ResourceFilter>,
+    pub resource_filters: List<ResourceFilterDocument>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ResourceFilter {
+pub struct ResourceFilterDocument {
     pub kinds: List,
     pub label_selector: Option<PolicySelector>,
     pub or_label_selectors: List<PolicySelector>,
@@ -57,18 +57,18 @@ pub struct ResourceFilter {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct VolumePolicy {
-    pub conditions: Option<Conditions>,
-    pub action: Option<Action>,
+pub struct VolumePolicyDocument {
+    pub conditions: Option<ConditionsDocument>,
+    pub action: Option<ActionDocument>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Conditions {
+pub struct ConditionsDocument {
     pub capacity: Option<String>,
     pub storage_class: List,
-    pub nfs: Option<Nfs>,
-    pub csi: Option<Csi>,
+    pub nfs: Option<NfsDocument>,
+    pub csi: Option<CsiDocument>,
     pub volume_types: List,
     pub pvc_labels: Option<BTreeMap<String, String>>,
     pub pvc_phase: List,
@@ -76,21 +76,21 @@ pub struct Conditions {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Nfs {
+pub struct NfsDocument {
     pub server: Option<String>,
     pub path: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Csi {
+pub struct CsiDocument {
     pub driver: Option<String>,
     pub volume_attributes: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Action {
+pub struct ActionDocument {
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Parameters for the plugin that performs the action.
@@ -103,11 +103,11 @@ pub struct PolicySelector(pub LabelSelector);
 
 impl<'de> Deserialize<'de> for PolicySelector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(PolicySelectorVisitor)
     }
 }
 
-struct Entries;
+struct PolicySelectorVisitor;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -117,7 +117,7 @@ struct Requirement {
     values: List,
 }
 
-impl<'de> Visitor<'de> for Entries {
+impl<'de> Visitor<'de> for PolicySelectorVisitor {
     type Value = PolicySelector;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -57,21 +57,21 @@ includeExcludePolicy:
     let mut labels = attributes.clone();
     // Values as written, as Go's YAML reads them.
     labels.extend([("backup".to_owned(), "true".to_owned()), ("shard".to_owned(), "0x10".to_owned())]);
-    let conditions = Conditions {
+    let conditions = VolumeConditions {
         at_least: 10 * gib,
         at_most: 100 * gib,
         storage_classes: list(&["gp2"]),
-        nfs: Some(Nfs { server: "s".to_owned(), path: "p".to_owned() }),
-        csi: Some(Csi { driver: "d".to_owned(), attributes }),
+        nfs: Some(NfsSource { server: "s".to_owned(), path: "p".to_owned() }),
+        csi: Some(CsiSource { driver: "d".to_owned(), attributes }),
         kinds: list(&["nfs", "csi"]),
         labels,
         phases: list(&["Bound", "Pending", "Lost"]),
     };
-    assert_eq!(*first, VolumePolicy { conditions, action: Action::Skip });
+    assert_eq!(*first, VolumePolicy { conditions, action: VolumeAction::Skip });
     assert_eq!((second.conditions.at_most, second.conditions.nfs.is_some()), (gib, true));
     assert_eq!(
         [second, third, fourth].map(|one| one.action),
-        [Action::FsBackup, Action::Snapshot, Action::Custom]
+        [VolumeAction::FsBackup, VolumeAction::Snapshot, VolumeAction::Custom]
     );
     let lists = Lists {
         cluster: Filter { includes: Vec::new(), excludes: list(&["storageclasses"]) },
@@ -125,7 +125,7 @@ namespacedFilterPolicies:
         policies.cluster[0].names.contain("my-app-x") && policies.cluster[0].names.contain("system:node")
     );
     let [first, second] = policies.namespaced.as_slice() else { panic!("{policies:?}") };
-    let queries = |rule: &Rule| rule.selectors.iter().map(Selector::query).collect::<Vec<_>>();
+    let queries = |rule: &ResourceFilterRule| rule.selectors.iter().map(Selector::query).collect::<Vec<_>>();
     assert_eq!(queries(&first.rules[0]), ["app=web,tier=1"]);
     assert!(first.rules[0].excluded.contain("a-tmp"));
     assert_eq!(queries(&first.rules[1]), ["app=web,env in (prod,dev),!x"]);

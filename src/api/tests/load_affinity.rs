@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use berth_api::node_agent::{self, NodeAgentConfig};
 use berth_core::affinity::{
-    Binding, Decision, Expression, Node, Nodes, Operation, Operator, Situation, Term, decide,
+    AffinityDecision, AffinityInput, Expression, MoverOperation, Node, NodeSelectorOperator, Nodes, Term,
+    VolumeBindingMode, decide,
 };
 
 const MULTIPLE: &str = r#"{
@@ -86,17 +87,21 @@ fn nodes() -> Nodes {
 
 /// A term as Velero writes it: its choice, and the operating system.
 fn term(choice: Option<Expression>) -> Term {
-    let system = Expression::new("kubernetes.io/os", Operator::NotIn, ["windows"]);
+    let system = Expression::new("kubernetes.io/os", NodeSelectorOperator::NotIn, ["windows"]);
     Term { expressions: choice.into_iter().chain([system]).collect(), fields: Vec::new() }
 }
 
 fn is_size(size: &str) -> Expression {
-    Expression::new(TYPE, Operator::In, [size])
+    Expression::new(TYPE, NodeSelectorOperator::In, [size])
 }
 
-fn decided(config: &NodeAgentConfig, operation: Operation<'_>, pod: &Term) -> (Decision, Vec<String>) {
+fn decided(
+    config: &NodeAgentConfig,
+    operation: MoverOperation<'_>,
+    pod: &Term,
+) -> (AffinityDecision, Vec<String>) {
     let (nodes, terms) = (nodes(), std::slice::from_ref(pod));
-    let situation = Situation {
+    let situation = AffinityInput {
         operation,
         rules: &config.load_affinity,
         toleration_rules: &config.load_tolerations,
@@ -107,7 +112,11 @@ fn decided(config: &NodeAgentConfig, operation: Operation<'_>, pod: &Term) -> (D
     };
     let decision = decide(&situation);
     let now = decision.terms.clone().unwrap_or_else(|| terms.to_vec());
-    assert_eq!(decide(&Situation { terms: &now, ..situation }).terms, None, "a second look changes nothing");
+    assert_eq!(
+        decide(&AffinityInput { terms: &now, ..situation }).terms,
+        None,
+        "a second look changes nothing"
+    );
     let names = ["b2", "b4", "b8", "zone-a", "windows"].into_iter().filter(|name| {
         let labels = nodes.get(name).map(|node| node.labels.clone()).unwrap_or_default();
         now.iter().any(|term| term.matches(name, &labels))
@@ -115,8 +124,8 @@ fn decided(config: &NodeAgentConfig, operation: Operation<'_>, pod: &Term) -> (D
     (decision, names.map(str::to_owned).collect())
 }
 
-fn backup<'a>(config: &'a NodeAgentConfig, source: &'a str) -> Operation<'a> {
-    Operation::Backup {
+fn backup<'a>(config: &'a NodeAgentConfig, source: &'a str) -> MoverOperation<'a> {
+    MoverOperation::Backup {
         claim_class: None,
         mapped_class: config.mapped_class(source),
         source_class: Some(source),
@@ -126,11 +135,11 @@ fn backup<'a>(config: &'a NodeAgentConfig, source: &'a str) -> Operation<'a> {
 
 fn restore(
     config: &NodeAgentConfig,
-    binding: Binding,
+    binding: VolumeBindingMode,
     selected_node: Option<&'static str>,
-) -> Operation<'static> {
+) -> MoverOperation<'static> {
     let ignore_delay_binding = config.ignore_delay_binding;
-    Operation::Restore { class: CLASS, binding, ignore_delay_binding, selected_node }
+    MoverOperation::Restore { class: CLASS, binding, ignore_delay_binding, selected_node }
 }
 
 #[test]
@@ -144,7 +153,7 @@ fn multiple_load_affinities() {
 #[test]
 fn load_affinity_per_storage_class() {
     let config = config(PER_CLASS);
-    let linux = Expression::new("kubernetes.io/os", Operator::In, ["linux"]);
+    let linux = Expression::new("kubernetes.io/os", NodeSelectorOperator::In, ["linux"]);
     let (decision, names) = decided(&config, backup(&config, "kibishii-storage-class"), &term(Some(linux)));
     assert_eq!(names, ["b2", "b4", "b8", "zone-a"], "Linux, or of that type");
     assert_eq!(decision.reason.word(), "ClassRules");
@@ -165,7 +174,7 @@ fn load_affinity_goes_by_the_class_of_the_backup_s_claim() {
 fn a_class_that_waits_for_its_consumer_leaves_the_rules_aside() {
     let config = config(RESTORE_PVC);
     for selected in [None, Some("b8")] {
-        let operation = restore(&config, Binding::WaitForFirstConsumer, selected);
+        let operation = restore(&config, VolumeBindingMode::WaitForFirstConsumer, selected);
         let (decision, names) = decided(&config, operation, &term(None));
         assert_eq!((decision.terms, names.len()), (None, 4));
     }
@@ -174,7 +183,7 @@ fn a_class_that_waits_for_its_consumer_leaves_the_rules_aside() {
 #[test]
 fn a_class_that_binds_at_once_goes_by_the_rules() {
     let config = config(RESTORE_PVC);
-    let operation = restore(&config, Binding::Immediate, None);
+    let operation = restore(&config, VolumeBindingMode::Immediate, None);
     let (decision, names) = decided(&config, operation, &term(Some(is_size("Standard_B4ms"))));
     assert_eq!((names, decision.reason.word()), (vec!["b4".to_owned()], "ClassRules"));
 }

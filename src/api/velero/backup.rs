@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_core::operation::{Counts, TIMEOUT};
+use berth_core::operation::{OperationCounts, TIMEOUT};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -305,10 +305,10 @@ impl Backup {
     }
 
     /// The counts of its operations.
-    pub fn operations(&self) -> Counts {
+    pub fn operations(&self) -> OperationCounts {
         let count = |count: Option<i64>| u64::try_from(count.unwrap_or(0)).unwrap_or(0);
-        let Some(status) = &self.status else { return Counts::default() };
-        Counts {
+        let Some(status) = &self.status else { return OperationCounts::default() };
+        OperationCounts {
             attempted: count(status.backup_item_operations_attempted),
             completed: count(status.backup_item_operations_completed),
             failed: count(status.backup_item_operations_failed),

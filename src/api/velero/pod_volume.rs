@@ -10,7 +10,8 @@ use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A backup of the files of one volume of a pod, which the node agent of the pod's node carries out.
+/// A backup of the files of one volume of a pod, which the node agent of the pod's node carries
+/// out.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",
@@ -86,7 +87,8 @@ pub struct PodVolumeBackupStatus {
     pub incremental_bytes: Option<i64>,
 }
 
-/// A restore of the files of one volume of a pod, which the node agent of the pod's node carries out.
+/// A restore of the files of one volume of a pod, which the node agent of the pod's node carries
+/// out.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "velero.io",

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_core::cron::Cron;
-use berth_core::retention::History;
-use berth_core::schedule::preview::Planned;
+use berth_core::retention::HistoryLimits;
+use berth_core::schedule::preview::PlannedSchedule;
 use berth_core::schedule::{self, Concurrency, backup_name};
 use berth_core::violation::{Field, Violations, tellable};
 use jiff::{SignedDuration, Timestamp};
@@ -131,9 +131,9 @@ impl Steering {
     }
 }
 
-/// Reads the annotations that limit the history of a Schedule; what cannot be read counts as absent,
-/// so that nothing is deleted because of it.
-pub fn history_of(annotations: &BTreeMap<String, String>, found: &mut Violations) -> History {
+/// Reads the annotations that limit the history of a Schedule; what cannot be read counts as
+/// absent, so that nothing is deleted because of it.
+pub fn history_of(annotations: &BTreeMap<String, String>, found: &mut Violations) -> HistoryLimits {
     let mut limit = |key: &str, least: usize| {
         let text = annotations.get(key)?;
         let limit = text.parse::<usize>().ok().filter(|limit| *limit >= least);
@@ -143,7 +143,7 @@ pub fn history_of(annotations: &BTreeMap<String, String>, found: &mut Violations
         }
         limit
     };
-    History {
+    HistoryLimits {
         successful: limit(keys::SUCCESSFUL_HISTORY_LIMIT, 1),
         failed: limit(keys::FAILED_HISTORY_LIMIT, 0),
     }
@@ -190,9 +190,9 @@ impl Schedule {
         }
     }
 
-    /// When it will create Backups, and of which namespaces. `None`: it creates none as it is, because
-    /// it is paused or faulty.
-    pub fn planned(&self) -> Option<Planned> {
+    /// When it will create Backups, and of which namespaces. `None`: it creates none as it is,
+    /// because it is paused or faulty.
+    pub fn planned(&self) -> Option<PlannedSchedule> {
         let namespaces = backup_namespaces(&self.spec.template).ok()?;
         self.decided().planned(Arc::new(namespaces))
     }
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!((phase, errors.len()), (SchedulePhase::Enabled, 3), "{errors:?}");
         assert!(errors[2].ends_with("\"0\" is not a whole number of at least 1"), "{errors:?}");
         let history = history_of(odd.annotations(), &mut Violations::default());
-        assert_eq!(history, History { successful: None, failed: Some(0) });
+        assert_eq!(history, HistoryLimits { successful: None, failed: Some(0) });
         let found = odd.decided();
         assert_eq!(
             (found.concurrency, found.deadline, found.jitter),

@@ -21,8 +21,8 @@ pub fn selector(text: &str) -> Result<LabelSelector, String> {
         requirements.push(requirement(&mut tokens)?);
         match tokens.next() {
             None => break,
-            Some(Token::Comma) if tokens.peek().is_some() => {}
-            Some(Token::Comma) => return Err(format!("{text:?} ends with a comma: {WAY_OUT}")),
+            Some(SelectorToken::Comma) if tokens.peek().is_some() => {}
+            Some(SelectorToken::Comma) => return Err(format!("{text:?} ends with a comma: {WAY_OUT}")),
             Some(other) => return Err(format!("{:?} stands where a comma should: {WAY_OUT}", other.text())),
         }
     }
@@ -30,14 +30,14 @@ pub fn selector(text: &str) -> Result<LabelSelector, String> {
     let (mut labels, mut expressions) = (BTreeMap::new(), Vec::new());
     for (key, operator) in requirements {
         let (operator, values) = match operator {
-            Operator::Is(value) => {
+            SelectorOperator::Is(value) => {
                 labels.insert(key, value);
                 continue;
             }
-            Operator::In(values) => ("In", Some(values.into_iter().collect())),
-            Operator::NotIn(values) => ("NotIn", Some(values.into_iter().collect())),
-            Operator::Exists => ("Exists", None),
-            Operator::DoesNotExist => ("DoesNotExist", None),
+            SelectorOperator::In(values) => ("In", Some(values.into_iter().collect())),
+            SelectorOperator::NotIn(values) => ("NotIn", Some(values.into_iter().collect())),
+            SelectorOperator::Exists => ("Exists", None),
+            SelectorOperator::DoesNotExist => ("DoesNotExist", None),
         };
         expressions.push(LabelSelectorRequirement { key, operator: operator.to_owned(), values });
     }
@@ -81,7 +81,7 @@ pub fn selector_text(selector: Option<&LabelSelector>) -> String {
     parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
 }
 
-enum Operator {
+enum SelectorOperator {
     Is(String),
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),
@@ -90,7 +90,7 @@ enum Operator {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum SelectorToken {
     Word(String),
     Comma,
     Open,
@@ -101,7 +101,7 @@ enum Token {
     Other(String),
 }
 
-impl Token {
+impl SelectorToken {
     fn text(&self) -> &str {
         match self {
             Self::Word(text) | Self::Other(text) => text,
@@ -119,26 +119,26 @@ fn is_special(c: char) -> bool {
     "=!(),<>".contains(c)
 }
 
-fn tokens(text: &str) -> Result<Vec<Token>, String> {
+fn tokens(text: &str) -> Result<Vec<SelectorToken>, String> {
     let (mut tokens, mut rest) = (Vec::new(), text);
     loop {
         rest = rest.trim_start_matches([' ', '\t', '\r', '\n']);
         let Some(first) = rest.chars().next() else { return Ok(tokens) };
         let (token, length) = if !is_special(first) {
             let end = rest.find(|c: char| is_special(c) || " \t\r\n".contains(c)).unwrap_or(rest.len());
-            (Token::Word(rest.get(..end).unwrap_or_default().to_owned()), end)
+            (SelectorToken::Word(rest.get(..end).unwrap_or_default().to_owned()), end)
         } else if rest.starts_with("==") {
-            (Token::Equals, 2)
+            (SelectorToken::Equals, 2)
         } else if rest.starts_with("!=") {
-            (Token::NotEquals, 2)
+            (SelectorToken::NotEquals, 2)
         } else {
             let token = match first {
-                ',' => Token::Comma,
-                '(' => Token::Open,
-                ')' => Token::Close,
-                '!' => Token::Not,
-                '=' => Token::Equals,
-                other => Token::Other(other.to_string()),
+                ',' => SelectorToken::Comma,
+                '(' => SelectorToken::Open,
+                ')' => SelectorToken::Close,
+                '!' => SelectorToken::Not,
+                '=' => SelectorToken::Equals,
+                other => SelectorToken::Other(other.to_string()),
             };
             (token, first.len_utf8())
         };
@@ -147,51 +147,51 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
     }
 }
 
-type Tokens = std::iter::Peekable<std::vec::IntoIter<Token>>;
+type Tokens = std::iter::Peekable<std::vec::IntoIter<SelectorToken>>;
 
-fn requirement(tokens: &mut Tokens) -> Result<(String, Operator), String> {
-    let is_negated = tokens.next_if_eq(&Token::Not).is_some();
+fn requirement(tokens: &mut Tokens) -> Result<(String, SelectorOperator), String> {
+    let is_negated = tokens.next_if_eq(&SelectorToken::Not).is_some();
     let key = match tokens.next() {
-        Some(Token::Word(key)) => key,
+        Some(SelectorToken::Word(key)) => key,
         other => {
-            let found = other.as_ref().map_or("the end", Token::text);
+            let found = other.as_ref().map_or("the end", SelectorToken::text);
             return Err(format!("a label is missing before {found:?}: {WAY_OUT}"));
         }
     };
     label(&key, None)?;
-    if is_negated || matches!(tokens.peek(), None | Some(Token::Comma)) {
-        return Ok((key, if is_negated { Operator::DoesNotExist } else { Operator::Exists }));
+    if is_negated || matches!(tokens.peek(), None | Some(SelectorToken::Comma)) {
+        return Ok((key, if is_negated { SelectorOperator::DoesNotExist } else { SelectorOperator::Exists }));
     }
     let operator = match tokens.next() {
-        Some(Token::Equals) => {
+        Some(SelectorToken::Equals) => {
             let value = match tokens.peek() {
-                None | Some(Token::Comma) => String::new(),
-                Some(Token::Word(_)) => {
+                None | Some(SelectorToken::Comma) => String::new(),
+                Some(SelectorToken::Word(_)) => {
                     tokens.next().map(|token| token.text().to_owned()).unwrap_or_default()
                 }
                 Some(other) => return Err(format!("{:?} is no value of {key}: {WAY_OUT}", other.text())),
             };
-            Operator::Is(value)
+            SelectorOperator::Is(value)
         }
-        Some(Token::Word(word)) if word == "in" => Operator::In(values(tokens, &key)?),
-        Some(Token::Word(word)) if word == "notin" => Operator::NotIn(values(tokens, &key)?),
-        Some(Token::NotEquals) => {
+        Some(SelectorToken::Word(word)) if word == "in" => SelectorOperator::In(values(tokens, &key)?),
+        Some(SelectorToken::Word(word)) if word == "notin" => SelectorOperator::NotIn(values(tokens, &key)?),
+        Some(SelectorToken::NotEquals) => {
             return Err(format!("!= is no operator of a LabelSelector: write {key} notin (…)"));
         }
-        Some(Token::Other(sign)) => {
+        Some(SelectorToken::Other(sign)) => {
             return Err(format!("{sign} is no operator of a LabelSelector: {WAY_OUT}"));
         }
         other => {
-            let found = other.as_ref().map_or("the end", Token::text);
+            let found = other.as_ref().map_or("the end", SelectorToken::text);
             return Err(format!("{found:?} after {key} is no operator: {WAY_OUT}"));
         }
     };
     match &operator {
-        Operator::Is(value) => label(&key, Some(value))?,
-        Operator::In(values) | Operator::NotIn(values) => {
+        SelectorOperator::Is(value) => label(&key, Some(value))?,
+        SelectorOperator::In(values) | SelectorOperator::NotIn(values) => {
             values.iter().try_for_each(|value| label(&key, Some(value)))?;
         }
-        Operator::Exists | Operator::DoesNotExist => {}
+        SelectorOperator::Exists | SelectorOperator::DoesNotExist => {}
     }
     Ok((key, operator))
 }
@@ -199,17 +199,17 @@ fn requirement(tokens: &mut Tokens) -> Result<(String, Operator), String> {
 /// `(a,b)`: entries may be empty.
 fn values(tokens: &mut Tokens, key: &str) -> Result<BTreeSet<String>, String> {
     let open = format!("the values of {key} stand in parentheses: {WAY_OUT}");
-    if tokens.next() != Some(Token::Open) {
+    if tokens.next() != Some(SelectorToken::Open) {
         return Err(open);
     }
     let (mut values, mut last) = (BTreeSet::new(), None);
     loop {
         match tokens.next() {
-            Some(Token::Word(word)) if last.is_none() => last = Some(word),
-            Some(Token::Comma) => {
+            Some(SelectorToken::Word(word)) if last.is_none() => last = Some(word),
+            Some(SelectorToken::Comma) => {
                 values.insert(last.take().unwrap_or_default());
             }
-            Some(Token::Close) => {
+            Some(SelectorToken::Close) => {
                 values.insert(last.take().unwrap_or_default());
                 return Ok(values);
             }

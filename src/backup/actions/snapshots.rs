@@ -26,36 +26,36 @@ const OF_CONTENT: [[&str; 2]; 2] = [
 ];
 
 /// Type, namespace and name of an object that another one names.
-pub type Named = (Related, Option<String>, String);
+pub type RelatedReference = (Related, Option<String>, String);
 
 #[derive(Deserialize)]
-struct Object {
-    metadata: Option<Metadata>,
-    spec: Option<Spec>,
-    status: Option<Status>,
+struct SnapshotObject {
+    metadata: Option<SnapshotMetadata>,
+    spec: Option<SnapshotSpec>,
+    status: Option<SnapshotStatus>,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct SnapshotMetadata {
     annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct SnapshotSpec {
     volume_snapshot_class_name: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct SnapshotStatus {
     bound_volume_snapshot_content_name: Option<String>,
 }
 
 /// # Errors
 /// When the object is not of its type.
-pub fn named(of: Related, json: &[u8]) -> Result<Vec<Named>, serde_json::Error> {
-    let object: Object = serde_json::from_slice(json)?;
+pub fn named(of: Related, json: &[u8]) -> Result<Vec<RelatedReference>, serde_json::Error> {
+    let object: SnapshotObject = serde_json::from_slice(json)?;
     let secrets: &[[&str; 2]] = match of {
         Related::Snapshot => {
             let class = object.spec.and_then(|spec| spec.volume_snapshot_class_name);
@@ -120,7 +120,7 @@ pub fn binary(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn of(of: Related, object: &Value) -> Vec<Named> {
+    fn of(of: Related, object: &Value) -> Vec<RelatedReference> {
         named(of, object.to_string().as_bytes()).unwrap()
     }
 

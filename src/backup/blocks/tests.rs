@@ -10,13 +10,13 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
-use crate::backup::archive::Item;
+use crate::backup::archive::ArchiveItem;
 use crate::backup::exec::played::Played;
 use crate::backup::hold::Used;
 use crate::backup::hooks::Tally;
 use crate::backup::ledger::PageId;
-use crate::backup::log::{BackupLog, Counts};
-use crate::backup::names::Names;
+use crate::backup::log::{BackupLog, MessageCounts};
+use crate::backup::names::PackedNames;
 use crate::backup::volumes::outcomes::Outcomes;
 
 mod files;
@@ -39,7 +39,7 @@ struct Site {
     played: Played,
     log: BackupLog,
     tally: Tally,
-    frozen: Frozen,
+    frozen: FrozenPods,
     counters: Counters,
     ending: CancellationToken,
     /// Does anybody write what is to stand on record?
@@ -56,7 +56,7 @@ impl Site {
             played: Played::default(),
             log: BackupLog::new(String::new()),
             tally: Tally::default(),
-            frozen: Frozen::default(),
+            frozen: FrozenPods::default(),
             counters: Counters { total: AtomicU64::new(100), done: Arc::default() },
             ending: CancellationToken::new(),
             is_written: AtomicBool::new(true),
@@ -66,13 +66,13 @@ impl Site {
     }
 
     /// A pod of that name, which is there as it was listed.
-    fn pod(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> Held {
+    fn pod(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> HeldPod {
         let path = format!("/api/v1/namespaces/shop/pods/{name}");
         self.api.always(get(&path).answers(json!({"metadata": {"name": name, "uid": "u"}})));
         self.listed(name, pre, post)
     }
 
-    fn listed(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> Held {
+    fn listed(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> HeldPod {
         let kind = ResourceType {
             group: String::new(),
             version: "v1".to_owned(),
@@ -83,10 +83,10 @@ impl Site {
             namespaced: true,
         };
         let (namespace, json) = (Some("shop".to_owned()), Bytes::from_static(b"{}"));
-        Held {
+        HeldPod {
             kind: Arc::new(kind),
             page: PageId::default(),
-            item: Item { namespace, name: name.to_owned(), json, lacks_type: true },
+            item: ArchiveItem { namespace, name: name.to_owned(), json, lacks_type: true },
             id: PodId { namespace: "shop".to_owned(), name: name.to_owned(), uid: "u".to_owned() },
             hooks: Hooks { pre: pre.to_vec(), post: post.to_vec(), is_annotated: false },
             container: Some("main".to_owned()),
@@ -97,7 +97,7 @@ impl Site {
     }
 
     /// Runs them; gives the names of those that were stored.
-    async fn run(&self, pods: Vec<Held>, workers: usize) -> BTreeSet<String> {
+    async fn run(&self, pods: Vec<HeldPod>, workers: usize) -> BTreeSet<String> {
         let (batches, mut taken) = mpsc::channel(pods.len().max(1));
         self.run_to(pods, workers, batches).await;
         let mut stored = BTreeSet::new();
@@ -108,16 +108,16 @@ impl Site {
     }
 
     /// Each as a block of its own.
-    async fn run_to(&self, pods: Vec<Held>, workers: usize, batches: mpsc::Sender<Batch>) {
+    async fn run_to(&self, pods: Vec<HeldPod>, workers: usize, batches: mpsc::Sender<Batch>) {
         self.run_blocks(pods.into_iter().map(|pod| vec![pod]).collect(), workers, batches).await;
     }
 
-    async fn run_blocks(&self, pods: Vec<Vec<Held>>, workers: usize, batches: mpsc::Sender<Batch>) {
+    async fn run_blocks(&self, pods: Vec<Vec<HeldPod>>, workers: usize, batches: mpsc::Sender<Batch>) {
         let requests = Arc::new(Semaphore::new(4));
         let lister = || Lister::new(self.api.client("velero"), 500, Duration::ZERO, Arc::clone(&requests));
         let access = self.reads_files.then(|| files::access(&self.api, lister()));
-        let (volumes, _jobs) = Volumes::new(
-            berth_core::volume::Wish::default(),
+        let (volumes, _jobs) = RunVolumes::new(
+            berth_core::volume::VolumeOptions::default(),
             Vec::new(),
             (String::new(), true),
             &self.log,
@@ -186,7 +186,7 @@ async fn a_pod_is_on_record_before_its_first_hook_and_hooks_run_in_their_order()
         "fourth in db/main",
     ];
     assert_eq!(site.played.happened(), expected);
-    assert_eq!((site.status(), site.log.counts()), ((4, 0), Counts { warnings: 0, errors: 0 }));
+    assert_eq!((site.status(), site.log.counts()), ((4, 0), MessageCounts { warnings: 0, errors: 0 }));
     assert!(site.frozen.asked().unwrap().pods.is_null(), "it is taken off with the next write");
 }
 
@@ -218,7 +218,7 @@ async fn a_failure_costs_the_pod_only_where_its_hook_says_so_and_what_was_begun_
         assert_eq!((site.status(), u64::from(site.log.counts().errors)), (counts, counts.1));
         let left = if is_stored { 100 } else { 99 };
         assert_eq!(site.counters.total.load(Ordering::Relaxed), left, "{expected:?}");
-        let mut pods = Names::default();
+        let mut pods = PackedNames::default();
         pods.insert("shop/db".to_owned());
         let mut list = [("v1/Pod".to_owned(), pods)].into();
         site.tally.correct(&mut list);
@@ -274,7 +274,8 @@ async fn two_hundred_hooks_of_a_tenth_of_a_second_take_ten_workers_two_seconds()
     assert!(writes.iter().all(|line| line.matches("shop/").count() <= 20), "{writes:#?}");
 }
 
-/// A fifth of a second after the beginning: one pod is between its hooks, one waits for its worker, one for its turn.
+/// A fifth of a second after the beginning: one pod is between its hooks, one waits for its worker,
+/// one for its turn.
 #[tokio::test(start_paused = true)]
 async fn a_backup_that_ends_early_undoes_what_it_has_begun_and_begins_nothing_more() {
     for (command, stored, took) in [
@@ -320,7 +321,8 @@ async fn a_backup_that_ends_early_undoes_what_it_has_begun_and_begins_nothing_mo
     }
 }
 
-/// A leader that was held up for longer than its Lease lasts finds out when it asks for the record once more.
+/// A leader that was held up for longer than its Lease lasts finds out when it asks for the record
+/// once more.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_comes_late_is_run_only_if_the_record_is_still_ours() {
     for is_ours in [true, false] {
@@ -344,7 +346,8 @@ async fn a_hook_that_comes_late_is_run_only_if_the_record_is_still_ours() {
     }
 }
 
-/// Whatever fails and whenever the backup ends: where a hook before a pod was tried, each one after it is, and later.
+/// Whatever fails and whenever the backup ends: where a hook before a pod was tried, each one after
+/// it is, and later.
 #[tokio::test(start_paused = true)]
 async fn nothing_stays_frozen_whatever_happens() {
     let commands = ["ok", "fail", "wait 70", "wait 31000"];
@@ -355,7 +358,7 @@ async fn nothing_stays_frozen_whatever_happens() {
     };
     for round in 0..200 {
         let site = Site::new();
-        let pods: Vec<Held> = (0..4)
+        let pods: Vec<HeldPod> = (0..4)
             .map(|i| {
                 let mut hooks = |name: &str, count: usize| -> Vec<Arc<Hook>> {
                     let name =
@@ -471,7 +474,7 @@ async fn annotations_of_one_namespace_take_an_hour_of_a_backup_and_others_what_t
         pod.hooks.is_annotated = is_annotated;
         pod
     };
-    let mut pods: Vec<Held> = (0..12).map(|i| of(format!("p{i}"), true)).collect();
+    let mut pods: Vec<HeldPod> = (0..12).map(|i| of(format!("p{i}"), true)).collect();
     pods.push(of("by-spec".to_owned(), false));
     let begun = Instant::now();
     let stored = site.run(pods, 1).await;
@@ -510,8 +513,12 @@ fn along(resource: &str, name: &str) -> Batch {
         short_names: Vec::new(),
         namespaced: true,
     };
-    let item =
-        Item { namespace: None, name: name.to_owned(), json: Bytes::from_static(b"{}"), lacks_type: true };
+    let item = ArchiveItem {
+        namespace: None,
+        name: name.to_owned(),
+        json: Bytes::from_static(b"{}"),
+        lacks_type: true,
+    };
     Batch { kind: Arc::new(kind), page: PageId::default(), items: vec![item], packed: None }
 }
 
@@ -592,7 +599,7 @@ async fn a_block_in_the_midst_of_which_the_backup_ends_begins_no_other_pod_and_u
 async fn no_more_pods_are_on_record_at_one_time_than_there_is_room_for() {
     let site = Site::new();
     let (freeze, thaw) = ([hook("freeze", "ok")], [hook("thaw", "ok")]);
-    let blocks: Vec<Vec<Held>> =
+    let blocks: Vec<Vec<HeldPod>> =
         (0..64).map(|i| (0..16).map(|j| site.pod(&format!("p{i}-{j}"), &freeze, &thaw)).collect()).collect();
     let (batches, mut taken) = mpsc::channel(2000);
     site.run_blocks(blocks, 64, batches).await;

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::backup::index::Piece;
-use crate::backup::ledger::{Extent, read_names};
-use crate::backup::log::{About, BackupLog, Counts};
+use crate::backup::index::ByteRange;
+use crate::backup::ledger::{ListExtent, read_names};
+use crate::backup::log::{BackupLog, MessageCounts, ResultsHeading};
 use crate::backup::operations::Movement;
 
 fn kind(resource: &str, group: &str) -> ResourceType {
@@ -23,12 +23,15 @@ fn kind(resource: &str, group: &str) -> ResourceType {
 
 fn checkpoint() -> Checkpoint {
     let types = [kind("configmaps", ""), kind("gadgets", "example.com")];
-    let fates = [("configmaps".to_owned(), Fate::Listed), ("gadgets.example.com".to_owned(), Fate::Needed)];
+    let fates = [
+        ("configmaps".to_owned(), TypeSelection::Listed),
+        ("gadgets.example.com".to_owned(), TypeSelection::Needed),
+    ];
     let selection = Selection::of(fates, true);
-    let scope = Scope::of(&types, &selection, &HashSet::from(["app".to_owned()]), "a digest");
+    let scope = BackupScope::of(&types, &selection, &HashSet::from(["app".to_owned()]), "a digest");
     let log = BackupLog::new("velero/b".into());
-    log.error(&About::Namespace("app"), "configmaps", "gone");
-    log.lasting_error(&About::Namespace("app"), "pods", "its hook failed");
+    log.error(&ResultsHeading::Namespace("app"), "configmaps", "gone");
+    log.lasting_error(&ResultsHeading::Namespace("app"), "pods", "its hook failed");
     let volumes = json!({
         "claims": {"app/data": {"volume": "pv", "fate": {"snapshot": {"name": "s", "content": "c", "handle": "h"}}}},
         "hasFiles": true,
@@ -43,18 +46,18 @@ fn checkpoint() -> Checkpoint {
         is_whole: false,
         is_collected: true,
         balance: Balance {
-            extents: Extents::from([(1, Extent { is_whole: true, ..Extent::default() })]),
+            extents: Extents::from([(1, ListExtent { is_whole: true, ..ListExtent::default() })]),
             names: vec![of(0, "app/a"), of(1, "app/b")],
             count: 2,
             index: {
-                let mut index = Index::default();
-                index.note("pods", &["app/a".to_owned(), "app/b".to_owned()], Piece { from: 3, to: 7 });
+                let mut index = ArchiveIndex::default();
+                index.note("pods", &["app/a".to_owned(), "app/b".to_owned()], ByteRange { from: 3, to: 7 });
                 index
             },
         },
         remembered: Remembered {
             told: log.told(),
-            untold: Untold::from([("pods".into(), Counts { warnings: 0, errors: 2 })]),
+            untold: Untold::from([("pods".into(), MessageCounts { warnings: 0, errors: 2 })]),
             hooks: serde_json::from_value(hooks).unwrap(),
             operations: vec![Movement { upload: "b-0123".into(), ..Movement::default() }],
             volumes: serde_json::from_value(volumes).unwrap(),
@@ -70,8 +73,8 @@ fn a_checkpoint_is_read_as_it_was_written() {
     let (remembered, lines) = (written.remembered.clone(), written.lines.clone());
     let digest = written.scope.digest();
     let content = Bytes::from(written.content().unwrap());
-    let (head, _) = Head::read(content.slice(..content.len().min(HEAD))).unwrap();
-    assert_eq!(head.says(), run::Checkpoint { run: "r", scope: &digest });
+    let (head, _) = CheckpointHead::read(content.slice(..content.len().min(HEAD))).unwrap();
+    assert_eq!(head.says(), run::CheckpointIdentity { run: "r", scope: &digest });
     let (told, log) = Checkpoint::read_notes(content.slice(..content.len().min(NOTES))).unwrap();
     assert_eq!((&told.told, &told.untold, &log), (&remembered.told, &remembered.untold, &lines));
     assert!(Checkpoint::read_notes(content.slice(..content.len() / 4)).is_err());
@@ -86,7 +89,7 @@ fn a_checkpoint_is_read_as_it_was_written() {
     assert_eq!(types, [kind("configmaps", ""), kind("gadgets", "example.com")]);
     let selection = scope.selection();
     assert!(selection.all_namespaces && scope.resolved().contains("app") && scope.policy() == "a digest");
-    assert_eq!([0, 1].map(|i| selection.fate(&types[i])), [Fate::Listed, Fate::Needed]);
+    assert_eq!([0, 1].map(|i| selection.fate(&types[i])), [TypeSelection::Listed, TypeSelection::Needed]);
     for damaged in [content.slice(..content.len() - 1), content.slice(1..), Bytes::new()] {
         assert!(Checkpoint::read(damaged).is_err());
     }
@@ -102,7 +105,7 @@ fn an_index_too_long_for_a_checkpoint_does_not_keep_a_run_from_going_on() {
         let index = crate::backup::index::tests::full(begin, 300);
         written.balance.index = index.clone();
         let read = Checkpoint::read(written.content().unwrap().into()).unwrap();
-        let expected = if is_kept { index } else { Index::void() };
+        let expected = if is_kept { index } else { ArchiveIndex::void() };
         assert!(read.balance.index.counted() == expected, "{begin:?}");
         assert_eq!(read.balance.count, 2, "what is stored is known");
     }
@@ -128,7 +131,7 @@ fn a_checkpoint_that_says_what_cannot_be_is_none() {
     }
     // The line may say whatever it likes of a scope: what follows is what counts.
     let content = Bytes::from(checkpoint().content().unwrap());
-    let (mut head, rest) = Head::read(content).unwrap();
+    let (mut head, rest) = CheckpointHead::read(content).unwrap();
     head.scope = "that of the Backup".into();
     let line = serde_json::to_vec(&head).unwrap();
     assert!(Checkpoint::read([&line[..], &b"\n"[..], &rest[..]].concat().into()).is_err());
@@ -158,8 +161,8 @@ fn no_more_is_noted_of_a_checkpoint_than_a_run_tells() {
 fn what_would_lead_elsewhere_in_an_address_is_no_type() {
     let open = |group: &str, version: &str, resource: &str| {
         let kind = ResourceType { version: version.into(), ..kind(resource, group) };
-        let selection = Selection::of([(kind.qualified(), Fate::Listed)], true);
-        Packed::new(&Scope::of(&[kind], &selection, &HashSet::new(), "")).unwrap().open()
+        let selection = Selection::of([(kind.qualified(), TypeSelection::Listed)], true);
+        Packed::new(&BackupScope::of(&[kind], &selection, &HashSet::new(), "")).unwrap().open()
     };
     assert!(open("", "v1", "pods").is_ok() && open("example.com", "v1beta1", "gadgets").is_ok());
     for odd in ["../..", "a/b", "..", "a%2Fb", "a?b", "a#b", "a b"] {
@@ -176,16 +179,17 @@ fn a_first_line_that_is_too_long_is_none() {
     let line = |length: usize| {
         let mut line = vec![b' '; length];
         line.extend(Bytes::from(checkpoint().content().unwrap()));
-        Head::read(line.into()).is_ok()
+        CheckpointHead::read(line.into()).is_ok()
     };
     assert!(line(1) && !line(HEAD));
 }
 
-/// Each version has another line: a controller that was upgraded aborts what the one before it had begun.
+/// Each version has another line: a controller that was upgraded aborts what the one before it had
+/// begun.
 #[test]
 fn the_upload_of_a_checkpoint_is_known_whichever_version_wrote_it() {
     let ours = Bytes::from(checkpoint().content().unwrap());
-    assert_eq!(Head::upload_of(&ours).as_deref(), Some("u"));
+    assert_eq!(CheckpointHead::upload_of(&ours).as_deref(), Some("u"));
     let parts = r#"{"id":"\"tag\"","size":8388608},"#.repeat(200);
     let first = format!(r#"{{"version":1,"run":"r","uploaded":{{"upload":"a/b\"c","parts":[{parts}"#);
     let second = r#"{"version":2,"run":"r","scope":"s","upload":"u2","lengths":[1,2,3,4,5,6],"digest":"d"}"#;
@@ -202,10 +206,10 @@ fn the_upload_of_a_checkpoint_is_known_whichever_version_wrote_it() {
         ("{\"version\":2}\n\"upload\":\"behind\"", None),
         ("", None),
     ] {
-        assert_eq!(Head::upload_of(start.as_bytes()).as_deref(), upload, "{start}");
+        assert_eq!(CheckpointHead::upload_of(start.as_bytes()).as_deref(), upload, "{start}");
     }
     let far = format!("{}{second}", " ".repeat(HEAD));
-    assert_eq!(Head::upload_of(far.as_bytes()), None);
+    assert_eq!(CheckpointHead::upload_of(far.as_bytes()), None);
 }
 
 proptest! {
@@ -218,7 +222,7 @@ proptest! {
             content = [format!("{lengths}\"{digest}\"}}\n").into_bytes(), content].concat();
         }
         let content = Bytes::from(content);
-        let _ = Head::upload_of(&content);
+        let _ = CheckpointHead::upload_of(&content);
         prop_assert!(Checkpoint::read_notes(content.clone()).is_err());
         prop_assert!(Checkpoint::read(content).is_err());
     }

@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_core::limits;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::selection::{ResourceType, TypeSelection};
 use futures::StreamExt;
 use tokio::sync::oneshot;
 
 use super::Collector;
 use super::pending::Pending;
-use super::taken::{Borrowed, Taken};
+use super::taken::{Borrowed, CollectedType};
 use crate::backup::archive::Batch;
 use crate::backup::hold::Used;
 use crate::backup::list::{ListError, ListedObject};
-use crate::backup::log::About;
-use crate::backup::related::{Claim, Origin, Pod, References, Related, key};
-use crate::backup::volumes::Planned;
+use crate::backup::log::ResultsHeading;
+use crate::backup::related::{ClaimReferences, Origin, PodReferences, References, Related, key};
+use crate::backup::volumes::PlannedClaim;
 use crate::text::chain;
 
 /// In this order, because claims name volumes.
@@ -39,13 +39,13 @@ pub(super) enum Loan {
 }
 
 pub(super) struct Lender {
-    lent: oneshot::Sender<Taken>,
-    back: oneshot::Receiver<Taken>,
+    lent: oneshot::Sender<CollectedType>,
+    back: oneshot::Receiver<CollectedType>,
 }
 
 pub(super) struct Borrower {
-    lent: oneshot::Receiver<Taken>,
-    back: oneshot::Sender<Taken>,
+    lent: oneshot::Receiver<CollectedType>,
+    back: oneshot::Sender<CollectedType>,
 }
 
 impl Loan {
@@ -73,12 +73,12 @@ impl Loan {
 
 impl Lender {
     /// Lends `taken` and returns its placeholder.
-    pub fn lend(self, taken: Taken) -> Taken {
+    pub fn lend(self, taken: CollectedType) -> CollectedType {
         let kind = Arc::clone(&taken.kind);
         if let Err(taken) = self.lent.send(taken) {
             return taken;
         }
-        let mut stand_in = Taken::of(&kind, References::default());
+        let mut stand_in = CollectedType::of(&kind, References::default());
         stand_in.lent = Some(self.back);
         stand_in
     }
@@ -102,7 +102,7 @@ impl Collector<'_> {
                 None => (self.none_of(&kind), None),
             };
             let origin = match self.selection.fate(&kind) {
-                Fate::Excluded | Fate::Unnamed => None,
+                TypeSelection::Excluded | TypeSelection::Unnamed => None,
                 _ if self.open(related).is_some() => Some(Origin::Needed),
                 _ => Some(Origin::Listed),
             };
@@ -119,7 +119,7 @@ impl Collector<'_> {
         along: &mut [Borrowed],
     ) -> Result<Used, ListError> {
         // An unreadable pod has been logged already.
-        let Ok(pod) = Pod::parse(&found.json) else { return Ok(Used::default()) };
+        let Ok(pod) = PodReferences::parse(&found.json) else { return Ok(Used::default()) };
         let claims = pod.claims.iter().take(limits::BLOCK_CLAIMS).cloned();
         let mut used = Used { claims: claims.collect(), ..Used::default() };
         let namespace = found.namespace.as_deref();
@@ -143,7 +143,11 @@ impl Collector<'_> {
                 limits::BLOCK_CLAIMS,
                 ROOM / (1024 * 1024)
             );
-            self.log.warning(&namespace.map_or(About::Cluster, About::Namespace), "pods", &message);
+            self.log.warning(
+                &namespace.map_or(ResultsHeading::Cluster, ResultsHeading::Namespace),
+                "pods",
+                &message,
+            );
         }
         Ok(used)
     }
@@ -158,7 +162,7 @@ impl Collector<'_> {
         room: &mut usize,
         is_short: &mut bool,
         leads: &mut BTreeMap<String, Origin>,
-        cuts: &mut Vec<Planned>,
+        cuts: &mut Vec<PlannedClaim>,
     ) -> Result<Option<Batch>, ListError> {
         let kind = Arc::clone(&one.taken.kind);
         let claims = Related::Claim.is(&kind);
@@ -194,7 +198,7 @@ impl Collector<'_> {
                         chain(&error),
                         error.way_out(&kind)
                     );
-                    self.log.warning(&About::Cluster, &kind.qualified(), &message);
+                    self.log.warning(&ResultsHeading::Cluster, &kind.qualified(), &message);
                     // Each further read might take as long and fail.
                     one.is_off = true;
                     break;
@@ -202,7 +206,7 @@ impl Collector<'_> {
                 Err(error) => return Err(error),
             };
             // Before an item action changes it.
-            let claim = Claim::parse(&found.json).ok().filter(|_| Related::Claim.is(&kind));
+            let claim = ClaimReferences::parse(&found.json).ok().filter(|_| Related::Claim.is(&kind));
             let size = found.json.len();
             pending.origin = origin;
             let let_in = pending.let_in(found);

@@ -9,10 +9,10 @@ use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::pending::Pending;
-use super::taken::Taken;
+use super::taken::CollectedType;
 use super::{Collector, FEW_NAMESPACES};
-use crate::backup::list::{ListError, ListedObject, Lister, ObjectSink, Progress, REQUESTS_AT_ONCE};
-use crate::backup::log::About;
+use crate::backup::list::{ListError, ListProgress, ListedObject, Lister, ObjectSink, REQUESTS_AT_ONCE};
+use crate::backup::log::ResultsHeading;
 use crate::backup::related::{Origin, Related, is_name, key};
 use crate::text::chain;
 
@@ -41,7 +41,7 @@ impl<F: FnMut(&ListedObject) -> Option<Origin> + Send> ObjectSink for Wanting<'_
 
 impl Collector<'_> {
     /// Removes what was taken of a type so far from `taken`; the caller puts it back.
-    pub(super) fn take_out(&self, kind: &Arc<ResourceType>, taken: &mut Vec<Taken>) -> Taken {
+    pub(super) fn take_out(&self, kind: &Arc<ResourceType>, taken: &mut Vec<CollectedType>) -> CollectedType {
         match taken.iter().position(|one| one.kind == *kind) {
             Some(at) => taken.swap_remove(at),
             None => self.none_of(kind),
@@ -53,7 +53,7 @@ impl Collector<'_> {
         &self,
         kind: &Arc<ResourceType>,
         mut names: BTreeMap<String, Origin>,
-        taken: &mut Vec<Taken>,
+        taken: &mut Vec<CollectedType>,
     ) -> Result<Vec<String>, ListError> {
         let mut held = self.take_out(kind, taken);
         names.retain(|name, _| !held.names.contains(name));
@@ -83,7 +83,7 @@ impl Collector<'_> {
         &self,
         kind: &Arc<ResourceType>,
         names: BTreeMap<String, Origin>,
-        held: &mut Taken,
+        held: &mut CollectedType,
     ) -> Result<Vec<String>, ListError> {
         let mut gone = Vec::new();
         let mut pending = Pending::new(self, held, Origin::Needed);
@@ -106,7 +106,7 @@ impl Collector<'_> {
                         chain(&error),
                         error.way_out(kind)
                     );
-                    self.log.error(&About::Cluster, &kind.qualified(), &message);
+                    self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                 }
                 Err(error) => return Err(error),
             }
@@ -148,7 +148,7 @@ impl Collector<'_> {
         &self,
         kind: &Arc<ResourceType>,
         mut names: BTreeMap<String, Origin>,
-        held: &mut Taken,
+        held: &mut CollectedType,
     ) -> Result<Vec<String>, ListError> {
         let in_namespaces = names.keys().filter_map(|name| name.split_once('/')).map(|(ns, _)| ns.to_owned());
         let namespaces: HashSet<String> =
@@ -168,7 +168,7 @@ impl Collector<'_> {
         kind: &Arc<ResourceType>,
         namespaces: &HashSet<String>,
         selector: &str,
-        held: &mut Taken,
+        held: &mut CollectedType,
         wants: impl FnMut(&ListedObject) -> Option<Origin> + Send,
     ) -> Result<(), ListError> {
         let mut wanting = Wanting { pending: Pending::new(self, held, Origin::Needed), wants };
@@ -178,7 +178,7 @@ impl Collector<'_> {
         };
         let mut read = Ok(());
         for namespace in places {
-            let mut progress = Progress::default();
+            let mut progress = ListProgress::default();
             while read.is_ok() && !progress.is_done() {
                 read = self.lister.page(kind, namespace, selector, &mut progress, &mut wanting).await;
             }
@@ -198,7 +198,7 @@ impl Collector<'_> {
                     chain(&error),
                     error.way_out(kind)
                 );
-                self.log.error(&About::Cluster, &kind.qualified(), &message);
+                self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                 Ok(())
             }
             read => read,

@@ -7,16 +7,18 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use berth_core::revision::Apart;
-use berth_core::selection::{Fate, ResourceType};
+use berth_core::revision::OtherRevisionReason;
+use berth_core::selection::{ResourceType, TypeSelection};
 
 use super::Collector;
 use super::pending::Pending;
-use super::taken::Taken;
-use crate::backup::ledger::{Earlier, tells_of_others};
+use super::taken::CollectedType;
+use crate::backup::ledger::{EarlierObjects, tells_of_others};
 use crate::backup::list::{ListError, ListedObject};
-use crate::backup::log::About;
-use crate::backup::related::{Binding, Claim, Origin, Pod, References, Related, key};
+use crate::backup::log::ResultsHeading;
+use crate::backup::related::{
+    BindingReferences, ClaimReferences, Origin, PodReferences, References, Related, key,
+};
 use crate::text::{chain, few};
 
 /// How often pods may lead to claims and these to other pods. Few pods share claims at all.
@@ -45,11 +47,11 @@ const BUILT_IN: [&str; 17] = [
 impl Collector<'_> {
     /// What is taken of a type at its beginning: what an earlier run has stored. Objects that name
     /// others are read once more.
-    pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> Taken {
+    pub(super) fn none_of(&self, kind: &Arc<ResourceType>) -> CollectedType {
         let named = Related::of(kind).map_or(&[] as &[Related], Related::names).iter().copied();
         let followed = named.filter(|related| self.open(*related).is_some()).collect();
-        let mut taken = Taken::of(kind, References::of(kind, followed, &self.wanted.group_key));
-        let Earlier { extent, names } = self.ledger.earlier(kind);
+        let mut taken = CollectedType::of(kind, References::of(kind, followed, &self.wanted.group_key));
+        let EarlierObjects { extent, names } = self.ledger.earlier(kind);
         if tells_of_others(kind) {
             taken.stored = names;
             return taken;
@@ -62,7 +64,7 @@ impl Collector<'_> {
 
     /// # Errors
     /// As [`Collector::run`].
-    pub(super) async fn follow(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    pub(super) async fn follow(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         self.take_pods_and_claims(taken).await?;
         self.take_named(Related::Volume, taken).await?;
         self.take_named(Related::PriorityClass, taken).await?;
@@ -85,16 +87,16 @@ impl Collector<'_> {
     pub(super) fn open(&self, related: Related) -> Option<Arc<ResourceType>> {
         let kind = self.served(related)?;
         let is_open = match self.selection.fate(&kind) {
-            Fate::Listed => !self.wanted.selectors.is_empty() || self.filters.of(&kind).is_some(),
-            Fate::Needed => true,
-            Fate::Unnamed | Fate::Excluded => false,
+            TypeSelection::Listed => !self.wanted.selectors.is_empty() || self.filters.of(&kind).is_some(),
+            TypeSelection::Needed => true,
+            TypeSelection::Unnamed | TypeSelection::Excluded => false,
         };
         is_open.then_some(kind)
     }
 
     /// Takes claims and pods in turn. With a selector, a pod that matches needs its claims whatever
     /// their labels are, and a claim needs those of its group and the running pods that use it.
-    async fn take_pods_and_claims(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_pods_and_claims(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         let mut claims = 0;
         for _ in 0..ROUNDS {
             self.take_named(Related::Claim, taken).await?;
@@ -105,11 +107,11 @@ impl Collector<'_> {
             self.take_users_of_claims(&kind, taken).await?;
         }
         let message = "pods and claims lead to more and more of each other: what comes later is missing";
-        self.log.error(&About::Cluster, "persistentvolumeclaims", message);
+        self.log.error(&ResultsHeading::Cluster, "persistentvolumeclaims", message);
         Ok(())
     }
 
-    async fn take_groups(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_groups(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         let Some(kind) = self.open(Related::Claim) else { return Ok(()) };
         let mut held = self.take_out(&kind, taken);
         let groups = held.references.take_groups();
@@ -119,7 +121,7 @@ impl Collector<'_> {
             let namespaces = namespaces.map(|(namespace, _)| namespace.to_owned()).collect();
             let wants = |found: &ListedObject| {
                 // An unreadable claim is reported when it is listed.
-                let claim = Claim::parse(&found.json).ok()?;
+                let claim = ClaimReferences::parse(&found.json).ok()?;
                 let group = key(found.namespace.as_deref(), claim.labels.get(label)?);
                 groups.contains(&group).then_some(Origin::Needed)
             };
@@ -133,14 +135,14 @@ impl Collector<'_> {
     async fn take_users_of_claims(
         &self,
         kind: &Arc<ResourceType>,
-        taken: &mut Vec<Taken>,
+        taken: &mut Vec<CollectedType>,
     ) -> Result<(), ListError> {
         let mut pods = self.take_out(kind, taken);
         if let Some(claims) = taken.iter().find(|one| Related::Claim.is(&one.kind)) {
             let uses = |found: &ListedObject| {
                 let claim = |name: &String| claims.holds(&key(found.namespace.as_deref(), name));
                 // An unreadable pod is reported when it is listed.
-                let pod = Pod::parse(&found.json).ok()?;
+                let pod = PodReferences::parse(&found.json).ok()?;
                 (pod.is_running && pod.claims.iter().any(claim)).then_some(Origin::Needed)
             };
             let read = self.take_wanted(kind, &claims.namespaces(), "", &mut pods, uses).await;
@@ -154,7 +156,7 @@ impl Collector<'_> {
 
     /// Takes the snapshots that this backup has made, when all are there: a restore finds the
     /// storage's snapshots by them.
-    async fn take_made_snapshots(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_made_snapshots(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         self.volumes.settled().await;
         let keys = self.volumes.snapshot_keys();
         let Some(kind) = self.served(Related::Snapshot).filter(|_| !keys.is_empty()) else { return Ok(()) };
@@ -166,13 +168,13 @@ impl Collector<'_> {
                 gone.len(),
                 few(&gone)
             );
-            self.log.error(&About::Cluster, &kind.qualified(), &message);
+            self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
         }
         Ok(())
     }
 
     /// Takes the objects of a type that the taken objects name.
-    async fn take_named(&self, related: Related, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_named(&self, related: Related, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         let Some(kind) = self.served(related) else { return Ok(()) };
         let mut names: BTreeMap<String, Origin> = BTreeMap::new();
         for (name, origin) in taken.iter_mut().flat_map(|one| one.references.take(related)) {
@@ -185,7 +187,7 @@ impl Collector<'_> {
     }
 
     /// Takes cluster roles by their bindings. Bindings name accounts, so all bindings are read.
-    async fn take_cluster_roles(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_cluster_roles(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         let (bindings, roles) = (self.open(Related::Binding), self.open(Related::ClusterRole));
         let required: BTreeMap<String, Origin> =
             taken.iter_mut().flat_map(|one| one.references.take(Related::Account)).collect();
@@ -195,7 +197,7 @@ impl Collector<'_> {
         let mut names: BTreeMap<String, Origin> = BTreeMap::new();
         let accounts = taken.iter().find(|one| Related::Account.is(&one.kind));
         if let Some(accounts) = accounts.filter(|one| !one.is_empty()) {
-            let wants = |found: &ListedObject| match Binding::parse(&found.json) {
+            let wants = |found: &ListedObject| match BindingReferences::parse(&found.json) {
                 Ok(binding) => {
                     let of = binding.accounts.iter().filter(|account| accounts.holds(account));
                     let origin = |account: &String| required.get(account).copied().unwrap_or(Origin::Needed);
@@ -208,7 +210,7 @@ impl Collector<'_> {
                 }
                 Err(error) => {
                     let message = format!("{} cannot be read: {}", found.name, chain(&error));
-                    self.log.error(&About::Cluster, &kind.qualified(), &message);
+                    self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                     None
                 }
             };
@@ -225,14 +227,14 @@ impl Collector<'_> {
 
     /// Takes the definition of each custom type of which an object was taken, because a restore
     /// needs it first.
-    async fn take_definitions(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_definitions(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         let Some(kind) = self.served(Related::Definition) else { return Ok(()) };
         let are_all_listed =
-            self.selection.fate(&kind) == Fate::Listed && self.open(Related::Definition).is_none();
-        if are_all_listed || self.selection.fate(&kind) == Fate::Excluded {
+            self.selection.fate(&kind) == TypeSelection::Listed && self.open(Related::Definition).is_none();
+        if are_all_listed || self.selection.fate(&kind) == TypeSelection::Excluded {
             return Ok(());
         }
-        let is_custom = |one: &&Taken| {
+        let is_custom = |one: &&CollectedType| {
             let group = one.kind.group.as_str();
             // The group of a custom type has a dot.
             !one.is_empty() && group.contains('.') && !BUILT_IN.contains(&group)
@@ -246,9 +248,9 @@ impl Collector<'_> {
 
     /// Takes Namespace objects: those of the backup, or, if it takes all namespaces and has
     /// selectors, only those that match a selector or contain an object that was taken.
-    async fn take_namespaces(&self, taken: &mut Vec<Taken>) -> Result<(), ListError> {
+    async fn take_namespaces(&self, taken: &mut Vec<CollectedType>) -> Result<(), ListError> {
         let Some(kind) = self.types.iter().find(|kind| kind.is_namespaces()) else { return Ok(()) };
-        if self.selection.fate(kind) != Fate::Listed {
+        if self.selection.fate(kind) != TypeSelection::Listed {
             return Ok(());
         }
         let mut held = self.none_of(&Arc::new(kind.clone()));
@@ -257,7 +259,7 @@ impl Collector<'_> {
         let mut holding = HashSet::new();
         if self.selection.all_namespaces && !selectors.is_empty() {
             let namespaced = taken.iter().filter(|one| one.kind.namespaced);
-            holding.extend(namespaced.flat_map(Taken::namespaces));
+            holding.extend(namespaced.flat_map(CollectedType::namespaces));
         }
         for namespace in self.namespaces.iter().filter(|ns| self.resolved.contains(&ns.name)) {
             let is_chosen = !self.selection.all_namespaces
@@ -280,7 +282,7 @@ impl Collector<'_> {
             |name: &str| !self.selection.all_namespaces || selectors.is_empty() || holding.contains(name);
         self.tell_gone_namespaces(&held, is_wanted);
         if !held.names.is_empty() {
-            self.lister.note(&held.kind, Apart::Before);
+            self.lister.note(&held.kind, OtherRevisionReason::Before);
         }
         taken.push(held);
         Ok(())
@@ -293,11 +295,11 @@ impl Collector<'_> {
                 gone.len(),
                 few(gone)
             );
-            self.log.warning(&About::Cluster, &kind.qualified(), &message);
+            self.log.warning(&ResultsHeading::Cluster, &kind.qualified(), &message);
         }
     }
 
-    fn tell_lost(&self, taken: &[Taken]) {
+    fn tell_lost(&self, taken: &[CollectedType]) {
         for one in taken {
             let references = &one.references;
             if references.lost > 0 {
@@ -305,11 +307,11 @@ impl Collector<'_> {
                     "these refer to {} objects more than can be followed, which may be missing: use several Backups",
                     references.lost
                 );
-                self.log.error(&About::Cluster, &one.kind.qualified(), &message);
+                self.log.error(&ResultsHeading::Cluster, &one.kind.qualified(), &message);
             }
             if references.impossible > 0 {
                 let message = format!("{} of these refer to what no object is called", references.impossible);
-                self.log.warning(&About::Cluster, &one.kind.qualified(), &message);
+                self.log.warning(&ResultsHeading::Cluster, &one.kind.qualified(), &message);
             }
         }
     }

@@ -8,9 +8,9 @@ use futures::StreamExt;
 
 use super::Collector;
 use super::pending::Pending;
-use super::taken::Taken;
+use super::taken::CollectedType;
 use crate::backup::list::ListError;
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::backup::related::{Origin, Related, labels};
 use crate::text::{chain, few};
 
@@ -20,7 +20,7 @@ const AHEAD: usize = 8;
 impl Collector<'_> {
     /// Takes the named objects that the backup chooses, as a list of them would; warns of the
     /// others.
-    pub(super) async fn take_ordered(&self, taken: &mut Taken) -> Result<(), ListError> {
+    pub(super) async fn take_ordered(&self, taken: &mut CollectedType) -> Result<(), ListError> {
         let kind = Arc::clone(&taken.kind);
         let ordered = &self.wanted.ordered;
         let names = ordered.get(&kind.resource).or_else(|| ordered.get(&kind.qualified()));
@@ -66,7 +66,7 @@ impl Collector<'_> {
                         chain(&error),
                         error.way_out(&kind)
                     );
-                    self.log.error(&About::Cluster, &kind.qualified(), &message);
+                    self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                     break;
                 }
                 Err(error) => return Err(error),
@@ -80,7 +80,7 @@ impl Collector<'_> {
                 gone.len(),
                 few(&gone)
             );
-            self.log.warning(&About::Cluster, &kind.qualified(), &message);
+            self.log.warning(&ResultsHeading::Cluster, &kind.qualified(), &message);
         }
         Ok(())
     }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use berth_core::policy::filters::OfType;
+use berth_core::policy::filters::TypeFilters;
 use tokio::sync::oneshot;
 
 use super::Collector;
-use super::taken::Taken;
+use super::taken::CollectedType;
 use crate::backup::actions;
-use crate::backup::archive::{Batch, Item};
+use crate::backup::archive::{ArchiveItem, Batch};
 use crate::backup::ledger::PageId;
 use crate::backup::list::{ListError, ListedObject, ObjectSink};
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::backup::related::{Origin, Related, key, labels};
 use crate::text::chain;
 
@@ -23,7 +23,7 @@ const BATCH_ITEMS: usize = 256;
 /// file systems allow 255 bytes.
 pub(super) const LONGEST_NAME: usize = 250;
 
-impl From<ListedObject> for Item {
+impl From<ListedObject> for ArchiveItem {
     fn from(found: ListedObject) -> Self {
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         Self { namespace, name, json, lacks_type }
@@ -33,21 +33,21 @@ impl From<ListedObject> for Item {
 /// Collects objects for the next batch. Every object enters the archive through here.
 pub(super) struct Pending<'c, 'a> {
     collector: &'c Collector<'a>,
-    pub(super) taken: &'c mut Taken,
+    pub(super) taken: &'c mut CollectedType,
     pub(super) page: PageId,
     /// Why the objects that come now are taken.
     pub(super) origin: Origin,
     /// The resource policy's filter for objects of this type.
-    pub(super) filter: Option<OfType<'a>>,
+    pub(super) filter: Option<TypeFilters<'a>>,
     /// Each batch must be in the archive before the next one.
     pub(super) in_order: bool,
-    items: Vec<Item>,
+    items: Vec<ArchiveItem>,
     size: usize,
 }
 
 impl<'c, 'a> Pending<'c, 'a> {
     /// For objects that no list of the type brings.
-    pub(super) fn new(collector: &'c Collector<'a>, taken: &'c mut Taken, origin: Origin) -> Self {
+    pub(super) fn new(collector: &'c Collector<'a>, taken: &'c mut CollectedType, origin: Origin) -> Self {
         let filter = collector.filters.of(&taken.kind);
         let page = collector.ledger.beside(&taken.kind);
         Self { collector, taken, page, origin, filter, in_order: false, items: Vec::new(), size: 0 }
@@ -82,7 +82,7 @@ impl<'c, 'a> Pending<'c, 'a> {
         if !self.taken.is_news(found, what) {
             return;
         }
-        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+        let about = found.namespace.as_deref().map_or(ResultsHeading::Cluster, ResultsHeading::Namespace);
         let message = format!("{}: {what}: {}", found.name, chain(error));
         self.collector.log.error(&about, &self.taken.kind.qualified(), &message);
     }

@@ -10,14 +10,14 @@ use tokio::sync::oneshot;
 use crate::backup::actions;
 use crate::backup::ledger::Position;
 use crate::backup::list::{ListError, ListedObject};
-use crate::backup::names::Names;
+use crate::backup::names::PackedNames;
 use crate::backup::related::{Origin, References, Related};
 
 /// What was taken of a type whose objects are stored together with pods.
 pub(super) struct Borrowed {
-    pub(super) taken: Taken,
+    pub(super) taken: CollectedType,
     /// `None`: no list of the type waits for it.
-    pub(super) back: Option<oneshot::Sender<Taken>>,
+    pub(super) back: Option<oneshot::Sender<CollectedType>>,
     /// Why objects that a pod uses are taken; `None`: the backup leaves them out.
     pub(super) origin: Option<Origin>,
     /// A read of this type has failed, so no more are tried.
@@ -25,12 +25,12 @@ pub(super) struct Borrowed {
 }
 
 /// What was taken of one type.
-pub(super) struct Taken {
+pub(super) struct CollectedType {
     pub(super) kind: Arc<ResourceType>,
-    pub(super) names: Names,
+    pub(super) names: PackedNames,
     /// What an earlier run has stored. If the type must be listed again, an object is added to
     /// `names` when it has been read again.
-    pub(super) stored: Names,
+    pub(super) stored: PackedNames,
     /// Where the lists of the earlier run ended.
     pub(super) position: Option<Position>,
     /// The lists of the earlier run were complete.
@@ -60,14 +60,14 @@ pub(super) struct Taken {
     pub(super) along: Vec<Borrowed>,
 }
 
-impl Taken {
+impl CollectedType {
     pub(super) fn of(kind: &Arc<ResourceType>, references: References) -> Self {
         let action = Related::of(kind).filter(|of| actions::applies(*of));
         let kind = Arc::clone(kind);
         Self {
             kind,
-            names: Names::default(),
-            stored: Names::default(),
+            names: PackedNames::default(),
+            stored: PackedNames::default(),
             position: None,
             is_through: false,
             selector: 0,

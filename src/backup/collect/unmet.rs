@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use berth_core::selection::ResourceType;
 
 use super::Collector;
-use super::taken::Taken;
-use crate::backup::log::About;
+use super::taken::CollectedType;
+use crate::backup::log::ResultsHeading;
 use crate::text::few;
 
 impl Collector<'_> {
@@ -21,12 +21,12 @@ impl Collector<'_> {
         let message = format!(
             "{count} of {name} that were stored before the backup was taken up again are not found any more: what only these need may be missing, and what they ask for is not told"
         );
-        self.log.warning(&About::Cluster, &name, &message);
+        self.log.warning(&ResultsHeading::Cluster, &name, &message);
     }
 
     /// Warns of namespaces that the backup began with and that were deleted before they were
     /// stored. A run that was not interrupted has read them at its beginning.
-    pub(super) fn tell_gone_namespaces(&self, held: &Taken, is_wanted: impl Fn(&str) -> bool) {
+    pub(super) fn tell_gone_namespaces(&self, held: &CollectedType, is_wanted: impl Fn(&str) -> bool) {
         let there: HashSet<&str> = self.namespaces.iter().map(|namespace| namespace.name.as_str()).collect();
         let resolved = self.resolved.iter().map(String::as_str);
         let is_gone = |name: &&str| !there.contains(*name) && !held.holds(name) && is_wanted(name);
@@ -40,6 +40,6 @@ impl Collector<'_> {
             gone.len(),
             few(&gone)
         );
-        self.log.warning(&About::Cluster, &held.kind.qualified(), &message);
+        self.log.warning(&ResultsHeading::Cluster, &held.kind.qualified(), &message);
     }
 }

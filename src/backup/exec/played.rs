@@ -11,10 +11,10 @@ use super::{BoxFuture, Exec, Hook, HookError, PodId};
 
 /// What happened, in this order. Whoever else does something in the test may note it here.
 #[derive(Clone, Default)]
-pub struct Played(Arc<Mutex<State>>);
+pub struct Played(Arc<Mutex<PlayedState>>);
 
 #[derive(Default)]
-struct State {
+struct PlayedState {
     happened: Vec<String>,
     running: usize,
     most_running: usize,
@@ -51,7 +51,7 @@ impl Exec for Played {
             let before = self.happened().iter().filter(|other| **other == line).count();
             let is_early = |text: &str| text.parse::<usize>().is_ok_and(|times| before < times);
             self.note(line);
-            let _running = Running::new(self);
+            let _running = RunningHook::new(self);
             let wait = command.strip_prefix("wait ").and_then(|text| text.parse().ok()).unwrap_or(0);
             let done = timeout(hook.timeout, sleep(Duration::from_millis(wait))).await;
             match done {
@@ -71,9 +71,9 @@ impl Exec for Played {
 }
 
 /// Until it is dropped, as a command is whose end nobody waits for.
-struct Running<'p>(&'p Played);
+struct RunningHook<'p>(&'p Played);
 
-impl<'p> Running<'p> {
+impl<'p> RunningHook<'p> {
     fn new(played: &'p Played) -> Self {
         let mut state = played.0.lock();
         state.running += 1;
@@ -83,7 +83,7 @@ impl<'p> Running<'p> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningHook<'_> {
     fn drop(&mut self) {
         self.0.0.lock().running -= 1;
     }

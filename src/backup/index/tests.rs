@@ -15,29 +15,29 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::backup::archive::{self, Batch, Item};
-use crate::backup::ledger::Ledger;
-use crate::backup::messages::{Part, Progress};
-use crate::backup::upload::Upload;
-use crate::cli::archive::{Next, object, visit, visit_piece};
-use crate::storage::Parts;
+use crate::backup::archive::{self, ArchiveItem, Batch};
+use crate::backup::ledger::ObjectLedger;
+use crate::backup::messages::{ArchivePart, UploadProgress};
+use crate::backup::upload::ArchiveUpload;
+use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
+use crate::storage::MultipartTarget;
 
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn piece(from: u64, to: u64) -> Piece {
-    Piece { from, to }
+fn piece(from: u64, to: u64) -> ByteRange {
+    ByteRange { from, to }
 }
 
-fn again(index: &Index, bytes: u64) -> (Index, u64) {
+fn again(index: &ArchiveIndex, bytes: u64) -> (ArchiveIndex, u64) {
     let file = index.file(bytes).unwrap().unwrap();
-    Index::read(MultiGzDecoder::new(file.as_slice())).unwrap()
+    ArchiveIndex::read(MultiGzDecoder::new(file.as_slice())).unwrap()
 }
 
 #[test]
 fn an_object_is_in_the_members_between_whose_keys_it_lies() {
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     index.note("pods", &names(&["a/x", "a/a"]), piece(10, 20));
     index.note("pods", &names(&["b/x"]), piece(10, 20));
     index.note("secrets", &names(&["a/x"]), piece(10, 20));
@@ -61,7 +61,7 @@ fn an_object_is_in_the_members_between_whose_keys_it_lies() {
 
 #[test]
 fn an_index_of_many_members_stays_small_and_one_that_cannot_is_void() {
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     // As of an archive of 40 GB.
     let (count, bytes) = (400_000, 100_000);
     for i in 0..count {
@@ -71,16 +71,16 @@ fn an_index_of_many_members_stays_small_and_one_that_cannot_is_void() {
     for i in [0, 1, 70_000, count - 1] {
         let found = index.find("pods", &format!("a/{i:09}"));
         assert!(
-            matches!(found[..], [Piece { from, to }] if from <= i * bytes && i * bytes < to && to - from <= 1 << 20),
+            matches!(found[..], [ByteRange { from, to }] if from <= i * bytes && i * bytes < to && to - from <= 1 << 20),
             "{found:?}"
         );
     }
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     for i in 0..200_000 {
         // Too far apart to be joined.
         index.note("pods", &names(&[&format!("a/{i:09}")]), piece(i * WIDEST, i * WIDEST + 10));
     }
-    assert_eq!(index, Index::void());
+    assert_eq!(index, ArchiveIndex::void());
     assert_eq!(index.file(1).unwrap(), None);
     index.note("pods", &names(&["a/a"]), piece(1, 2));
     assert_eq!(index.file(1).unwrap(), None, "what is missing stays missing");
@@ -98,7 +98,7 @@ fn what_is_no_index_is_refused() {
         r#"{"index":1,"bytes":9,"spans":{"pods":[{"first":"a","last":"b","from":5,"to":5}]}}"#,
         r#"{"index":1,"bytes":9,"spans":{"pods":[{"first":"b","last":"a","from":5,"to":6}]}}"#,
     ] {
-        assert!(Index::read(Cursor::new(text)).is_err(), "{text}");
+        assert!(ArchiveIndex::read(Cursor::new(text)).is_err(), "{text}");
     }
 }
 
@@ -132,7 +132,9 @@ fn of_a_forged_index_no_more_is_read_than_an_index_may_have() {
         let spans = vec![span; spans].join(",");
         let types: Vec<String> = (0..types).map(|i| format!("\"t{i}\":[{spans}]")).collect();
         let text = format!(r#"{{"index":1,"bytes":1,"spans":{{{}}}}}"#, types.join(","));
-        Index::read(Cursor::new(text)).map(|(index, _)| count(&index)).map_err(|error| format!("{error:#}"))
+        ArchiveIndex::read(Cursor::new(text))
+            .map(|(index, _)| count(&index))
+            .map_err(|error| format!("{error:#}"))
     };
     let most = MOST_SPANS;
     assert_eq!(of(1, most), Ok(most));
@@ -146,24 +148,24 @@ fn of_a_forged_index_no_more_is_read_than_an_index_may_have() {
     let start = Cursor::new(r#"{"index":1,"bytes":1,"spans":{"pods":["#);
     let repeats = r#"{"first":"a","last":"a","from":0,"to":1},"#;
     let mut endless = Endless { start, repeats, at: 0, read: 0 };
-    assert!(Index::read(&mut endless).is_err());
+    assert!(ArchiveIndex::read(&mut endless).is_err());
     assert!(endless.read < (most + 1) * repeats.len() + (1 << 16), "{}", endless.read);
     let mut endless =
         Endless { start: Cursor::new(r#"{"index":1,"spans":{""#), repeats: "a", at: 0, read: 0 };
-    assert!(Index::read(&mut endless).is_err());
+    assert!(ArchiveIndex::read(&mut endless).is_err());
     assert_eq!(endless.read as u64, MOST_TEXT);
     let twice = r#"{"index":1,"bytes":1,"spans":{"pods":[],"pods":[]}}"#;
-    assert!(Index::read(Cursor::new(twice)).is_err());
+    assert!(ArchiveIndex::read(Cursor::new(twice)).is_err());
 }
 
-fn count(index: &Index) -> usize {
+fn count(index: &ArchiveIndex) -> usize {
     index.spans.values().map(Vec::len).sum()
 }
 
 /// As many spans as there may be, whose keys begin with so many of a character.
-pub fn full(begin: char, length: usize) -> Index {
+pub fn full(begin: char, length: usize) -> ArchiveIndex {
     let begin = String::from(begin).repeat(length);
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     let spans = MOST / (SPAN + 2 * (length + 9));
     for i in 0..spans as u64 {
         let at = (1 << 49) + i * WIDEST;
@@ -184,16 +186,16 @@ fn an_index_that_readers_would_not_read_is_not_stored() {
 
 #[test]
 fn an_index_stays_as_it_is_up_to_a_length_and_is_void_beyond() {
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     index.note("pods", &names(&["a/\"x\""]), piece(1, 2));
     let length = serde_json::to_string(&index).unwrap().len() as u64;
     assert_eq!(index.clone().within(length), index);
-    assert_eq!(index.within(length - 1), Index::void());
+    assert_eq!(index.within(length - 1), ArchiveIndex::void());
 }
 
 #[test]
 fn one_lookup_is_few_requests_for_few_bytes() {
-    let pieces = |count: u64, length: u64| -> Vec<Piece> {
+    let pieces = |count: u64, length: u64| -> Vec<ByteRange> {
         (0..count).map(|i| piece(i * (length + 1), i * (length + 1) + length)).collect()
     };
     for (pieces, expected) in [
@@ -223,14 +225,15 @@ fn kind(resource: &str, namespaced: bool) -> ResourceType {
 /// An object of some of these types, and how large it is.
 type Made = (bool, u8, u16, u16);
 
-/// Packs and uploads them as a run does, in so many parts and, perhaps, by two runs. Gives the archive,
-/// and its index.
-async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, Index) {
+/// Packs and uploads them as a run does, in so many parts and, perhaps, by two runs. Gives the
+/// archive, and its index.
+async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, ArchiveIndex) {
     let types = [kind("pods", true), kind("volumes", false)];
     let memory = Arc::new(InMemory::new());
-    let (store, parts): (Arc<DynObjectStore>, Parts) = (memory.clone(), Parts::Bucket(memory));
+    let (store, parts): (Arc<DynObjectStore>, MultipartTarget) =
+        (memory.clone(), MultipartTarget::Bucket(memory));
     let path = Path::from("b.tar.gz");
-    let mut ledger = Ledger::new(&types);
+    let mut ledger = ObjectLedger::new(&types);
     let mut begun = None;
     let cut = cut.map(|cut| cut % (made.len() + 1));
     let runs = match cut {
@@ -242,7 +245,7 @@ async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, 
         let (progress, mut told) = mpsc::channel(1024);
         if number == 0 {
             let opening = archive::opening(7).unwrap();
-            members.send(Part::Member(opening.into(), Vec::new())).await.unwrap();
+            members.send(ArchivePart::Member(opening.into(), Vec::new())).await.unwrap();
         }
         let (sender, batches) = mpsc::channel(1024);
         for (i, (namespaced, namespace, name, size)) in made.iter().enumerate() {
@@ -250,7 +253,7 @@ async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, 
             let name = format!("{name}-{number}-{i}");
             let namespace = namespaced.then(|| format!("n{}", namespace % 4));
             let json = json!({"kind": kind.kind, "name": name, "noise": "x".repeat(usize::from(*size))});
-            let item = Item { namespace, name, json: json.to_string().into(), lacks_type: false };
+            let item = ArchiveItem { namespace, name, json: json.to_string().into(), lacks_type: false };
             // Every few objects the archive is cut into members.
             let (packed, _) = tokio::sync::oneshot::channel();
             let page = ledger.beside(&kind);
@@ -265,10 +268,11 @@ async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, 
             })
         };
         work.await.unwrap();
-        let end = if is_last { Part::End(archive::closing().unwrap().into()) } else { Part::Rest };
+        let end =
+            if is_last { ArchivePart::End(archive::closing().unwrap().into()) } else { ArchivePart::Rest };
         members.send(end).await.unwrap();
         drop(members);
-        let upload = Upload {
+        let upload = ArchiveUpload {
             store: Arc::clone(&store),
             parts: parts.clone(),
             path: path.clone(),
@@ -284,13 +288,13 @@ async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, 
         let listen = async {
             while let Some(progress) = told.recv().await {
                 let contents = match progress {
-                    Progress::Part { receipt, contents, tail, upload } => {
+                    UploadProgress::Part { receipt, contents, tail, upload } => {
                         (uploaded.upload, behind) = (upload, tail);
                         uploaded.parts.push(receipt);
                         contents
                     }
-                    Progress::Whole { contents, .. } => contents,
-                    Progress::Resting { upload, tail, contents, .. } => {
+                    UploadProgress::Whole { contents, .. } => contents,
+                    UploadProgress::Resting { upload, tail, contents, .. } => {
                         (uploaded.upload, behind) = (upload, tail);
                         contents
                     }
@@ -305,7 +309,7 @@ async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, 
             let mut balance = ledger.balance().unwrap();
             let text = serde_json::to_string(&balance.index).unwrap();
             balance.index = serde_json::from_str(&text).unwrap();
-            ledger = Ledger::again(&types, balance).unwrap();
+            ledger = ObjectLedger::again(&types, balance).unwrap();
             let known = parts.known(&path, staged.get().unwrap().id()).unwrap();
             let size = uploaded.size();
             begun = Some((known.for_another(size).await.unwrap(), uploaded, behind));
@@ -320,25 +324,25 @@ fn streamed(archive: &[u8]) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     visit(MultiGzDecoder::new(archive), |stored, size, body| {
         all.insert(stored.to_string(), object(&stored, size, body)?);
-        Ok(Next::Go)
+        Ok(ArchiveControl::Go)
     })
     .unwrap();
     all
 }
 
 /// What the pieces that an index names hold of that name.
-fn looked_up(archive: &[u8], index: &Index, wanted: &str) -> anyhow::Result<Option<Value>> {
+fn looked_up(archive: &[u8], index: &ArchiveIndex, wanted: &str) -> anyhow::Result<Option<Value>> {
     let (resource, key) = wanted.split_once('/').unwrap();
-    for Piece { from, to } in index.find(resource, key) {
+    for ByteRange { from, to } in index.find(resource, key) {
         let (mut found, mut has_type) = (None, false);
         let bytes = &archive[usize::try_from(from)?..usize::try_from(to)?];
         visit_piece(MultiGzDecoder::new(bytes), |stored, size, body| {
             has_type |= stored.resource == resource;
             if stored.to_string() != wanted {
-                return Ok(Next::Go);
+                return Ok(ArchiveControl::Go);
             }
             found = Some(object(&stored, size, body)?);
-            Ok(Next::Stop)
+            Ok(ArchiveControl::Stop)
         })?;
         assert!(has_type, "{wanted}");
         if found.is_some() {
@@ -366,7 +370,7 @@ proptest! {
             prop_assert!(cut.is_none() && archive.len() < part_size + 100, "{}", archive.len());
             return Ok(());
         };
-        let (index, bytes) = Index::read(MultiGzDecoder::new(file.as_slice())).unwrap();
+        let (index, bytes) = ArchiveIndex::read(MultiGzDecoder::new(file.as_slice())).unwrap();
         prop_assert_eq!(bytes, archive.len() as u64);
         for (name, value) in &all {
             let found = looked_up(&archive, &index, name).unwrap();

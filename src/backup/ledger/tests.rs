@@ -29,13 +29,13 @@ fn contents(page: PageId, names: &[&str]) -> Vec<Contents> {
     vec![Contents { page, resource: "configmaps".into(), names, at: None }]
 }
 
-fn extent(ledger: &Ledger, place: usize) -> Extent {
+fn extent(ledger: &ObjectLedger, place: usize) -> ListExtent {
     ledger.balance().unwrap().extents.remove(&place).unwrap_or_default()
 }
 
 #[test]
 fn a_page_counts_when_all_of_it_and_of_those_before_it_is_stored() {
-    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
     let pages: Vec<PageId> = ["1", "2", "3"]
         .iter()
         .map(|token| {
@@ -47,13 +47,13 @@ fn a_page_counts_when_all_of_it_and_of_those_before_it_is_stored() {
         .collect();
     ledger.stored(contents(pages[1], &["c", "d"]));
     ledger.stored(contents(pages[0], &["a"]));
-    assert_eq!(extent(&ledger, 1), Extent::default(), "the second page alone says nothing");
+    assert_eq!(extent(&ledger, 1), ListExtent::default(), "the second page alone says nothing");
     ledger.stored(contents(pages[0], &["b"]));
     assert_eq!(extent(&ledger, 1).at, Some(at("2")));
     ledger.whole(&maps, false);
     assert!(!extent(&ledger, 1).is_whole);
     ledger.stored(contents(pages[2], &["e", "f"]));
-    assert_eq!(extent(&ledger, 1), Extent { is_whole: true, ..Extent::default() });
+    assert_eq!(extent(&ledger, 1), ListExtent { is_whole: true, ..ListExtent::default() });
     assert_eq!(ledger.count(), 6);
     // What is taken besides, because others need it, changes nothing about that.
     let more = ledger.beside(&maps);
@@ -64,19 +64,19 @@ fn a_page_counts_when_all_of_it_and_of_those_before_it_is_stored() {
 
 #[test]
 fn a_page_that_has_to_be_read_again_keeps_the_list_where_it_is() {
-    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
     for end in [Some(at("1")), None, Some(at("3"))] {
         let page = ledger.open(&maps);
         ledger.close(page, end);
     }
     assert_eq!(extent(&ledger, 1).at, Some(at("1")));
     ledger.whole(&maps, true);
-    assert_eq!(extent(&ledger, 1), Extent { at: None, is_whole: true, is_forbidden: true });
+    assert_eq!(extent(&ledger, 1), ListExtent { at: None, is_whole: true, is_forbidden: true });
 }
 
 #[test]
 fn a_later_run_knows_what_is_stored_and_lists_again_what_tells_of_others() {
-    let ledger = Ledger::new(&types());
+    let ledger = ObjectLedger::new(&types());
     for (resource, names) in [("pods", ["a/p", "a/q"]), ("configmaps", ["a/c", "b/c"])] {
         let page = ledger.open(&kind(resource));
         ledger.handed(page, 2);
@@ -86,31 +86,31 @@ fn a_later_run_knows_what_is_stored_and_lists_again_what_tells_of_others() {
         ledger.balance().unwrap();
         ledger.stored(contents(page, &names[1..]));
     }
-    let again = Ledger::again(&types(), ledger.balance().unwrap()).unwrap();
+    let again = ObjectLedger::again(&types(), ledger.balance().unwrap()).unwrap();
     assert_eq!(again.count(), 4);
     let pods = again.earlier(&kind("pods"));
-    assert_eq!((pods.extent, pods.names.len()), (Extent::default(), 2));
+    assert_eq!((pods.extent, pods.names.len()), (ListExtent::default(), 2));
     let maps = again.earlier(&kind("configmaps"));
-    assert_eq!(maps.extent, Extent { at: Some(at("more")), ..Extent::default() });
+    assert_eq!(maps.extent, ListExtent { at: Some(at("more")), ..ListExtent::default() });
     assert!(maps.names.iter().eq(["a/c", "b/c"]));
     assert!(again.earlier(&kind("configmaps")).names.is_empty(), "it was asked for");
     assert!(again.rest().is_empty());
     // A third one knows as much.
-    let third = Ledger::again(&types(), again.balance().unwrap()).unwrap();
-    assert_eq!(third.rest().values().map(Names::len).sum::<usize>(), 4);
+    let third = ObjectLedger::again(&types(), again.balance().unwrap()).unwrap();
+    assert_eq!(third.rest().values().map(PackedNames::len).sum::<usize>(), 4);
 }
 
 /// A pod that is held back for its hooks comes when they let it.
 #[test]
 fn what_is_beside_the_pages_of_a_list_holds_none_of_them_up() {
-    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
     let page = ledger.open(&maps);
     let held = page.beside();
     ledger.handed(held, 1);
     ledger.handed(page, 1);
     ledger.close(page, Some(at("1")));
     ledger.stored(contents(held, &["held"]));
-    assert_eq!(extent(&ledger, 1), Extent::default(), "what the page itself brought is not stored yet");
+    assert_eq!(extent(&ledger, 1), ListExtent::default(), "what the page itself brought is not stored yet");
     ledger.stored(contents(page, &["a"]));
     assert_eq!((extent(&ledger, 1).at, ledger.count()), (Some(at("1")), 2));
 }
@@ -118,7 +118,7 @@ fn what_is_beside_the_pages_of_a_list_holds_none_of_them_up() {
 /// The lists of the type bring it once more, and hand it on no more.
 #[test]
 fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
-    let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+    let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
     let ahead = ledger.open(&maps);
     ledger.handed(ahead, 2);
     ledger.close_ahead(ahead);
@@ -126,14 +126,15 @@ fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
     ledger.close(page, Some(at("1")));
     ledger.stored(contents(ahead, &["a"]));
     ledger.whole(&maps, false);
-    assert_eq!(extent(&ledger, 1), Extent::default(), "nothing of it is done");
+    assert_eq!(extent(&ledger, 1), ListExtent::default(), "nothing of it is done");
     ledger.stored(contents(ahead, &["b"]));
-    assert_eq!(extent(&ledger, 1), Extent { is_whole: true, ..Extent::default() });
-    // It says nothing of where a list goes on: neither that it begins anew nor that it is to be read again.
-    let begun = Ledger::new(&types());
+    assert_eq!(extent(&ledger, 1), ListExtent { is_whole: true, ..ListExtent::default() });
+    // It says nothing of where a list goes on: neither that it begins anew nor that it is to be
+    // read again.
+    let begun = ObjectLedger::new(&types());
     let page = begun.open(&maps);
     begun.close(page, Some(at("1")));
-    let again = Ledger::again(&types(), begun.balance().unwrap()).unwrap();
+    let again = ObjectLedger::again(&types(), begun.balance().unwrap()).unwrap();
     again.close_ahead(again.open(&maps));
     assert_eq!(extent(&again, 1).at, Some(at("1")));
     let page = again.open(&maps);
@@ -141,12 +142,14 @@ fn a_type_is_not_through_before_what_goes_ahead_of_its_lists_is_stored() {
     assert_eq!(extent(&again, 1).at, Some(at("2")));
 }
 
-/// By its pods, claims and accounts a run looks for others, in the namespaces that their names begin with.
+/// By its pods, claims and accounts a run looks for others, in the namespaces that their names
+/// begin with.
 #[test]
 fn names_that_lead_out_of_the_namespaces_of_the_backup_are_known_for_that() {
     let lies_in = |place: usize, name: &str| {
         let names = vec![Bytes::from(gzip_json(&BTreeMap::from([(place, vec!["a/known", name])])).unwrap())];
-        let ledger = Ledger::again(&types(), Balance { names, count: 2, ..Balance::default() }).unwrap();
+        let ledger =
+            ObjectLedger::again(&types(), Balance { names, count: 2, ..Balance::default() }).unwrap();
         ledger.lies_in(&types(), &HashSet::from(["a".to_owned()]))
     };
     assert!(lies_in(0, "a/pod"));
@@ -160,7 +163,7 @@ fn names_that_lead_out_of_the_namespaces_of_the_backup_are_known_for_that() {
 #[test]
 fn what_is_no_balance_is_refused() {
     let of = |names: Vec<Bytes>, count| {
-        Ledger::again(&types(), Balance { names, count, ..Balance::default() }).is_err()
+        ObjectLedger::again(&types(), Balance { names, count, ..Balance::default() }).is_err()
     };
     let names = |place: usize| Bytes::from(gzip_json(&BTreeMap::from([(place, vec!["a"])])).unwrap());
     assert!(!of(vec![names(2)], 1));
@@ -171,10 +174,11 @@ fn what_is_no_balance_is_refused() {
 }
 
 proptest! {
-    /// Whatever order the workers finish in: no position lies behind a page of which something is not stored.
+    /// Whatever order the workers finish in: no position lies behind a page of which something is
+    /// not stored.
     #[test]
     fn nothing_before_a_position_is_missing(order in Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle(), stop in 0..12_usize) {
-        let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+        let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
         let mut objects = Vec::new();
         for page in 0..4 {
             let id = ledger.open(&maps);
@@ -197,14 +201,15 @@ proptest! {
             }
         }
         let names = read_names(&ledger.balance().unwrap().names).unwrap();
-        prop_assert_eq!(names.values().map(Names::len).sum::<usize>(), stored.len());
+        prop_assert_eq!(names.values().map(PackedNames::len).sum::<usize>(), stored.len());
     }
 
-    /// A crash at any moment, while pages are read and parts come in whatever order: what a checkpoint says is done is stored.
+    /// A crash at any moment, while pages are read and parts come in whatever order: what a
+    /// checkpoint says is done is stored.
     #[test]
     fn what_is_said_to_be_done_is_stored(choices in prop::collection::vec(any::<u8>(), 0..80)) {
         const PAGES: usize = 4;
-        let (ledger, maps) = (Ledger::new(&types()), kind("configmaps"));
+        let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
         let (mut next, mut id) = (0, PageId::default());
         let (mut under_way, mut stored) = (Vec::new(), BTreeSet::new());
         for choice in choices {

@@ -22,28 +22,28 @@ pub struct ListedObject {
 }
 
 #[derive(Deserialize)]
-struct Head<'a> {
+struct ObjectHead<'a> {
     #[serde(borrow, default)]
     kind: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    metadata: Metadata<'a>,
+    metadata: HeadMetadata<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata<'a> {
+struct HeadMetadata<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(borrow, default)]
     namespace: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    labels: Option<Labels<'a>>,
+    labels: Option<ExcludeLabel<'a>>,
     #[serde(default)]
     deletion_timestamp: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
-struct Labels<'a> {
+struct ExcludeLabel<'a> {
     // The same key as berth_api::keys::EXCLUDE_FROM_BACKUP; serde needs a literal.
     #[serde(rename = "velero.io/exclude-from-backup", borrow, default)]
     exclude: Option<Cow<'a, str>>,
@@ -54,7 +54,7 @@ impl ListedObject {
     /// When this is no Kubernetes object.
     pub fn parse(json: Bytes) -> Result<Self, serde_json::Error> {
         debug_assert_eq!(EXCLUDE_FROM_BACKUP, "velero.io/exclude-from-backup");
-        let head: Head<'_> = serde_json::from_slice(&json)?;
+        let head: ObjectHead<'_> = serde_json::from_slice(&json)?;
         let (namespace, name) =
             (head.metadata.namespace.map(Cow::into_owned), head.metadata.name.into_owned());
         let excluded =

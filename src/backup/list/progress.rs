@@ -8,7 +8,7 @@ const EXPIRIES: u32 = 100;
 
 /// A list in progress, between two pages.
 #[derive(Default)]
-pub struct Progress {
+pub struct ListProgress {
     begun: bool,
     pub(super) continue_token: String,
     /// Objects behind this page, if the server says so.
@@ -20,7 +20,7 @@ pub struct Progress {
     expired: u32,
 }
 
-impl Progress {
+impl ListProgress {
     /// A list that another process has read up to this token.
     pub fn behind(token: &str) -> Self {
         Self { begun: true, continue_token: token.to_owned(), ..Self::default() }

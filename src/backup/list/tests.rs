@@ -56,7 +56,7 @@ impl ObjectSink for Names {
 
 /// The whole list.
 async fn names(lister: &Lister, resource: &str) -> Result<Vec<String>, ListError> {
-    let (mut progress, mut names) = (Progress::default(), Names::default());
+    let (mut progress, mut names) = (ListProgress::default(), Names::default());
     while !progress.is_done() {
         lister.page(&kind(resource), None, "", &mut progress, &mut names).await?;
     }
@@ -93,7 +93,7 @@ async fn a_taker_that_stalls_holds_no_request_to_the_api_server() {
         .once(get("/api/v1/secrets").answers(list("5", &[object("s")])));
     let (lister, stalled) = (lister(&api, 1, 1), Hold::new());
     let mut slow = Names { hold: Some(stalled.clone()), ..Names::default() };
-    let mut progress = Progress::default();
+    let mut progress = ListProgress::default();
     let maps = kind("configmaps");
     let reading = lister.page(&maps, None, "", &mut progress, &mut slow);
     let story = async {
@@ -154,14 +154,15 @@ async fn the_time_for_retries_does_not_run_while_its_taker_is_waited_for() {
         .next(get(MAPS).answers(all()))
         .next(get(MAPS).refuses(500))
         .next(get(MAPS).answers(all()));
-    let (mut progress, mut late) = (Progress::default(), Late::default());
+    let (mut progress, mut late) = (ListProgress::default(), Late::default());
     let (lister, begun) = (lister(&api, 1, 1), Instant::now());
     lister.page(&kind("configmaps"), None, "", &mut progress, &mut late).await.unwrap();
     assert_eq!(late.names, ["a", "b"]);
     assert!(begun.elapsed() >= 30 * MINUTE);
 }
 
-/// Be they for an object or for a page: the only request slot is somebody else's for half an hour after the first failure.
+/// Be they for an object or for a page: the only request slot is somebody else's for half an hour
+/// after the first failure.
 #[tokio::test(start_paused = true)]
 async fn the_time_for_retries_does_not_run_while_other_requests_are_waited_for() {
     let one = format!("{MAPS}/a");

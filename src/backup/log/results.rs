@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{About, Level, Told};
+use super::{Level, LogMessage, ResultsHeading};
 
 #[derive(Default, Serialize)]
 struct Messages<'a> {
@@ -23,7 +23,7 @@ pub(super) struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    pub(super) fn of(told: &'a [Told]) -> Self {
+    pub(super) fn of(told: &'a [LogMessage]) -> Self {
         let mut results = Self::default();
         for one in told {
             let messages = match one.level {
@@ -37,9 +37,9 @@ impl<'a> Results<'a> {
             };
             let text = format!("{resource} message: /{}", one.message);
             match one.about() {
-                About::Velero => messages.velero.push(text),
-                About::Cluster => messages.cluster.push(text),
-                About::Namespace(name) => messages.namespaces.entry(name).or_default().push(text),
+                ResultsHeading::Velero => messages.velero.push(text),
+                ResultsHeading::Cluster => messages.cluster.push(text),
+                ResultsHeading::Namespace(name) => messages.namespaces.entry(name).or_default().push(text),
             }
         }
         results

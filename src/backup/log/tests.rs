@@ -6,10 +6,10 @@ use super::*;
 fn results_hold_so_many_messages_and_the_log_all_of_them() {
     let log = BackupLog::new("velero/b".into());
     for i in 0..TOLD + 2 {
-        log.warning(&About::Cluster, "", &format!("warning {i}"));
+        log.warning(&ResultsHeading::Cluster, "", &format!("warning {i}"));
     }
-    log.error(&About::Cluster, "", "an error");
-    assert_eq!(log.counts(), Counts { warnings: TOLD + 2, errors: 1 });
+    log.error(&ResultsHeading::Cluster, "", "an error");
+    assert_eq!(log.counts(), MessageCounts { warnings: TOLD + 2, errors: 1 });
     let (lines, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
     assert!(text(&lines).contains(&format!("\"warning {}\"", TOLD + 1)));
     let results = text(&results);
@@ -21,10 +21,10 @@ fn results_hold_so_many_messages_and_the_log_all_of_them() {
 fn a_run_that_goes_on_counts_what_the_one_before_had_no_room_to_tell() {
     let log = BackupLog::new("velero/b".into());
     for i in 0..TOLD + 7 {
-        log.error(&About::Cluster, "", &format!("error {i}"));
+        log.error(&ResultsHeading::Cluster, "", &format!("error {i}"));
     }
     let untold = log.untold();
-    assert_eq!(untold, Untold::from([(String::new(), Counts { warnings: 0, errors: 7 })]));
+    assert_eq!(untold, Untold::from([(String::new(), MessageCounts { warnings: 0, errors: 7 })]));
     let again = BackupLog::new("velero/b".into()).behind(log.told(), Vec::new());
     again.count_untold(untold.clone());
     assert_eq!(again.counts(), log.counts());
@@ -36,8 +36,8 @@ fn of_what_several_runs_told_a_log_keeps_no_more_than_of_one() {
     let full = |what: &str| {
         let log = BackupLog::new("velero/b".into());
         for i in 0..TOLD + 7 {
-            log.error(&About::Cluster, "", &format!("{what} {i}"));
-            log.error(&About::Namespace("loud"), "", &format!("{what} {i}"));
+            log.error(&ResultsHeading::Cluster, "", &format!("{what} {i}"));
+            log.error(&ResultsHeading::Namespace("loud"), "", &format!("{what} {i}"));
         }
         log
     };
@@ -49,7 +49,8 @@ fn of_what_several_runs_told_a_log_keeps_no_more_than_of_one() {
     assert!(one.told().len() < MESSAGES);
 }
 
-/// What there is no room for when the words of two runs are put together is counted by every run after them, too.
+/// What there is no room for when the words of two runs are put together is counted by every run
+/// after them, too.
 #[test]
 fn counts_are_true_over_any_number_of_runs() {
     let mut log = BackupLog::new("velero/b".into());
@@ -58,18 +59,22 @@ fn counts_are_true_over_any_number_of_runs() {
         // As one that thaws what a dead run has left, and then goes on.
         let thawed = BackupLog::new("velero/b".into());
         for i in 0..TOLD / 2 {
-            thawed.lasting_error(&About::Namespace(&format!("ns-{}", i % 20)), "pods", &format!("{run} {i}"));
+            thawed.lasting_error(
+                &ResultsHeading::Namespace(&format!("ns-{}", i % 20)),
+                "pods",
+                &format!("{run} {i}"),
+            );
         }
         let again = thawed.behind(log.told(), Vec::new());
         again.count_untold(log.untold());
         for i in 0..TOLD / 2 {
-            again.error(&About::Cluster, "configmaps", &format!("{run} {i}"));
+            again.error(&ResultsHeading::Cluster, "configmaps", &format!("{run} {i}"));
         }
         errors += TOLD / 2 * 2;
-        assert_eq!(again.counts(), Counts { warnings: 0, errors }, "run {run}");
+        assert_eq!(again.counts(), MessageCounts { warnings: 0, errors }, "run {run}");
         let told = again.told();
         let untold: u32 = again.untold().values().map(|counts| counts.errors).sum();
-        assert_eq!(Counts::of(&told).errors + untold, errors, "run {run}");
+        assert_eq!(MessageCounts::of(&told).errors + untold, errors, "run {run}");
         let more = told.iter().filter(|told| told.is_more && told.namespace.is_none()).count();
         assert_eq!((more, told.len() <= MESSAGES / 2), (usize::from(untold > 0), true), "run {run}");
         log = again;
@@ -80,10 +85,10 @@ fn counts_are_true_over_any_number_of_runs() {
 fn one_namespace_does_not_take_the_room_of_the_others() {
     let log = BackupLog::new("velero/b".into());
     for i in 0..TOLD + 2 {
-        log.error(&About::Namespace("loud"), "pods", &format!("error {i}"));
+        log.error(&ResultsHeading::Namespace("loud"), "pods", &format!("error {i}"));
     }
-    log.error(&About::Namespace("quiet"), "pods", "an error");
-    assert_eq!(log.counts(), Counts { warnings: 0, errors: TOLD + 3 });
+    log.error(&ResultsHeading::Namespace("quiet"), "pods", "an error");
+    assert_eq!(log.counts(), MessageCounts { warnings: 0, errors: TOLD + 3 });
     let (_, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
     let results: serde_json::Value = serde_json::from_str(&text(&results)).unwrap_or_default();
     let of = |namespace: &str| results["errors"]["namespaces"][namespace].as_array().map(Vec::len);
@@ -104,10 +109,10 @@ fn text(gzip: &[u8]) -> String {
 fn lines_are_counted_and_gathered() {
     let log = BackupLog::new("velero/b".into());
     log.info("said \"so\"");
-    log.warning(&About::Cluster, "", "w");
-    log.error(&About::Namespace("ns1"), "configmaps", "gone");
-    log.error(&About::Velero, "", "bad");
-    assert_eq!(log.counts(), Counts { warnings: 1, errors: 2 });
+    log.warning(&ResultsHeading::Cluster, "", "w");
+    log.error(&ResultsHeading::Namespace("ns1"), "configmaps", "gone");
+    log.error(&ResultsHeading::Velero, "", "bad");
+    assert_eq!(log.counts(), MessageCounts { warnings: 1, errors: 2 });
     let (lines, results) = log.files().unwrap_or_else(|e| unreachable!("{e}"));
     let lines = text(&lines);
     assert!(lines.contains(r#"level=info msg="said \"so\"" backup=velero/b"#), "{lines}");
@@ -116,9 +121,9 @@ fn lines_are_counted_and_gathered() {
         "{lines}"
     );
     let again = BackupLog::again("velero/b".into(), log.told(), log.lines().unwrap());
-    again.error(&About::Velero, "", "bad");
-    again.error(&About::Velero, "", "worse");
-    assert_eq!(again.counts(), Counts { warnings: 1, errors: 3 }, "what is told twice counts once");
+    again.error(&ResultsHeading::Velero, "", "bad");
+    again.error(&ResultsHeading::Velero, "", "worse");
+    assert_eq!(again.counts(), MessageCounts { warnings: 1, errors: 3 }, "what is told twice counts once");
     assert!(again.lines().unwrap().len() > log.lines().unwrap().len());
     log.info("later");
     let (whole, _) = log.files().unwrap_or_else(|e| unreachable!("{e}"));

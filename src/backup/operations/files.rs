@@ -1,24 +1,24 @@
-//! What a stored backup says of its operations: the file of item operations, and the volume infos of
-//! moved data.
+//! What a stored backup says of its operations: the file of item operations, and the volume infos
+//! of moved data.
 
-use berth_core::operation::Standing;
+use berth_core::operation::OperationProgress;
 use serde_json::{Value, json};
 
 use super::Movement;
-use super::uploads::{Upload, operation_id};
+use super::uploads::{DataUploadObject, operation_id};
 
 /// The action by which Velero moves the data of claims.
 const ACTION: &str = "velero.io/csi-pvc-backupper";
 
 /// A movement, and what has become of it.
-pub struct Ended {
+pub struct EndedMovement {
     pub movement: Movement,
     /// `None`: there is no such object any more.
-    pub upload: Option<Upload>,
-    pub standing: Standing,
+    pub upload: Option<DataUploadObject>,
+    pub standing: OperationProgress,
 }
 
-impl Ended {
+impl EndedMovement {
     fn status(&self, at: &str) -> Value {
         let upload = self.upload.as_ref();
         upload
@@ -29,7 +29,7 @@ impl Ended {
 
     /// Why it failed.
     pub fn fault(&self) -> Option<String> {
-        let Standing::Failed(fault) = self.standing else { return None };
+        let OperationProgress::Failed(fault) = self.standing else { return None };
         let said = self.upload.as_ref().map(|upload| upload.message.as_str()).filter(|said| !said.is_empty());
         Some(match said {
             Some(said) => format!("{}: {said}", fault.as_str()),
@@ -44,7 +44,7 @@ impl Ended {
     /// Its entry of the file of item operations. `namespace`: of the Backup.
     pub fn operation(&self, namespace: &str, backup: &str, uid: &str) -> Value {
         let Movement { upload, namespace: of_claim, claim, claim_uid, created, .. } = &self.movement;
-        let is_completed = self.standing == Standing::Completed;
+        let is_completed = self.standing == OperationProgress::Completed;
         let mut status = json!({
             "phase": if is_completed { "Completed" } else { "Failed" },
             "operationUnits": "Byte", "description": self.phase(), "created": created,
@@ -77,14 +77,14 @@ impl Ended {
         })
     }
 
-    /// Its volume info, by which a restore knows how to bring the volume back. `None`: the volume is
-    /// not known.
+    /// Its volume info, by which a restore knows how to bring the volume back. `None`: the volume
+    /// is not known.
     pub fn volume_info(&self, uid: &str, datamover: &str) -> Option<Value> {
         let Movement { namespace, claim, claim_uid, volume, driver, created, .. } = &self.movement;
         if volume.is_empty() {
             return None;
         }
-        let is_completed = self.standing == Standing::Completed;
+        let is_completed = self.standing == OperationProgress::Completed;
         let number = |at: &str| self.status(at).as_u64().unwrap_or(0);
         let size = number("progress/totalBytes");
         let mut info = json!({

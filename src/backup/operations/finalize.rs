@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use berth_core::operation::{Counts, Fault, Standing};
+use berth_core::operation::{OperationCounts, OperationFault, OperationProgress};
 use berth_core::selection::ResourceType;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -17,26 +17,26 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::files::Ended;
-use super::uploads::{Upload, of_backup};
+use super::files::EndedMovement;
+use super::uploads::{DataUploadObject, of_backup};
 use super::{Movement, Movements};
-use crate::backup::archive::{self, Batch, Item};
-use crate::backup::begun::{Begun, Site};
+use crate::backup::archive::{self, ArchiveItem, Batch};
+use crate::backup::begun::{EarlierProgress, RunSite};
 use crate::backup::collect::resource_list;
-use crate::backup::engine::{Engine, Failure, LAST_PART, OPENING, Signals, schedule};
+use crate::backup::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals, schedule};
 use crate::backup::hooks::Tally;
 use crate::backup::interruption::untaken;
-use crate::backup::keeper::{Keeper, Known};
-use crate::backup::ledger::Ledger;
-use crate::backup::log::{About, BackupLog};
-use crate::backup::messages::Part;
-use crate::backup::publication::Stored;
+use crate::backup::keeper::{CheckpointKeeper, CheckpointSources};
+use crate::backup::ledger::ObjectLedger;
+use crate::backup::log::{BackupLog, ResultsHeading};
+use crate::backup::messages::ArchivePart;
+use crate::backup::publication::StoredArchive;
 use crate::backup::related::key;
 use crate::backup::scene::Scene;
 use crate::backup::status::{BackupWriter, WriteError};
-use crate::backup::upload::{Upload as Uploading, UploadError};
+use crate::backup::upload::{ArchiveUpload, UploadError};
 use crate::backup::volumes::outcomes::Outcomes;
-use crate::storage::{Layout, Opened};
+use crate::storage::{BackupLayout, Opened};
 use crate::text::chain;
 use crate::write::Pauses;
 
@@ -48,13 +48,13 @@ const TOLD: usize = 64;
 
 impl Engine {
     /// The DataUploads of a Backup.
-    pub(in crate::backup) async fn uploads_of(&self, uid: &str) -> Result<Vec<Upload>, Failure> {
+    pub(in crate::backup) async fn uploads_of(&self, uid: &str) -> Result<Vec<DataUploadObject>, RunFailure> {
         let (begun, mut pauses) = (Instant::now(), Pauses::default());
         loop {
             match of_backup(&self.client, &self.namespace, uid).await {
                 Ok(found) => return Ok(found),
                 Err(error) if begun.elapsed() >= PATIENCE.min(self.list_retry) => {
-                    return Err(Failure::Operations(error.into()));
+                    return Err(RunFailure::Operations(error.into()));
                 }
                 Err(_) => pauses.wait().await,
             }
@@ -75,9 +75,9 @@ impl Engine {
             Err(error) => return Err(WriteError::Waits(chain(&error))),
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
-        let mut site = Site {
+        let mut site = RunSite {
             location: scene.location.clone(),
-            layout: Layout::new(store, prefix, &name),
+            layout: BackupLayout::new(store, prefix, &name),
             parts,
             claim: scene.earlier().unwrap_or(&scene.ours).clone(),
             begun: None,
@@ -101,7 +101,7 @@ impl Engine {
         let entered = turn.spend(async {
             match record.run_again(OPENING).await {
                 Ok(()) => {}
-                Err(WriteError::Refused(error)) => return Err(Ok(Failure::Refused(error))),
+                Err(WriteError::Refused(error)) => return Err(Ok(RunFailure::Refused(error))),
                 Err(error) => return Err(Err(error)),
             }
             let entered = self.enter(record, &scene, &mut site, heard, "");
@@ -113,7 +113,7 @@ impl Engine {
             Err(Ok(failure)) => return self.conclude(record, &site, heard, failure).await,
         };
         let (Some(log), Some(begun)) = (log, site.begun.take()) else {
-            return self.conclude(record, &site, heard, Failure::Stale).await;
+            return self.conclude(record, &site, heard, RunFailure::Stale).await;
         };
         site.staged = Some(begun.staged.clone());
         let stored = self.complete(record, &mut site, begun, &log, signals).await;
@@ -129,12 +129,12 @@ impl Engine {
     async fn complete(
         &self,
         record: &BackupWriter,
-        site: &mut Site,
-        begun: Begun,
+        site: &mut RunSite,
+        begun: EarlierProgress,
         log: &BackupLog,
         signals: &Signals,
-    ) -> Result<Stored, Failure> {
-        let backup = record.backup().map_err(|error| Failure::Cluster(error.into()))?;
+    ) -> Result<StoredArchive, RunFailure> {
+        let backup = record.backup().map_err(|error| RunFailure::Cluster(error.into()))?;
         let found = tokio::select! {
             found = self.uploads_of(record.uid()) => found?,
             ended = signals.raise() => return Err(ended),
@@ -149,22 +149,24 @@ impl Engine {
                 movement.volume.clone_from(&one.volume);
             }
         }
-        let ended: Vec<Ended> = movements
+        let ended: Vec<EndedMovement> = movements
             .into_iter()
             .map(|movement| {
                 let upload = found.iter().find(|upload| upload.name == movement.upload).cloned();
                 let standing = match upload.as_ref().map(|upload| upload.standing(limit, now)) {
                     // It was not over in time, and is not canceled yet.
-                    Some(Standing::New | Standing::InProgress) => Standing::Failed(Fault::TimedOut),
+                    Some(OperationProgress::New | OperationProgress::InProgress) => {
+                        OperationProgress::Failed(OperationFault::TimedOut)
+                    }
                     Some(standing) => standing,
-                    None => Standing::Failed(Fault::Gone),
+                    None => OperationProgress::Failed(OperationFault::Gone),
                 };
-                Ended { movement, upload, standing }
+                EndedMovement { movement, upload, standing }
             })
             .collect();
         for one in &ended {
             if let Some(fault) = one.fault() {
-                let about = About::Namespace(&one.movement.namespace);
+                let about = ResultsHeading::Namespace(&one.movement.namespace);
                 let message = format!(
                     "the data of claim {} was not moved (DataUpload {}): {fault}",
                     one.movement.claim, one.movement.upload
@@ -172,7 +174,7 @@ impl Engine {
                 log.error(&about, "persistentvolumeclaims", &message);
             }
         }
-        let counts = Counts::of(ended.iter().map(|one| one.standing), 0);
+        let counts = OperationCounts::of(ended.iter().map(|one| one.standing), 0);
         let mut stored = if begun.is_whole {
             self.put_together(record, site, begun, log).await?
         } else {
@@ -199,17 +201,17 @@ impl Engine {
     async fn append(
         &self,
         record: &BackupWriter,
-        site: &Site,
-        mut begun: Begun,
-        found: &[Upload],
+        site: &RunSite,
+        mut begun: EarlierProgress,
+        found: &[DataUploadObject],
         log: &BackupLog,
         signals: &Signals,
-    ) -> Result<Stored, Failure> {
+    ) -> Result<StoredArchive, RunFailure> {
         let layout = &site.layout;
-        let types = begun.scope.open().map_err(|error| Failure::Cluster(error.into()))?.types();
+        let types = begun.scope.open().map_err(|error| RunFailure::Cluster(error.into()))?.types();
         let ledger = std::mem::take(&mut begun.ledger);
-        let known = Known::of_site(site, &ledger, log);
-        let mut keeper = Keeper::going_on(layout, known, &site.claim, &begun);
+        let known = CheckpointSources::of_site(site, &ledger, log);
+        let mut keeper = CheckpointKeeper::going_on(layout, known, &site.claim, &begun);
         keeper.try_write().await.map_err(untaken)?;
         begun.forget_before().await;
         let stored = ledger.rest();
@@ -222,8 +224,8 @@ impl Engine {
         let (mut fresh, mut again, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for upload in archived(&site.operations.all(), found) {
             let json =
-                serde_json::to_vec(&upload.object).map_err(|error| Failure::Operations(error.into()))?;
-            let item = Item {
+                serde_json::to_vec(&upload.object).map_err(|error| RunFailure::Operations(error.into()))?;
+            let item = ArchiveItem {
                 namespace: Some(self.namespace.clone()),
                 name: upload.name.clone(),
                 json: json.into(),
@@ -238,14 +240,14 @@ impl Engine {
             }
         }
         let (batches, waiting) = mpsc::channel(2);
-        for (page, items) in [(ledger.beside(&kind), fresh), (Ledger::nowhere(), again)] {
+        for (page, items) in [(ledger.beside(&kind), fresh), (ObjectLedger::nowhere(), again)] {
             // There is room for both.
             let _ = batches.try_send(Batch { kind: Arc::clone(&kind), page, items, packed: None });
         }
         drop(batches);
         let (parts, taken_parts) = mpsc::channel(PARTS);
         let (telling, mut told) = mpsc::channel(TOLD);
-        let uploading = Uploading {
+        let uploading = ArchiveUpload {
             store: Arc::clone(layout.store()),
             parts: site.parts.clone(),
             path: layout.archive(),
@@ -262,9 +264,9 @@ impl Engine {
             let worker = tokio::task::spawn_blocking(move || {
                 archive::work(&waiting, &sender, mtime, &AtomicU64::new(0))
             });
-            worker.await.map_err(Failure::Worker)?.map_err(Failure::Archive)?;
-            let closing = archive::closing().map_err(Failure::Archive)?;
-            let _ = parts.send(Part::End(closing.into())).await;
+            worker.await.map_err(RunFailure::Worker)?.map_err(RunFailure::Archive)?;
+            let closing = archive::closing().map_err(RunFailure::Archive)?;
+            let _ = parts.send(ArchivePart::End(closing.into())).await;
             drop(parts);
             Ok(())
         };
@@ -280,12 +282,14 @@ impl Engine {
             (packed, uploaded)
         };
         let ((packed, uploaded), ()) = tokio::join!(storing, keeper.run(&mut told));
-        let bytes = match (packed, uploaded.map_err(Failure::Worker)?) {
+        let bytes = match (packed, uploaded.map_err(RunFailure::Worker)?) {
             (Err(failure), _) if failure.is_from_outside() => return Err(failure),
-            (_, Err(UploadError::Claim(error))) => return Err(Failure::Claim(error)),
-            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => return Err(Failure::Upload(error)),
+            (_, Err(UploadError::Claim(error))) => return Err(RunFailure::Claim(error)),
+            (_, Err(error)) if !matches!(error, UploadError::GivenUp) => {
+                return Err(RunFailure::Upload(error));
+            }
             (Err(failure), _) => return Err(failure),
-            (Ok(()), Err(error)) => return Err(Failure::Upload(error)),
+            (Ok(()), Err(error)) => return Err(RunFailure::Upload(error)),
             (Ok(()), Ok(bytes)) => bytes,
         };
         self.metrics.stored(schedule(record), bytes);
@@ -298,7 +302,7 @@ impl Engine {
         }
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
         let (hooks, index) = (site.tally.status(), ledger.index());
-        Ok(Stored { list, bytes, hooks, volumes, index, ..Stored::default() })
+        Ok(StoredArchive { list, bytes, hooks, volumes, index, ..StoredArchive::default() })
     }
 
     /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and
@@ -314,11 +318,12 @@ impl Engine {
 
 /// The DataUploads that belong into the archive, in the order of names: one of each claim that the
 /// backup moves the data of, because a restore refuses a claim that has two.
-fn archived<'a>(movements: &[Movement], found: &'a [Upload]) -> Vec<&'a Upload> {
-    let rank = |upload: &Upload| (upload.phase == "Completed", !upload.is_given_up(), upload.created);
+fn archived<'a>(movements: &[Movement], found: &'a [DataUploadObject]) -> Vec<&'a DataUploadObject> {
+    let rank =
+        |upload: &DataUploadObject| (upload.phase == "Completed", !upload.is_given_up(), upload.created);
     let movements: BTreeMap<&str, &Movement> =
         movements.iter().map(|movement| (movement.upload.as_str(), movement)).collect();
-    let mut by_claim: BTreeMap<String, &'a Upload> = BTreeMap::new();
+    let mut by_claim: BTreeMap<String, &'a DataUploadObject> = BTreeMap::new();
     for upload in found.iter().filter(|upload| upload.object.metadata.deletion_timestamp.is_none()) {
         let Some(movement) = movements.get(upload.name.as_str()) else { continue };
         let claim = if movement.claim.is_empty() {
@@ -333,7 +338,7 @@ fn archived<'a>(movements: &[Movement], found: &'a [Upload]) -> Vec<&'a Upload> 
             }
         }
     }
-    let mut archived: Vec<&'a Upload> = by_claim.into_values().collect();
+    let mut archived: Vec<&'a DataUploadObject> = by_claim.into_values().collect();
     archived.sort_by(|one, other| one.name.cmp(&other.name));
     archived
 }

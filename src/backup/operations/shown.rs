@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use berth_api::keys::BACKUP_UID;
 use berth_api::velero::{DataMover as _, DataUpload};
-use berth_core::operation::{Counts, Seen, Standing};
+use berth_core::operation::{OperationCounts, OperationObject, OperationProgress};
 use jiff::Timestamp;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::watch;
 
-use crate::cache::Shared;
+use crate::cache::SharedCache;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// One DataUpload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shown {
+struct CachedDataUpload {
     name: String,
     backup: String,
     phase: String,
@@ -25,17 +25,17 @@ struct Shown {
 }
 
 #[derive(Default)]
-struct State {
+struct UploadCacheState {
     /// By UID of the Backup, then by name.
-    all: HashMap<String, BTreeMap<String, Shown>>,
+    all: HashMap<String, BTreeMap<String, CachedDataUpload>>,
     /// UIDs of the Backups by name of the DataUpload.
     backups: HashMap<String, String>,
     is_listed: bool,
 }
 
-impl State {
+impl UploadCacheState {
     /// Whether anything of it has changed that matters.
-    fn put(&mut self, one: Shown) -> bool {
+    fn put(&mut self, one: CachedDataUpload) -> bool {
         if self.backups.get(&one.name).is_some_and(|backup| *backup != one.backup) {
             self.remove(&one.name);
         }
@@ -57,7 +57,7 @@ impl State {
 
 /// Filled by [`UploadCache::follow`].
 #[derive(Default)]
-pub struct UploadCache(Shared<State>);
+pub struct UploadCache(SharedCache<UploadCacheState>);
 
 impl UploadCache {
     pub fn is_synced(&self) -> bool {
@@ -70,13 +70,24 @@ impl UploadCache {
     }
 
     /// What has become of the operations of a Backup, and how many there are.
-    pub fn counts(&self, uid: &str, attempted: u64, limit: Duration, now: Timestamp) -> (Counts, u64) {
+    pub fn counts(
+        &self,
+        uid: &str,
+        attempted: u64,
+        limit: Duration,
+        now: Timestamp,
+    ) -> (OperationCounts, u64) {
         let state = self.0.read();
         let all = state.all.get(uid).into_iter().flat_map(BTreeMap::values);
-        let standings =
-            all.map(|one| Standing::of(Some(&Seen { phase: &one.phase, created: one.created }), limit, now));
+        let standings = all.map(|one| {
+            OperationProgress::of(
+                Some(&OperationObject { phase: &one.phase, created: one.created }),
+                limit,
+                now,
+            )
+        });
         let there = state.all.get(uid).map_or(0, BTreeMap::len) as u64;
-        (Counts::of(standings, attempted), there)
+        (OperationCounts::of(standings, attempted), there)
     }
 
     /// Watches. Never returns.
@@ -85,7 +96,7 @@ impl UploadCache {
         reflect(of_namespace(client, namespace), config, shown, |event| {
             let has_changed = self.0.write_silently(|state| match event {
                 WatchEvent::Replaced(all) => {
-                    *state = State { is_listed: true, ..State::default() };
+                    *state = UploadCacheState { is_listed: true, ..UploadCacheState::default() };
                     for one in all {
                         state.put(one);
                     }
@@ -105,8 +116,8 @@ impl UploadCache {
     }
 }
 
-fn shown(upload: DataUpload) -> Shown {
-    Shown {
+fn shown(upload: DataUpload) -> CachedDataUpload {
+    CachedDataUpload {
         name: upload.name_any(),
         backup: upload.labels().get(BACKUP_UID).cloned().unwrap_or_default(),
         phase: upload.phase_text().to_owned(),

@@ -32,7 +32,7 @@ fn first() -> String {
 async fn moves(api: &Scripted) -> (Result<(), String>, Movements) {
     let (movements, log) = (Movements::default(), BackupLog::new("velero/nightly".into()));
     let moved_well = {
-        let mover = Mover::new(&api.client("velero"), "velero", &backup(), &movements, &log);
+        let mover = DataUploadCreator::new(&api.client("velero"), "velero", &backup(), &movements, &log);
         mover.move_data(moved()).await
     };
     (moved_well, movements)

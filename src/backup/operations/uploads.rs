@@ -8,7 +8,7 @@ use berth_api::GoDuration;
 use berth_api::keys::{self, label_value};
 use berth_api::velero::Backup;
 use berth_core::mover::MoverKind;
-use berth_core::operation::{Seen, Standing};
+use berth_core::operation::{OperationObject, OperationProgress};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -21,7 +21,7 @@ use super::{Moved, Movement};
 use crate::movers::objects;
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Answer, Write, patch};
+use crate::write::{Write, WriteResult, patch};
 
 /// Time-out of one call, and of canceling all DataUploads of a Backup.
 const CALL: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ pub fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
 }
 
 /// What the spec of a Backup says of its movements.
-pub struct Asked {
+pub struct MovementSettings {
     pub backup: String,
     pub uid: String,
     location: String,
@@ -54,7 +54,7 @@ pub struct Asked {
     parallel_files: Option<i64>,
 }
 
-impl Asked {
+impl MovementSettings {
     pub fn of(backup: &Backup) -> Self {
         let spec = &backup.spec;
         let snapshot_timeout =
@@ -87,8 +87,8 @@ pub fn operation_id(uid: &str, claim_uid: &str) -> String {
 }
 
 /// The DataUpload of a claim.
-pub fn object(namespace: &str, name: &str, asked: &Asked, moved: &Moved) -> DynamicObject {
-    let Asked { backup, uid, location, datamover, snapshot_timeout, parallel_files } = asked;
+pub fn object(namespace: &str, name: &str, asked: &MovementSettings, moved: &Moved) -> DynamicObject {
+    let MovementSettings { backup, uid, location, datamover, snapshot_timeout, parallel_files } = asked;
     let mut spec = json!({
         "snapshotType": "CSI",
         "csiSnapshot": {
@@ -139,7 +139,7 @@ pub fn is_of(object: &DynamicObject, uid: &str) -> bool {
 
 /// A DataUpload as it stands.
 #[derive(Clone, Debug)]
-pub struct Upload {
+pub struct DataUploadObject {
     pub name: String,
     pub created: Option<Timestamp>,
     pub phase: String,
@@ -150,7 +150,7 @@ pub struct Upload {
     pub object: DynamicObject,
 }
 
-impl Upload {
+impl DataUploadObject {
     pub fn read(object: DynamicObject) -> Self {
         let text = |at: &str| object.data.pointer(at).and_then(Value::as_str).unwrap_or_default();
         Self {
@@ -170,9 +170,9 @@ impl Upload {
         self.is_deleted || self.phase == "Canceled" || self.is_canceled && !has_ended
     }
 
-    pub fn standing(&self, timeout: Duration, now: Timestamp) -> Standing {
+    pub fn standing(&self, timeout: Duration, now: Timestamp) -> OperationProgress {
         let created = self.created.unwrap_or(now);
-        Standing::of(Some(&Seen { phase: &self.phase, created }), timeout, now)
+        OperationProgress::of(Some(&OperationObject { phase: &self.phase, created }), timeout, now)
     }
 
     /// How many bytes are moved, of how many, as far as the data mover says.
@@ -204,7 +204,7 @@ impl Upload {
 ///
 /// # Errors
 /// When they cannot be listed.
-pub async fn of_backup(client: &Client, namespace: &str, uid: &str) -> anyhow::Result<Vec<Upload>> {
+pub async fn of_backup(client: &Client, namespace: &str, uid: &str) -> anyhow::Result<Vec<DataUploadObject>> {
     let mut found = Vec::new();
     each_of_backup(client, namespace, uid, |upload| found.push(upload)).await?;
     Ok(found)
@@ -218,7 +218,7 @@ pub async fn each_of_backup(
     client: &Client,
     namespace: &str,
     uid: &str,
-    mut take: impl FnMut(Upload),
+    mut take: impl FnMut(DataUploadObject),
 ) -> anyhow::Result<()> {
     let api = api(client, namespace);
     let mut params = ListParams::default().labels(&format!("{}={uid}", keys::BACKUP_UID)).limit(PAGE);
@@ -229,7 +229,11 @@ pub async fn each_of_backup(
             Ok(Err(error)) => return Err(error).context("failed to list the DataUploads of the backup"),
             Err(_) => anyhow::bail!("the API server did not list the DataUploads of the backup in time"),
         };
-        page.items.into_iter().filter(|object| is_of(object, uid)).map(Upload::read).for_each(&mut take);
+        page.items
+            .into_iter()
+            .filter(|object| is_of(object, uid))
+            .map(DataUploadObject::read)
+            .for_each(&mut take);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),
@@ -240,9 +244,9 @@ pub async fn each_of_backup(
 
 /// Cancels these DataUploads, as far as they have not ended. Their data movers do the rest.
 /// `forgets`: the backup begins again, so none of them is an operation of it any more.
-pub async fn cancel(client: &Client, namespace: &str, uploads: &[Upload], forgets: bool) {
+pub async fn cancel(client: &Client, namespace: &str, uploads: &[DataUploadObject], forgets: bool) {
     let api = api(client, namespace);
-    let is_going = |upload: &&Upload| {
+    let is_going = |upload: &&DataUploadObject| {
         let has_ended = matches!(upload.phase.as_str(), "Completed" | "Failed" | "Canceled");
         forgets || !(upload.is_given_up() || has_ended)
     };
@@ -256,11 +260,11 @@ pub async fn cancel(client: &Client, namespace: &str, uploads: &[Upload], forget
             async move {
                 let that_one = Write::to(&one.name).uid(one.object.metadata.uid.as_deref());
                 match patch(api, that_one, change).await {
-                    Answer::Written(_) | Answer::Gone(_) | Answer::Conflict(_) => {}
-                    Answer::Refused(error) => {
+                    WriteResult::Written(_) | WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+                    WriteResult::Refused(error) => {
                         warn!(name = %one.name, error = chain(&error), "could not cancel a DataUpload");
                     }
-                    Answer::TimedOut => warn!(name = %one.name, "could not cancel a DataUpload in time"),
+                    WriteResult::TimedOut => warn!(name = %one.name, "could not cancel a DataUpload in time"),
                 }
             }
         });

@@ -3,20 +3,22 @@
 use std::time::Duration;
 
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
-use berth_core::claim::Claim;
-use berth_core::operation::{Counts, Fault, Standing, Step, Waiting, step};
+use berth_core::claim::FolderClaim;
+use berth_core::operation::{
+    BackupOperations, OperationCounts, OperationFault, OperationProgress, OperationStep, step,
+};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::api::Api;
 use tokio::time::timeout;
 use tracing::info;
 
-use super::uploads::{Upload, cancel, of_backup};
+use super::uploads::{DataUploadObject, cancel, of_backup};
 use crate::backup::engine::{Engine, Signals};
 use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
-use crate::backup::uploads::Place;
-use crate::storage::{Layout, Opened};
+use crate::backup::uploads::ArchivePlace;
+use crate::storage::{BackupLayout, Opened};
 
 /// How long one write is tried.
 const WRITE: Duration = Duration::from_secs(30);
@@ -34,8 +36,8 @@ pub enum Attended {
 }
 
 impl Engine {
-    /// Looks at a Backup whose objects are stored: writes what has become of its operations and, when
-    /// all of them have ended, completes it.
+    /// Looks at a Backup whose objects are stored: writes what has become of its operations and,
+    /// when all of them have ended, completes it.
     ///
     /// # Errors
     /// When the Backup could not be written, or its operations could not be read.
@@ -51,15 +53,18 @@ impl Engine {
         let found = of_backup(&self.client, &self.namespace, uid).await;
         let found = found.map_err(|error| WriteError::Waits(format!("{error:#}")))?;
         let (limit, now) = (backup.operation_timeout(), Timestamp::now());
-        let late: Vec<Upload> = found
+        let late: Vec<DataUploadObject> = found
             .iter()
-            .filter(|upload| upload.standing(limit, now) == Standing::Failed(Fault::TimedOut))
+            .filter(|upload| {
+                upload.standing(limit, now) == OperationProgress::Failed(OperationFault::TimedOut)
+            })
             .cloned()
             .collect();
         cancel(&self.client, &self.namespace, &late, false).await;
         let recorded = backup.operations();
-        let counts = Counts::of(found.iter().map(|one| one.standing(limit, now)), recorded.attempted);
-        let next = step(&Waiting {
+        let counts =
+            OperationCounts::of(found.iter().map(|one| one.standing(limit, now)), recorded.attempted);
+        let next = step(&BackupOperations {
             phase: record.phase(),
             recorded,
             found: counts,
@@ -68,15 +73,15 @@ impl Engine {
             setting: self.after_interruption,
         });
         let to = match next {
-            Step::Nothing => return Ok(Attended::Nothing),
-            Step::End => {
+            OperationStep::Nothing => return Ok(Attended::Nothing),
+            OperationStep::End => {
                 cancel(&self.client, &self.namespace, &found, false).await;
                 return self.take_up(name, uid, signals).await;
             }
-            Step::Record(to) | Step::Finalize(to) => phase(to),
+            OperationStep::Record(to) | OperationStep::Finalize(to) => phase(to),
         };
         record.move_on(to, &counted(&counts), WRITE).await?;
-        let Counts { attempted, completed, failed } = counts;
+        let OperationCounts { attempted, completed, failed } = counts;
         info!(%name, phase = to.as_str(), attempted, completed, failed, "operations of a backup");
         let written = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;
         Ok(Attended::Written(Box::new(written)))
@@ -97,17 +102,18 @@ impl Engine {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             let Some(location) = api.get_opt(location).await? else { return Ok(()) };
             let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
-            let layout = Layout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
             let found = layout.look().await?;
-            let ours = Claim {
+            let ours = FolderClaim {
                 cluster: self.cluster_uid().await?.to_owned(),
                 namespace: self.namespace.clone(),
                 backup: uid.to_owned(),
-                ..Claim::default()
+                ..FolderClaim::default()
             };
             let claim = found.folder.claim.filter(|claim| claim.is_of_backup_of(&ours));
             let Some(claim) = claim.filter(|_| !found.folder.published) else { return Ok(()) };
-            let place = Place { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
+            let place =
+                ArchivePlace { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
             self.clear(place, &claim, None).await;
             layout.remove(&claim, true).await?;
             Ok(())

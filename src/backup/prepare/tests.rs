@@ -80,7 +80,7 @@ fn tried(spec: &Value, policies: &Result<Policies, Violations>) -> Result<Prepar
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "default"},
         "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}, "default": true},
     });
-    let situation = Situation {
+    let situation = StartInput {
         backup: &serde_json::from_value(backup).unwrap(),
         locations: &[serde_json::from_value(location).unwrap()],
         namespaces: &[namespace("app-1", false), namespace("app-2", false), namespace("kept-out", true)],
@@ -182,7 +182,7 @@ proptest! {
         let alone = prepared(&spec).selection;
         for kind in types().iter().filter(|kind| !first.0.is_empty() && kind.namespaced) {
             let fate = alone.fate(kind);
-            prop_assert!(fate == Fate::Unnamed || once.selection.fate(kind) == fate, "{}", kind.qualified());
+            prop_assert!(fate == TypeSelection::Unnamed || once.selection.fate(kind) == fate, "{}", kind.qualified());
         }
     }
 }
@@ -225,11 +225,11 @@ fn a_full_backup_is_full_where_a_label_keeps_namespaces_out_and_when_it_is_creat
         json!({"includedNamespaces": ["*"], "includedResources": ["*"]}),
     ] {
         for spec in [&full, &effective(&full)] {
-            assert_eq!(prepared(spec).selection.fate(&class), Fate::Listed, "{spec}");
+            assert_eq!(prepared(spec).selection.fate(&class), TypeSelection::Listed, "{spec}");
         }
     }
     let part = prepared(&json!({"excludedNamespaces": ["app-1"]}));
-    assert_eq!(part.selection.fate(&class), Fate::Needed);
+    assert_eq!(part.selection.fate(&class), TypeSelection::Needed);
 }
 
 #[test]

@@ -59,10 +59,10 @@ fn a_pod_names_its_claims_and_its_priority_class() {
     let mut one = of_pods(&[Related::PriorityClass]);
     one.read(&found(&pod(&spec)), Origin::Listed).unwrap();
     assert!(one.take(Related::Claim).is_empty(), "what is not followed is not kept");
-    let parsed = Pod::parse(pod(&json!({"volumes": null})).to_string().as_bytes()).unwrap();
-    assert_eq!(parsed, Pod { is_running: true, ..Pod::default() });
-    assert!(Pod::parse(br#"{"metadata":{"name":"x"}}"#).is_ok_and(|pod| !pod.is_running));
-    assert!(Pod::parse(br#"{"spec":{"volumes":"odd"}}"#).is_err());
+    let parsed = PodReferences::parse(pod(&json!({"volumes": null})).to_string().as_bytes()).unwrap();
+    assert_eq!(parsed, PodReferences { is_running: true, ..PodReferences::default() });
+    assert!(PodReferences::parse(br#"{"metadata":{"name":"x"}}"#).is_ok_and(|pod| !pod.is_running));
+    assert!(PodReferences::parse(br#"{"spec":{"volumes":"odd"}}"#).is_err());
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn a_binding_names_accounts_one_by_one() {
             {"kind": "User", "name": "ns/sa"},
         ],
     });
-    let expected = Binding { role: "r".to_owned(), accounts: vec!["ns/sa".to_owned()] };
-    assert_eq!(Binding::parse(binding.to_string().as_bytes()).unwrap(), expected);
-    let nobody = Binding::parse(br#"{"roleRef":{"name":"r"},"subjects":null}"#).unwrap();
+    let expected = BindingReferences { role: "r".to_owned(), accounts: vec!["ns/sa".to_owned()] };
+    assert_eq!(BindingReferences::parse(binding.to_string().as_bytes()).unwrap(), expected);
+    let nobody = BindingReferences::parse(br#"{"roleRef":{"name":"r"},"subjects":null}"#).unwrap();
     assert!(nobody.accounts.is_empty());
 }

@@ -1,5 +1,5 @@
-//! On the clock of this machine, because the workers of an archive are threads, and a paused clock stands still as long as
-//! they wait. Nothing here waits for time to pass.
+//! On the clock of this machine, because the workers of an archive are threads, and a paused clock
+//! stands still as long as they wait. Nothing here waits for time to pass.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -407,7 +407,8 @@ async fn a_token_that_is_refused_for_good_makes_no_backup_with_holes() {
     assert_eq!(site.stored(), LOG);
 }
 
-/// A server behind the API server, a conversion webhook, a key: whatever it is that fails, the API server is well.
+/// A server behind the API server, a conversion webhook, a key: whatever it is that fails, the API
+/// server is well.
 #[tokio::test]
 async fn a_type_that_cannot_be_read_costs_itself_and_is_named_with_the_way_out() {
     let ends = [
@@ -714,7 +715,8 @@ async fn leave_to_publish_that_is_forged_publishes_nothing() {
     assert_eq!(stored(dead.folder.path()), LOG);
 }
 
-/// The folder is one and the same for two clusters, and for a Backup that is deleted and made again under its name.
+/// The folder is one and the same for two clusters, and for a Backup that is deleted and made again
+/// under its name.
 #[tokio::test]
 async fn a_folder_that_is_claimed_is_left_as_it_is_unless_its_backup_is_gone() {
     let of =

@@ -51,7 +51,8 @@ async fn after_a_conflict_it_is_written_on_the_version_that_stands_now() {
     assert_eq!((record.phase(), record.object().resource_version().as_deref()), ("Completed", Some("9")));
 }
 
-/// Somebody patches the Backup ten times a second. Its end was never written, so it kept its slot until the write was given up.
+/// Somebody patches the Backup ten times a second. Its end was never written, so it kept its slot
+/// until the write was given up.
 #[tokio::test(start_paused = true)]
 async fn a_backup_that_is_patched_without_a_pause_is_written_nonetheless() {
     let server = Server::new("InProgress");
@@ -196,7 +197,8 @@ impl Server {
     }
 }
 
-/// It is the controller's own write that it meets there: the backup has begun, and nobody else has it.
+/// It is the controller's own write that it meets there: the backup has begun, and nobody else has
+/// it.
 #[tokio::test(start_paused = true)]
 async fn a_beginning_or_an_end_whose_answer_is_lost_stands() {
     for (from, to) in [("ReadyToStart", "InProgress"), ("InProgress", "Completed")] {
@@ -262,7 +264,8 @@ async fn leave_to_publish_comes_with_all_of_the_status_but_its_phase() {
     assert_eq!(stands["status"], expected);
 }
 
-/// A webhook that does not know the controller says so with the code of a conflict. Nothing is different on a second look.
+/// A webhook that does not know the controller says so with the code of a conflict. Nothing is
+/// different on a second look.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_no_conflict_and_conflicts_are_not_tried_in_a_hurry() {
     let denied = json!({

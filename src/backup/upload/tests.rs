@@ -11,7 +11,7 @@ fn contents(name: &str) -> Vec<Contents> {
 
 #[test]
 fn parts_are_of_one_size_whatever_arrives_and_know_what_they_hold() {
-    let mut waiting = Waiting::default();
+    let mut waiting = PendingBytes::default();
     let (mut parts, mut sent, mut next) = (Vec::new(), Vec::new(), 0_u8);
     for length in [3, 10, 0, 1, 29, 7, 4] {
         let bytes: Vec<u8> = (0..length)
@@ -45,7 +45,7 @@ fn parts_are_of_one_size_whatever_arrives_and_know_what_they_hold() {
     assert_eq!(waiting.size, 6);
     let rest = waiting.take_rest();
     assert!(rest.bytes.iter().flatten().eq(sent.iter()));
-    let at = Some(Piece { from: 50, to: 54 });
+    let at = Some(ByteRange { from: 50, to: 54 });
     assert!(
         matches!(&rest.contents[..], [held] if held.names == ["4"] && held.at == at),
         "{:?}",
@@ -54,19 +54,20 @@ fn parts_are_of_one_size_whatever_arrives_and_know_what_they_hold() {
 }
 
 /// Stores that another process can go on with: a bucket and a folder.
-fn stores() -> (tempfile::TempDir, [(Arc<DynObjectStore>, Parts); 2]) {
+fn stores() -> (tempfile::TempDir, [(Arc<DynObjectStore>, MultipartTarget); 2]) {
     let folder = tempfile::tempdir().unwrap();
     let memory = Arc::new(InMemory::new());
     let local = Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap());
-    let bucket: (Arc<DynObjectStore>, Parts) = (memory.clone(), Parts::Bucket(memory));
-    (folder, [bucket, (local.clone(), Parts::Folder(local))])
+    let bucket: (Arc<DynObjectStore>, MultipartTarget) = (memory.clone(), MultipartTarget::Bucket(memory));
+    (folder, [bucket, (local.clone(), MultipartTarget::Folder(local))])
 }
 
 fn member(i: usize) -> Bytes {
     vec![u8::try_from(i).unwrap(); 3 + 5 * i].into()
 }
 
-/// Whatever was stored when it was cut off: with what was told of that, another one makes the whole of it, and nothing is in there twice.
+/// Whatever was stored when it was cut off: with what was told of that, another one makes the whole
+/// of it, and nothing is in there twice.
 #[tokio::test]
 async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
     let whole: Vec<u8> = (0..9).flat_map(member).chain(*b"the end").collect();
@@ -75,7 +76,7 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
         for (store, parts) in stores {
             let path = Path::from("b.tar.gz");
             let staged = Arc::new(OnceLock::new());
-            let upload = |begun, progress| Upload {
+            let upload = |begun, progress| ArchiveUpload {
                 store: Arc::clone(&store),
                 parts: parts.clone(),
                 path: path.clone(),
@@ -88,13 +89,15 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
             let (progress, mut told) = mpsc::channel(64);
             let (members, received) = mpsc::channel(64);
             for i in 0..cut {
-                members.send(Part::Member(member(i), contents(&i.to_string()))).await.unwrap();
+                members.send(ArchivePart::Member(member(i), contents(&i.to_string()))).await.unwrap();
             }
             drop(members);
             let error = upload(None, progress).run(received).await.unwrap_err();
             assert!(matches!(error, UploadError::GivenUp), "{error}");
             let (mut stored, mut tail, mut names) = (Uploaded::default(), Bytes::new(), Vec::new());
-            while let Some(Progress::Part { upload, receipt, contents, tail: behind }) = told.recv().await {
+            while let Some(UploadProgress::Part { upload, receipt, contents, tail: behind }) =
+                told.recv().await
+            {
                 stored.upload = upload;
                 stored.parts.push(receipt);
                 names.extend(contents.into_iter().flat_map(|contents| contents.names));
@@ -111,17 +114,17 @@ async fn an_upload_that_was_cut_off_anywhere_is_gone_on_with_by_another() {
             let (progress, mut told) = mpsc::channel(64);
             let (members, received) = mpsc::channel(64);
             for i in (0..9).filter(|i| !names.contains(&i.to_string())) {
-                members.send(Part::Member(member(i), contents(&i.to_string()))).await.unwrap();
+                members.send(ArchivePart::Member(member(i), contents(&i.to_string()))).await.unwrap();
             }
-            members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
+            members.send(ArchivePart::End(Bytes::from_static(b"the end"))).await.unwrap();
             let mut is_told = false;
             let listen = async {
                 while let Some(progress) = told.recv().await {
                     // It waits until that is kept.
-                    is_told |= matches!(progress, Progress::Whole { .. });
-                    let (Progress::Part { contents, .. }
-                    | Progress::Whole { contents, .. }
-                    | Progress::Resting { contents, .. }) = progress;
+                    is_told |= matches!(progress, UploadProgress::Whole { .. });
+                    let (UploadProgress::Part { contents, .. }
+                    | UploadProgress::Whole { contents, .. }
+                    | UploadProgress::Resting { contents, .. }) = progress;
                     names.extend(contents.into_iter().flat_map(|contents| contents.names));
                 }
             };
@@ -140,11 +143,12 @@ async fn a_small_archive_is_stored_with_one_request() {
     for (store, parts) in stores {
         let path = Path::from("b.tar.gz");
         let (members, received) = mpsc::channel(4);
-        members.send(Part::Member(member(1), contents("1"))).await.unwrap();
-        members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
+        members.send(ArchivePart::Member(member(1), contents("1"))).await.unwrap();
+        members.send(ArchivePart::End(Bytes::from_static(b"the end"))).await.unwrap();
         let (store, progress) = (Arc::clone(&store), None);
         let (staged, claimed) = (Arc::default(), None);
-        let upload = Upload { store, parts, path, part_size: PART, begun: None, progress, staged, claimed };
+        let upload =
+            ArchiveUpload { store, parts, path, part_size: PART, begun: None, progress, staged, claimed };
         assert!(matches!(upload.run(received).await, Ok(15)));
     }
 }
@@ -155,15 +159,15 @@ async fn a_run_that_has_lost_its_claim_puts_nothing_in_place_of_what_stands_ther
     for part_size in [PART, 4] {
         let (_folder, stores) = stores();
         for (store, parts) in stores {
-            let layout = Layout::new(Arc::clone(&store), None, "b");
-            let claim = |run: &str| Claim { run: run.to_owned(), ..Claim::default() };
+            let layout = BackupLayout::new(Arc::clone(&store), None, "b");
+            let claim = |run: &str| FolderClaim { run: run.to_owned(), ..FolderClaim::default() };
             layout.claim(&claim("next"), None).await.unwrap();
             let path = layout.archive();
             store.put(&path, "of the next".into()).await.unwrap();
             let (members, received) = mpsc::channel(4);
-            members.send(Part::Member(member(1), contents("1"))).await.unwrap();
-            members.send(Part::End(Bytes::from_static(b"the end"))).await.unwrap();
-            let upload = Upload {
+            members.send(ArchivePart::Member(member(1), contents("1"))).await.unwrap();
+            members.send(ArchivePart::End(Bytes::from_static(b"the end"))).await.unwrap();
+            let upload = ArchiveUpload {
                 store: Arc::clone(&store),
                 parts,
                 path: path.clone(),

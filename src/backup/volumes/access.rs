@@ -7,15 +7,15 @@ use std::time::Duration;
 use berth_api::GoDuration;
 use berth_api::keys::POD_VOLUME_TIMEOUT;
 use berth_api::velero::BackupSpec;
-use berth_core::selection::{Fate, ResourceType};
-use berth_core::volume::Wish;
+use berth_core::selection::{ResourceType, TypeSelection};
+use berth_core::volume::VolumeOptions;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::mpsc;
 
 use super::outcomes::Outcomes;
-use super::{Job, Volumes};
+use super::{Job, RunVolumes};
 use crate::backup::engine::Engine;
-use crate::backup::inputs::Cluster;
+use crate::backup::inputs::ClusterInputs;
 use crate::backup::list::Lister;
 use crate::backup::log::BackupLog;
 use crate::backup::prepare::Prepared;
@@ -28,7 +28,7 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What is needed to take the data of volumes.
-pub struct Access {
+pub struct VolumeAccess {
     pub client: Client,
     /// For watches, which may be silent for long.
     pub watches: Client,
@@ -55,17 +55,17 @@ impl Engine {
         &self,
         record: &BackupWriter,
         spec: &BackupSpec,
-        (cluster, prepared): (&Cluster, &Prepared),
+        (cluster, prepared): (&ClusterInputs, &Prepared),
         (backup, run): (&str, &str),
         log: &'a BackupLog,
         outcomes: &'a Outcomes,
-    ) -> (Volumes<'a>, mpsc::Receiver<Job>) {
+    ) -> (RunVolumes<'a>, mpsc::Receiver<Job>) {
         let length = |duration: GoDuration| duration.get().ok().flatten().map(|length| length.min(LONGEST));
         let annotations = record.object().annotations().clone();
         let files_timeout = annotations.get(POD_VOLUME_TIMEOUT);
         let files_timeout = files_timeout.and_then(|text| length(GoDuration(text.clone())));
         let parallel = spec.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
-        let access = Access {
+        let access = VolumeAccess {
             client: self.client.clone(),
             watches: self.volumes.watches.clone(),
             lister: self.lister(),
@@ -91,18 +91,18 @@ pub(in crate::backup) fn of_spec<'a>(
     prepared: &Prepared,
     log: &'a BackupLog,
     outcomes: &'a Outcomes,
-    access: Access,
-) -> (Volumes<'a>, mpsc::Receiver<Job>) {
+    access: VolumeAccess,
+) -> (RunVolumes<'a>, mpsc::Receiver<Job>) {
     let claims = types.iter().find(|kind| Related::Claim.is(kind));
-    let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != Fate::Excluded);
-    let wish = Wish {
+    let takes_claims = claims.is_some_and(|kind| prepared.selection.fate(kind) != TypeSelection::Excluded);
+    let wish = VolumeOptions {
         snapshots: spec.snapshot_volumes,
         files: spec.default_volumes_to_fs_backup == Some(true),
         moves: spec.snapshot_move_data == Some(true),
     };
     let policies = prepared.policies.volumes.clone();
     let groups = (prepared.wanted.group_key.clone(), takes_claims);
-    Volumes::new(wish, policies, groups, log, outcomes, Some(access))
+    RunVolumes::new(wish, policies, groups, log, outcomes, Some(access))
 }
 
 /// Whether the cluster has the kinds of snapshots.

@@ -18,11 +18,11 @@ use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
 use super::watched::has_ended;
-use super::{Access, Volumes};
-use crate::backup::engine::{Engine, Failure};
+use super::{RunVolumes, VolumeAccess};
+use crate::backup::engine::{Engine, RunFailure};
 use crate::backup::insist::insist;
 use crate::backup::list::ListError;
-use crate::backup::log::{About, BackupLog};
+use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::client::is_not_found;
@@ -37,10 +37,10 @@ const ALL: Duration = Duration::from_secs(300);
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the
     /// run.
-    pub(super) async fn discard(&self, access: &Access, namespace: &str, name: &str, uid: &str) {
+    pub(super) async fn discard(&self, access: &VolumeAccess, namespace: &str, name: &str, uid: &str) {
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), namespace);
         let removed = match timeout(CALL, api.get_opt(name)).await {
             Ok(Ok(Some(found))) if found.uid().as_deref() == Some(uid) => {
@@ -57,9 +57,9 @@ impl Volumes<'_> {
 }
 
 impl Engine {
-    /// Lets go of the snapshots of a stored backup: what is in the storage stays there, known by the
-    /// archive, and the objects in the cluster go, as Velero does. What no archive names is removed
-    /// from the storage as well.
+    /// Lets go of the snapshots of a stored backup: what is in the storage stays there, known by
+    /// the archive, and the objects in the cluster go, as Velero does. What no archive names is
+    /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
             for_each(self.made_snapshots(uid).await?, |snapshot| {
@@ -78,8 +78,8 @@ impl Engine {
     }
 
     /// Removes the snapshots that were made for a backup, except `kept` (namespace, slash, name),
-    /// and cancels its PodVolumeBackups if it ends (`ending`). Nothing is done for a backup that ends
-    /// and that another run has by now.
+    /// and cancels its PodVolumeBackups if it ends (`ending`). Nothing is done for a backup that
+    /// ends and that another run has by now.
     pub(in crate::backup) async fn remove_snapshots(
         &self,
         name: &str,
@@ -115,7 +115,8 @@ impl Engine {
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
     }
 
-    /// The snapshots that were made for a Backup. Where the cluster has no such kind there are none.
+    /// The snapshots that were made for a Backup. Where the cluster has no such kind there are
+    /// none.
     async fn made_snapshots(&self, uid: &str) -> Result<Vec<VolumeSnapshot>, String> {
         if !is_uid(uid) {
             return Ok(Vec::new());
@@ -123,31 +124,31 @@ impl Engine {
         list_all(&Api::all(self.client.clone()), uid).await
     }
 
-    /// What a backup says of the data of its volumes when all is taken. What is missing, and was not
-    /// told of, is an error of the backup.
+    /// What a backup says of the data of its volumes when all is taken. What is missing, and was
+    /// not told of, is an error of the backup.
     pub(in crate::backup) async fn data(
         &self,
         record: &BackupWriter,
         outcomes: &Outcomes,
         traits: &BTreeMap<String, VolumeTraits>,
         log: &BackupLog,
-    ) -> Result<Data, Failure> {
+    ) -> Result<Data, RunFailure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
                 let error = format!("failed to list the backup's PodVolumeBackups: {error}");
                 // Another run finds all data stored, and asks again.
-                Failure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
+                RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
             })?;
             files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
         }
         let (files, doubtful) = standing(files);
         for (namespace, message) in doubtful {
-            log.error(&About::Namespace(&namespace), "pods", &message);
+            log.error(&ResultsHeading::Namespace(&namespace), "pods", &message);
         }
         for (namespace, message) in outcomes.unfinished(&files) {
-            log.error(&About::Namespace(&namespace), "persistentvolumeclaims", &message);
+            log.error(&ResultsHeading::Namespace(&namespace), "persistentvolumeclaims", &message);
         }
         Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
     }

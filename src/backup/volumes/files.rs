@@ -19,10 +19,10 @@ use tokio::time::timeout;
 
 use super::clean::cancel_files_of;
 use super::outcomes::volume_of;
-use super::watched::{Files, Shown, Watched};
-use super::{Access, Volumes};
+use super::watched::{Watched, WatchedObjects, WatchedPodVolumeBackup};
+use super::{RunVolumes, VolumeAccess};
 use crate::backup::insist::insist;
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::patch::digest;
 use crate::text::chain;
 use crate::write::{Write, create, patch};
@@ -59,7 +59,7 @@ pub struct FileClaim {
     pub uid: String,
 }
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Has the files of a pod's volumes backed up, all at one time, and waits for it.
     pub(super) async fn take_files(&self, pod: &FilePod) {
         self.reading.lock().insert(pod.uid.clone());
@@ -67,8 +67,8 @@ impl Volumes<'_> {
         self.reading.lock().remove(&pod.uid);
     }
 
-    /// Cancels what is still read of the files of pods that were frozen for it and are thawed now, and
-    /// notes these pods: what is there of them by now, or comes late, is no later run's.
+    /// Cancels what is still read of the files of pods that were frozen for it and are thawed now,
+    /// and notes these pods: what is there of them by now, or comes late, is no later run's.
     pub async fn give_up_files(&self, pods: &[String]) {
         let pods: BTreeSet<String> = {
             let reading = self.reading.lock();
@@ -114,14 +114,14 @@ impl Volumes<'_> {
 
     fn tell_files(&self, pod: &FilePod, volume: &FileVolume, why: &str) {
         let message = format!("volume {} of pod {} is not backed up: {why}", volume.name, pod.name);
-        self.log.lasting_error(&About::Namespace(&pod.namespace), "pods", &message);
+        self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
         let claim = volume.claim.as_ref().map(|claim| claim.key.as_str());
         self.outcomes.note_told(volume_of(&pod.namespace, &pod.name, &volume.name), claim);
     }
 
     async fn take_file_volume(
         &self,
-        access: &Access,
+        access: &VolumeAccess,
         pod: &FilePod,
         volume: &FileVolume,
         reader: Reader,
@@ -144,7 +144,7 @@ impl Volumes<'_> {
         let mut was_seen = false;
         let ended = async {
             shown
-                .find(|shown: &Shown<Files>| match shown.get(&key) {
+                .find(|shown: &WatchedObjects<WatchedPodVolumeBackup>| match shown.get(&key) {
                     None => was_seen.then(|| Err("somebody deleted its PodVolumeBackup".to_owned())),
                     Some(files) => {
                         was_seen = true;
@@ -185,7 +185,7 @@ impl Volumes<'_> {
     /// Creates the PodVolumeBackup, or finds that of an earlier run.
     async fn ask_files(
         &self,
-        access: &Access,
+        access: &VolumeAccess,
         pod: &FilePod,
         volume: &FileVolume,
         reader: Reader,
@@ -215,8 +215,8 @@ impl Volumes<'_> {
             if is_its && !self.outcomes.is_spoiled(&pod.uid) {
                 return Ok(name);
             }
-            // So that the backup does not have it beside the next one. The agent for which an earlier run
-            // made it may be gone.
+            // So that the backup does not have it beside the next one. The agent for which an
+            // earlier run made it may be gone.
             let (uid, cancel) = (found.uid(), json!({"spec": {"cancel": true}}));
             let canceled = insist(|| patch(&api, Write::to(&name).uid(uid.as_deref()), cancel.clone())).await;
             if let Err(error) = canceled
@@ -232,7 +232,7 @@ impl Volumes<'_> {
     }
 }
 
-fn pod_volume_backups(access: &Access) -> Api<DynamicObject> {
+fn pod_volume_backups(access: &VolumeAccess) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<PodVolumeBackup>(&());
     Api::namespaced_with(access.client.clone(), &access.namespace, &kind)
 }
@@ -247,7 +247,7 @@ pub fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32
 
 /// As Velero makes it (contract 7.2).
 fn pod_volume_backup(
-    access: &Access,
+    access: &VolumeAccess,
     pod: &FilePod,
     volume: &FileVolume,
     reader: Reader,

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::read::VolumeTraits;
 use crate::backup::related::key;
 
-/// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint has
-/// room for so many.
+/// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint
+/// has room for so many.
 const MOST: usize = 50_000;
 /// Most characters of a reason.
 const REASON: usize = 300;
@@ -19,13 +19,13 @@ const REASON: usize = 300;
 /// What became of the data of one claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Fate {
+pub enum VolumeDataResult {
     Skipped {
         reason: String,
     },
     /// A node-agent reads its files.
     Files,
-    Snapshot(Taken),
+    Snapshot(CompletedSnapshot),
     /// Its snapshot was handed to a data mover.
     Moved,
     /// It was asked for, or tried, and is missing. `attempted`: a snapshot was begun. `asked`:
@@ -42,7 +42,7 @@ pub enum Fate {
 /// A snapshot that is complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Taken {
+pub struct CompletedSnapshot {
     pub name: String,
     pub content: String,
     pub handle: String,
@@ -58,17 +58,17 @@ pub struct Taken {
 /// One claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
+pub struct ClaimOutcome {
     /// The PersistentVolume; empty if the claim is bound to none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub volume: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traits: Option<VolumeTraits>,
-    pub fate: Fate,
+    pub fate: VolumeDataResult,
 }
 
 /// By key of the claim: namespace, slash, name.
-pub type ByClaim = BTreeMap<String, Outcome>;
+pub type ByClaim = BTreeMap<String, ClaimOutcome>;
 
 /// What a stored backup says of the data of its volumes.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ pub struct Data {
 /// What became of the data of a backup's volumes, as a checkpoint records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Kept {
+pub struct VolumeOutcomes {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: ByClaim,
     /// There may be PodVolumeBackups.
@@ -102,11 +102,11 @@ pub struct Kept {
 
 /// What became of the data of a backup's volumes, over all of its runs.
 #[derive(Default)]
-pub struct Outcomes(Mutex<Kept>);
+pub struct Outcomes(Mutex<VolumeOutcomes>);
 
 impl Outcomes {
     /// What an earlier run has stored.
-    pub fn of(earlier: Kept) -> Self {
+    pub fn of(earlier: VolumeOutcomes) -> Self {
         Self(Mutex::new(earlier))
     }
 
@@ -129,10 +129,11 @@ impl Outcomes {
     /// Whether there may be PodVolumeBackups, or should be.
     pub fn has_files(&self) -> bool {
         let kept = self.0.lock();
-        kept.has_files || kept.claims.values().any(|one| matches!(one.fate, Fate::Files))
+        kept.has_files || kept.claims.values().any(|one| matches!(one.fate, VolumeDataResult::Files))
     }
 
-    /// Notes that the log says that the files of a volume, which may be that of a claim, are missing.
+    /// Notes that the log says that the files of a volume, which may be that of a claim, are
+    /// missing.
     pub fn note_told(&self, volume: String, claim: Option<&str>) {
         let told = &mut self.0.lock().told;
         if told.len() < MOST {
@@ -163,7 +164,7 @@ impl Outcomes {
                 failed.insert(place, (namespace, claim, text(&file["metadata"]["name"]), phase));
             }
         }
-        let Kept { claims, told, .. } = &mut *self.0.lock();
+        let VolumeOutcomes { claims, told, .. } = &mut *self.0.lock();
         let mut found = Vec::new();
         for (place, (namespace, claim, name, phase)) in failed {
             if complete.contains(&place) || told.contains(&place) {
@@ -177,7 +178,7 @@ impl Outcomes {
             told.insert(place);
             told.extend(claim);
         }
-        for (claim, one) in claims.iter_mut().filter(|(_, one)| matches!(one.fate, Fate::Files)) {
+        for (claim, one) in claims.iter_mut().filter(|(_, one)| matches!(one.fate, VolumeDataResult::Files)) {
             if complete.contains(claim) {
                 continue;
             }
@@ -189,7 +190,8 @@ impl Outcomes {
                 told.insert(claim.clone());
             }
             if !asked.contains(claim) {
-                one.fate = Fate::Missing { reason: why.to_owned(), attempted: false, asked: None };
+                one.fate =
+                    VolumeDataResult::Missing { reason: why.to_owned(), attempted: false, asked: None };
             }
         }
         found
@@ -198,12 +200,12 @@ impl Outcomes {
     /// Notes that the files of a claim are missing, and no PodVolumeBackup tells of it.
     pub fn miss(&self, claim: &str, why: &str) {
         if let Some(one) = self.0.lock().claims.get_mut(claim) {
-            one.fate = Fate::Missing { reason: why.to_owned(), attempted: false, asked: None };
+            one.fate = VolumeDataResult::Missing { reason: why.to_owned(), attempted: false, asked: None };
         }
     }
 
     /// `false`: there is no room for more.
-    pub fn set(&self, claim: &str, outcome: Outcome) -> bool {
+    pub fn set(&self, claim: &str, outcome: ClaimOutcome) -> bool {
         let all = &mut self.0.lock().claims;
         if all.len() >= MOST && !all.contains_key(claim) {
             return false;
@@ -213,14 +215,18 @@ impl Outcomes {
     }
 
     pub fn has_snapshot(&self, claim: &str) -> bool {
-        self.0.lock().claims.get(claim).is_some_and(|one| matches!(one.fate, Fate::Snapshot(_) | Fate::Moved))
+        self.0
+            .lock()
+            .claims
+            .get(claim)
+            .is_some_and(|one| matches!(one.fate, VolumeDataResult::Snapshot(_) | VolumeDataResult::Moved))
     }
 
     /// Claims without data that are told of at the end, by whether the backup asks for it and why.
     pub fn lacking(&self) -> BTreeMap<(bool, String), BTreeSet<String>> {
         let mut lacking = BTreeMap::<_, BTreeSet<String>>::new();
         for (claim, one) in &self.0.lock().claims {
-            if let Fate::Missing { reason, asked: Some(asked), .. } = &one.fate {
+            if let VolumeDataResult::Missing { reason, asked: Some(asked), .. } = &one.fate {
                 lacking.entry((*asked, reason.clone())).or_default().insert(claim.clone());
             }
         }
@@ -233,15 +239,15 @@ impl Outcomes {
     }
 
     /// A copy for a checkpoint.
-    pub fn all(&self) -> Kept {
+    pub fn all(&self) -> VolumeOutcomes {
         self.0.lock().clone()
     }
 
     /// Snapshots that belong to the backup: their namespaces, and what is known of each.
-    pub fn snapshots(&self) -> Vec<(String, Taken)> {
+    pub fn snapshots(&self) -> Vec<(String, CompletedSnapshot)> {
         let all = &self.0.lock().claims;
         let taken = all.iter().filter_map(|(claim, one)| match &one.fate {
-            Fate::Snapshot(taken) => Some((claim.split_once('/')?.0.to_owned(), taken.clone())),
+            VolumeDataResult::Snapshot(taken) => Some((claim.split_once('/')?.0.to_owned(), taken.clone())),
             _ => None,
         });
         taken.collect()
@@ -256,8 +262,9 @@ impl Outcomes {
     /// `status.csiVolumeSnapshotsAttempted` and `…Completed`.
     pub fn counts(&self) -> (u64, u64) {
         let all = &self.0.lock().claims;
-        let completed = all.values().filter(|one| matches!(one.fate, Fate::Snapshot(_))).count();
-        let failed = all.values().filter(|one| matches!(one.fate, Fate::Missing { attempted: true, .. }));
+        let completed = all.values().filter(|one| matches!(one.fate, VolumeDataResult::Snapshot(_))).count();
+        let failed =
+            all.values().filter(|one| matches!(one.fate, VolumeDataResult::Missing { attempted: true, .. }));
         ((completed + failed.count()) as u64, completed as u64)
     }
 
@@ -265,7 +272,7 @@ impl Outcomes {
     /// of a volume, what is known of volumes that nothing was taken of.
     pub fn infos(&self, files: &[Value], traits_of: &BTreeMap<String, VolumeTraits>) -> Vec<Value> {
         let all = &self.0.lock().claims;
-        let traits = |one: &Outcome| one.traits.clone().or_else(|| traits_of.get(&one.volume).cloned());
+        let traits = |one: &ClaimOutcome| one.traits.clone().or_else(|| traits_of.get(&one.volume).cloned());
         let mut infos = Vec::new();
         for (claim, one) in all.iter().filter(|(_, one)| !one.volume.is_empty()) {
             let Some((namespace, name)) = claim.split_once('/') else { continue };
@@ -277,18 +284,18 @@ impl Outcomes {
                 info["pvInfo"] = json!(traits);
             }
             match &one.fate {
-                Fate::Skipped { reason } => {
+                VolumeDataResult::Skipped { reason } => {
                     info["skipped"] = json!(true);
                     info["skippedReason"] = json!(skipped(reason));
                 }
-                Fate::Missing { reason, attempted, .. } => {
+                VolumeDataResult::Missing { reason, attempted, .. } => {
                     info["skipped"] = json!(true);
                     info["skippedReason"] = json!(skipped(reason));
                     if *attempted {
                         info["result"] = json!("failed");
                     }
                 }
-                Fate::Snapshot(taken) => {
+                VolumeDataResult::Snapshot(taken) => {
                     info["backupMethod"] = json!("CSISnapshot");
                     info["preserveLocalSnapshot"] = json!(true);
                     info["result"] = json!("succeeded");
@@ -304,7 +311,7 @@ impl Outcomes {
                     }
                 }
                 // Told by the PodVolumeBackup, or by the data movement.
-                Fate::Files | Fate::Moved => continue,
+                VolumeDataResult::Files | VolumeDataResult::Moved => continue,
             }
             infos.push(info);
         }
@@ -314,8 +321,8 @@ impl Outcomes {
 }
 
 /// The PodVolumeBackups that stand in the backup. One that was canceled and has completed
-/// nonetheless may have been read while its pod was not frozen: it goes if another one of its pod and
-/// volume has completed. Otherwise the last of them stays, with a sentence for the log and its
+/// nonetheless may have been read while its pod was not frozen: it goes if another one of its pod
+/// and volume has completed. Otherwise the last of them stays, with a sentence for the log and its
 /// namespace.
 pub fn standing(files: Vec<Value>) -> (Vec<Value>, Vec<(String, String)>) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -407,19 +414,19 @@ fn of_files(object: &Value, claims: &ByClaim) -> Value {
 mod tests {
     use super::*;
 
-    fn outcome(volume: &str, fate: Fate) -> Outcome {
-        Outcome { volume: volume.to_owned(), traits: Some(VolumeTraits::default()), fate }
+    fn outcome(volume: &str, fate: VolumeDataResult) -> ClaimOutcome {
+        ClaimOutcome { volume: volume.to_owned(), traits: Some(VolumeTraits::default()), fate }
     }
 
-    fn taken() -> Taken {
-        Taken {
+    fn taken() -> CompletedSnapshot {
+        CompletedSnapshot {
             name: "velero-a-1".to_owned(),
             content: "snapcontent-1".to_owned(),
             handle: "h".to_owned(),
             driver: "ebs".to_owned(),
             size: Some(1024),
             cut_at: Some("2026-01-01T00:00:00Z".to_owned()),
-            ..Taken::default()
+            ..CompletedSnapshot::default()
         }
     }
 
@@ -427,14 +434,18 @@ mod tests {
     fn each_volume_has_the_info_that_a_restore_needs() {
         let outcomes = Outcomes::default();
         let reason = || "because".to_owned();
-        outcomes.set("ns/a", outcome("pv-a", Fate::Snapshot(taken())));
-        outcomes.set("ns/b", outcome("pv-b", Fate::Skipped { reason: reason() }));
-        outcomes
-            .set("ns/c", outcome("pv-c", Fate::Missing { reason: reason(), attempted: true, asked: None }));
-        outcomes.set("ns/d", outcome("pv-d", Fate::Files));
-        outcomes
-            .set("ns/e", outcome("pv-e", Fate::Missing { reason: reason(), attempted: false, asked: None }));
-        outcomes.set("ns/unbound", outcome("", Fate::Skipped { reason: reason() }));
+        outcomes.set("ns/a", outcome("pv-a", VolumeDataResult::Snapshot(taken())));
+        outcomes.set("ns/b", outcome("pv-b", VolumeDataResult::Skipped { reason: reason() }));
+        outcomes.set(
+            "ns/c",
+            outcome("pv-c", VolumeDataResult::Missing { reason: reason(), attempted: true, asked: None }),
+        );
+        outcomes.set("ns/d", outcome("pv-d", VolumeDataResult::Files));
+        outcomes.set(
+            "ns/e",
+            outcome("pv-e", VolumeDataResult::Missing { reason: reason(), attempted: false, asked: None }),
+        );
+        outcomes.set("ns/unbound", outcome("", VolumeDataResult::Skipped { reason: reason() }));
         let files = [
             json!({
                 "metadata": {"annotations": {"velero.io/pvc-name": "d"}},
@@ -478,7 +489,7 @@ mod tests {
     fn files_that_nobody_waited_for_are_told_of_once() {
         let outcomes = Outcomes::default();
         for name in ["done", "open", "failed", "lost"] {
-            outcomes.set(&format!("ns/{name}"), outcome("pv", Fate::Files));
+            outcomes.set(&format!("ns/{name}"), outcome("pv", VolumeDataResult::Files));
         }
         let file = |claim: &str, volume: &str, phase: &str| {
             json!({
@@ -499,8 +510,8 @@ mod tests {
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].1.contains("pvb-open") && told[1].1.contains("claim ns/lost"), "{told:?}");
         let claims = outcomes.all().claims;
-        assert!(matches!(claims["ns/lost"].fate, Fate::Missing { .. }));
-        assert!(matches!(claims["ns/open"].fate, Fate::Files));
+        assert!(matches!(claims["ns/lost"].fate, VolumeDataResult::Missing { .. }));
+        assert!(matches!(claims["ns/open"].fate, VolumeDataResult::Files));
         assert!(outcomes.unfinished(&files).is_empty());
     }
 
@@ -538,8 +549,8 @@ mod tests {
     fn what_is_known_is_the_same_after_a_checkpoint() {
         let outcomes = Outcomes::default();
         outcomes.spoil("pod-uid");
-        outcomes.set("ns/a", outcome("pv-a", Fate::Snapshot(taken())));
-        outcomes.set("ns/b", outcome("pv-b", Fate::Files));
+        outcomes.set("ns/a", outcome("pv-a", VolumeDataResult::Snapshot(taken())));
+        outcomes.set("ns/b", outcome("pv-b", VolumeDataResult::Files));
         let text = serde_json::to_string(&outcomes.all()).unwrap();
         let again = Outcomes::of(serde_json::from_str(&text).unwrap());
         assert_eq!(again.all(), outcomes.all());

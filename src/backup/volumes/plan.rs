@@ -6,9 +6,10 @@ use berth_api::keys::{BACKUP_VOLUMES, CLAIM_SNAPSHOT_CLASS, DEFAULT_SNAPSHOT_CLA
 use berth_core::policy::volume::action;
 use berth_core::selection::ResourceType;
 use berth_core::violation::tellable;
-use berth_core::volume::class::{Class, choose};
+use berth_core::volume::class::{SnapshotClass, choose};
 use berth_core::volume::{
-    Claim, Decision, Obstacle, OfPod, PodVolume, is_asked_for, names, of_claim, of_pod,
+    ClaimDecision, FileBackupObstacle, OfPod, PodVolumeState, VolumeClaim, is_asked_for, names, of_claim,
+    of_pod,
 };
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -16,23 +17,23 @@ use memchr::memmem;
 use serde_json::Value;
 
 use super::files::{FileClaim, FilePod, FileVolume};
-use super::outcomes::{Fate, Outcome};
+use super::outcomes::{ClaimOutcome, VolumeDataResult};
 use super::read::{FoundClaim, FoundPod, FoundVolume};
 use super::snapshots::Ask;
-use super::{Planned, Volumes, read};
-use crate::backup::archive::Item;
+use super::{PlannedClaim, RunVolumes, read};
+use crate::backup::archive::ArchiveItem;
 use crate::backup::insist::insist;
 use crate::backup::ledger::PageId;
 use crate::backup::list::{ListError, ListedObject};
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::backup::related::{is_name, key};
 use crate::text::chain;
-use crate::write::Answer;
+use crate::write::WriteResult;
 
 /// Parts of a VolumeSnapshotClass's group, version and kind.
 const CLASSES: [&str; 3] = ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"];
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Decides on the volumes of a pod, in the order in which pods come: the first pod that wants
     /// the files of a claim has them backed up.
     ///
@@ -55,7 +56,7 @@ impl Volumes<'_> {
                 found.name,
                 tellable(name)
             );
-            self.log.warning(&About::Namespace(&namespace), "pods", &message);
+            self.log.warning(&ResultsHeading::Namespace(&namespace), "pods", &message);
         }
         let mut taken = Vec::new();
         for volume in &pod.volumes {
@@ -79,7 +80,7 @@ impl Volumes<'_> {
         volume: &read::PodVolume,
     ) -> Result<Option<FileVolume>, ListError> {
         let namespace = found.namespace.as_deref();
-        let mut about = PodVolume {
+        let mut about = PodVolumeState {
             name: &volume.name,
             kind: &volume.source.kind,
             policy: None,
@@ -135,15 +136,15 @@ impl Volumes<'_> {
         }
         let traits = bound.map(|bound| bound.traits);
         let volume_name = read.bound.unwrap_or_default();
-        self.settle(&claim_key, Outcome { volume: volume_name, traits, fate: Fate::Files });
+        self.settle(&claim_key, ClaimOutcome { volume: volume_name, traits, fate: VolumeDataResult::Files });
         let claim = FileClaim { key: claim_key, name: claim.clone(), uid: read.uid };
         Ok(Some(FileVolume { name: volume.name.clone(), claim: Some(claim) }))
     }
 
-    fn tell_obstacle(&self, found: &ListedObject, volume: &PodVolume<'_>, obstacle: Obstacle) {
+    fn tell_obstacle(&self, found: &ListedObject, volume: &PodVolumeState<'_>, obstacle: FileBackupObstacle) {
         let message =
             format!("volume {} of pod {} is not backed up by files: {obstacle}", volume.name, found.name);
-        let about = found.namespace.as_deref().map_or(About::Cluster, About::Namespace);
+        let about = found.namespace.as_deref().map_or(ResultsHeading::Cluster, ResultsHeading::Namespace);
         if !obstacle.is_loss() {
             self.log.info(&message);
         } else if volume.is_named || volume.policy.is_some() {
@@ -162,7 +163,7 @@ impl Volumes<'_> {
         kind: &Arc<ResourceType>,
         page: PageId,
         found: &ListedObject,
-    ) -> Result<Option<Planned>, ListError> {
+    ) -> Result<Option<PlannedClaim>, ListError> {
         // An unreadable claim is reported where it is read for its references.
         let Ok(object) = serde_json::from_slice::<Value>(&found.json) else { return Ok(None) };
         let claim = FoundClaim::read(&object);
@@ -170,7 +171,7 @@ impl Volumes<'_> {
             (found.namespace.clone().unwrap_or_default(), key(found.namespace.as_deref(), &found.name));
         let volume_name = claim.bound.clone().unwrap_or_default();
         let by_files = self.seen.lock().filed.contains_key(&claim_key);
-        let mut about = Claim {
+        let mut about = VolumeClaim {
             policy: None,
             by_files,
             is_bound: claim.bound.is_some(),
@@ -180,7 +181,7 @@ impl Volumes<'_> {
         };
         let mut decision = of_claim(&self.wish, &about);
         let (mut bound, mut class) = (None, None);
-        let may_take = matches!(decision, Decision::Snapshot | Decision::Move);
+        let may_take = matches!(decision, ClaimDecision::Snapshot | ClaimDecision::Move);
         let classes = if may_take || !self.policies.is_empty() { self.classes().await } else { &[] };
         if let Some(name) = &claim.bound
             && (!self.policies.is_empty() || (may_take && !classes.is_empty()))
@@ -196,29 +197,32 @@ impl Volumes<'_> {
             about.has_class = class.is_some();
             decision = of_claim(&self.wish, &about);
         }
-        let outcome = |fate| Outcome {
+        let outcome = |fate| ClaimOutcome {
             volume: volume_name.clone(),
             traits: bound.as_ref().map(|bound| bound.traits.clone()),
             fate,
         };
         let moves = match decision {
-            Decision::Skip(why) => {
-                self.settle(&claim_key, outcome(Fate::Skipped { reason: why.to_string() }));
+            ClaimDecision::Skip(why) => {
+                self.settle(&claim_key, outcome(VolumeDataResult::Skipped { reason: why.to_string() }));
                 return Ok(None);
             }
             // Its pod has told of it.
-            Decision::Files => return Ok(None),
-            Decision::Nothing(lack) => {
+            ClaimDecision::Files => return Ok(None),
+            ClaimDecision::Nothing(lack) => {
                 let is_asked = is_asked_for(&self.wish, about.policy);
                 let (reason, asked) = (lack.to_string(), Some(is_asked));
-                self.settle(&claim_key, outcome(Fate::Missing { reason, attempted: false, asked }));
+                self.settle(
+                    &claim_key,
+                    outcome(VolumeDataResult::Missing { reason, attempted: false, asked }),
+                );
                 let mut seen = self.seen.lock();
                 let all = if is_asked { &mut seen.asked } else { &mut seen.unasked };
                 all.entry(lack).or_default().push(claim_key);
                 return Ok(None);
             }
-            Decision::Snapshot => false,
-            Decision::Move => true,
+            ClaimDecision::Snapshot => false,
+            ClaimDecision::Move => true,
         };
         if let Some(group) = claim.labels.get(&self.group_key).filter(|group| !group.is_empty()) {
             let group = key(found.namespace.as_deref(), group);
@@ -241,9 +245,10 @@ impl Volumes<'_> {
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Copied, so that the page that it came in can be freed.
         let json = bytes::Bytes::copy_from_slice(json);
-        let item = Item { namespace: namespace.clone(), name: name.clone(), json, lacks_type: *lacks_type };
+        let item =
+            ArchiveItem { namespace: namespace.clone(), name: name.clone(), json, lacks_type: *lacks_type };
         let under_way = self.under_way.token();
-        Ok(Some(Planned { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
+        Ok(Some(PlannedClaim { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
     }
 
     fn class_for<'c>(
@@ -251,8 +256,8 @@ impl Volumes<'_> {
         claim_key: &str,
         driver: &str,
         claim: &FoundClaim,
-        classes: &'c [Class],
-    ) -> Option<&'c Class> {
+        classes: &'c [SnapshotClass],
+    ) -> Option<&'c SnapshotClass> {
         let annotation = format!("{CLAIM_SNAPSHOT_CLASS}_{}", driver.to_lowercase());
         let by_backup = self.access.as_ref().and_then(|access| access.annotations.get(&annotation));
         let by_backup = by_backup.map(String::as_str);
@@ -262,12 +267,12 @@ impl Volumes<'_> {
                 "the annotation {CLAIM_SNAPSHOT_CLASS} leads to no VolumeSnapshotClass {ignored} of driver {driver}: {} is used for claim {claim_key}",
                 class.name
             );
-            self.log.warning(&About::Cluster, "persistentvolumeclaims", &message);
+            self.log.warning(&ResultsHeading::Cluster, "persistentvolumeclaims", &message);
         }
         choice.class
     }
 
-    async fn classes(&self) -> &[Class] {
+    async fn classes(&self) -> &[SnapshotClass] {
         let read = || async {
             let Some(access) = self.access.as_ref().filter(|access| access.serves_snapshots) else {
                 return Vec::new();
@@ -280,7 +285,7 @@ impl Volumes<'_> {
                         chain(&error)
                     );
                     self.log.error(
-                        &About::Cluster,
+                        &ResultsHeading::Cluster,
                         "volumesnapshotclasses.snapshot.storage.k8s.io",
                         &message,
                     );
@@ -324,7 +329,7 @@ impl Volumes<'_> {
                     chain(&error),
                     error.way_out(kind)
                 );
-                self.log.error(&About::Cluster, &kind.qualified(), &message);
+                self.log.error(&ResultsHeading::Cluster, &kind.qualified(), &message);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -332,20 +337,20 @@ impl Volumes<'_> {
     }
 }
 
-async fn list_classes(client: &Client) -> Result<Vec<Class>, kube::Error> {
+async fn list_classes(client: &Client) -> Result<Vec<SnapshotClass>, kube::Error> {
     let [group, version, kind] = CLASSES;
     let kind = ApiResource {
         plural: "volumesnapshotclasses".to_owned(),
         ..ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind))
     };
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let read = || async { Answer::from(api.list(&ListParams::default()).await) };
+    let read = || async { WriteResult::from(api.list(&ListParams::default()).await) };
     let found = match insist(read).await {
         Ok(found) => found,
         Err(error) if crate::client::is_not_found(&error) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let class = |class: DynamicObject| Class {
+    let class = |class: DynamicObject| SnapshotClass {
         name: class.name_any(),
         driver: class.data["driver"].as_str().unwrap_or_default().to_owned(),
         is_labelled: class.labels().contains_key(CLAIM_SNAPSHOT_CLASS),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::keys::{BACKUP_NAME, CLAIM_SNAPSHOT_CLASS, DATA_UPLOAD_NAME, VOLUME_SNAPSHOT_NAME};
 use berth_api::quantity::Quantity;
-use berth_core::policy::volume::{Csi, KINDS, Nfs, Volume};
+use berth_core::policy::volume::{CsiSource, KINDS, NfsSource, VolumeProperties};
 use berth_core::selection::ResourceType;
 use berth_core::volume::PodPhase;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct VolumeTraits {
 /// A PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundVolume {
-    pub volume: Volume,
+    pub volume: VolumeProperties,
     pub traits: VolumeTraits,
 }
 
@@ -35,7 +35,7 @@ impl FoundVolume {
     pub fn read(object: &Value) -> Self {
         let spec = &object["spec"];
         Self {
-            volume: Volume {
+            volume: VolumeProperties {
                 capacity: amount(&spec["capacity"]["storage"]),
                 storage_class: text(&spec["storageClassName"]).to_owned(),
                 ..of_source(spec)
@@ -59,7 +59,7 @@ pub struct FoundClaim {
     /// The volume to which it is bound.
     pub bound: Option<String>,
     /// What the claim alone says of that volume.
-    pub alone: Volume,
+    pub alone: VolumeProperties,
 }
 
 impl FoundClaim {
@@ -69,7 +69,11 @@ impl FoundClaim {
         let labels = texts(&object["metadata"]["labels"]);
         let storage_class = text(&object["spec"]["storageClassName"]).to_owned();
         // As the volume would say it, which may not be readable.
-        let mut alone = Volume { labels: labels.clone(), phase: phase.to_owned(), ..Volume::default() };
+        let mut alone = VolumeProperties {
+            labels: labels.clone(),
+            phase: phase.to_owned(),
+            ..VolumeProperties::default()
+        };
         if bound.is_some() {
             alone.capacity = amount(&object["status"]["capacity"]["storage"]);
             alone.storage_class.clone_from(&storage_class);
@@ -86,7 +90,7 @@ impl FoundClaim {
     }
 
     /// What volume policies decide by: the volume with the claim's labels and phase.
-    pub fn with(&self, found: Option<&FoundVolume>) -> Volume {
+    pub fn with(&self, found: Option<&FoundVolume>) -> VolumeProperties {
         let mut volume = found.map_or_else(|| self.alone.clone(), |found| found.volume.clone());
         volume.labels.clone_from(&self.alone.labels);
         volume.phase.clone_from(&self.alone.phase);
@@ -112,7 +116,7 @@ pub struct PodVolume {
     pub name: String,
     pub claim: Option<String>,
     /// Without a claim: what volume policies decide by.
-    pub source: Volume,
+    pub source: VolumeProperties,
     pub is_mounted: bool,
     pub is_device: bool,
 }
@@ -199,17 +203,17 @@ fn set(object: &mut Value, path: &[&str], value: Value) -> Option<()> {
 }
 
 /// Reads the source of a volume.
-fn of_source(source: &Value) -> Volume {
-    let nfs = source["nfs"].as_object().map(|_| Nfs {
+fn of_source(source: &Value) -> VolumeProperties {
+    let nfs = source["nfs"].as_object().map(|_| NfsSource {
         server: text(&source["nfs"]["server"]).to_owned(),
         path: text(&source["nfs"]["path"]).to_owned(),
     });
-    let csi = source["csi"].as_object().map(|_| Csi {
+    let csi = source["csi"].as_object().map(|_| CsiSource {
         driver: text(&source["csi"]["driver"]).to_owned(),
         attributes: texts(&source["csi"]["volumeAttributes"]),
     });
     let kind = KINDS.into_iter().find(|kind| source[*kind].is_object()).unwrap_or_default();
-    Volume { nfs, csi, kind: kind.to_owned(), ..Volume::default() }
+    VolumeProperties { nfs, csi, kind: kind.to_owned(), ..VolumeProperties::default() }
 }
 
 fn text(value: &Value) -> &str {

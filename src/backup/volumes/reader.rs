@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::files::short;
-use super::{Access, Volumes};
+use super::{RunVolumes, VolumeAccess};
 use crate::backup::insist::insist;
 use crate::objects;
 use crate::patch::digest;
@@ -27,9 +27,10 @@ const NODE_AGENTS: &str = "role=node-agent";
 /// How long a BackupRepository may take to become ready (Velero's `--resource-timeout`).
 const REPOSITORY: Duration = Duration::from_secs(600);
 
-impl Volumes<'_> {
-    /// Whose node-agent reads on the node. They are listed once, and again for a node that had none.
-    pub(super) async fn reader(&self, access: &Access, node: &str) -> Result<Reader, String> {
+impl RunVolumes<'_> {
+    /// Whose node-agent reads on the node. They are listed once, and again for a node that had
+    /// none.
+    pub(super) async fn reader(&self, access: &VolumeAccess, node: &str) -> Result<Reader, String> {
         let known = self.agents.lock().on(node);
         if let Ok(reader) = known {
             return Ok(reader);
@@ -44,14 +45,14 @@ impl Volumes<'_> {
     }
 
     /// Makes sure that there is a repository for a namespace. Once for each namespace.
-    pub(super) async fn repository(&self, access: &Access, namespace: &str) -> Result<(), String> {
+    pub(super) async fn repository(&self, access: &VolumeAccess, namespace: &str) -> Result<(), String> {
         let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());
         cell.get_or_init(|| ensure_repository(access, namespace)).await.clone()
     }
 }
 
 /// The pods of node-agents of both kinds.
-async fn readers(access: &Access) -> Result<Readers, String> {
+async fn readers(access: &VolumeAccess) -> Result<Readers, String> {
     let mut readers = Readers::default();
     for (node, is_running) in nodes(access, NODE_AGENTS).await? {
         readers.add_velero(node, is_running);
@@ -65,7 +66,7 @@ async fn readers(access: &Access) -> Result<Readers, String> {
 }
 
 /// The nodes of the pods with a label that have not ended, and whether each of them runs.
-async fn nodes(access: &Access, labels: &str) -> Result<Vec<(String, bool)>, String> {
+async fn nodes(access: &VolumeAccess, labels: &str) -> Result<Vec<(String, bool)>, String> {
     let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
     let params = ListParams::default().labels(labels);
     let found = insist(|| async { api.list(&params).await.into() }).await;
@@ -82,7 +83,7 @@ async fn nodes(access: &Access, labels: &str) -> Result<Vec<(String, bool)>, Str
 /// The repository of each namespace, or why there is none.
 pub type Repository = Arc<OnceCell<Result<(), String>>>;
 
-async fn ensure_repository(access: &Access, namespace: &str) -> Result<(), String> {
+async fn ensure_repository(access: &VolumeAccess, namespace: &str) -> Result<(), String> {
     let kind =
         ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
     let kind = ApiResource { plural: "backuprepositories".to_owned(), ..kind };

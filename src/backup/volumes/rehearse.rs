@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::files::FilePod;
-use super::{Job, Planned, Volumes, Work};
+use super::{Job, PlannedClaim, RunVolumes, VolumeWork};
 use crate::backup::archive::Batch;
 
 /// Volumes that are noted; the others are counted only.
@@ -12,7 +12,7 @@ const MOST: usize = 10_000;
 
 /// How the data of a volume would be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum VolumeMethod {
     Snapshot,
     /// A snapshot whose data is moved into the storage location.
     Move,
@@ -22,8 +22,8 @@ pub enum Way {
 
 /// One volume whose data would be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volume {
-    pub way: Way,
+pub struct RehearsedVolume {
+    pub way: VolumeMethod,
     /// Key of the claim, if there is one.
     pub claim: Option<String>,
     /// Namespace, slash, pod, and the name of the volume in it, where its files are taken.
@@ -35,14 +35,14 @@ pub struct Volume {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Noted {
-    pub volumes: Vec<Volume>,
+pub struct RehearsedVolumes {
+    pub volumes: Vec<RehearsedVolume>,
     /// Those for which there was no room.
     pub more: u64,
 }
 
-impl Noted {
-    fn add(&mut self, volume: Volume) {
+impl RehearsedVolumes {
+    fn add(&mut self, volume: RehearsedVolume) {
         if self.volumes.len() < MOST { self.volumes.push(volume) } else { self.more += 1 }
     }
 
@@ -50,8 +50,8 @@ impl Noted {
     pub fn files(&mut self, pod: FilePod) {
         let key = format!("{}/{}", pod.namespace, pod.name);
         for volume in pod.volumes {
-            self.add(Volume {
-                way: Way::Files,
+            self.add(RehearsedVolume {
+                way: VolumeMethod::Files,
                 claim: volume.claim.map(|claim| claim.key),
                 pod: Some((key.clone(), volume.name)),
                 driver: String::new(),
@@ -61,12 +61,12 @@ impl Noted {
     }
 }
 
-impl Planned {
+impl PlannedClaim {
     /// Notes the claim, and gives its object.
-    pub fn rehearsed(self, noted: &Mutex<Noted>) -> Batch {
+    pub fn rehearsed(self, noted: &Mutex<RehearsedVolumes>) -> Batch {
         let Self { kind, page, item, ask, under_way: _ } = self;
-        noted.lock().add(Volume {
-            way: if ask.moves { Way::Move } else { Way::Snapshot },
+        noted.lock().add(RehearsedVolume {
+            way: if ask.moves { VolumeMethod::Move } else { VolumeMethod::Snapshot },
             claim: Some(ask.claim),
             pod: None,
             driver: ask.driver,
@@ -76,21 +76,21 @@ impl Planned {
     }
 }
 
-impl Volumes<'_> {
-    /// In the place of [`Volumes::run`]: notes what is asked for, and takes nothing. Never ends.
+impl RunVolumes<'_> {
+    /// In the place of [`RunVolumes::run`]: notes what is asked for, and takes nothing. Never ends.
     pub async fn rehearse(
         &self,
         mut jobs: mpsc::Receiver<Job>,
         batches: mpsc::Sender<Batch>,
-        noted: &Mutex<Noted>,
+        noted: &Mutex<RehearsedVolumes>,
     ) {
         while let Some(Job { work, _under_way }) = jobs.recv().await {
             match work {
-                Work::Claim(planned) | Work::Settle(planned, _) => {
+                VolumeWork::Claim(planned) | VolumeWork::Settle(planned, _) => {
                     // A closed channel means that the rehearsal ends early.
                     let _ = batches.send(planned.rehearsed(noted)).await;
                 }
-                Work::Files(pod) => noted.lock().files(pod),
+                VolumeWork::Files(pod) => noted.lock().files(pod),
             }
         }
         std::future::pending::<()>().await;

@@ -18,10 +18,10 @@ use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::outcomes::Taken;
+use super::outcomes::CompletedSnapshot;
 use super::read::VolumeTraits;
-use super::watched::{Content, Snapshot, Snapshots, Watched};
-use super::{Access, Volumes};
+use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
+use super::{RunVolumes, VolumeAccess};
 use crate::backup::actions::snapshots::annotate;
 use crate::backup::insist::insist;
 use crate::patch::digest;
@@ -60,7 +60,7 @@ pub struct Cut {
 
 /// Why there is no snapshot.
 #[derive(Debug)]
-pub struct Uncut {
+pub struct NoSnapshot {
     pub why: String,
     /// A snapshot was begun.
     pub attempted: bool,
@@ -75,16 +75,16 @@ pub fn snapshot_name(claim: &str, uid: &str, run: &str) -> String {
     format!("velero-{head}-{}", hash.get(..10).unwrap_or_default())
 }
 
-impl Volumes<'_> {
-    async fn shown(&self, access: &Access) -> &Watched<Snapshots> {
+impl RunVolumes<'_> {
+    async fn shown(&self, access: &VolumeAccess) -> &Watched<Snapshots> {
         let start = || async { Watched::snapshots(&access.watches, &access.uid) };
         self.snapshots.get_or_init(start).await
     }
 
     /// Takes a snapshot and waits until it is cut. If it is not cut in time, nothing of it stays.
-    pub(super) async fn cut(&self, ask: &Ask) -> Result<Cut, Uncut> {
+    pub(super) async fn cut(&self, ask: &Ask) -> Result<Cut, NoSnapshot> {
         let Some(access) = &self.access else {
-            return Err(Uncut { why: "nothing can take it".to_owned(), attempted: false });
+            return Err(NoSnapshot { why: "nothing can take it".to_owned(), attempted: false });
         };
         let until = Instant::now() + access.snapshot_timeout;
         if self.upload_of(ask).is_some() {
@@ -92,7 +92,7 @@ impl Volumes<'_> {
         }
         let shown = self.shown(access).await;
         let made = self.make(access, ask).await;
-        let snapshot = made.map_err(|why| Uncut { why, attempted: true })?;
+        let snapshot = made.map_err(|why| NoSnapshot { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
         let key = (ask.namespace.clone(), name.clone());
         let (mut was_seen, mut fault) = (false, None);
@@ -117,11 +117,11 @@ impl Volumes<'_> {
             Err(_) => late("cut", access, fault.as_deref()),
         };
         self.discard(access, &ask.namespace, &name, &uid).await;
-        Err(Uncut { why, attempted: true })
+        Err(NoSnapshot { why, attempted: true })
     }
 
     /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.
-    async fn make(&self, access: &Access, ask: &Ask) -> Result<VolumeSnapshot, String> {
+    async fn make(&self, access: &VolumeAccess, ask: &Ask) -> Result<VolumeSnapshot, String> {
         let name = snapshot_name(&ask.name, &ask.uid, &access.run);
         let spec = VolumeSnapshotSpec {
             volume_snapshot_class_name: Some(ask.class.clone()),
@@ -150,11 +150,11 @@ impl Volumes<'_> {
 
     /// Waits until the snapshot is ready, and gives it to the backup. If that fails nothing of it
     /// stays.
-    pub(super) async fn ready(&self, ask: &Ask, cut: &Cut) -> Result<Taken, String> {
+    pub(super) async fn ready(&self, ask: &Ask, cut: &Cut) -> Result<CompletedSnapshot, String> {
         let Some(access) = &self.access else { return Err("nothing can take it".to_owned()) };
         // An earlier run has taken one, and handed it over.
         if cut.name.is_empty() {
-            return Ok(Taken::default());
+            return Ok(CompletedSnapshot::default());
         }
         let shown = self.shown(access).await;
         let key = (ask.namespace.clone(), cut.name.clone());
@@ -202,12 +202,12 @@ impl Volumes<'_> {
     /// Makes a snapshot the backup's own.
     async fn keep(
         &self,
-        access: &Access,
+        access: &VolumeAccess,
         ask: &Ask,
         cut: &Cut,
-        snapshot: &Snapshot,
-        content: &Content,
-    ) -> Result<Taken, String> {
+        snapshot: &WatchedSnapshot,
+        content: &WatchedContent,
+    ) -> Result<CompletedSnapshot, String> {
         let told = |error: kube::Error| format!("it could not be kept: {}", chain(&error));
         let contents: Api<VolumeSnapshotContent> = Api::all(access.client.clone());
         let retained = json!({
@@ -232,8 +232,8 @@ impl Volumes<'_> {
     }
 }
 
-fn taken(cut: &Cut, snapshot: &Snapshot, content: &Content) -> Taken {
-    Taken {
+fn taken(cut: &Cut, snapshot: &WatchedSnapshot, content: &WatchedContent) -> CompletedSnapshot {
+    CompletedSnapshot {
         name: cut.name.clone(),
         content: cut.content.clone(),
         handle: content.handle.clone().unwrap_or_default(),
@@ -244,7 +244,7 @@ fn taken(cut: &Cut, snapshot: &Snapshot, content: &Content) -> Taken {
     }
 }
 
-fn late(what: &str, access: &Access, fault: Option<&str>) -> String {
+fn late(what: &str, access: &VolumeAccess, fault: Option<&str>) -> String {
     let seconds = access.snapshot_timeout.as_secs();
     let fault = fault.map(|fault| {
         let fault: String = fault.chars().filter(|c| !c.is_control()).take(200).collect();

@@ -1,11 +1,11 @@
 //! What a backup says of claims whose data is missing.
 
-use crate::backup::log::About;
+use crate::backup::log::ResultsHeading;
 use crate::text::few;
 
-use super::Volumes;
+use super::RunVolumes;
 
-impl Volumes<'_> {
+impl RunVolumes<'_> {
     /// Logs what is stored without its data: an error where the backup asks for it, a warning where
     /// it takes what can be taken.
     pub fn tell(&self) {
@@ -28,7 +28,7 @@ impl Volumes<'_> {
                 claims.len(),
                 few(&claims)
             );
-            self.log.error(&About::Velero, "persistentvolumeclaims", &message);
+            self.log.error(&ResultsHeading::Velero, "persistentvolumeclaims", &message);
         }
         for (lack, claims) in claims_of(false) {
             let message = format!(
@@ -36,7 +36,7 @@ impl Volumes<'_> {
                 claims.len(),
                 few(&claims)
             );
-            self.log.warning(&About::Velero, "persistentvolumeclaims", &message);
+            self.log.warning(&ResultsHeading::Velero, "persistentvolumeclaims", &message);
         }
         let grouped = std::mem::take(&mut seen.grouped).into_values().filter(|claims| claims.len() > 1);
         let grouped: Vec<String> = grouped.flatten().collect();
@@ -47,14 +47,14 @@ impl Volumes<'_> {
                 self.group_key,
                 few(&grouped)
             );
-            self.log.error(&About::Velero, "persistentvolumeclaims", &message);
+            self.log.error(&ResultsHeading::Velero, "persistentvolumeclaims", &message);
         }
         if seen.lost > 0 {
             let message = format!(
                 "the file of volume infos lacks {} claims, for which there was no room; use several Backups",
                 seen.lost
             );
-            self.log.error(&About::Velero, "persistentvolumeclaims", &message);
+            self.log.error(&ResultsHeading::Velero, "persistentvolumeclaims", &message);
         }
     }
 }

@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::watch::{Key, WatchEvent, reflect_everywhere};
+use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 
 /// Objects of one kind, as a watch shows them.
-pub type Shown<V> = BTreeMap<Key, V>;
+pub type WatchedObjects<V> = BTreeMap<ObjectKey, V>;
 
 /// What is known of a VolumeSnapshotContent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct WatchedContent {
     pub uid: String,
     /// UID of its VolumeSnapshot.
     pub of: String,
@@ -35,7 +35,7 @@ pub struct Content {
     pub fault: Option<String>,
 }
 
-impl Content {
+impl WatchedContent {
     pub fn read(content: VolumeSnapshotContent) -> Self {
         let (spec, status) = (content.spec, content.status.unwrap_or_default());
         Self {
@@ -54,7 +54,7 @@ impl Content {
 
 /// What is known of a VolumeSnapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct WatchedSnapshot {
     pub uid: String,
     pub content: Option<String>,
     pub cut_at: Option<String>,
@@ -62,7 +62,7 @@ pub struct Snapshot {
     pub fault: Option<String>,
 }
 
-impl Snapshot {
+impl WatchedSnapshot {
     pub fn read(snapshot: VolumeSnapshot) -> Self {
         let status = snapshot.status.unwrap_or_default();
         Self {
@@ -77,12 +77,12 @@ impl Snapshot {
 
 /// What is known of a PodVolumeBackup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct WatchedPodVolumeBackup {
     pub phase: String,
     pub message: String,
 }
 
-impl Files {
+impl WatchedPodVolumeBackup {
     pub fn read(files: PodVolumeBackup) -> Self {
         let status = files.status.unwrap_or_default();
         Self { phase: status.phase.unwrap_or_default(), message: status.message.unwrap_or_default() }
@@ -123,8 +123,8 @@ impl<T> Watched<T> {
 /// Snapshots and their contents.
 #[derive(Default)]
 pub struct Snapshots {
-    pub snapshots: Shown<Snapshot>,
-    pub contents: Shown<Content>,
+    pub snapshots: WatchedObjects<WatchedSnapshot>,
+    pub contents: WatchedObjects<WatchedContent>,
 }
 
 impl Watched<Snapshots> {
@@ -136,14 +136,14 @@ impl Watched<Snapshots> {
             follow::<VolumeSnapshot, _, _>(
                 Api::all(client.clone()),
                 of_backup,
-                Snapshot::read,
+                WatchedSnapshot::read,
                 (&shown, &bell),
                 |shown| &mut shown.snapshots,
             ),
             follow::<VolumeSnapshotContent, _, _>(
                 Api::all(client.clone()),
                 watcher::Config::default(),
-                Content::read,
+                WatchedContent::read,
                 (&shown, &bell),
                 |shown| &mut shown.contents,
             ),
@@ -152,16 +152,19 @@ impl Watched<Snapshots> {
     }
 }
 
-impl Watched<Shown<Files>> {
+impl Watched<WatchedObjects<WatchedPodVolumeBackup>> {
     /// Watches the PodVolumeBackups of the Backup with this UID.
     pub fn files(client: &Client, namespace: &str, uid: &str) -> Self {
-        let (shown, bell) = (Arc::new(Mutex::new(Shown::default())), watch::Sender::new(()));
+        let (shown, bell) = (Arc::new(Mutex::new(WatchedObjects::default())), watch::Sender::new(()));
         let of_backup = watcher::Config::default().labels(&format!("{BACKUP_UID}={uid}"));
         let api = Api::namespaced(client.clone(), namespace);
-        let tasks =
-            vec![follow::<PodVolumeBackup, _, _>(api, of_backup, Files::read, (&shown, &bell), |shown| {
-                shown
-            })];
+        let tasks = vec![follow::<PodVolumeBackup, _, _>(
+            api,
+            of_backup,
+            WatchedPodVolumeBackup::read,
+            (&shown, &bell),
+            |shown| shown,
+        )];
         Self { shown, bell, _tasks: tasks }
     }
 }
@@ -171,7 +174,7 @@ fn follow<K, V, T>(
     config: watcher::Config,
     keep: fn(K) -> V,
     (shown, bell): (&Arc<Mutex<T>>, &watch::Sender<()>),
-    of: fn(&mut T) -> &mut Shown<V>,
+    of: fn(&mut T) -> &mut WatchedObjects<V>,
 ) -> AbortOnDropHandle<()>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
@@ -184,7 +187,7 @@ where
             let key = (object.namespace().unwrap_or_default(), object.name_any());
             (key, keep(object))
         };
-        reflect_everywhere(api, config, keep, |event: WatchEvent<(Key, V), Key>| {
+        reflect_everywhere(api, config, keep, |event: WatchEvent<(ObjectKey, V), ObjectKey>| {
             event.apply_to(of(&mut shown.lock()));
             bell.send_replace(());
         })

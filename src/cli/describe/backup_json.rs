@@ -1,6 +1,6 @@
 //! The description of a Backup as a structure, with Velero's keys. Lists are lists, and what
-//! Velero's structure lacks is there: the place in the queue, scoped filters, selectors of which one
-//! must match, and operations.
+//! Velero's structure lacks is there: the place in the queue, scoped filters, selectors of which
+//! one must match, and operations.
 
 use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
 //! The description of a Schedule.
 
 use berth_api::velero::Schedule;
-use berth_core::schedule::preview::{Met, Preview};
+use berth_core::schedule::preview::{MetSchedule, Preview};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -13,13 +13,13 @@ use crate::cli::table::{schedule_phase, time};
 
 /// When it is due next.
 #[derive(Default)]
-pub struct Next {
+pub struct NextRuns {
     pub preview: Preview,
     /// Why nobody knows whom it meets.
     pub unknown: Option<String>,
 }
 
-impl Next {
+impl NextRuns {
     fn times(&self) -> Vec<String> {
         self.preview.times.iter().map(shown).collect()
     }
@@ -36,7 +36,7 @@ impl Next {
         lines
     }
 
-    fn line(&self, met: &Met) -> String {
+    fn line(&self, met: &MetSchedule) -> String {
         let at = if met.at.len() == self.preview.times.len() {
             "each time".to_owned()
         } else {
@@ -51,7 +51,7 @@ fn shown(at: &Timestamp) -> String {
 }
 
 /// The description.
-pub fn text(schedule: &Schedule, next: &Next, colour: bool) -> String {
+pub fn text(schedule: &Schedule, next: &NextRuns, colour: bool) -> String {
     let mut text = Text::default();
     let status = schedule.status.clone().unwrap_or_default();
     metadata(&mut text, &schedule.metadata);
@@ -92,7 +92,7 @@ pub fn text(schedule: &Schedule, next: &Next, colour: bool) -> String {
 }
 
 /// The description as a structure.
-pub fn json(schedule: &Schedule, next: &Next) -> Value {
+pub fn json(schedule: &Schedule, next: &NextRuns) -> Value {
     let status = schedule.status.clone().unwrap_or_default();
     let meets = next.preview.meets.iter().map(|met| {
         let at: Vec<String> = met.at.iter().map(shown).collect();

@@ -1,4 +1,4 @@
-use berth_core::schedule::preview::{Met, Preview};
+use berth_core::schedule::preview::{MetSchedule, Preview};
 use serde_json::json;
 
 use super::*;
@@ -82,11 +82,11 @@ fn a_backup_that_waits_says_for_what_and_asks_for_nothing() {
         "metadata": {"name": "b", "namespace": "velero"}, "spec": {}, "status": {"phase": "Queued", "queuePosition": 9},
     }))
     .unwrap();
-    let standing = Standing {
+    let standing = QueueStanding {
         position: Some(2),
         waits_for: Some("a (running), which also takes web".to_owned()),
         blockers: vec!["a runs, and takes web too".to_owned()],
-        ..Standing::default()
+        ..QueueStanding::default()
     };
     let described = Described { standing: Some(standing), ..Described::default() };
     let text = backup(&waits, &described);
@@ -122,13 +122,13 @@ fn a_schedule_is_described_with_its_template() {
     .unwrap();
     let time = |text: &str| text.parse::<Timestamp>().unwrap();
     let times = vec![time("2026-11-26T01:00:00Z"), time("2026-11-27T01:00:00Z")];
-    let met = |name: &str, at: &[Timestamp]| Met {
+    let met = |name: &str, at: &[Timestamp]| MetSchedule {
         schedule: name.to_owned(),
         namespaces: vec!["shop".to_owned()],
         at: at.to_vec(),
     };
     let meets = vec![met("a", &times), met("b", &times[1..])];
-    let mut next = Next { preview: Preview { times, meets, left_out: 3 }, unknown: None };
+    let mut next = NextRuns { preview: Preview { times, meets, left_out: 3 }, unknown: None };
     let text = schedule(&daily, &next, false);
     for wanted in [
         "Phase:  FailedValidation\n",

@@ -11,7 +11,7 @@ use http::header::{CONTENT_RANGE, RANGE};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::backup::index::Piece;
+use crate::backup::index::ByteRange;
 use crate::text::printable;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -67,11 +67,11 @@ impl Fetcher {
     async fn answer(
         &self,
         url: &str,
-        piece: Option<Piece>,
+        piece: Option<ByteRange>,
         deadline: Instant,
     ) -> anyhow::Result<Unpacked<reqwest::Response>> {
         let mut request = self.client.get(url);
-        if let Some(Piece { from, to }) = piece {
+        if let Some(ByteRange { from, to }) = piece {
             request = request.header(RANGE, format!("bytes={from}-{}", to.saturating_sub(1)));
         }
         let sent = timeout_at(deadline, request.send()).await.context("the store did not answer in time")?;
@@ -145,16 +145,16 @@ impl Fetcher {
         }
     }
 
-    /// Gives a piece of the artifact, which has `bytes` bytes, as a reader to `read`. `None`: the store
-    /// gives no pieces, or the artifact has another size. However long the answer is, no more is read
-    /// than the piece; one that is shorter is cut off.
+    /// Gives a piece of the artifact, which has `bytes` bytes, as a reader to `read`. `None`: the
+    /// store gives no pieces, or the artifact has another size. However long the answer is, no more
+    /// is read than the piece; one that is shorter is cut off.
     ///
     /// # Errors
     /// As [`Fetcher::stream`].
     pub async fn piece<T: Send + 'static>(
         &self,
         url: &str,
-        (piece, bytes): (Piece, u64),
+        (piece, bytes): (ByteRange, u64),
         deadline: Instant,
         read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<Option<T>> {

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::map;
-use crate::args::location::{Access, CreateLocationArgs, SetLocationArgs};
+use crate::args::location::{AccessModeArg, CreateLocationArgs, SetLocationArgs};
 use crate::args::value::{Pairs, go_text};
 
 /// The location that the flags ask for. `authority`: what the file of `--cacert` holds.
@@ -43,8 +43,8 @@ pub fn location(
         storage.insert("caCert".to_owned(), json!(STANDARD.encode(authority)));
     }
     let access = match args.access_mode {
-        Access::ReadWrite => "ReadWrite",
-        Access::ReadOnly => "ReadOnly",
+        AccessModeArg::ReadWrite => "ReadWrite",
+        AccessModeArg::ReadOnly => "ReadOnly",
     };
     let mut spec = Map::from_iter([
         ("provider".to_owned(), json!(provider)),

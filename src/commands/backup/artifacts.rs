@@ -15,28 +15,28 @@ use super::super::person::Person;
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
-use crate::backup::index::{Index, Piece, are_few};
-use crate::cli::archive::{Next, object, visit, visit_piece};
-use crate::cli::compare::{Change, Digests};
-use crate::cli::download::{Artifact, Downloads, Fetcher, Pieces, Unpacked};
+use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
+use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
+use crate::cli::compare::{Digests, ObjectDifference};
+use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
 use crate::cli::print;
 use crate::cli::wait::outcome;
 use crate::text::printable;
 
 /// An artifact of one Backup that is about to be fetched.
-struct Source {
+struct ArtifactSource {
     url: String,
     fetcher: Fetcher,
     name: String,
-    artifact: Artifact,
+    artifact: DownloadArtifact,
     deadline: Instant,
 }
 
-impl Source {
+impl ArtifactSource {
     async fn of(
         person: &Person,
         backup: &Backup,
-        artifact: Artifact,
+        artifact: DownloadArtifact,
         tls: &TlsArgs,
         deadline: Instant,
     ) -> anyhow::Result<Self> {
@@ -89,14 +89,17 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
     if args.output.as_deref() == Some(Path::new("-")) {
-        let source = Source::of(person, &backup, Artifact::Contents, &args.fetch.tls, deadline).await?;
+        let source =
+            ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline)
+                .await?;
         let mut out = std::io::stdout().lock();
         source.there(source.fetcher.raw(&source.url, deadline, |piece| out.write_all(piece)).await?)?;
         return Ok(());
     }
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}-data.tar.gz", args.name)));
-    let mut target = Target::open(&path, args.force)?;
-    let source = Source::of(person, &backup, Artifact::Contents, &args.fetch.tls, deadline).await?;
+    let mut target = OutputFile::open(&path, args.force)?;
+    let source =
+        ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline).await?;
     let write = source.fetcher.raw(&source.url, deadline, |piece| target.file.write_all(piece));
     // What is not whole is removed when this ends, whichever way.
     let written = tokio::select! {
@@ -109,7 +112,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
 }
 
 /// A file that is being written. It is removed unless it is kept.
-struct Target {
+struct OutputFile {
     file: File,
     /// Where it is written.
     at: PathBuf,
@@ -118,7 +121,7 @@ struct Target {
     is_kept: bool,
 }
 
-impl Target {
+impl OutputFile {
     fn open(path: &Path, force: bool) -> anyhow::Result<Self> {
         let new = |at: &Path| OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
         match new(path) {
@@ -152,7 +155,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for OutputFile {
     fn drop(&mut self) {
         if !self.is_kept {
             // It may be gone already.
@@ -196,7 +199,8 @@ pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
         ),
     }
     let deadline = Instant::now() + args.fetch.timeout.0;
-    let source = Source::of(person, &backup, Artifact::Log, &args.fetch.tls, deadline).await?;
+    let source =
+        ArtifactSource::of(person, &backup, DownloadArtifact::Log, &args.fetch.tls, deadline).await?;
     source
         .read(|pieces| {
             let mut out = std::io::stdout().lock();
@@ -225,17 +229,21 @@ enum LookedUp {
 /// Looks an object up by the index of the archive. Whatever fails, the archive itself tells.
 ///
 /// That the archive has no such object is believed if the store has an archive of the size that the
-/// index names, and pieces in which the object would be are pieces of it. Otherwise each name that is
-/// typed wrongly would cost the whole archive, which may have many GiB. An index that is older than its
-/// archive, or was copied, is of another size; and whoever may write an index that lies could as well
-/// take the object out of the archive. The message says who denies the object, and what reads the
-/// archive.
-async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str) -> LookedUp {
+/// index names, and pieces in which the object would be are pieces of it. Otherwise each name that
+/// is typed wrongly would cost the whole archive, which may have many GiB. An index that is older
+/// than its archive, or was copied, is of another size; and whoever may write an index that lies
+/// could as well take the object out of the archive. The message says who denies the object, and
+/// what reads the archive.
+async fn looked_up(
+    index: anyhow::Result<ArtifactSource>,
+    archive: &ArtifactSource,
+    wanted: &str,
+) -> LookedUp {
     let Ok(index) = index else { return LookedUp::Unknown };
     let Some((resource, key)) = wanted.split_once('/') else {
         return LookedUp::Unknown;
     };
-    let Ok((index, bytes)) = index.read(|pieces| Index::read(pieces.unpacked()?)).await else {
+    let Ok((index, bytes)) = index.read(|pieces| ArchiveIndex::read(pieces.unpacked()?)).await else {
         return LookedUp::Unknown;
     };
     let pieces = index.find(resource, key);
@@ -244,7 +252,7 @@ async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str
     }
     if pieces.is_empty() {
         // Any piece tells the size of the archive.
-        let first = (Piece { from: 0, to: 1 }, bytes);
+        let first = (ByteRange { from: 0, to: 1 }, bytes);
         let read = |mut pieces: Pieces| Ok(pieces.read_exact(&mut [0; 1])?);
         return match archive.fetcher.piece(&archive.url, first, archive.deadline, read).await {
             Ok(Some(())) => LookedUp::Nowhere,
@@ -258,10 +266,10 @@ async fn looked_up(index: anyhow::Result<Source>, archive: &Source, wanted: &str
             visit_piece(pieces.unpacked()?, |stored, size, body| {
                 has_type |= stored.resource == resource;
                 if stored.to_string() != wanted {
-                    return Ok(Next::Go);
+                    return Ok(ArchiveControl::Go);
                 }
                 found = Some(object(&stored, size, body)?);
-                Ok(Next::Stop)
+                Ok(ArchiveControl::Stop)
             })?;
             ensure!(has_type, "the piece has no object of the type for which the index names it");
             Ok(found)
@@ -279,7 +287,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
     let deadline = Instant::now() + args.timeout.0;
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
-    let source = async |artifact| Source::of(person, &backup, artifact, &args.tls, deadline).await;
+    let source = async |artifact| ArtifactSource::of(person, &backup, artifact, &args.tls, deadline).await;
     let missing = |wanted: &str, says: &str| {
         anyhow!(
             "Backup {} has no object {wanted}{says}: `berth backup contents {} --grep TEXT` lists what it has",
@@ -289,7 +297,8 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
     };
     let shape = if args.output == TextOutput::Json { Output::Json } else { Output::Yaml };
     let source = if let Some(wanted) = &args.object {
-        let (index, archive) = tokio::join!(source(Artifact::Index), source(Artifact::Contents));
+        let (index, archive) =
+            tokio::join!(source(DownloadArtifact::Index), source(DownloadArtifact::Contents));
         let archive = archive?;
         match looked_up(index, &archive, wanted).await {
             LookedUp::Found(found) => {
@@ -301,7 +310,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
             LookedUp::Unknown => archive,
         }
     } else {
-        source(Artifact::Contents).await?
+        source(DownloadArtifact::Contents).await?
     };
     let (wanted, grep) = (args.object.clone(), args.grep.clone());
     let is_found = source
@@ -314,7 +323,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                     Some(wanted) if *wanted == line => {
                         print::value(&mut out, &object(&stored, size, body)?, shape)?;
                         is_found = true;
-                        return Ok(Next::Stop);
+                        return Ok(ArchiveControl::Stop);
                     }
                     Some(_) => {}
                     None if grep.as_ref().is_none_or(|part| line.contains(part.as_str())) => {
@@ -322,7 +331,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
                     }
                     None => {}
                 }
-                Ok(Next::Go)
+                Ok(ArchiveControl::Go)
             })?;
             out.flush()?;
             Ok(is_found)
@@ -339,10 +348,11 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     let (old, new) = (person.get::<Backup>(&args.old).await?, person.get::<Backup>(&args.new).await?);
     is_stored(&old)?;
     is_stored(&new)?;
-    let source =
-        async |backup: &Backup| Source::of(person, backup, Artifact::Contents, &args.tls, deadline).await;
+    let source = async |backup: &Backup| {
+        ArtifactSource::of(person, backup, DownloadArtifact::Contents, &args.tls, deadline).await
+    };
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
-    let tell = |change: Change, stored: &crate::cli::archive::Stored| {
+    let tell = |change: ObjectDifference, stored: &crate::cli::archive::StoredObject| {
         let name = stored.to_string();
         writeln!(std::io::stdout().lock(), "{} {}", change.sign(), printable(&name))?;
         Ok(())

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::super::person::{Person, confirmed};
 use crate::args::backup::DeleteArgs;
 use crate::cli::print;
-use crate::cli::print::Head;
+use crate::cli::print::ColumnHead;
 use crate::cli::{rights, table};
 use crate::text::chain;
 
@@ -62,7 +62,7 @@ fn tell(backups: &[Backup]) -> std::io::Result<()> {
             ]
         })
         .collect();
-    let heads = ["NAME", "PHASE", "ITEMS", "EXPIRES", "STORAGE LOCATION"].map(Head::Always);
+    let heads = ["NAME", "PHASE", "ITEMS", "EXPIRES", "STORAGE LOCATION"].map(ColumnHead::Always);
     let mut err = std::io::stderr().lock();
     print::table(&mut err, &heads, &rows)?;
     for backup in backups {

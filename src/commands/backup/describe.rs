@@ -16,8 +16,8 @@ use super::super::person::{Person, colour, typed};
 use super::super::queue::{read, told};
 use crate::args::Output;
 use crate::args::backup::{DescribeArgs, DescribeOutput};
-use crate::cli::describe::{self, Described, Fetched, Standing};
-use crate::cli::download::{Artifact, Downloads, Fetcher, Unpacked};
+use crate::cli::describe::{self, Described, Fetched, QueueStanding};
+use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Unpacked};
 use crate::cli::print;
 use crate::cli::rights;
 use crate::text::chain;
@@ -96,7 +96,7 @@ async fn pod_volumes(person: &Person, backup: &Backup) -> Vec<Value> {
 }
 
 /// Where the Backup stands in berth's queue, while it waits or runs.
-async fn standing(person: &Person, backup: &Backup) -> Option<Standing> {
+async fn standing(person: &Person, backup: &Backup) -> Option<QueueStanding> {
     let is_open = matches!(
         backup.phase(),
         BackupPhase::New | BackupPhase::Queued | BackupPhase::ReadyToStart | BackupPhase::InProgress
@@ -126,7 +126,7 @@ async fn standing(person: &Person, backup: &Backup) -> Option<Standing> {
     });
     let blockers = blockers.collect();
     let line = explained.line;
-    Some(Standing {
+    Some(QueueStanding {
         position: line.position,
         priority_class: line.priority_class,
         waits_for: line.waits_for,
@@ -179,7 +179,7 @@ async fn fetched<'a>(person: &Person, args: &DescribeArgs, backup: &Backup) -> D
         }
     };
     let deadline = Instant::now() + PATIENCE;
-    let get = async |wanted: bool, artifact: Artifact| {
+    let get = async |wanted: bool, artifact: DownloadArtifact| {
         if wanted {
             artifact_of(person, &downloads, &fetcher, backup, artifact, deadline).await
         } else {
@@ -187,10 +187,10 @@ async fn fetched<'a>(person: &Person, args: &DescribeArgs, backup: &Backup) -> D
         }
     };
     (described.results, described.volumes, described.resources, described.operations) = join4(
-        get(has_results, Artifact::Results),
-        get(has_volumes, Artifact::VolumeInfos),
-        get(args.details, Artifact::ResourceList),
-        get(args.details && has_operations, Artifact::ItemOperations),
+        get(has_results, DownloadArtifact::Results),
+        get(has_volumes, DownloadArtifact::VolumeInfos),
+        get(args.details, DownloadArtifact::ResourceList),
+        get(args.details && has_operations, DownloadArtifact::ItemOperations),
     )
     .await;
     described
@@ -201,7 +201,7 @@ async fn artifact_of(
     downloads: &Downloads<'_>,
     fetcher: &Fetcher,
     backup: &Backup,
-    artifact: Artifact,
+    artifact: DownloadArtifact,
     deadline: Instant,
 ) -> Fetched {
     let read = async {

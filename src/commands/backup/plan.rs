@@ -13,7 +13,7 @@ use super::super::queue::{Explanation, read_with, write_explanation};
 use crate::args::Output;
 use crate::args::backup::MadeOutput;
 use crate::backup::rehearsal::rehearse;
-use crate::cli::plan::{Admission, Like, Plan};
+use crate::cli::plan::{Admission, BackupPlan, Like};
 use crate::cli::print;
 use crate::cli::{object, rights};
 use crate::text::chain;
@@ -38,7 +38,7 @@ pub async fn run(person: &Person, backup: &Backup, output: Option<MadeOutput>) -
         }
         Err(error) => (format!("unknown: {}", chain(error.as_ref())), None, None),
     };
-    let plan = Plan::new((namespace, &name), rehearsed, admission, (explained, like));
+    let plan = BackupPlan::new((namespace, &name), rehearsed, admission, (explained, like));
     let mut out = std::io::stdout().lock();
     match output {
         Some(MadeOutput::Json) => print::value(&mut out, &plan, Output::Json)?,

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::person::Person;
 use super::super::queue::read;
-use crate::cli::wait::{Outcome, ending, line, outcome};
+use crate::cli::wait::{WaitOutcome, ending, line, outcome};
 use crate::client::Clients;
 use crate::text::{chain, printable};
 
@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(5);
 
 /// What the watch last showed of the Backup.
-enum Seen {
+enum ObservedBackup {
     There(Box<Backup>),
     Gone,
 }
@@ -34,8 +34,8 @@ enum Seen {
 ///
 /// # Errors
 /// When the Backup cannot be watched.
-pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<Outcome> {
-    let mut shown = Some(Shown::new());
+pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<WaitOutcome> {
+    let mut shown = Some(WaitDisplay::new());
     let (backup, outcome) = follow(person, made, &mut shown).await?;
     if let Some(shown) = shown {
         shown.end();
@@ -47,8 +47,8 @@ pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<Outco
 async fn follow(
     person: &Person,
     made: &Backup,
-    shown: &mut Option<Shown>,
-) -> anyhow::Result<(Option<Backup>, Outcome)> {
+    shown: &mut Option<WaitDisplay>,
+) -> anyhow::Result<(Option<Backup>, WaitOutcome)> {
     let watching = Clients::new(person.target().source()).await?.watch;
     let api: Api<Backup> = Api::namespaced(watching, person.namespace());
     let config = watcher::Config::default().fields(&format!("metadata.name={}", made.name_any()));
@@ -62,15 +62,15 @@ async fn follow(
             event = events.try_next() => match event {
                 Ok(Some(watcher::Event::InitApply(backup))) => {
                     is_listed = true;
-                    Some(Seen::There(Box::new(backup)))
+                    Some(ObservedBackup::There(Box::new(backup)))
                 }
-                Ok(Some(watcher::Event::Apply(backup))) => Some(Seen::There(Box::new(backup))),
-                Ok(Some(watcher::Event::Delete(_))) => Some(Seen::Gone),
+                Ok(Some(watcher::Event::Apply(backup))) => Some(ObservedBackup::There(Box::new(backup))),
+                Ok(Some(watcher::Event::Delete(_))) => Some(ObservedBackup::Gone),
                 Ok(Some(watcher::Event::Init)) => {
                     is_listed = false;
                     None
                 }
-                Ok(Some(watcher::Event::InitDone)) => (!is_listed).then_some(Seen::Gone),
+                Ok(Some(watcher::Event::InitDone)) => (!is_listed).then_some(ObservedBackup::Gone),
                 Ok(None) => anyhow::bail!("the watch of Backup {} ended", made.name_any()),
                 Err(error) => {
                     failures += 1;
@@ -88,12 +88,12 @@ async fn follow(
             _ = ticks.tick() => None,
         };
         match seen {
-            Some(Seen::Gone) => return Ok((None, Outcome::Deleted)),
+            Some(ObservedBackup::Gone) => return Ok((None, WaitOutcome::Deleted)),
             // Another one of that name.
-            Some(Seen::There(backup)) if backup.metadata.uid != made.metadata.uid => {
-                return Ok((None, Outcome::Deleted));
+            Some(ObservedBackup::There(backup)) if backup.metadata.uid != made.metadata.uid => {
+                return Ok((None, WaitOutcome::Deleted));
             }
-            Some(Seen::There(backup)) => {
+            Some(ObservedBackup::There(backup)) => {
                 failures = 0;
                 last = *backup;
                 if let Some(outcome) = outcome(&last) {
@@ -109,7 +109,7 @@ async fn follow(
 }
 
 /// What is shown: one line that changes on a terminal, otherwise a line for each change.
-struct Shown {
+struct WaitDisplay {
     is_terminal: bool,
     text: String,
     phase: Option<BackupPhase>,
@@ -118,7 +118,7 @@ struct Shown {
     asked: Option<Instant>,
 }
 
-impl Shown {
+impl WaitDisplay {
     fn new() -> Self {
         let is_terminal = std::io::stdout().is_terminal();
         Self { is_terminal, text: String::new(), phase: None, told: None, waits: None, asked: None }

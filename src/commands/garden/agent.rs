@@ -9,10 +9,10 @@ use tracing::{info, warn};
 use crate::args::garden::AgentArgs;
 use crate::client::Clients;
 use crate::events::Events;
-use crate::garden::courier::{Courier, Settings};
+use crate::garden::courier::{Courier, CourierSettings};
 use crate::garden::deletion_permits::DeletionPermits;
-use crate::garden::executor::Executor;
-use crate::leader::{Candidate, identity};
+use crate::garden::executor::ExtensionExecutor;
+use crate::leader::{LeaseCandidate, identity};
 use crate::{health, shutdown};
 
 /// Name of the Lease that the leading agent holds.
@@ -23,7 +23,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let clients = Clients::new(args.kubeconfig.as_deref()).await?;
     let hub = match (&args.hub_kubeconfig, &args.seed) {
         (Some(kubeconfig), Some(seed)) => {
-            let settings = Settings {
+            let settings = CourierSettings {
                 seed: seed.clone(),
                 namespace: args.namespace.clone(),
                 garden_namespace: args.garden_namespace.clone(),
@@ -37,7 +37,8 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let dropped = crate::metrics::agent_events_dropped(&mut registry);
     health::serve(args.reports.health_address, health::Pulse::default(), || true, registry, stop.clone())?;
     let client = clients.call.clone();
-    let candidate = Arc::new(Candidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));
+    let candidate =
+        Arc::new(LeaseCandidate::new(client, &args.namespace, LEASE, identity(), args.lease_duration));
     while !stop.is_cancelled() {
         tokio::select! {
             () = candidate.acquire() => {}
@@ -62,12 +63,12 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
 async fn lead(
     args: &AgentArgs,
     clients: &Clients,
-    hub: Option<&(Settings, Clients)>,
+    hub: Option<&(CourierSettings, Clients)>,
     events_dropped: &Counter,
 ) {
     let (events, sending) = Events::new(clients.call.clone(), &args.namespace, events_dropped.clone());
     let permits = hub.map(|_| Arc::new(DeletionPermits::default()));
-    let executor = Executor {
+    let executor = ExtensionExecutor {
         call: clients.call.clone(),
         watch: clients.watch.clone(),
         namespace: args.garden_namespace.clone(),

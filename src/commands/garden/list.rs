@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::args::Output;
 use crate::args::garden::HubTarget;
-use crate::cli::print::{self, Head};
+use crate::cli::print::{self, ColumnHead};
 use crate::client::{Clients, is_not_found};
 
 /// Objects per page of a list request.
@@ -21,7 +21,7 @@ const PAGE: u32 = 500;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Bucket {
+struct BucketRow {
     name: String,
     provider: String,
     region: String,
@@ -38,7 +38,7 @@ struct Bucket {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct EntryRow {
     namespace: String,
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,16 +63,16 @@ struct Entry {
 pub async fn buckets(args: HubTarget) -> anyhow::Result<()> {
     let client = Clients::new(args.kubeconfig.as_deref()).await?.call;
     let found = all::<BackupBucket>(client).await?;
-    let buckets: Vec<Bucket> = found.iter().map(bucket).collect();
+    let buckets: Vec<BucketRow> = found.iter().map(bucket).collect();
     let heads = [
-        Head::Always("NAME"),
-        Head::Always("PROVIDER"),
-        Head::Always("REGION"),
-        Head::Always("ENTRIES"),
-        Head::Always("SEED"),
-        Head::Always("OPERATION"),
-        Head::Always("AGE"),
-        Head::IfAny("ERROR"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("PROVIDER"),
+        ColumnHead::Always("REGION"),
+        ColumnHead::Always("ENTRIES"),
+        ColumnHead::Always("SEED"),
+        ColumnHead::Always("OPERATION"),
+        ColumnHead::Always("AGE"),
+        ColumnHead::IfAny("ERROR"),
     ];
     show(args.output, "The hub has no buckets.", &buckets, &heads, |bucket, now| {
         let limit = bucket.limit.map_or_else(String::new, |limit| format!("/{limit}"));
@@ -92,18 +92,18 @@ pub async fn buckets(args: HubTarget) -> anyhow::Result<()> {
 pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
     let client = Clients::new(args.kubeconfig.as_deref()).await?.call;
     let found = all::<BackupEntry>(client).await?;
-    let entries: Vec<Entry> = found.iter().map(entry).collect();
+    let entries: Vec<EntryRow> = found.iter().map(entry).collect();
     let heads = [
-        Head::Always("NAMESPACE"),
-        Head::Always("NAME"),
-        Head::Always("BUCKET"),
-        Head::Always("CLUSTER"),
-        Head::IfAny("BY"),
-        Head::Always("OPERATION"),
-        Head::Always("LOCATION"),
-        Head::IfAny("DATA UNTIL"),
-        Head::Always("AGE"),
-        Head::IfAny("ERROR"),
+        ColumnHead::Always("NAMESPACE"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("BUCKET"),
+        ColumnHead::Always("CLUSTER"),
+        ColumnHead::IfAny("BY"),
+        ColumnHead::Always("OPERATION"),
+        ColumnHead::Always("LOCATION"),
+        ColumnHead::IfAny("DATA UNTIL"),
+        ColumnHead::Always("AGE"),
+        ColumnHead::IfAny("ERROR"),
     ];
     show(args.output, "The hub has no entries.", &entries, &heads, |entry, now| {
         vec![
@@ -124,9 +124,9 @@ pub async fn entries(args: HubTarget) -> anyhow::Result<()> {
     })
 }
 
-fn bucket(found: &BackupBucket) -> Bucket {
+fn bucket(found: &BackupBucket) -> BucketRow {
     let status = found.status.clone().unwrap_or_default();
-    Bucket {
+    BucketRow {
         name: found.name_any(),
         provider: found.spec.provider.clone(),
         region: found.spec.region.clone(),
@@ -139,10 +139,10 @@ fn bucket(found: &BackupBucket) -> Bucket {
     }
 }
 
-fn entry(found: &BackupEntry) -> Entry {
+fn entry(found: &BackupEntry) -> EntryRow {
     let status = found.status.clone().unwrap_or_default();
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
-    Entry {
+    EntryRow {
         namespace: found.namespace().unwrap_or_default(),
         name: found.name_any(),
         bucket: found.spec.bucket_name.clone(),
@@ -213,7 +213,7 @@ fn show<T: Serialize>(
     output: Output,
     nothing: &str,
     all: &[T],
-    heads: &[Head],
+    heads: &[ColumnHead],
     row: impl Fn(&T, Timestamp) -> Vec<String>,
 ) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

@@ -1,6 +1,6 @@
 //! `berth garden migrate`.
 
-use berth_garden_core::migration::Phase;
+use berth_garden_core::migration::MigrationPhase;
 
 use crate::args::garden::MigrateArgs;
 use crate::client::Clients;
@@ -31,7 +31,9 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
     let done = migration.run(args.retire, &|what| println!("{}", crate::text::printable(what))).await?;
     println!("{} objects are copied, {} were gone at the source", done.counts.copied, done.counts.not_found);
     match done.phase {
-        Some(Phase::Retired) => println!("location {} has moved; its old place is empty", migration.from),
+        Some(MigrationPhase::Retired) => {
+            println!("location {} has moved; its old place is empty", migration.from)
+        }
         _ => {
             println!("location {} has moved; its old place is as it was: --retire empties it", migration.from)
         }

@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use berth_garden_api::hub::cluster;
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, GARDEN_NAMESPACE, Seed};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::check::{self, Findings};
-use berth_garden_core::entry::Entry;
-use berth_garden_core::hub::{ProfileState, Settings, View};
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::check::{self, AdmissionFindings};
+use berth_garden_core::entry::GardenEntry;
+use berth_garden_core::hub::{HubSettings, HubView, ProfileState};
 use berth_garden_core::quota::Quota;
 use berth_garden_core::simulation::{Outlook, simulate};
 use berth_garden_core::view;
@@ -21,14 +21,14 @@ use serde_json::Value;
 
 use crate::args::Output;
 use crate::args::garden::PlanArgs;
-use crate::cli::print::{self, Head};
+use crate::cli::print::{self, ColumnHead};
 use crate::text::printable;
 
 /// Stands for the UID of a profile that does not exist yet, which is a part of its buckets' names.
 const NO_UID: &str = "xxxxx";
 
 #[derive(Default)]
-struct Objects {
+struct PlannedObjects {
     profiles: Vec<CloudProfile>,
     seeds: Vec<Seed>,
     buckets: Vec<BackupBucket>,
@@ -37,7 +37,7 @@ struct Objects {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct HubPlanOutput {
     buckets: Vec<BucketLine>,
     entries: Vec<EntryLine>,
     warnings: Vec<String>,
@@ -70,10 +70,10 @@ struct EntryLine {
 }
 
 pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
-    let settings = Settings {
+    let settings = HubSettings {
         quota: Quota::new(args.bucket_quotas.iter().cloned())?,
         namespace: GARDEN_NAMESPACE.to_owned(),
-        ..Settings::default()
+        ..HubSettings::default()
     };
     let objects = read(&args.files)?;
     let (faults, warnings) = objects.findings();
@@ -83,8 +83,8 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     show(&told, args.output)
 }
 
-fn read(files: &[std::path::PathBuf]) -> anyhow::Result<Objects> {
-    let mut objects = Objects::default();
+fn read(files: &[std::path::PathBuf]) -> anyhow::Result<PlannedObjects> {
+    let mut objects = PlannedObjects::default();
     for file in files {
         let text = text(file).with_context(|| format!("-f {}", file.display()))?;
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
@@ -112,7 +112,7 @@ fn text(file: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-impl Objects {
+impl PlannedObjects {
     /// Other kinds are skipped, because files may have Secrets and Namespaces, too.
     fn take(&mut self, object: Value) -> anyhow::Result<()> {
         let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -140,16 +140,16 @@ impl Objects {
 
     /// The answers of admission for each object: faults and warnings.
     fn findings(&self) -> (Vec<String>, Vec<String>) {
-        let known = view::View {
+        let known = view::GardenView {
             garden_namespace: GARDEN_NAMESPACE.to_owned(),
             profiles: self.profiles.iter().map(|one| (one.name_any(), one.into())).collect(),
             seeds: self.seeds.iter().map(|one| (one.name_any(), one.into())).collect(),
             buckets: self.buckets.iter().map(|one| (one.name_any(), one.into())).collect(),
             entries: self.entries.iter().map(|one| (key(one), one.into())).collect(),
-            ..view::View::default()
+            ..view::GardenView::default()
         };
         let (mut faults, mut warnings) = (Vec::new(), Vec::new());
-        let mut take = |kind: &str, name: String, found: Findings| {
+        let mut take = |kind: &str, name: String, found: AdmissionFindings| {
             faults.extend(found.violations().iter().map(|fault| format!("{kind} {name}: {fault}")));
             warnings.extend(found.warnings.iter().map(|warning| format!("{kind} {name}: {warning}")));
         };
@@ -194,7 +194,7 @@ impl Objects {
     }
 
     /// Assumes that every seed exists and reports, and that every named Secret exists.
-    fn view(&self, now: Timestamp) -> View {
+    fn view(&self, now: Timestamp) -> HubView {
         let provider = |seed: &Seed| {
             let profile = self.profiles.iter().find(|one| one.name_any() == seed.spec.cloud_profile_name);
             profile.map(|profile| profile.spec.provider.as_str())
@@ -214,14 +214,22 @@ impl Objects {
         let backups = self.profiles.iter().filter_map(|profile| profile.spec.backup.as_ref());
         let named = backups.filter_map(|backup| backup.secret_ref.as_ref());
         let named = named.chain(self.buckets.iter().filter_map(|bucket| bucket.spec.secret_ref.as_ref()));
-        View {
+        HubView {
             profiles: profiles.collect(),
             seeds: seeds.collect(),
             // Files may have `generateName` alone.
-            buckets: self.buckets.iter().map(|one| Bucket { name: one.name_any(), ..one.into() }).collect(),
-            entries: self.entries.iter().map(|one| Entry { name: one.name_any(), ..one.into() }).collect(),
+            buckets: self
+                .buckets
+                .iter()
+                .map(|one| GardenBucket { name: one.name_any(), ..one.into() })
+                .collect(),
+            entries: self
+                .entries
+                .iter()
+                .map(|one| GardenEntry { name: one.name_any(), ..one.into() })
+                .collect(),
             secrets: named.map(|secret| (secret.name.clone(), Default::default())).collect(),
-            ..View::default()
+            ..HubView::default()
         }
     }
 }
@@ -236,7 +244,7 @@ fn parse<K: Resource<DynamicType = ()> + for<'d> Deserialize<'d>>(object: Value)
     serde_json::from_value(object).with_context(|| format!("{} {name}", K::kind(&())))
 }
 
-fn tell(seen: &Outlook, mut warnings: Vec<String>) -> Told {
+fn tell(seen: &Outlook, mut warnings: Vec<String>) -> HubPlanOutput {
     let buckets: Vec<BucketLine> = seen
         .view
         .buckets
@@ -264,15 +272,15 @@ fn tell(seen: &Outlook, mut warnings: Vec<String>) -> Told {
             "{NO_UID} stands for the first five characters of the CloudProfile's UID, which it gets when it is created"
         ));
     }
-    Told { entries: entries.collect(), buckets, warnings }
+    HubPlanOutput { entries: entries.collect(), buckets, warnings }
 }
 
-fn show(told: &Told, output: Output) -> anyhow::Result<()> {
+fn show(told: &HubPlanOutput, output: Output) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if output != Output::Table {
         return print::value(&mut out, told, output);
     }
-    let heads = ["BUCKET", "", "PROVIDER", "REGION", "ENTRIES", "SEED"].map(Head::Always);
+    let heads = ["BUCKET", "", "PROVIDER", "REGION", "ENTRIES", "SEED"].map(ColumnHead::Always);
     let rows: Vec<Vec<String>> = told
         .buckets
         .iter()
@@ -292,10 +300,10 @@ fn show(told: &Told, output: Output) -> anyhow::Result<()> {
     if !told.entries.is_empty() {
         println!();
         let heads = [
-            Head::Always("ENTRY"),
-            Head::Always("CLUSTER"),
-            Head::Always("BUCKET"),
-            Head::IfAny("WAITS FOR"),
+            ColumnHead::Always("ENTRY"),
+            ColumnHead::Always("CLUSTER"),
+            ColumnHead::Always("BUCKET"),
+            ColumnHead::IfAny("WAITS FOR"),
         ];
         let rows: Vec<Vec<String>> = told
             .entries

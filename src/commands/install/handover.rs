@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::args::InstallArgs;
 use crate::install::{
-    Cluster, Found, Member, Reference, Running, Settings, apply, diff, member, running, velero,
+    ClusterFindings, InstallCluster, InstallSettings, MemberParts, Reference, RunningBackups, apply, diff,
+    member, running, velero,
 };
 use crate::settings::{Certificates, Executor};
 
@@ -15,13 +16,13 @@ use crate::settings::{Certificates, Executor};
 pub(super) struct Hands {
     pub(super) executor_to: Option<Executor>,
     pub(super) certificates_to: Option<Certificates>,
-    pub(super) member: Option<Member>,
+    pub(super) member: Option<MemberParts>,
     /// A berth was installed before.
     pub(super) from_member: bool,
 }
 
 impl Hands {
-    pub(super) fn of(found: &Found, settings: Settings) -> Self {
+    pub(super) fn of(found: &ClusterFindings, settings: InstallSettings) -> Self {
         let was = found.installed.as_ref();
         Self {
             executor_to: was
@@ -36,14 +37,14 @@ impl Hands {
     }
 
     /// Objects of an earlier member installation that are not needed any more.
-    pub(super) async fn written(&self, cluster: &Cluster) -> anyhow::Result<Vec<Reference>> {
+    pub(super) async fn written(&self, cluster: &InstallCluster) -> anyhow::Result<Vec<Reference>> {
         if self.from_member { member::written(cluster, self.member.as_ref()).await } else { Ok(Vec::new()) }
     }
 }
 
 /// Where berth replaces Velero as the executor: waits until Velero runs no Backup, because
 /// otherwise both would write the same backups.
-pub(super) async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::Result<()> {
+pub(super) async fn take_over(cluster: &InstallCluster, args: &InstallArgs) -> anyhow::Result<()> {
     let wanted = velero::to_switch_off(Executor::Berth);
     let Some(deployment) = cluster.velero().await? else { return Ok(()) };
     let on = velero::still_on(&deployment, wanted);
@@ -81,9 +82,13 @@ pub(super) async fn take_over(cluster: &Cluster, args: &InstallArgs) -> anyhow::
 
 /// Where Velero replaces berth as the executor (`was`): waits until berth runs no Backup, because
 /// Velero would not end berth's.
-pub(super) async fn let_end(cluster: &Cluster, args: &InstallArgs, was: Executor) -> anyhow::Result<()> {
+pub(super) async fn let_end(
+    cluster: &InstallCluster,
+    args: &InstallArgs,
+    was: Executor,
+) -> anyhow::Result<()> {
     if was == Executor::Velero {
-        let left = Running::read(cluster).await?.by_berth;
+        let left = RunningBackups::read(cluster).await?.by_berth;
         if !left.is_empty() {
             println!(
                 "berth began {}, and nobody runs that while Velero runs the backups: `berth install --executor=berth` goes on with it, `kubectl delete` ends it",
@@ -112,7 +117,7 @@ pub(super) async fn let_end(cluster: &Cluster, args: &InstallArgs, was: Executor
     Ok(())
 }
 
-pub(super) fn difference(name: &str, change: &velero::Change) -> String {
+pub(super) fn difference(name: &str, change: &velero::DeploymentChange) -> String {
     let lines = |args: &[String]| args.iter().map(|arg| format!("{arg}\n")).collect::<String>();
     diff::texts(&format!("deployment/{name} arguments"), &lines(&change.before), &lines(&change.after))
 }

@@ -3,14 +3,14 @@
 use super::settings;
 use crate::args::InstallArgs;
 use crate::install::hub::HubAccess;
-use crate::install::{Member, Types, pod_volumes, render};
+use crate::install::{BackedUpTypes, MemberParts, pod_volumes, render};
 
 /// # Errors
 /// When the manifests in this binary are faulty.
 pub(super) fn run(
     args: &InstallArgs,
     access: Option<&HubAccess>,
-    engine: Option<Types>,
+    engine: Option<BackedUpTypes>,
 ) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or_default();
     let mut settings = settings(args, access, None);
@@ -22,7 +22,7 @@ pub(super) fn run(
         settings.foreign =
             berth_garden_api::crd::member().into_iter().filter_map(|one| one.metadata.name).collect();
     }
-    if let Some(Member::Courier(hub)) = &mut settings.member {
+    if let Some(MemberParts::Courier(hub)) = &mut settings.member {
         // Of what is not printed.
         hub.digest = None;
         println!(

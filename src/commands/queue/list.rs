@@ -4,25 +4,25 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use berth_core::queue::Reason;
+use berth_core::queue::QueueReason;
 use jiff::Timestamp;
 use tokio::sync::watch::{Receiver, Sender};
 
 use super::operations::Operations;
-use super::situation::{Explanation, Leader, Line, Situation, When, leader, read};
-use super::{Here, operations};
+use super::situation::{ExpectedTimes, Explanation, Leader, QueueRow, QueueSituation, leader, read};
+use super::{NamespacedClient, operations};
 use crate::args::Output;
-use crate::cli::print::{self, Head, age};
+use crate::cli::print::{self, ColumnHead, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
-use crate::queue::seen::After;
+use crate::queue::seen::BackupAfterQueue;
 
 /// Changes within this time are shown together.
 const CALM: Duration = Duration::from_millis(200);
 /// The list is shown again after this time without a change, because ages grow.
 const REFRESH: Duration = Duration::from_secs(5);
 
-pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
+pub fn show(situation: &QueueSituation, output: Output) -> anyhow::Result<()> {
     let lines = situation.lines();
     let mut out = std::io::stdout().lock();
     match output {
@@ -33,13 +33,17 @@ pub fn show(situation: &Situation, output: Output) -> anyhow::Result<()> {
 
 /// Shows the list again at every change, for ever: in place on a terminal, otherwise one after the
 /// other.
-pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) -> anyhow::Result<()> {
+pub(super) async fn watch(
+    here: &NamespacedClient,
+    watching: &kube::Client,
+    output: Output,
+) -> anyhow::Result<()> {
     // A first list reports errors, where a watch would only retry.
     read(here).await?;
     loop {
         let known = leader(&here.client, &here.namespace).await;
         let store = BackupCache::new(known.settings.clone());
-        let (waiting, read) = (Sender::default(), Sender::<Known>::default());
+        let (waiting, read) = (Sender::default(), Sender::<KnownOperations>::default());
         tokio::select! {
             shown = show_changes(here, &store, &known, (&waiting, read.subscribe()), output) => shown?,
             () = follow(here, waiting.subscribe(), &read) => anyhow::bail!("the reading of operations ended"),
@@ -50,11 +54,15 @@ pub(super) async fn watch(here: &Here, watching: &kube::Client, output: Output) 
 }
 
 /// By UID of the Backup.
-type Known = HashMap<String, Operations>;
+type KnownOperations = HashMap<String, Operations>;
 
 /// Reads the operations of these Backups again and again, beside what is shown meanwhile. Runs for
 /// ever.
-async fn follow(here: &Here, mut waiting: Receiver<Vec<After>>, read: &Sender<Known>) {
+async fn follow(
+    here: &NamespacedClient,
+    mut waiting: Receiver<Vec<BackupAfterQueue>>,
+    read: &Sender<KnownOperations>,
+) {
     loop {
         let is_any = waiting.wait_for(|waiting| !waiting.is_empty()).await.is_ok();
         if !is_any {
@@ -70,10 +78,10 @@ async fn follow(here: &Here, mut waiting: Receiver<Vec<After>>, read: &Sender<Kn
 /// Resolves when the leader's annotations on the Lease change. `waiting`: is told whose operations
 /// are to be read.
 async fn show_changes(
-    here: &Here,
+    here: &NamespacedClient,
     store: &BackupCache,
     known: &Leader,
-    (waiting, mut read): (&Sender<Vec<After>>, Receiver<Known>),
+    (waiting, mut read): (&Sender<Vec<BackupAfterQueue>>, Receiver<KnownOperations>),
     output: Output,
 ) -> anyhow::Result<()> {
     let mut changed = store.changed();
@@ -81,7 +89,7 @@ async fn show_changes(
     loop {
         changed.mark_unchanged();
         if store.is_synced() {
-            let mut situation = Situation::new(store, known, Timestamp::now());
+            let mut situation = QueueSituation::new(store, known, Timestamp::now());
             waiting.send_replace(situation.after.clone());
             situation.operations.clone_from(&read.borrow_and_update());
             if std::io::stdout().is_terminal() {
@@ -109,12 +117,12 @@ async fn show_changes(
     }
 }
 
-fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::Result<()> {
+fn write_table(out: &mut impl Write, lines: &[QueueRow], now: Timestamp) -> anyhow::Result<()> {
     if lines.is_empty() {
         writeln!(out, "Nothing waits and nothing runs.")?;
         return Ok(());
     }
-    let expected = |line: &Line| match (line.expected_start, line.expected_end) {
+    let expected = |line: &QueueRow| match (line.expected_start, line.expected_end) {
         (Some(start), _) => format!("starts {}", told(start, now)),
         (None, Some(end)) => format!("ends {}", told(end, now)),
         (None, None) => String::new(),
@@ -135,20 +143,20 @@ fn write_table(out: &mut impl Write, lines: &[Line], now: Timestamp) -> anyhow::
         })
         .collect();
     let heads = [
-        Head::Always("POSITION"),
-        Head::Always("NAME"),
-        Head::Always("PHASE"),
-        Head::IfAny("PRIORITY"),
-        Head::Always("SINCE"),
-        Head::IfAny("OPERATIONS"),
-        Head::IfAny("EXPECTED"),
-        Head::Always("WAITS FOR"),
+        ColumnHead::Always("POSITION"),
+        ColumnHead::Always("NAME"),
+        ColumnHead::Always("PHASE"),
+        ColumnHead::IfAny("PRIORITY"),
+        ColumnHead::Always("SINCE"),
+        ColumnHead::IfAny("OPERATIONS"),
+        ColumnHead::IfAny("EXPECTED"),
+        ColumnHead::Always("WAITS FOR"),
     ];
     Ok(print::table(out, &heads, &rows)?)
 }
 
 /// As in `in 5m (3m to 9m)`.
-pub fn told(when: When, now: Timestamp) -> String {
+pub fn told(when: ExpectedTimes, now: Timestamp) -> String {
     let [earliest, likely, latest] =
         [when.earliest, when.likely, when.latest].map(|at| age(at.duration_since(now)));
     if earliest == latest { format!("in {likely}") } else { format!("in {likely} ({earliest} to {latest})") }
@@ -156,7 +164,7 @@ pub fn told(when: When, now: Timestamp) -> String {
 
 /// Every Backup that blocks one, the namespaces that both take, and what the blocking ones wait
 /// for.
-pub fn explain(situation: &Situation, name: &str, output: Output) -> anyhow::Result<()> {
+pub fn explain(situation: &QueueSituation, name: &str, output: Output) -> anyhow::Result<()> {
     let explained = situation.explain(name)?;
     let mut out = std::io::stdout().lock();
     if output != Output::Table {
@@ -177,7 +185,9 @@ pub fn write_explanation(
         (Some(position), Some(waits_for)) => {
             writeln!(out, "{name} is at position {position} and waits for {waits_for}.")?
         }
-        (None, Some(_)) if line.reason == Some(Reason::Next.word()) => writeln!(out, "{name} starts next.")?,
+        (None, Some(_)) if line.reason == Some(QueueReason::Next.word()) => {
+            writeln!(out, "{name} starts next.")?
+        }
         (None, Some(waits_for)) => writeln!(out, "{name} waits for {waits_for}.")?,
         _ if line.operations.is_some() => writeln!(out, "{name} is being completed, and holds no slot.")?,
         _ => writeln!(out, "{name} runs.")?,
@@ -216,8 +226,8 @@ mod tests {
 
     const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
 
-    fn after(uid: &str) -> After {
-        After {
+    fn after(uid: &str) -> BackupAfterQueue {
+        BackupAfterQueue {
             name: uid.to_owned(),
             uid: uid.to_owned(),
             resource_version: "1".to_owned(),
@@ -226,7 +236,7 @@ mod tests {
             is_canceled: false,
             since: Timestamp::UNIX_EPOCH,
             location: String::new(),
-            operations: berth_core::operation::Counts::default(),
+            operations: berth_core::operation::OperationCounts::default(),
             limit: Duration::from_secs(3600),
             runs: berth_core::run::Runs::default(),
         }
@@ -246,8 +256,8 @@ mod tests {
             "apiVersion": "velero.io/v2alpha1", "kind": "DataUploadList", "metadata": {}, "items": [upload],
         });
         let api = Scripted::new().always(get(UPLOADS).answers(list));
-        let here = Here { client: api.client("velero"), namespace: "velero".to_owned() };
-        let (waiting, read) = (Sender::default(), Sender::<Known>::default());
+        let here = NamespacedClient { client: api.client("velero"), namespace: "velero".to_owned() };
+        let (waiting, read) = (Sender::default(), Sender::<KnownOperations>::default());
         let mut shown = read.subscribe();
         let changes = async {
             tokio::time::sleep(Duration::from_secs(60)).await;

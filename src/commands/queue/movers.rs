@@ -4,21 +4,21 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
-use berth_core::mover::grant::{Mover, MoverPhase, Plan, Reason, View, plan};
+use berth_core::mover::grant::{GrantPlan, GrantView, Mover, MoverPhase, MoverWaitReason, plan};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Here, situation};
+use super::{NamespacedClient, situation};
 use crate::args::Output;
-use crate::cli::print::{self, Head, age};
+use crate::cli::print::{self, ColumnHead, age};
 use crate::client::is_forbidden;
 use crate::leader::absence;
-use crate::movers::ledger::Ledger;
+use crate::movers::ledger::GrantLedger;
 use crate::movers::look;
-use crate::movers::node_cache::State;
+use crate::movers::node_cache::NodeCacheState;
 use crate::text::printable;
 
-pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
+pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Result<()> {
     let (client, namespace) = (&here.client, here.namespace.as_str());
     let lease = situation::lease(client, namespace).await;
     let configmap = lease.as_ref().and_then(situation::configmap);
@@ -33,21 +33,21 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
             other => other?,
         }
     }
-    let ledger = Ledger::open(client.clone(), namespace).await?.uids();
-    let look::Found { items, hidden } = look::movers(client, namespace).await?;
+    let ledger = GrantLedger::open(client.clone(), namespace).await?.uids();
+    let look::UnfinishedMovers { items, hidden } = look::movers(client, namespace).await?;
     let now = Timestamp::now();
     let (agents, node_labels) = fleet.carriers();
-    let view = View {
+    let view = GrantView {
         movers: items.into_iter().map(|item| item.mover).collect(),
         agents,
         node_labels,
         limits: fleet.limits(),
         ledger,
         watching_since: now,
-        ..View::default()
+        ..GrantView::default()
     };
     notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
-    let report = Report::new(&fleet, &view, &hidden, notes, now);
+    let report = MoversReport::new(&fleet, &view, &hidden, notes, now);
     let mut out = std::io::stdout().lock();
     match output {
         Output::Table => Ok(report.write(&mut out, now)?),
@@ -56,7 +56,7 @@ pub(super) async fn show(here: &Here, output: Output) -> anyhow::Result<()> {
 }
 
 /// Reasons why the real order may differ.
-fn told(fleet: &State, view: &View, absence: Option<String>) -> Vec<String> {
+fn told(fleet: &NodeCacheState, view: &GrantView, absence: Option<String>) -> Vec<String> {
     let configuration = &fleet.configuration;
     let mut notes = Vec::new();
     if configuration.unusable {
@@ -80,7 +80,7 @@ fn told(fleet: &State, view: &View, absence: Option<String>) -> Vec<String> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct MoversReport {
     /// The node-agents' ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_map: Option<String>,
@@ -92,12 +92,12 @@ struct Report {
     waiting: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
-    movers: Vec<Line>,
+    movers: Vec<MoverRow>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line {
+struct MoverRow {
     kind: &'static str,
     name: String,
     phase: &'static str,
@@ -115,17 +115,23 @@ struct Line {
     since: Timestamp,
 }
 
-impl Report {
-    fn new(fleet: &State, view: &View, hidden: &HashSet<String>, notes: Vec<String>, now: Timestamp) -> Self {
-        let plan = if fleet.configuration.unusable { Plan::default() } else { plan(view, now) };
+impl MoversReport {
+    fn new(
+        fleet: &NodeCacheState,
+        view: &GrantView,
+        hidden: &HashSet<String>,
+        notes: Vec<String>,
+        now: Timestamp,
+    ) -> Self {
+        let plan = if fleet.configuration.unusable { GrantPlan::default() } else { plan(view, now) };
         let mut movers: Vec<(usize, &Mover)> = view.movers.iter().map(|mover| &**mover).enumerate().collect();
         movers.retain(|(_, mover)| !mover.phase.is_final());
         movers.sort_unstable_by_key(|(_, mover)| mover.queue_key());
-        let mut waiting: HashMap<usize, (Option<usize>, Reason)> = HashMap::new();
-        waiting.extend(plan.grant.iter().map(|i| (*i, (None, Reason::Next))));
+        let mut waiting: HashMap<usize, (Option<usize>, MoverWaitReason)> = HashMap::new();
+        waiting.extend(plan.grant.iter().map(|i| (*i, (None, MoverWaitReason::Next))));
         waiting.extend(plan.waiting.into_iter().map(|one| (one.mover, (Some(one.place), one.reason))));
         let lines = movers.into_iter().map(|(i, mover)| line(view, mover, waiting.remove(&i), hidden));
-        let movers: Vec<Line> = lines.collect();
+        let movers: Vec<MoverRow> = lines.collect();
         Self {
             config_map: fleet.configuration.name.clone(),
             limit: view.limits.limit,
@@ -152,13 +158,13 @@ impl Report {
         if self.movers.is_empty() {
             return writeln!(out, "No data mover waits and none runs.");
         }
-        let place = |line: &Line| match line.place {
+        let place = |line: &MoverRow| match line.place {
             _ if line.granted => "granted".to_owned(),
             Some(place) => place.to_string(),
             None if line.reason.is_some() => "next".to_owned(),
             None => String::new(),
         };
-        let row = |line: &Line| {
+        let row = |line: &MoverRow| {
             vec![
                 place(line),
                 line.kind.to_owned(),
@@ -169,19 +175,23 @@ impl Report {
                 line.waits_for.clone().unwrap_or_default(),
             ]
         };
-        let heads = ["PLACE", "KIND", "NAME", "PHASE"].map(Head::Always).into_iter();
-        let heads = heads.chain([Head::IfAny("NODE"), Head::Always("SINCE"), Head::IfAny("WAITS FOR")]);
+        let heads = ["PLACE", "KIND", "NAME", "PHASE"].map(ColumnHead::Always).into_iter();
+        let heads = heads.chain([
+            ColumnHead::IfAny("NODE"),
+            ColumnHead::Always("SINCE"),
+            ColumnHead::IfAny("WAITS FOR"),
+        ]);
         print::table(out, &heads.collect::<Vec<_>>(), &self.movers.iter().map(row).collect::<Vec<_>>())
     }
 }
 
 /// `waiting`: its position and the reason, if it waits for a place.
 fn line(
-    view: &View,
+    view: &GrantView,
     mover: &Mover,
-    waiting: Option<(Option<usize>, Reason)>,
+    waiting: Option<(Option<usize>, MoverWaitReason)>,
     hidden: &HashSet<String>,
-) -> Line {
+) -> MoverRow {
     let granted = view.holds_place(mover);
     let (place, reason) = match waiting.filter(|_| !granted) {
         Some((place, reason)) => (place, Some(reason)),
@@ -189,7 +199,7 @@ fn line(
     };
     let is_new = mover.phase == MoverPhase::New;
     let waits_for = match &reason {
-        Some(Reason::NoNode) if hidden.contains(&mover.uid) => {
+        Some(MoverWaitReason::NoNode) if hidden.contains(&mover.uid) => {
             Some("the node of its pod, which you may not read".to_owned())
         }
         Some(reason) => Some(reason.to_string()),
@@ -197,7 +207,7 @@ fn line(
         None if is_new && mover.canceled => Some("its end: it is canceled".to_owned()),
         None => None,
     };
-    Line {
+    MoverRow {
         kind: mover.kind.as_str(),
         name: mover.name.clone(),
         phase: mover.phase.as_str(),
@@ -205,16 +215,16 @@ fn line(
         place,
         node: mover.node().map(str::to_owned),
         waits_for,
-        reason: reason.as_ref().map(Reason::word),
+        reason: reason.as_ref().map(MoverWaitReason::word),
         since: mover.created_at,
     }
 }
 
 /// It has a place, but its node-agent is gone.
-fn stalled(view: &View, mover: &Mover) -> Option<Reason> {
+fn stalled(view: &GrantView, mover: &Mover) -> Option<MoverWaitReason> {
     let accepted = mover.accepted_by.as_deref().filter(|_| mover.phase == MoverPhase::Accepted);
     let node = accepted.or(mover.node())?;
-    (!view.has_ready_agent(node)).then(|| Reason::NoAgent { node: Some(node.to_owned()) })
+    (!view.has_ready_agent(node)).then(|| MoverWaitReason::NoAgent { node: Some(node.to_owned()) })
 }
 
 #[cfg(test)]
@@ -222,11 +232,11 @@ mod tests {
     use std::sync::Arc;
 
     use berth_core::mover::MoverKind;
-    use berth_core::mover::grant::{Agent, Limits};
+    use berth_core::mover::grant::{Limits, NodeAgentState};
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::movers::configuration::Configuration;
+    use crate::movers::configuration::ConfigurationState;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -234,29 +244,29 @@ mod tests {
         Mover::new(kind, name, format!("uid of {name}"), NOW - SignedDuration::from_secs(age))
     }
 
-    fn view(movers: Vec<Mover>, limit: Option<usize>, ledger: &[&str]) -> View {
-        let ready = |ready| Agent { ready, ..Agent::default() };
-        View {
+    fn view(movers: Vec<Mover>, limit: Option<usize>, ledger: &[&str]) -> GrantView {
+        let ready = |ready| NodeAgentState { ready, ..NodeAgentState::default() };
+        GrantView {
             movers: movers.into_iter().map(Arc::new).collect(),
             agents: [("n1".to_owned(), ready(true)), ("n2".to_owned(), ready(false))].into(),
             limits: Limits { limit, global: 9, per_node: Vec::new() },
             ledger: Some(ledger.iter().map(|uid| (*uid).to_owned()).collect()),
             watching_since: NOW,
-            ..View::default()
+            ..GrantView::default()
         }
     }
 
-    fn fleet() -> State {
+    fn fleet() -> NodeCacheState {
         let name = Some("agents".to_owned());
-        let mut fleet = State::default();
-        fleet.configuration = Configuration { name, ..Configuration::default() };
+        let mut fleet = NodeCacheState::default();
+        fleet.configuration = ConfigurationState { name, ..ConfigurationState::default() };
         fleet
     }
 
-    fn printed(fleet: &State, view: &View, hidden: &[&str], notes: Vec<String>) -> String {
+    fn printed(fleet: &NodeCacheState, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
         let hidden = hidden.iter().map(|uid| (*uid).to_owned()).collect();
         let mut out = Vec::new();
-        let written = Report::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
+        let written = MoversReport::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
         assert!(written.is_ok());
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -299,17 +309,18 @@ granted  DataUpload        granted   New               60s
     #[test]
     fn without_a_limit_nobody_waits_and_what_is_free_goes_next() {
         let free = view(vec![mover(MoverKind::DataUpload, "up", 1)], Some(1), &[]);
-        let lines = Report::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
+        let lines = MoversReport::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
         let [line] = lines.as_slice() else { unreachable!("{}", lines.len()) };
         assert_eq!((line.granted, line.place, line.reason), (false, None, Some("Next")));
-        let unlimited = View { ledger: None, ..view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]) };
+        let unlimited =
+            GrantView { ledger: None, ..view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]) };
         let table = printed(&fleet(), &unlimited, &[], Vec::new());
         assert_eq!(
             table,
             "no prepareQueueLength in ConfigMap agents\n\
              PLACE  KIND        NAME  PHASE  SINCE\n       DataUpload  up    New    1s\n"
         );
-        let nothing = printed(&State::default(), &View::default(), &[], Vec::new());
+        let nothing = printed(&NodeCacheState::default(), &GrantView::default(), &[], Vec::new());
         let expected =
             "no prepareQueueLength: no node-agent names a ConfigMap\nNo data mover waits and none runs.\n";
         assert_eq!(nothing, expected);
@@ -321,13 +332,14 @@ granted  DataUpload        granted   New               60s
         assert_eq!(told(&fleet(), &limited, None), [""; 0]);
         let silent = told(&fleet(), &limited, Some("nobody leads".to_owned()));
         assert_eq!(silent, ["nobody gives places now (nobody leads): node-agents accept what they like"]);
-        let new = View { ledger: None, ..view(Vec::new(), Some(1), &[]) };
+        let new = GrantView { ledger: None, ..view(Vec::new(), Some(1), &[]) };
         assert_eq!(told(&fleet(), &new, None), ["the limit is new: nothing is held back yet"]);
         // A former limit is unknown here.
         let mut broken = fleet();
         broken.configuration.unusable = true;
         let waiting = view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]);
-        let report = Report::new(&broken, &waiting, &HashSet::new(), told(&broken, &waiting, None), NOW);
+        let report =
+            MoversReport::new(&broken, &waiting, &HashSet::new(), told(&broken, &waiting, None), NOW);
         assert_eq!((report.notes.len(), report.waiting), (1, 0));
     }
 }

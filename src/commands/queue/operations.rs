@@ -4,15 +4,15 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use berth_core::operation::{Counts, Standing};
+use berth_core::operation::{OperationCounts, OperationProgress};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::Here;
-use crate::backup::operations::uploads::{Upload, each_of_backup};
+use super::NamespacedClient;
+use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
-use crate::queue::seen::After;
+use crate::queue::seen::BackupAfterQueue;
 
 /// Of how many Backups the operations are read: each takes one call.
 const MOST: usize = 100;
@@ -32,8 +32,8 @@ pub struct Operations {
     pub bytes_total: Option<u64>,
 }
 
-impl From<Counts> for Operations {
-    fn from(Counts { attempted, completed, failed }: Counts) -> Self {
+impl From<OperationCounts> for Operations {
+    fn from(OperationCounts { attempted, completed, failed }: OperationCounts) -> Self {
         Self { attempted, completed, failed, ..Self::default() }
     }
 }
@@ -52,8 +52,8 @@ impl fmt::Display for Operations {
 }
 
 impl Operations {
-    fn of(after: &After, seen: &Seen) -> Self {
-        let counts = Counts::of(seen.standings.iter().copied(), after.operations.attempted);
+    fn of(after: &BackupAfterQueue, seen: &UploadTotals) -> Self {
+        let counts = OperationCounts::of(seen.standings.iter().copied(), after.operations.attempted);
         let is_known = |bytes: u64| (seen.total > 0).then_some(bytes);
         Self { bytes_done: is_known(seen.done), bytes_total: is_known(seen.total), ..Self::from(counts) }
     }
@@ -61,29 +61,34 @@ impl Operations {
 
 /// What is kept of the DataUploads of one Backup while they are read.
 #[derive(Default)]
-struct Seen {
-    standings: Vec<Standing>,
+struct UploadTotals {
+    standings: Vec<OperationProgress>,
     done: u64,
     total: u64,
 }
 
-impl Seen {
-    fn note(&mut self, upload: &Upload, after: &After, now: Timestamp) {
+impl UploadTotals {
+    fn note(&mut self, upload: &DataUploadObject, after: &BackupAfterQueue, now: Timestamp) {
         let (done, total) = upload.progress();
         self.standings.push(upload.standing(after.limit, now));
         (self.done, self.total) = (self.done.saturating_add(done), self.total.saturating_add(total));
     }
 }
 
-/// By UID of the Backup. Those that cannot be read are left out, and their status says what it says.
-pub async fn read(here: &Here, after: &[After], now: Timestamp) -> HashMap<String, Operations> {
-    let one = |after: After| async move {
-        let mut seen = Seen::default();
-        let note = |upload: Upload| seen.note(&upload, &after, now);
+/// By UID of the Backup. Those that cannot be read are left out, and their status says what it
+/// says.
+pub async fn read(
+    here: &NamespacedClient,
+    after: &[BackupAfterQueue],
+    now: Timestamp,
+) -> HashMap<String, Operations> {
+    let one = |after: BackupAfterQueue| async move {
+        let mut seen = UploadTotals::default();
+        let note = |upload: DataUploadObject| seen.note(&upload, &after, now);
         let read = each_of_backup(&here.client, &here.namespace, &after.uid, note).await;
         (after.uid.clone(), read.map(|()| Operations::of(&after, &seen)))
     };
-    let first: Vec<After> = after.iter().take(MOST).cloned().collect();
+    let first: Vec<BackupAfterQueue> = after.iter().take(MOST).cloned().collect();
     let mut reading = futures::stream::iter(first).map(one).buffer_unordered(AT_ONCE);
     let mut found = HashMap::new();
     let mut failed = None;
@@ -109,18 +114,18 @@ mod tests {
 
     use super::*;
 
-    fn upload(name: &str, status: &Value) -> Upload {
+    fn upload(name: &str, status: &Value) -> DataUploadObject {
         let object = json!({
             "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
             "metadata": {"name": name, "creationTimestamp": "2026-09-21T14:00:00Z"}, "status": status,
         });
         let object: DynamicObject = serde_json::from_value(object).unwrap();
-        Upload::read(object)
+        DataUploadObject::read(object)
     }
 
     #[test]
     fn operations_are_counted_and_their_bytes_added() {
-        let after = After {
+        let after = BackupAfterQueue {
             name: "b".to_owned(),
             uid: "u".to_owned(),
             resource_version: "1".to_owned(),
@@ -129,7 +134,7 @@ mod tests {
             is_canceled: false,
             since: Timestamp::UNIX_EPOCH,
             location: String::new(),
-            operations: Counts { attempted: 4, completed: 0, failed: 0 },
+            operations: OperationCounts { attempted: 4, completed: 0, failed: 0 },
             limit: Duration::from_secs(4 * 3600),
             runs: berth_core::run::Runs::default(),
         };
@@ -143,9 +148,9 @@ mod tests {
             (vec![("a", &moved), ("b", &moved), ("c", &moved), ("d", &odd)], "3 of 4, 3.0 GiB of 3.0 GiB"),
             (vec![("a", &odd), ("b", &odd), ("c", &odd), ("d", &odd)], "0 of 4"),
         ] {
-            let uploads: Vec<Upload> =
+            let uploads: Vec<DataUploadObject> =
                 uploads.into_iter().map(|(name, status)| upload(name, status)).collect();
-            let mut seen = Seen::default();
+            let mut seen = UploadTotals::default();
             uploads.iter().for_each(|upload| seen.note(upload, &after, now));
             assert_eq!(Operations::of(&after, &seen).to_string(), told);
         }

@@ -9,7 +9,9 @@ use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::glob::Effort;
 use berth_core::location::{Location, choose};
-use berth_core::queue::{Band, Entry, Expectation, Order, Phase, Plan, Reason, Run, View, plan};
+use berth_core::queue::{
+    Band, CompletedRun, Expectation, Plan, QueueEntry, QueueOrder, QueuePhase, QueueReason, QueueView, plan,
+};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,13 +19,13 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 
-use super::Here;
+use super::NamespacedClient;
 use super::operations::Operations;
 use crate::cli::plan::Like;
 use crate::client::list;
 use crate::leader::LEASE;
-use crate::queue::seen::{After, entry, run};
-use crate::queue::{BackupCache, Settings};
+use crate::queue::seen::{BackupAfterQueue, entry, run};
+use crate::queue::{BackupCache, QueueSettings};
 use crate::settings::Executor;
 use crate::text::printable;
 use crate::watch::WatchEvent;
@@ -34,7 +36,7 @@ const ESTIMATE_MOST: usize = 400;
 /// The leader's annotations on its Lease.
 #[derive(PartialEq)]
 pub struct Leader {
-    pub settings: Settings,
+    pub settings: QueueSettings,
     /// Does Velero run the started Backups?
     pub velero_runs: bool,
     /// Why it starts no Backup.
@@ -44,14 +46,14 @@ pub struct Leader {
 }
 
 /// The state at one moment.
-pub struct Situation {
-    pub view: View,
+pub struct QueueSituation {
+    pub view: QueueView,
     pub plan: Plan,
     /// Started Backups that are skipped since, because not even InProgress could be written. They
     /// take no slot.
-    stuck: Vec<Arc<Entry>>,
+    stuck: Vec<Arc<QueueEntry>>,
     /// Backups whose objects are stored and that have not ended, in the order of arrival.
-    pub after: Vec<After>,
+    pub after: Vec<BackupAfterQueue>,
     /// What has become of their operations, by UID, where that is known better than they say.
     pub operations: HashMap<String, Operations>,
     expected: HashMap<usize, Expectation>,
@@ -63,7 +65,7 @@ pub struct Situation {
 /// One row of the list.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct QueueRow {
     pub name: String,
     pub phase: &'static str,
     /// Exact position, computed now; the object's own may lag behind.
@@ -77,9 +79,9 @@ pub struct Line {
     pub reason: Option<&'static str>,
     pub since: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_start: Option<When>,
+    pub expected_start: Option<ExpectedTimes>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_end: Option<When>,
+    pub expected_end: Option<ExpectedTimes>,
     /// Once all objects are stored: what has become of what still goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operations: Option<Operations>,
@@ -87,13 +89,13 @@ pub struct Line {
 
 /// Expected times, from recent runs of similar Backups.
 #[derive(Clone, Copy, Serialize)]
-pub struct When {
+pub struct ExpectedTimes {
     pub earliest: Timestamp,
     pub likely: Timestamp,
     pub latest: Timestamp,
 }
 
-impl From<Band<Timestamp>> for When {
+impl From<Band<Timestamp>> for ExpectedTimes {
     fn from(band: Band<Timestamp>) -> Self {
         Self { earliest: band.earliest, likely: band.likely, latest: band.latest }
     }
@@ -114,7 +116,7 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     let lease = lease(client, namespace).await;
     let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
     let velero_runs = told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str());
-    let settings = Settings {
+    let settings = QueueSettings {
         slots: told(keys::CONCURRENT_BACKUPS).and_then(|text| text.parse().ok()).unwrap_or(1),
         order: told(keys::QUEUE_ORDER)
             .and_then(|text| berth_api::order::from_json(&text).ok())
@@ -125,12 +127,15 @@ pub async fn leader(client: &Client, namespace: &str) -> Leader {
     Leader { settings, velero_runs, stopped: told(keys::STOPPED).filter(|why| !why.is_empty()), unwritable }
 }
 
-pub async fn read(here: &Here) -> anyhow::Result<Situation> {
+pub async fn read(here: &NamespacedClient) -> anyhow::Result<QueueSituation> {
     read_with(here, None).await.map(|(situation, _)| situation)
 }
 
 /// The state as if another Backup had just been created, and the last one like it.
-pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result<(Situation, Option<Like>)> {
+pub async fn read_with(
+    here: &NamespacedClient,
+    newcomer: Option<&Backup>,
+) -> anyhow::Result<(QueueSituation, Option<Like>)> {
     let leader = leader(&here.client, &here.namespace).await;
     let mut backups =
         list::<Backup>(&here.client, &here.namespace).await.context("failed to list the Backups")?;
@@ -149,13 +154,13 @@ pub async fn read_with(here: &Here, newcomer: Option<&Backup>) -> anyhow::Result
     let store = BackupCache::new(leader.settings.clone());
     store.observe(WatchEvent::Replaced(backups.items));
     store.observe_location(WatchEvent::Replaced(locations.items));
-    Ok((Situation::new(&store, &leader, Timestamp::now()), like))
+    Ok((QueueSituation::new(&store, &leader, Timestamp::now()), like))
 }
 
 /// Of the same Schedule, or else of the same namespaces, as the queue's own estimate goes by.
-fn last_like(newcomer: &Backup, backups: &[Backup], order: &Order) -> Option<Like> {
+fn last_like(newcomer: &Backup, backups: &[Backup], order: &QueueOrder) -> Option<Like> {
     let wanted = entry(newcomer, order)?;
-    let is_like = |run: &Run| match &wanted.schedule {
+    let is_like = |run: &CompletedRun| match &wanted.schedule {
         Some(schedule) => run.schedule.as_ref() == Some(schedule),
         None => run.schedule.is_none() && run.includes == wanted.includes,
     };
@@ -166,7 +171,7 @@ fn last_like(newcomer: &Backup, backups: &[Backup], order: &Order) -> Option<Lik
     Some(Like { name: backup.name_any(), seconds: run.took.as_secs(), items })
 }
 
-impl Situation {
+impl QueueSituation {
     pub fn new(store: &BackupCache, leader: &Leader, now: Timestamp) -> Self {
         let mut view = store.view(leader.stopped.clone(), now);
         view.unwritable.clone_from(&leader.unwritable);
@@ -205,7 +210,7 @@ impl Situation {
     }
 
     fn going_to(&self, location: Option<&str>, backups: impl IntoIterator<Item = usize>) -> Vec<String> {
-        let goes_there = |entry: &&Entry| {
+        let goes_there = |entry: &&QueueEntry| {
             let chosen = choose(&self.locations, &entry.location);
             location.is_none() || chosen.map(|chosen| chosen.name.as_str()) == location
         };
@@ -222,28 +227,28 @@ impl Situation {
     }
 
     /// Running Backups, those whose objects are stored, next and waiting ones, in order.
-    pub fn lines(&self) -> Vec<Line> {
+    pub fn lines(&self) -> Vec<QueueRow> {
         let running = self.running().into_iter().map(|i| self.line(i, None, None));
-        let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&Reason::Next)));
+        let starting = self.plan.start.iter().map(|i| self.line(*i, None, Some(&QueueReason::Next)));
         let waiting = self.plan.waiting.iter().map(|w| self.line(w.backup, Some(w.place), Some(&w.reason)));
-        let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&Reason::Unwritable), None));
+        let stuck = self.stuck.iter().map(|entry| line(entry, None, Some(&QueueReason::Unwritable), None));
         let after = self.after.iter().map(|after| self.line_after(after));
         running.chain(after).chain(starting).chain(waiting).chain(stuck).collect()
     }
 
-    fn entry(&self, index: usize) -> &Entry {
-        static NONE: std::sync::LazyLock<Arc<Entry>> = std::sync::LazyLock::new(Arc::default);
+    fn entry(&self, index: usize) -> &QueueEntry {
+        static NONE: std::sync::LazyLock<Arc<QueueEntry>> = std::sync::LazyLock::new(Arc::default);
         self.view.backups.get(index).unwrap_or(&NONE)
     }
 
-    fn line(&self, index: usize, position: Option<u32>, reason: Option<&Reason>) -> Line {
+    fn line(&self, index: usize, position: Option<u32>, reason: Option<&QueueReason>) -> QueueRow {
         line(self.entry(index), position, reason, self.expected.get(&index))
     }
 
-    fn line_after(&self, after: &After) -> Line {
+    fn line_after(&self, after: &BackupAfterQueue) -> QueueRow {
         let waits = Stage::of(after.phase.as_str()) == Some(Stage::Waiting);
         let known = self.operations.get(&after.uid).copied();
-        Line {
+        QueueRow {
             name: after.name.clone(),
             phase: after.phase.as_str(),
             position: None,
@@ -266,12 +271,12 @@ impl Situation {
         let lines = self.lines();
         let wanted = self.view.backups.iter().chain(&self.stuck).find(|b| b.name == name);
         let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
-        let ahead = |b: &&Arc<Entry>| {
+        let ahead = |b: &&Arc<QueueEntry>| {
             b.name != name
                 && self.view.blocks(b)
                 && (b.phase.is_running() || self.view.precedence(b, wanted).is_lt())
         };
-        let mut blockers: Vec<&Arc<Entry>> = if wanted.phase.is_running() {
+        let mut blockers: Vec<&Arc<QueueEntry>> = if wanted.phase.is_running() {
             Vec::new()
         } else {
             self.view.backups.iter().filter(ahead).collect()
@@ -304,26 +309,26 @@ impl Situation {
 }
 
 fn line(
-    entry: &Entry,
+    entry: &QueueEntry,
     position: Option<u32>,
-    reason: Option<&Reason>,
+    reason: Option<&QueueReason>,
     expected: Option<&Expectation>,
-) -> Line {
-    Line {
+) -> QueueRow {
+    QueueRow {
         name: entry.name.clone(),
         phase: match entry.phase {
-            Phase::New => "New",
-            Phase::Queued => "Queued",
-            Phase::ReadyToStart => "ReadyToStart",
-            Phase::InProgress => "InProgress",
+            QueuePhase::New => "New",
+            QueuePhase::Queued => "Queued",
+            QueuePhase::ReadyToStart => "ReadyToStart",
+            QueuePhase::InProgress => "InProgress",
         },
         position,
         priority_class: entry.class.clone(),
         waits_for: reason.map(ToString::to_string),
-        reason: reason.map(Reason::word),
+        reason: reason.map(QueueReason::word),
         since: entry.enqueued_at.unwrap_or(entry.created_at),
-        expected_start: expected.and_then(|e| e.start).map(When::from),
-        expected_end: expected.and_then(|e| e.end).map(When::from),
+        expected_start: expected.and_then(|e| e.start).map(ExpectedTimes::from),
+        expected_end: expected.and_then(|e| e.end).map(ExpectedTimes::from),
         operations: None,
     }
 }
@@ -333,7 +338,7 @@ fn line(
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     #[serde(flatten)]
-    pub line: Line,
+    pub line: QueueRow,
     /// Each of them must end first.
     pub blockers: Vec<Blocker>,
     pub running: usize,
@@ -350,5 +355,5 @@ pub struct Blocker {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_end: Option<When>,
+    pub expected_end: Option<ExpectedTimes>,
 }

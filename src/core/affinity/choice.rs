@@ -11,17 +11,17 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::term::{Expression, Operator, Term};
+use super::term::{Expression, NodeSelectorOperator, Term};
 
 /// A term of the pod, split into the requirements of the volume's topology and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct TermParts {
     own: Vec<Expression>,
     rest: Vec<Expression>,
     fields: Vec<Expression>,
 }
 
-impl Parts {
+impl TermParts {
     /// The term with another rest. What Velero adds to every term comes last, and once, because
     /// Velero 1.18.1 repeats it with every mover.
     fn with(&self, rest: impl IntoIterator<Item = Expression>) -> Term {
@@ -38,14 +38,14 @@ impl Parts {
 
 /// Splits each term by the topology of the volume, if that is known. The flag is true if every term
 /// has its topology.
-pub(super) fn take_apart(terms: &[Term], topology: Option<&[Term]>) -> (Vec<Parts>, bool) {
+pub(super) fn take_apart(terms: &[Term], topology: Option<&[Term]>) -> (Vec<TermParts>, bool) {
     let parts = |term: &Term, own: &[Expression]| {
         without(&term.expressions, own).map(|rest| {
             let own = own.to_vec();
-            Parts { own, rest, fields: term.fields.clone() }
+            TermParts { own, rest, fields: term.fields.clone() }
         })
     };
-    let known: Option<Vec<Parts>> = topology.and_then(|topology| {
+    let known: Option<Vec<TermParts>> = topology.and_then(|topology| {
         if topology.is_empty() {
             return terms.iter().map(|term| parts(term, &[])).collect();
         }
@@ -66,8 +66,11 @@ pub(super) fn take_apart(terms: &[Term], topology: Option<&[Term]>) -> (Vec<Part
     match known {
         Some(parts) => (parts, true),
         None => {
-            let whole =
-                |t: &Term| Parts { own: Vec::new(), rest: t.expressions.clone(), fields: t.fields.clone() };
+            let whole = |t: &Term| TermParts {
+                own: Vec::new(),
+                rest: t.expressions.clone(),
+                fields: t.fields.clone(),
+            };
             (terms.iter().map(whole).collect(), false)
         }
     }
@@ -80,7 +83,7 @@ fn begins(term: &Term, own: &Term) -> bool {
 /// The terms without the alternatives, if each of them has the form that berth writes. The flag is
 /// true if all of them have the same alternative, the first one.
 pub(super) fn as_ours(
-    parts: &[Parts],
+    parts: &[TermParts],
     alternatives: &[Vec<Expression>],
     system: Option<&Expression>,
 ) -> Option<(Vec<Term>, bool)> {
@@ -122,8 +125,8 @@ fn ours(
 }
 
 /// Does every term end as Velero writes it: with its choice, followed only by what it always adds?
-pub(super) fn is_as_made(parts: &[Parts], choice: &[Expression]) -> bool {
-    parts.iter().all(|Parts { rest, .. }| {
+pub(super) fn is_as_made(parts: &[TermParts], choice: &[Expression]) -> bool {
+    parts.iter().all(|TermParts { rest, .. }| {
         let added = rest.iter().rev().take_while(|e| is_velero(e)).count();
         // The choice may end in such a requirement as well.
         (rest.len() - added..rest.len()).any(|end| {
@@ -135,8 +138,8 @@ pub(super) fn is_as_made(parts: &[Parts], choice: &[Expression]) -> bool {
 }
 
 /// The terms without Velero's choice, if each of them has it.
-pub(super) fn without_choice(parts: &[Parts], choice: &[Expression]) -> Option<Vec<Term>> {
-    let strip = |part: &Parts| {
+pub(super) fn without_choice(parts: &[TermParts], choice: &[Expression]) -> Option<Vec<Term>> {
+    let strip = |part: &TermParts| {
         let rest = without(&part.rest, choice)?;
         // A rule may contain the operating system in the form that Velero writes. Velero's own
         // requirement must not be taken for that rule.
@@ -149,8 +152,8 @@ pub(super) fn without_choice(parts: &[Parts], choice: &[Expression]) -> Option<V
 /// The terms without what a node-agent chose by an older configuration. Such a choice stands
 /// between the topology, which must be known, and the operating system. Requirements behind that
 /// one are not from Velero.
-pub(super) fn without_old_choice(parts: &[Parts]) -> Vec<Term> {
-    let strip = |part: &Parts| {
+pub(super) fn without_old_choice(parts: &[TermParts]) -> Vec<Term> {
+    let strip = |part: &TermParts| {
         let end = part.rest.iter().rposition(is_operating_system).unwrap_or_default();
         let kept = part.rest.iter().enumerate().filter(|(i, e)| *i >= end || is_velero(e));
         part.with(kept.map(|(_, e)| e.clone()))
@@ -159,12 +162,12 @@ pub(super) fn without_old_choice(parts: &[Parts]) -> Vec<Term> {
 }
 
 /// The terms unchanged.
-pub(super) fn whole(parts: &[Parts]) -> Vec<Term> {
+pub(super) fn whole(parts: &[TermParts]) -> Vec<Term> {
     parts.iter().map(|part| part.with(part.rest.iter().cloned())).collect()
 }
 
 /// Is there anything besides the volume's topology and what Velero adds to every term?
-pub(super) fn has_others(parts: &[Parts]) -> bool {
+pub(super) fn has_others(parts: &[TermParts]) -> bool {
     parts.iter().flat_map(|part| &part.rest).any(|e| !is_velero(e))
 }
 
@@ -243,7 +246,7 @@ pub(super) fn alternatives(
 /// Does the term require Windows and another system? No node satisfies both.
 pub(super) fn contradicts(term: &Term) -> bool {
     let has = |operator| term.expressions.iter().any(|e| is_operating_system(e) && e.operator() == operator);
-    has(Operator::In) && has(Operator::NotIn)
+    has(NodeSelectorOperator::In) && has(NodeSelectorOperator::NotIn)
 }
 
 /// Does every term contradict itself, with no rule that helps, because all rules require the same
@@ -256,14 +259,14 @@ pub(super) fn is_hopeless(terms: &[Term], elements: &[Vec<Expression>]) -> bool 
 
 fn is_operating_system(expression: &Expression) -> bool {
     expression.key() == "kubernetes.io/os"
-        && matches!(expression.operator(), Operator::In | Operator::NotIn)
+        && matches!(expression.operator(), NodeSelectorOperator::In | NodeSelectorOperator::NotIn)
         && matches!(expression.values(), [system] if system == "windows")
 }
 
 /// Is this a requirement in the form that Velero adds to every term?
 fn is_velero(expression: &Expression) -> bool {
     let avoids_nodes =
-        expression.key() == "kubernetes.io/hostname" && expression.operator() == Operator::NotIn;
+        expression.key() == "kubernetes.io/hostname" && expression.operator() == NodeSelectorOperator::NotIn;
     avoids_nodes || is_operating_system(expression)
 }
 

@@ -1,12 +1,12 @@
 //! Coverage: the nodes on which movers of one StorageClass and one operation could run, before
 //! there is such a mover.
 
-use super::finding::{Finding, Reason};
+use super::finding::{AffinityFinding, AffinityReason};
 use super::nodes::{Node, Nodes, Questions};
 use super::placement;
-use super::term::{Expression, Operator, Term};
+use super::term::{Expression, NodeSelectorOperator, Term};
 use super::toleration::{Effect, Toleration, TolerationRule};
-use super::{Operation, Rule, Situation, decide};
+use super::{AffinityInput, LoadAffinityRule, MoverOperation, decide};
 
 /// Keys of the node-agent's tolerations that Velero copies to a mover (source: Velero 1.18,
 /// `pkg/util/third_party.go`).
@@ -32,7 +32,8 @@ impl System {
 
     /// The requirement that Velero writes into every term.
     fn expression(self) -> Expression {
-        let operator = if self == Self::Windows { Operator::In } else { Operator::NotIn };
+        let operator =
+            if self == Self::Windows { NodeSelectorOperator::In } else { NodeSelectorOperator::NotIn };
         Expression::new("kubernetes.io/os", operator, ["windows"])
     }
 
@@ -59,8 +60,8 @@ impl System {
 
 /// The cluster's state on which coverage depends besides the volume.
 #[derive(Clone, Copy, Debug)]
-pub struct Cluster<'a> {
-    pub rules: &'a [Rule],
+pub struct CoverageInput<'a> {
+    pub rules: &'a [LoadAffinityRule],
     pub toleration_rules: &'a [TolerationRule],
     /// Tolerations of the node-agent's own pods.
     pub agent_tolerations: &'a [Toleration],
@@ -73,16 +74,16 @@ pub struct Coverage {
     /// Names in order. Each node has a ready node-agent, and no taint keeps a mover away. The
     /// topology of a single volume may leave fewer of them.
     pub nodes: Vec<String>,
-    pub reason: Reason,
-    pub findings: Vec<Finding>,
+    pub reason: AffinityReason,
+    pub findings: Vec<AffinityFinding>,
 }
 
 /// Coverage for a pod as Velero creates it for that operation.
-pub fn cover(operation: Operation<'_>, system: System, cluster: &Cluster<'_>) -> Coverage {
+pub fn cover(operation: MoverOperation<'_>, system: System, cluster: &CoverageInput<'_>) -> Coverage {
     let terms = [Term { expressions: vec![system.expression()], fields: Vec::new() }];
     let mut tolerations = system.tolerations(cluster.agent_tolerations);
     let nodes = cluster.nodes;
-    let decision = decide(&Situation {
+    let decision = decide(&AffinityInput {
         operation,
         rules: cluster.rules,
         toleration_rules: cluster.toleration_rules,
@@ -93,7 +94,7 @@ pub fn cover(operation: Operation<'_>, system: System, cluster: &Cluster<'_>) ->
     });
     tolerations.extend(decision.tolerations);
     let mut findings = decision.findings;
-    if matches!(decision.reason, Reason::WaitsForConsumer { .. }) {
+    if matches!(decision.reason, AffinityReason::WaitsForConsumer { .. }) {
         // The node is not known yet, but there must be one.
         findings.extend(placement::judge(&terms, &tolerations, &mut Questions::new(nodes)));
     }

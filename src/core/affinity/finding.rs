@@ -7,7 +7,7 @@ use super::toleration::Taint;
 
 /// Which rules apply to a mover, or why none do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum AffinityReason {
     /// The rules of its StorageClass.
     ClassRules { class: String, rules: usize },
     /// The rules without a StorageClass apply, because its own class has none.
@@ -22,8 +22,8 @@ pub enum Reason {
     NodeGiven { node: String },
 }
 
-impl Reason {
-    /// All values of [`Reason::word`].
+impl AffinityReason {
+    /// All values of [`AffinityReason::word`].
     pub const WORDS: [&str; 6] =
         ["ClassRules", "GlobalRules", "NoRules", "NodeSelected", "WaitsForConsumer", "NodeGiven"];
 
@@ -40,7 +40,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for AffinityReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClassRules { class, rules: 1 } => write!(f, "the rule of StorageClass {class}"),
@@ -82,23 +82,23 @@ pub struct NearMiss {
 
 /// Some nodes by name, and how many there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NodeSample {
     pub names: Vec<String>,
     pub count: usize,
 }
 
 /// A problem that deserves a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum AffinityFinding {
     /// No node matches: the mover stays Pending until its time-out.
     NoNode { nearest: Option<NearMiss> },
     /// Nodes match, but none of them has a node-agent: a mover there is never picked up.
-    NoAgent { nodes: Named },
+    NoAgent { nodes: NodeSample },
     /// Every matching node has a taint that the mover does not tolerate.
     NotTolerated { node: String, taint: Taint },
     /// An alternative was omitted, because none of its nodes has a node-agent, while a node of
     /// another alternative has one.
-    LeftOut { alternative: Vec<Expression>, nodes: Named },
+    LeftOut { alternative: Vec<Expression>, nodes: NodeSample },
     /// The mover's node is not one that the rules allow, and the rules do not apply to it.
     NodeOutsideRules { node: String },
     /// Velero's choice, by this or an older configuration, cannot be distinguished from the
@@ -109,8 +109,8 @@ pub enum Finding {
     TwoSystems,
 }
 
-impl Finding {
-    /// All values of [`Finding::word`].
+impl AffinityFinding {
+    /// All values of [`AffinityFinding::word`].
     pub const WORDS: [&str; 7] =
         ["NoNode", "NoAgent", "NotTolerated", "LeftOut", "NodeOutsideRules", "ChoiceKept", "TwoSystems"];
 
@@ -128,7 +128,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NodeSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.names.join(", "))?;
         match self.count.saturating_sub(self.names.len()) {
@@ -150,7 +150,7 @@ impl fmt::Display for NearMiss {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for AffinityFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNode { nearest: Some(nearest) } => write!(f, "no node matches {nearest}"),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::term::{Expression, Operator, Term};
+use super::term::{Expression, NodeSelectorOperator, Term};
 use super::toleration::Taint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Nodes {
         let mut found = Set::default();
         if !expression.matches(None) {
             match expression.operator() {
-                Operator::In => {
+                NodeSelectorOperator::In => {
                     let numbers = expression.values().iter().filter_map(|value| values?.get(value));
                     numbers.flatten().for_each(|number| found.put(*number, true));
                 }
@@ -290,7 +290,7 @@ mod tests {
         nodes.put_agent("a", true);
         nodes.put(node("a", &[("zone", "x")]));
         nodes.put(node("b", &[("zone", "x")]));
-        let zone = |value: &str| Expression::new("zone", Operator::In, [value]);
+        let zone = |value: &str| Expression::new("zone", NodeSelectorOperator::In, [value]);
         assert_eq!(names(&nodes, zone("x")), ["a", "b"]);
         assert_eq!(nodes.with_agent().iter().count(), 1, "its agent was seen before it");
         nodes.put(node("a", &[("zone", "y")]));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn expression() -> impl Strategy<Value = Expression> {
-        let operator = prop::sample::select(Operator::ALL.to_vec());
+        let operator = prop::sample::select(NodeSelectorOperator::ALL.to_vec());
         let values = prop::collection::vec(prop::sample::select(vec!["a", "b", "1", "2"]), 0..3);
         (prop::sample::select(vec!["k", "l"]), operator, values)
             .prop_map(|(key, operator, values)| Expression::new(key, operator, values))
@@ -339,7 +339,7 @@ mod tests {
                 }
             }
             let field = |(is_in, n): (bool, usize)| {
-                let operator = if is_in { Operator::In } else { Operator::NotIn };
+                let operator = if is_in { NodeSelectorOperator::In } else { NodeSelectorOperator::NotIn };
                 Expression::new("metadata.name", operator, [format!("n{n}")])
             };
             let term = Term { expressions, fields: named.map(field).into_iter().collect() };

@@ -1,7 +1,7 @@
 //! The nodes that the alternatives allow, and whether those have node-agents.
 
 use super::choice;
-use super::finding::{Finding, Lacking, Named, NearMiss};
+use super::finding::{AffinityFinding, Lacking, NearMiss, NodeSample};
 use super::nodes::{Node, Nodes, Questions, Set};
 use super::term::{Expression, Term};
 use super::toleration::{Effect, Taint, Toleration};
@@ -13,7 +13,7 @@ pub(super) fn terms(
     base: &[Term],
     alternatives: &[Vec<Expression>],
     questions: Option<&mut Questions<'_>>,
-) -> (Vec<Term>, Vec<Finding>) {
+) -> (Vec<Term>, Vec<AffinityFinding>) {
     let Some(questions) = questions else { return (choice::product(base, alternatives), Vec::new()) };
     let (nodes, mut within) = (questions.nodes, Set::default());
     for term in base {
@@ -35,7 +35,10 @@ pub(super) fn terms(
     let (mut kept, mut findings) = (Vec::new(), Vec::new());
     for (alternative, set) in found {
         if any_staffed && !set.is_empty() && !is_staffed(&set) {
-            findings.push(Finding::LeftOut { alternative: alternative.clone(), nodes: named(&set, nodes) });
+            findings.push(AffinityFinding::LeftOut {
+                alternative: alternative.clone(),
+                nodes: named(&set, nodes),
+            });
         } else {
             kept.push(alternative.clone());
         }
@@ -48,7 +51,7 @@ pub(super) fn judge(
     terms: &[Term],
     tolerations: &[Toleration],
     questions: &mut Questions<'_>,
-) -> Option<Finding> {
+) -> Option<AffinityFinding> {
     let (nodes, mut matching) = (questions.nodes, Set::default());
     for term in terms.iter().filter(|term| !term.is_empty()) {
         matching.add(&questions.fulfilling(&term.expressions, &term.fields));
@@ -57,17 +60,17 @@ pub(super) fn judge(
         matching.clone_from(nodes.all());
     }
     if matching.is_empty() {
-        return Some(Finding::NoNode { nearest: nearest(terms, questions) });
+        return Some(AffinityFinding::NoNode { nearest: nearest(terms, questions) });
     }
     if !matching.meets(nodes.with_agent()) {
-        return Some(Finding::NoAgent { nodes: named(&matching, nodes) });
+        return Some(AffinityFinding::NoAgent { nodes: named(&matching, nodes) });
     }
     matching.keep(nodes.with_agent());
     let mut first = None;
     for node in matching.iter().filter_map(|number| nodes.node(number)) {
         // One suitable node is enough: then there is no finding.
         let taint = untolerated(node, tolerations)?.clone();
-        first = first.or(Some(Finding::NotTolerated { node: node.name.clone(), taint }));
+        first = first.or(Some(AffinityFinding::NotTolerated { node: node.name.clone(), taint }));
     }
     first
 }
@@ -111,7 +114,7 @@ fn nearest(terms: &[Term], questions: &mut Questions<'_>) -> Option<NearMiss> {
 }
 
 /// The first few by name.
-fn named(set: &Set, nodes: &Nodes) -> Named {
+fn named(set: &Set, nodes: &Nodes) -> NodeSample {
     const SHOWN: usize = 3;
     let mut names: Vec<&str> = Vec::with_capacity(SHOWN + 1);
     for node in set.iter().filter_map(|number| nodes.node(number)) {
@@ -121,5 +124,5 @@ fn named(set: &Set, nodes: &Nodes) -> Named {
             names.truncate(SHOWN);
         }
     }
-    Named { names: names.into_iter().map(str::to_owned).collect(), count: set.len() }
+    NodeSample { names: names.into_iter().map(str::to_owned).collect(), count: set.len() }
 }

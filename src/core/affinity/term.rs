@@ -7,7 +7,7 @@ use crate::label;
 
 /// An operator of a node affinity requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operator {
+pub enum NodeSelectorOperator {
     In,
     NotIn,
     Exists,
@@ -16,7 +16,7 @@ pub enum Operator {
     Lt,
 }
 
-impl Operator {
+impl NodeSelectorOperator {
     pub(super) const ALL: [Self; 6] =
         [Self::In, Self::NotIn, Self::Exists, Self::DoesNotExist, Self::Gt, Self::Lt];
 
@@ -42,14 +42,14 @@ impl Operator {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Expression {
     key: String,
-    operator: Operator,
+    operator: NodeSelectorOperator,
     values: Vec<String>,
 }
 
 impl Expression {
     pub fn new<V: Into<String>>(
         key: impl Into<String>,
-        operator: Operator,
+        operator: NodeSelectorOperator,
         values: impl IntoIterator<Item = V>,
     ) -> Self {
         let mut values: Vec<String> = values.into_iter().map(Into::into).collect();
@@ -62,7 +62,7 @@ impl Expression {
         &self.key
     }
 
-    pub fn operator(&self) -> Operator {
+    pub fn operator(&self) -> NodeSelectorOperator {
         self.operator
     }
 
@@ -75,15 +75,15 @@ impl Expression {
     pub fn matches(&self, value: Option<&str>) -> bool {
         let listed = |value: &str| self.values.binary_search_by(|v| v.as_str().cmp(value)).is_ok();
         match self.operator {
-            Operator::In => value.is_some_and(listed),
-            Operator::NotIn => !self.values.is_empty() && !value.is_some_and(listed),
-            Operator::Exists => self.values.is_empty() && value.is_some(),
-            Operator::DoesNotExist => self.values.is_empty() && value.is_none(),
-            Operator::Gt | Operator::Lt => {
+            NodeSelectorOperator::In => value.is_some_and(listed),
+            NodeSelectorOperator::NotIn => !self.values.is_empty() && !value.is_some_and(listed),
+            NodeSelectorOperator::Exists => self.values.is_empty() && value.is_some(),
+            NodeSelectorOperator::DoesNotExist => self.values.is_empty() && value.is_none(),
+            NodeSelectorOperator::Gt | NodeSelectorOperator::Lt => {
                 let [bound] = self.values.as_slice() else { return false };
                 let (bound, value) = (bound.parse::<i64>(), value.map(str::parse::<i64>));
                 let (Ok(bound), Some(Ok(value))) = (bound, value) else { return false };
-                if self.operator == Operator::Gt { value > bound } else { value < bound }
+                if self.operator == NodeSelectorOperator::Gt { value > bound } else { value < bound }
             }
         }
     }
@@ -91,7 +91,7 @@ impl Expression {
     /// Matches a requirement of `matchFields`, where Kubernetes supports one value of the node's
     /// name.
     pub(super) fn matches_field(&self, name: &str) -> bool {
-        let is_comparison = matches!(self.operator, Operator::In | Operator::NotIn);
+        let is_comparison = matches!(self.operator, NodeSelectorOperator::In | NodeSelectorOperator::NotIn);
         self.key == "metadata.name" && is_comparison && self.values.len() == 1 && self.matches(Some(name))
     }
 }
@@ -106,11 +106,15 @@ impl fmt::Display for Expression {
 /// The requirements of a label selector, in its order.
 pub(super) fn expressions(selector: &label::Selector) -> Vec<Expression> {
     let none = || std::iter::empty::<String>();
-    let convert = |(key, operator): (&str, &label::Operator)| match operator {
-        label::Operator::In(values) => Expression::new(key, Operator::In, values),
-        label::Operator::NotIn(values) => Expression::new(key, Operator::NotIn, values),
-        label::Operator::Exists => Expression::new(key, Operator::Exists, none()),
-        label::Operator::DoesNotExist => Expression::new(key, Operator::DoesNotExist, none()),
+    let convert = |(key, operator): (&str, &label::LabelSelectorOperator)| match operator {
+        label::LabelSelectorOperator::In(values) => Expression::new(key, NodeSelectorOperator::In, values),
+        label::LabelSelectorOperator::NotIn(values) => {
+            Expression::new(key, NodeSelectorOperator::NotIn, values)
+        }
+        label::LabelSelectorOperator::Exists => Expression::new(key, NodeSelectorOperator::Exists, none()),
+        label::LabelSelectorOperator::DoesNotExist => {
+            Expression::new(key, NodeSelectorOperator::DoesNotExist, none())
+        }
     };
     selector.requirements().map(convert).collect()
 }
@@ -160,27 +164,27 @@ mod tests {
     #[test]
     fn expressions_match_as_the_scheduler_does() {
         for (operator, values, value, expected) in [
-            (Operator::In, &["a", "b"][..], Some("b"), true),
-            (Operator::In, &["a"], Some("b"), false),
-            (Operator::In, &["a"], None, false),
-            (Operator::In, &[], Some("a"), false),
-            (Operator::NotIn, &["a"], Some("b"), true),
-            (Operator::NotIn, &["a"], Some("a"), false),
-            (Operator::NotIn, &["a"], None, true),
-            (Operator::NotIn, &[], Some("a"), false),
-            (Operator::Exists, &[], Some(""), true),
-            (Operator::Exists, &[], None, false),
-            (Operator::Exists, &["a"], Some("a"), false),
-            (Operator::DoesNotExist, &[], None, true),
-            (Operator::DoesNotExist, &[], Some("a"), false),
-            (Operator::DoesNotExist, &["a"], None, false),
-            (Operator::Gt, &["5"], Some("6"), true),
-            (Operator::Gt, &["5"], Some("5"), false),
-            (Operator::Lt, &["5"], Some("-6"), true),
-            (Operator::Lt, &["5"], None, false),
-            (Operator::Gt, &["5"], Some("many"), false),
-            (Operator::Gt, &["few"], Some("6"), false),
-            (Operator::Gt, &["5", "6"], Some("7"), false),
+            (NodeSelectorOperator::In, &["a", "b"][..], Some("b"), true),
+            (NodeSelectorOperator::In, &["a"], Some("b"), false),
+            (NodeSelectorOperator::In, &["a"], None, false),
+            (NodeSelectorOperator::In, &[], Some("a"), false),
+            (NodeSelectorOperator::NotIn, &["a"], Some("b"), true),
+            (NodeSelectorOperator::NotIn, &["a"], Some("a"), false),
+            (NodeSelectorOperator::NotIn, &["a"], None, true),
+            (NodeSelectorOperator::NotIn, &[], Some("a"), false),
+            (NodeSelectorOperator::Exists, &[], Some(""), true),
+            (NodeSelectorOperator::Exists, &[], None, false),
+            (NodeSelectorOperator::Exists, &["a"], Some("a"), false),
+            (NodeSelectorOperator::DoesNotExist, &[], None, true),
+            (NodeSelectorOperator::DoesNotExist, &[], Some("a"), false),
+            (NodeSelectorOperator::DoesNotExist, &["a"], None, false),
+            (NodeSelectorOperator::Gt, &["5"], Some("6"), true),
+            (NodeSelectorOperator::Gt, &["5"], Some("5"), false),
+            (NodeSelectorOperator::Lt, &["5"], Some("-6"), true),
+            (NodeSelectorOperator::Lt, &["5"], None, false),
+            (NodeSelectorOperator::Gt, &["5"], Some("many"), false),
+            (NodeSelectorOperator::Gt, &["few"], Some("6"), false),
+            (NodeSelectorOperator::Gt, &["5", "6"], Some("7"), false),
         ] {
             let expression = Expression::new("key", operator, values.iter().copied());
             assert_eq!(expression.matches(value), expected, "{expression} {value:?}");
@@ -194,11 +198,11 @@ mod tests {
             fields: vec![Expression::new("metadata.name", operator, values.iter().copied())],
         };
         let labels = BTreeMap::new();
-        assert!(named(Operator::In, &["n1"]).matches("n1", &labels));
-        assert!(!named(Operator::In, &["n1"]).matches("n2", &labels));
-        assert!(named(Operator::NotIn, &["n1"]).matches("n2", &labels));
+        assert!(named(NodeSelectorOperator::In, &["n1"]).matches("n1", &labels));
+        assert!(!named(NodeSelectorOperator::In, &["n1"]).matches("n2", &labels));
+        assert!(named(NodeSelectorOperator::NotIn, &["n1"]).matches("n2", &labels));
         assert!(
-            !named(Operator::In, &["n1", "n2"]).matches("n1", &labels),
+            !named(NodeSelectorOperator::In, &["n1", "n2"]).matches("n1", &labels),
             "more values than one: malformed"
         );
         assert!(!Term::default().matches("n1", &labels));
@@ -207,7 +211,10 @@ mod tests {
     #[test]
     fn the_order_of_values_makes_no_difference() {
         let (ab, ba) = (["a", "b"], ["b", "a", "b"]);
-        assert_eq!(Expression::new("k", Operator::In, ab), Expression::new("k", Operator::In, ba));
-        assert_eq!(Expression::new("k", Operator::In, ba).to_string(), "k In [a, b]");
+        assert_eq!(
+            Expression::new("k", NodeSelectorOperator::In, ab),
+            Expression::new("k", NodeSelectorOperator::In, ba)
+        );
+        assert_eq!(Expression::new("k", NodeSelectorOperator::In, ba).to_string(), "k In [a, b]");
     }
 }

@@ -12,17 +12,17 @@ mod properties;
 fn expression(text: &str) -> Expression {
     let values = |list: &str| list.split(',').map(str::to_owned).collect::<Vec<_>>();
     if let Some((key, list)) = text.split_once("!=") {
-        Expression::new(key, Operator::NotIn, values(list))
+        Expression::new(key, NodeSelectorOperator::NotIn, values(list))
     } else if let Some((key, list)) = text.split_once('=') {
-        Expression::new(key, Operator::In, values(list))
+        Expression::new(key, NodeSelectorOperator::In, values(list))
     } else if let Some((key, bound)) = text.split_once('>') {
-        Expression::new(key, Operator::Gt, [bound])
+        Expression::new(key, NodeSelectorOperator::Gt, [bound])
     } else if let Some((key, bound)) = text.split_once('<') {
-        Expression::new(key, Operator::Lt, [bound])
+        Expression::new(key, NodeSelectorOperator::Lt, [bound])
     } else if let Some(key) = text.strip_prefix('!') {
-        Expression::new(key, Operator::DoesNotExist, [""; 0])
+        Expression::new(key, NodeSelectorOperator::DoesNotExist, [""; 0])
     } else {
-        Expression::new(text, Operator::Exists, [""; 0])
+        Expression::new(text, NodeSelectorOperator::Exists, [""; 0])
     }
 }
 
@@ -41,9 +41,9 @@ fn terms(texts: &[&str]) -> Vec<Term> {
 }
 
 /// `class: requirements`, or the requirements alone.
-fn rule(text: &str) -> Rule {
+fn rule(text: &str) -> LoadAffinityRule {
     let (class, text) = text.split_once(": ").map_or((None, text), |(class, text)| (Some(class), text));
-    Rule { storage_class: class.map(str::to_owned), selector: selector(&term(text)) }
+    LoadAffinityRule { storage_class: class.map(str::to_owned), selector: selector(&term(text)) }
 }
 
 fn selector(term: &Term) -> Selector {
@@ -58,7 +58,7 @@ fn selector(term: &Term) -> Selector {
     selector
 }
 
-fn rules(texts: &[&str]) -> Vec<Rule> {
+fn rules(texts: &[&str]) -> Vec<LoadAffinityRule> {
     texts.iter().map(|text| rule(text)).collect()
 }
 
@@ -76,15 +76,15 @@ fn nodes(texts: &[&str]) -> Nodes {
     nodes
 }
 
-const BACKUP: Operation<'_> = Operation::Backup {
+const BACKUP: MoverOperation<'_> = MoverOperation::Backup {
     claim_class: Some("fast"),
     mapped_class: None,
     source_class: None,
     topology: Some(&[]),
 };
 
-fn situation<'a>(rules: &'a [Rule], terms: &'a [Term]) -> Situation<'a> {
-    Situation {
+fn situation<'a>(rules: &'a [LoadAffinityRule], terms: &'a [Term]) -> AffinityInput<'a> {
+    AffinityInput {
         operation: BACKUP,
         rules,
         toleration_rules: &[],
@@ -95,8 +95,8 @@ fn situation<'a>(rules: &'a [Rule], terms: &'a [Term]) -> Situation<'a> {
     }
 }
 
-fn with_topology(topology: Option<&[Term]>) -> Operation<'_> {
-    Operation::Backup { claim_class: Some("fast"), mapped_class: None, source_class: None, topology }
+fn with_topology(topology: Option<&[Term]>) -> MoverOperation<'_> {
+    MoverOperation::Backup { claim_class: Some("fast"), mapped_class: None, source_class: None, topology }
 }
 
 fn shown(terms: &[Term]) -> Vec<String> {
@@ -104,7 +104,7 @@ fn shown(terms: &[Term]) -> Vec<String> {
 }
 
 #[track_caller]
-fn becomes(decision: &Decision, expected: &[&str]) {
+fn becomes(decision: &AffinityDecision, expected: &[&str]) {
     let expected = terms(expected);
     let now = decision.terms.as_deref().unwrap_or_default();
     let is_so = decision.terms.is_some() && now.len() == expected.len() && choice::same(now, &expected);
@@ -112,18 +112,18 @@ fn becomes(decision: &Decision, expected: &[&str]) {
 }
 
 #[track_caller]
-fn stays(decision: &Decision) {
+fn stays(decision: &AffinityDecision) {
     assert_eq!(decision.terms.as_deref().map(shown), None);
 }
 
-fn told(decision: &Decision) -> Vec<String> {
+fn told(decision: &AffinityDecision) -> Vec<String> {
     decision.findings.iter().map(ToString::to_string).collect()
 }
 
 #[test]
 fn a_backup_goes_by_the_class_of_its_own_claim_then_of_the_mapping_then_of_the_source() {
     let class = |claim_class, mapped_class, source_class| {
-        Operation::Backup { claim_class, mapped_class, source_class, topology: None }.class()
+        MoverOperation::Backup { claim_class, mapped_class, source_class, topology: None }.class()
     };
     assert_eq!(class(Some("claim"), Some("mapped"), Some("source")), Some("claim"));
     assert_eq!(class(None, Some("mapped"), Some("source")), Some("mapped"));
@@ -142,7 +142,7 @@ fn the_rules_of_the_class_count_else_the_global_ones_else_none() {
     ] {
         let there = terms(&[injected]);
         let mut situation = situation(&rules, &there);
-        situation.operation = Operation::Backup {
+        situation.operation = MoverOperation::Backup {
             claim_class: Some(class),
             mapped_class: None,
             source_class: None,
@@ -155,27 +155,31 @@ fn the_rules_of_the_class_count_else_the_global_ones_else_none() {
     }
     let there = terms(&["linux"]);
     let decision = decide(&situation(&[], &there));
-    assert_eq!((decision.reason, decision.terms), (Reason::NoRules, None));
+    assert_eq!((decision.reason, decision.terms), (AffinityReason::NoRules, None));
 }
 
 #[test]
 fn a_restore_leaves_the_node_to_the_consumer_of_the_volume() {
     let rules = rules(&["fast: zone=a", "fast: zone=b"]);
-    let restore = |binding, ignore_delay_binding, selected_node| Operation::Restore {
+    let restore = |binding, ignore_delay_binding, selected_node| MoverOperation::Restore {
         class: Some("fast"),
         binding,
         ignore_delay_binding,
         selected_node,
     };
     let there = terms(&["zone=a linux"]);
-    let decide = |operation| decide(&Situation { operation, ..situation(&rules, &there) });
-    let waits = decide(restore(Binding::WaitForFirstConsumer, false, None));
+    let decide = |operation| decide(&AffinityInput { operation, ..situation(&rules, &there) });
+    let waits = decide(restore(VolumeBindingMode::WaitForFirstConsumer, false, None));
     assert_eq!((waits.reason.word(), &waits.terms), ("WaitsForConsumer", &None));
-    for (binding, ignore) in [(Binding::WaitForFirstConsumer, false), (Binding::Immediate, true)] {
+    for (binding, ignore) in
+        [(VolumeBindingMode::WaitForFirstConsumer, false), (VolumeBindingMode::Immediate, true)]
+    {
         let selected = decide(restore(binding, ignore, Some("n1")));
         assert_eq!((selected.reason.word(), &selected.terms), ("NodeSelected", &None));
     }
-    for (binding, ignore) in [(Binding::WaitForFirstConsumer, true), (Binding::Immediate, false)] {
+    for (binding, ignore) in
+        [(VolumeBindingMode::WaitForFirstConsumer, true), (VolumeBindingMode::Immediate, false)]
+    {
         let applied = decide(restore(binding, ignore, None));
         assert_eq!(applied.reason.word(), "ClassRules");
         becomes(&applied, &["linux zone=a", "linux zone=b"]);
@@ -186,23 +190,24 @@ fn a_restore_leaves_the_node_to_the_consumer_of_the_volume() {
 fn a_mover_with_a_given_node_is_left_alone_and_told_about() {
     let (rules, nodes) = (rules(&["zone=a", "zone=b"]), nodes(&["n1* zone=a", "n2* zone=c", "n3 zone=b"]));
     let there = terms(&["linux"]);
-    let base = Situation { nodes: Some(&nodes), ..situation(&rules, &there) };
-    let beside =
-        |node| decide(&Situation { operation: Operation::PodVolume { class: Some("fast"), node }, ..base });
+    let base = AffinityInput { nodes: Some(&nodes), ..situation(&rules, &there) };
+    let beside = |node| {
+        decide(&AffinityInput { operation: MoverOperation::PodVolume { class: Some("fast"), node }, ..base })
+    };
     assert_eq!(told(&beside("n1")), Vec::<String>::new());
     assert_eq!(told(&beside("n2")), ["the rules of loadAffinity exclude node n2, but do not count here"]);
     assert_eq!(told(&beside("n3")), Vec::<String>::new(), "its agent made the mover");
     assert_eq!(told(&beside("unknown")), Vec::<String>::new());
-    assert_eq!(beside("n2").reason, Reason::NodeGiven { node: "n2".to_owned() });
+    assert_eq!(beside("n2").reason, AffinityReason::NodeGiven { node: "n2".to_owned() });
     stays(&beside("n2"));
     let restore = |node| {
-        let operation = Operation::Restore {
+        let operation = MoverOperation::Restore {
             class: Some("fast"),
-            binding: Binding::WaitForFirstConsumer,
+            binding: VolumeBindingMode::WaitForFirstConsumer,
             ignore_delay_binding: false,
             selected_node: Some(node),
         };
-        decide(&Situation { operation, ..base })
+        decide(&AffinityInput { operation, ..base })
     };
     assert_eq!(told(&restore("n2")), ["the rules of loadAffinity exclude node n2, but do not count here"]);
     assert_eq!(told(&restore("n3")), ["no node-agent runs on a node that matches: n3"]);
@@ -210,26 +215,26 @@ fn a_mover_with_a_given_node_is_left_alone_and_told_about() {
 
 #[test]
 fn every_word_is_in_the_closed_set() {
-    let named = || Named { names: Vec::new(), count: 0 };
+    let named = || NodeSample { names: Vec::new(), count: 0 };
     let taint = Taint { key: String::new(), value: String::new(), effect: Effect::NoSchedule };
     let findings = [
-        Finding::NoNode { nearest: None },
-        Finding::NoAgent { nodes: named() },
-        Finding::NotTolerated { node: String::new(), taint },
-        Finding::LeftOut { alternative: Vec::new(), nodes: named() },
-        Finding::NodeOutsideRules { node: String::new() },
-        Finding::ChoiceKept,
-        Finding::TwoSystems,
+        AffinityFinding::NoNode { nearest: None },
+        AffinityFinding::NoAgent { nodes: named() },
+        AffinityFinding::NotTolerated { node: String::new(), taint },
+        AffinityFinding::LeftOut { alternative: Vec::new(), nodes: named() },
+        AffinityFinding::NodeOutsideRules { node: String::new() },
+        AffinityFinding::ChoiceKept,
+        AffinityFinding::TwoSystems,
     ];
-    assert_eq!(findings.iter().map(Finding::word).collect::<Vec<_>>(), Finding::WORDS);
+    assert_eq!(findings.iter().map(AffinityFinding::word).collect::<Vec<_>>(), AffinityFinding::WORDS);
     let name = String::new;
     let reasons = [
-        Reason::ClassRules { class: name(), rules: 1 },
-        Reason::GlobalRules { rules: 1 },
-        Reason::NoRules,
-        Reason::NodeSelected { node: name() },
-        Reason::WaitsForConsumer { class: name() },
-        Reason::NodeGiven { node: name() },
+        AffinityReason::ClassRules { class: name(), rules: 1 },
+        AffinityReason::GlobalRules { rules: 1 },
+        AffinityReason::NoRules,
+        AffinityReason::NodeSelected { node: name() },
+        AffinityReason::WaitsForConsumer { class: name() },
+        AffinityReason::NodeGiven { node: name() },
     ];
-    assert_eq!(reasons.iter().map(Reason::word).collect::<Vec<_>>(), Reason::WORDS);
+    assert_eq!(reasons.iter().map(AffinityReason::word).collect::<Vec<_>>(), AffinityReason::WORDS);
 }

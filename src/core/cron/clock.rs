@@ -14,12 +14,12 @@ const DAY: i64 = 86_400;
 
 /// A moment in a zone.
 #[derive(Clone, Copy)]
-pub(super) struct Moment<'z> {
+pub(super) struct ZonedTime<'z> {
     zone: &'z TimeZone,
     second: i64,
 }
 
-impl<'z> Moment<'z> {
+impl<'z> ZonedTime<'z> {
     pub(super) fn new(zone: &'z TimeZone, second: i64) -> Self {
         Self { zone, second }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A part of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum CronPart {
     Expression,
     Zone,
     Name,
@@ -17,7 +17,7 @@ pub enum Part {
     DayOfWeek,
 }
 
-impl Part {
+impl CronPart {
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -55,8 +55,8 @@ impl Part {
 
 /// One fault of an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Fault {
-    pub part: Part,
+pub struct CronFault {
+    pub part: CronPart,
     /// The bytes of the expression that are wrong.
     pub bytes: Range<usize>,
     /// The same in characters, counted from 1, the last one included.
@@ -69,8 +69,8 @@ pub struct Fault {
 /// Most characters of the expression that a message repeats.
 const SHOWN: usize = 40;
 
-impl Fault {
-    pub(super) fn new(part: Part, text: &str, bytes: Range<usize>, why: impl Into<String>) -> Self {
+impl CronFault {
+    pub(super) fn new(part: CronPart, text: &str, bytes: Range<usize>, why: impl Into<String>) -> Self {
         let found = text.get(bytes.clone()).unwrap_or_default();
         let before = text.get(..bytes.start).unwrap_or_default().chars().count();
         let count = found.chars().count();
@@ -82,7 +82,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CronFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { part, characters: (first, last), found, why, .. } = self;
         let (name, allowed) = (part.name(), part.allowed());

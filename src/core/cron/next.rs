@@ -1,13 +1,14 @@
 //! The next time of an expression with five fields.
 //!
 //! The search goes through months, days, hours and minutes as robfig/cron does, with the same steps
-//! of local time, because on days on which a zone changes its clocks the steps decide what is found.
+//! of local time, because on days on which a zone changes its clocks the steps decide what is
+//! found.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::Fields;
-use super::clock::{Moment, seconds};
+use super::clock::{ZonedTime, seconds};
 use crate::glob::Effort;
 
 /// A search ends with the fifth year after the one in which it began.
@@ -22,32 +23,32 @@ const BACK: i64 = 24 * HOUR;
 const COST: usize = 100;
 
 /// What became of the search in one field.
-enum Found {
+enum FieldSearchResult {
     /// The field allows this.
     Here,
-    /// The field began anew with a later month, day or hour, so that the fields before it have to be
-    /// looked at again.
+    /// The field began anew with a later month, day or hour, so that the fields before it have to
+    /// be looked at again.
     Wrapped,
 }
 
 struct Search<'a> {
     fields: &'a Fields,
-    at: Moment<'a>,
+    at: ZonedTime<'a>,
     /// Has a field been moved on? Before that the smaller ones are those of the beginning.
     moved: bool,
     steps: u32,
-    bounds: Bounds<'a>,
+    bounds: SearchLimits<'a>,
 }
 
 /// How far a search goes.
 #[derive(Clone, Copy)]
-pub(super) struct Bounds<'a> {
+pub(super) struct SearchLimits<'a> {
     /// Seconds since 1970.
     pub(super) until: i64,
     pub(super) effort: Option<&'a Effort>,
 }
 
-impl Bounds<'_> {
+impl SearchLimits<'_> {
     pub(super) const NONE: Self = Self { until: i64::MAX, effort: None };
 }
 
@@ -56,14 +57,14 @@ pub(super) fn next(
     fields: &Fields,
     zone: &TimeZone,
     after: Timestamp,
-    bounds: Bounds<'_>,
+    bounds: SearchLimits<'_>,
 ) -> Option<Timestamp> {
     let Fields { minute, hour, day_of_month, month, day_of_week, .. } = *fields;
     // An empty field allows nothing, and the search would go through five years of minutes.
     if minute == 0 || hour == 0 || month == 0 || (day_of_month == 0 && day_of_week == 0) {
         return None;
     }
-    let at = Moment::new(zone, seconds(after).checked_add(1)?);
+    let at = ZonedTime::new(zone, seconds(after).checked_add(1)?);
     let last_year = at.local()?.year().checked_add(YEARS)?;
     let mut search = Search { fields, at, moved: false, steps: 0, bounds };
     loop {
@@ -71,18 +72,18 @@ pub(super) fn next(
             return None;
         }
         let found = match search.month()? {
-            Found::Wrapped => continue,
-            Found::Here => search.day()?,
+            FieldSearchResult::Wrapped => continue,
+            FieldSearchResult::Here => search.day()?,
         };
         let found = match found {
-            Found::Wrapped => continue,
-            Found::Here => search.hour()?,
+            FieldSearchResult::Wrapped => continue,
+            FieldSearchResult::Here => search.hour()?,
         };
         let found = match found {
-            Found::Wrapped => continue,
-            Found::Here => search.minute()?,
+            FieldSearchResult::Wrapped => continue,
+            FieldSearchResult::Here => search.minute()?,
         };
-        if let Found::Here = found {
+        if let FieldSearchResult::Here = found {
             return Timestamp::from_second(search.at.second()).ok();
         }
     }
@@ -102,11 +103,11 @@ impl Search<'_> {
         (self.at.second() <= self.bounds.until).then_some(())
     }
 
-    fn month(&mut self) -> Option<Found> {
+    fn month(&mut self) -> Option<FieldSearchResult> {
         loop {
             let local = self.at.local()?;
             if has(self.fields.month, local.month()) {
-                return Some(Found::Here);
+                return Some(FieldSearchResult::Here);
             }
             self.step()?;
             let (year, month) = (i64::from(local.year()), i64::from(local.month()));
@@ -118,16 +119,16 @@ impl Search<'_> {
                 (i64::from(local.year()), i64::from(local.month()), i64::from(local.day()));
             self.at = self.at.on(year, month + 1, day, second_of_day(local))?;
             if self.at.local()?.month() == 1 {
-                return Some(Found::Wrapped);
+                return Some(FieldSearchResult::Wrapped);
             }
         }
     }
 
-    fn day(&mut self) -> Option<Found> {
+    fn day(&mut self) -> Option<FieldSearchResult> {
         loop {
             let local = self.at.local()?;
             if self.is_day(local) {
-                return Some(Found::Here);
+                return Some(FieldSearchResult::Here);
             }
             self.step()?;
             if !std::mem::replace(&mut self.moved, true) {
@@ -145,7 +146,7 @@ impl Search<'_> {
                 self.at = self.at.plus(-hour * HOUR);
             }
             if self.at.local()?.day() == 1 {
-                return Some(Found::Wrapped);
+                return Some(FieldSearchResult::Wrapped);
             }
         }
     }
@@ -156,11 +157,11 @@ impl Search<'_> {
         if self.fields.both_days { of_month && of_week } else { of_month || of_week }
     }
 
-    fn hour(&mut self) -> Option<Found> {
+    fn hour(&mut self) -> Option<FieldSearchResult> {
         loop {
             let local = self.at.local()?;
             if has(self.fields.hour, local.hour()) {
-                return Some(Found::Here);
+                return Some(FieldSearchResult::Here);
             }
             self.step_ahead()?;
             if !std::mem::replace(&mut self.moved, true) {
@@ -169,32 +170,32 @@ impl Search<'_> {
             }
             self.at = self.at.plus(HOUR);
             if self.at.local()?.hour() == 0 {
-                return Some(Found::Wrapped);
+                return Some(FieldSearchResult::Wrapped);
             }
         }
     }
 
     /// The minute, at its beginning.
-    fn minute(&mut self) -> Option<Found> {
+    fn minute(&mut self) -> Option<FieldSearchResult> {
         loop {
             let local = self.at.local()?;
             let is_allowed = has(self.fields.minute, local.minute());
             if is_allowed && local.second() == 0 {
-                return Some(Found::Here);
+                return Some(FieldSearchResult::Here);
             }
             self.step_ahead()?;
             if is_allowed {
                 // The minute has begun already: all fields are looked at with the next one.
                 self.moved = true;
                 self.at = self.at.plus(60 - i64::from(local.second()));
-                return Some(Found::Wrapped);
+                return Some(FieldSearchResult::Wrapped);
             }
             if !std::mem::replace(&mut self.moved, true) {
                 self.at = self.at.whole_minute();
             }
             self.at = self.at.plus(60);
             if self.at.local()?.minute() == 0 {
-                return Some(Found::Wrapped);
+                return Some(FieldSearchResult::Wrapped);
             }
         }
     }

@@ -4,24 +4,24 @@ use std::ops::Range;
 
 use jiff::tz::TimeZone;
 
-use super::{Cron, Fault, Fields, LONGEST, Part, Rule, zone};
+use super::{Cron, CronFault, CronPart, CronRule, Fields, LONGEST, zone};
 use crate::duration::{Wrong, nanoseconds};
 
 /// A part of the expression with its place in it.
 #[derive(Clone, Copy)]
-struct Piece<'t> {
+struct ExpressionSlice<'t> {
     whole: &'t str,
     text: &'t str,
     start: usize,
 }
 
-impl<'t> Piece<'t> {
+impl<'t> ExpressionSlice<'t> {
     fn range(&self) -> Range<usize> {
         self.start..self.start + self.text.len()
     }
 
-    fn fault(&self, part: Part, why: impl Into<String>) -> Fault {
-        Fault::new(part, self.whole, self.range(), why)
+    fn fault(&self, part: CronPart, why: impl Into<String>) -> CronFault {
+        CronFault::new(part, self.whole, self.range(), why)
     }
 
     /// The piece between these bytes of it.
@@ -55,56 +55,56 @@ impl<'t> Piece<'t> {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Cron, Fault> {
-    let whole = Piece { whole: text, text, start: 0 };
+pub(super) fn parse(text: &str) -> Result<Cron, CronFault> {
+    let whole = ExpressionSlice { whole: text, text, start: 0 };
     if text.is_empty() {
-        return Err(whole.fault(Part::Expression, "is empty"));
+        return Err(whole.fault(CronPart::Expression, "is empty"));
     }
     if text.len() > LONGEST {
         let why = format!("has {} bytes, and at most {LONGEST} are taken", text.len());
-        return Err(whole.fault(Part::Expression, why));
+        return Err(whole.fault(CronPart::Expression, why));
     }
     let (rest, zone, named) = match ["TZ=", "CRON_TZ="].iter().find(|prefix| text.starts_with(**prefix)) {
         Some(prefix) => {
             let end = text.find(' ').unwrap_or(text.len());
             let name = whole.part(prefix.len()..end);
             if end == text.len() {
-                return Err(name.fault(Part::Zone, "is not followed by a space and an expression"));
+                return Err(name.fault(CronPart::Zone, "is not followed by a space and an expression"));
             }
             (whole.part(end..text.len()).trim(), find_zone(name)?, Some(name.text.to_owned()))
         }
         None => (whole, TimeZone::UTC, None),
     };
-    let rule = if rest.text.starts_with('@') { by_name(rest)? } else { Rule::Fields(fields(rest)?) };
+    let rule = if rest.text.starts_with('@') { by_name(rest)? } else { CronRule::Fields(fields(rest)?) };
     Ok(Cron { rule, zone, named })
 }
 
-fn find_zone(name: Piece<'_>) -> Result<TimeZone, Fault> {
+fn find_zone(name: ExpressionSlice<'_>) -> Result<TimeZone, CronFault> {
     zone::named(name.text).ok_or_else(|| match zone::similar(name.text) {
-        Some(similar) => name.fault(Part::Zone, format!("is not known; is {similar} meant?")),
-        None => name.fault(Part::Zone, "is not known"),
+        Some(similar) => name.fault(CronPart::Zone, format!("is not known; is {similar} meant?")),
+        None => name.fault(CronPart::Zone, "is not known"),
     })
 }
 
 /// The values that a field can have.
-struct Bounds {
-    part: Part,
+struct FieldRange {
+    part: CronPart,
     least: u32,
     most: u32,
     names: &'static [&'static str],
 }
 
-const MINUTES: Bounds = Bounds { part: Part::Minute, least: 0, most: 59, names: &[] };
-const HOURS: Bounds = Bounds { part: Part::Hour, least: 0, most: 23, names: &[] };
-const DAYS_OF_MONTH: Bounds = Bounds { part: Part::DayOfMonth, least: 1, most: 31, names: &[] };
-const MONTHS: Bounds = Bounds {
-    part: Part::Month,
+const MINUTES: FieldRange = FieldRange { part: CronPart::Minute, least: 0, most: 59, names: &[] };
+const HOURS: FieldRange = FieldRange { part: CronPart::Hour, least: 0, most: 23, names: &[] };
+const DAYS_OF_MONTH: FieldRange = FieldRange { part: CronPart::DayOfMonth, least: 1, most: 31, names: &[] };
+const MONTHS: FieldRange = FieldRange {
+    part: CronPart::Month,
     least: 1,
     most: 12,
     names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
 };
-const DAYS_OF_WEEK: Bounds = Bounds {
-    part: Part::DayOfWeek,
+const DAYS_OF_WEEK: FieldRange = FieldRange {
+    part: CronPart::DayOfWeek,
     least: 0,
     most: 6,
     names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
@@ -123,7 +123,7 @@ impl Values {
         Self { bits: 1 << value, is_any: false }
     }
 
-    fn all(bounds: &Bounds) -> Self {
+    fn all(bounds: &FieldRange) -> Self {
         let bits = (bounds.least..=bounds.most).fold(0, |bits, value| bits | 1 << value);
         Self { bits, is_any: true }
     }
@@ -140,11 +140,11 @@ fn rule(minute: Values, hour: Values, day_of_month: Values, month: Values, day_o
     }
 }
 
-fn by_name(text: Piece<'_>) -> Result<Rule, Fault> {
+fn by_name(text: ExpressionSlice<'_>) -> Result<CronRule, CronFault> {
     let (zero, one) = (Values::one(0), Values::one(1));
     let (hours, days, months, weekdays) =
         (Values::all(&HOURS), Values::all(&DAYS_OF_MONTH), Values::all(&MONTHS), Values::all(&DAYS_OF_WEEK));
-    Ok(Rule::Fields(match text.text {
+    Ok(CronRule::Fields(match text.text {
         "@yearly" | "@annually" => rule(zero, zero, one, one, weekdays),
         "@monthly" => rule(zero, zero, one, months, weekdays),
         "@weekly" => rule(zero, zero, days, months, zero),
@@ -153,19 +153,19 @@ fn by_name(text: Piece<'_>) -> Result<Rule, Fault> {
         name => {
             const EVERY: &str = "@every ";
             if !name.starts_with(EVERY) {
-                return Err(text.fault(Part::Name, "is not one of the names"));
+                return Err(text.fault(CronPart::Name, "is not one of the names"));
             }
-            return Ok(Rule::Every(every(text.part(EVERY.len()..name.len()))?));
+            return Ok(CronRule::Every(every(text.part(EVERY.len()..name.len()))?));
         }
     }))
 }
 
-fn fields(text: Piece<'_>) -> Result<Fields, Fault> {
+fn fields(text: ExpressionSlice<'_>) -> Result<Fields, CronFault> {
     let found = text.words(char::is_whitespace);
     let [minute, hour, day_of_month, month, day_of_week] = found.as_slice() else {
         let count = found.len();
         let fields = if count == 1 { "field" } else { "fields" };
-        return Err(text.fault(Part::Expression, format!("has {count} {fields} where five are needed")));
+        return Err(text.fault(CronPart::Expression, format!("has {count} {fields} where five are needed")));
     };
     Ok(rule(
         field(*minute, &MINUTES)?,
@@ -177,7 +177,7 @@ fn fields(text: Piece<'_>) -> Result<Fields, Fault> {
 }
 
 /// Entries, separated by commas.
-fn field(text: Piece<'_>, bounds: &Bounds) -> Result<Values, Fault> {
+fn field(text: ExpressionSlice<'_>, bounds: &FieldRange) -> Result<Values, CronFault> {
     let mut values = Values::default();
     for one in text.words(|c| c == ',') {
         let more = entry(one, bounds)?;
@@ -187,7 +187,7 @@ fn field(text: Piece<'_>, bounds: &Bounds) -> Result<Values, Fault> {
 }
 
 /// `*`, a number or a range, with or without steps.
-fn entry(text: Piece<'_>, bounds: &Bounds) -> Result<Values, Fault> {
+fn entry(text: ExpressionSlice<'_>, bounds: &FieldRange) -> Result<Values, CronFault> {
     let part = bounds.part;
     let pieces = text.split(|c| c == '/');
     let (range, steps) = match pieces.as_slice() {
@@ -226,7 +226,7 @@ fn entry(text: Piece<'_>, bounds: &Bounds) -> Result<Values, Fault> {
 }
 
 /// A number or a name, within the bounds of the field.
-fn value(text: Piece<'_>, bounds: &Bounds) -> Result<u32, Fault> {
+fn value(text: ExpressionSlice<'_>, bounds: &FieldRange) -> Result<u32, CronFault> {
     let names = bounds.names.iter().zip(bounds.least..);
     if let Some((_, value)) = names.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text.text)) {
         return Ok(value);
@@ -242,7 +242,7 @@ fn value(text: Piece<'_>, bounds: &Bounds) -> Result<u32, Fault> {
 }
 
 /// A number as Go's `Atoi` reads it.
-fn number(text: Piece<'_>, part: Part) -> Result<u64, Fault> {
+fn number(text: ExpressionSlice<'_>, part: CronPart) -> Result<u64, CronFault> {
     let digits = text.text.strip_prefix('+').unwrap_or(text.text);
     if text.text.is_empty() {
         return Err(text.fault(part, "lacks a number"));
@@ -255,10 +255,10 @@ fn number(text: Piece<'_>, part: Part) -> Result<u64, Fault> {
 }
 
 /// The seconds of a duration; at least one.
-fn every(text: Piece<'_>) -> Result<i64, Fault> {
+fn every(text: ExpressionSlice<'_>) -> Result<i64, CronFault> {
     match nanoseconds(text.text) {
         Ok(nanoseconds) => Ok((nanoseconds / 1_000_000_000).max(1)),
-        Err(Wrong::Syntax) => Err(text.fault(Part::Every, "is no duration")),
-        Err(Wrong::Range) => Err(text.fault(Part::Every, "is longer than about 292 years")),
+        Err(Wrong::Syntax) => Err(text.fault(CronPart::Every, "is no duration")),
+        Err(Wrong::Range) => Err(text.fault(CronPart::Every, "is longer than about 292 years")),
     }
 }

@@ -83,36 +83,56 @@ fn the_same_times_follow_as_by_veleros_parser() {
 #[test]
 fn a_fault_is_told_with_its_place_and_with_what_is_allowed() {
     for (text, part, wrong, why) in [
-        ("", Part::Expression, "", "expression is empty; allowed: five fields (minute, hour,"),
-        ("* * * *", Part::Expression, "* * * *", "(characters 1 to 7) has 4 fields where five are needed"),
-        ("daily", Part::Expression, "daily", "has 1 field where five are needed"),
-        ("0 25 * * *", Part::Hour, "25", "hour \"25\" (characters 3 to 4) is above 23; allowed: 0-23, *"),
-        ("0 2 0 * *", Part::DayOfMonth, "0", "day of month \"0\" (character 5) is below 1; allowed: 1-31"),
-        ("0 2 * 1,13 *", Part::Month, "13", "month \"13\" (characters 9 to 10) is above 12"),
+        ("", CronPart::Expression, "", "expression is empty; allowed: five fields (minute, hour,"),
+        (
+            "* * * *",
+            CronPart::Expression,
+            "* * * *",
+            "(characters 1 to 7) has 4 fields where five are needed",
+        ),
+        ("daily", CronPart::Expression, "daily", "has 1 field where five are needed"),
+        ("0 25 * * *", CronPart::Hour, "25", "hour \"25\" (characters 3 to 4) is above 23; allowed: 0-23, *"),
+        (
+            "0 2 0 * *",
+            CronPart::DayOfMonth,
+            "0",
+            "day of month \"0\" (character 5) is below 1; allowed: 1-31",
+        ),
+        ("0 2 * 1,13 *", CronPart::Month, "13", "month \"13\" (characters 9 to 10) is above 12"),
         (
             "0 2 * * 7",
-            Part::DayOfWeek,
+            CronPart::DayOfWeek,
             "7",
             "day of week \"7\" (character 9) is above 6; allowed: 0-6 (Sunday",
         ),
-        ("0 2 * * FRI-MON", Part::DayOfWeek, "FRI-MON", "ends before it begins"),
-        ("0 2 * * MON-", Part::DayOfWeek, "", "day of week lacks a number"),
-        ("*/0 * * * *", Part::Minute, "0", "minute \"0\" (character 3) is no step"),
-        ("1/2/3 * * * *", Part::Minute, "1/2/3", "has more than one /"),
-        ("1-2-3 * * * *", Part::Minute, "1-2-3", "has more than one -"),
-        ("ä * * * *", Part::Minute, "ä", "minute \"ä\" (character 1) is no number"),
-        ("TZ=Ä 0 x * * *", Part::Zone, "Ä", "time zone \"Ä\" (character 4) is not known; allowed: names"),
-        ("TZ=europe/berlin 0 2 * * *", Part::Zone, "europe/berlin", "is not known; is Europe/Berlin meant?"),
-        ("TZ=Europe/Berlin", Part::Zone, "Europe/Berlin", "is not followed by a space and an expression"),
-        ("TZ=Europe/Berlin 0 24 * * *", Part::Hour, "24", "hour \"24\" (characters 20 to 21)"),
-        ("@nightly", Part::Name, "@nightly", "(characters 1 to 8) is not one of the names; allowed: @yearly"),
+        ("0 2 * * FRI-MON", CronPart::DayOfWeek, "FRI-MON", "ends before it begins"),
+        ("0 2 * * MON-", CronPart::DayOfWeek, "", "day of week lacks a number"),
+        ("*/0 * * * *", CronPart::Minute, "0", "minute \"0\" (character 3) is no step"),
+        ("1/2/3 * * * *", CronPart::Minute, "1/2/3", "has more than one /"),
+        ("1-2-3 * * * *", CronPart::Minute, "1-2-3", "has more than one -"),
+        ("ä * * * *", CronPart::Minute, "ä", "minute \"ä\" (character 1) is no number"),
+        ("TZ=Ä 0 x * * *", CronPart::Zone, "Ä", "time zone \"Ä\" (character 4) is not known; allowed: names"),
+        (
+            "TZ=europe/berlin 0 2 * * *",
+            CronPart::Zone,
+            "europe/berlin",
+            "is not known; is Europe/Berlin meant?",
+        ),
+        ("TZ=Europe/Berlin", CronPart::Zone, "Europe/Berlin", "is not followed by a space and an expression"),
+        ("TZ=Europe/Berlin 0 24 * * *", CronPart::Hour, "24", "hour \"24\" (characters 20 to 21)"),
+        (
+            "@nightly",
+            CronPart::Name,
+            "@nightly",
+            "(characters 1 to 8) is not one of the names; allowed: @yearly",
+        ),
         (
             "@every 5",
-            Part::Every,
+            CronPart::Every,
             "5",
             "@every \"5\" (character 8) is no duration; allowed: durations as in 6h",
         ),
-        ("@every 9999999h", Part::Every, "9999999h", "is longer than about 292 years"),
+        ("@every 9999999h", CronPart::Every, "9999999h", "is longer than about 292 years"),
     ] {
         let fault = Cron::parse(text).unwrap_err();
         assert_eq!((fault.part, &text[fault.bytes.clone()]), (part, wrong), "{text:?}: {fault}");
@@ -169,9 +189,11 @@ fn expression() -> impl Strategy<Value = String> {
     expression_in(ZONES.to_vec())
 }
 
-/// The same without the zone that changes its clocks by half an hour. There robfig/cron, whose steps are
-/// ours, looks past a time from some seconds of that one day, and finds it from the seconds around them:
-/// `a_change_by_half_an_hour_hides_a_time_from_some_seconds_as_it_does_from_robfig` has the example.
+/// The same without the zone that changes its clocks by half an hour. There robfig/cron, whose
+/// steps are ours, looks past a time from some seconds of that one day, and finds it from the
+/// seconds around them:
+/// `a_change_by_half_an_hour_hides_a_time_from_some_seconds_as_it_does_from_robfig` has the
+/// example.
 fn expression_of_whole_hours() -> impl Strategy<Value = String> {
     expression_in(ZONES.into_iter().filter(|zone| *zone != "Australia/Lord_Howe").collect())
 }
@@ -193,8 +215,8 @@ fn expression_in(zones: Vec<&'static str>) -> impl Strategy<Value = String> {
     (prop::sample::select(zones), rule).prop_map(|(zone, rule)| format!("CRON_TZ={zone} {rule}"))
 }
 
-/// The answers are those of the real robfig/cron. The two leaders that look at different seconds may
-/// so differ for a while about the last time, and agree once it is later.
+/// The answers are those of the real robfig/cron. The two leaders that look at different seconds
+/// may so differ for a while about the last time, and agree once it is later.
 #[test]
 fn a_change_by_half_an_hour_hides_a_time_from_some_seconds_as_it_does_from_robfig() {
     let cron = read("CRON_TZ=Australia/Lord_Howe @daily");

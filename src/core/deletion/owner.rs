@@ -2,20 +2,20 @@
 //!
 //! A backup that berth has written has a claim, which names its cluster and its Backup. One that a
 //! Velero has written has none, and the Backup in its own file decides. A Backup object may also be
-//! a copy: after a Backup object is lost, or in another cluster, it is created again from the store,
-//! with a UID of its own. A copy agrees with the stored Backup on when it began and ended. What
-//! another cluster has written, or another namespace of this one, is deleted there, unless the
+//! a copy: after a Backup object is lost, or in another cluster, it is created again from the
+//! store, with a UID of its own. A copy agrees with the stored Backup on when it began and ended.
+//! What another cluster has written, or another namespace of this one, is deleted there, unless the
 //! location says that its backups are this cluster's by now.
 
 use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::claim::Claim;
+use crate::claim::FolderClaim;
 
 /// What is known of the Backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct BackupIdentity {
     /// UID of this cluster.
     pub cluster: String,
     /// Namespace of the Backup.
@@ -28,7 +28,7 @@ pub struct Known {
 
 /// What the file says that makes the backup visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Metadata {
+pub struct StoredMetadata {
     pub uid: String,
     pub started: Option<Timestamp>,
     pub completed: Option<Timestamp>,
@@ -36,9 +36,9 @@ pub struct Metadata {
 
 /// What the folder holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    pub claim: Option<Claim>,
-    pub metadata: Option<Metadata>,
+pub struct StoredFolder {
+    pub claim: Option<FolderClaim>,
+    pub metadata: Option<StoredMetadata>,
     /// There are files besides these two.
     pub has_others: bool,
 }
@@ -61,7 +61,7 @@ impl Inherited<'_> {
 
 /// Why a folder is not the Backup's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum ForeignFolderReason {
     /// The Backup is a copy of what a cluster of this UID has written.
     CopyOfCluster(String),
     /// The Backup is a copy of what another namespace of this cluster has written.
@@ -81,7 +81,7 @@ pub enum Stranger {
     Unknown,
 }
 
-impl Stranger {
+impl ForeignFolderReason {
     /// Is the Backup a copy of what is stored there?
     pub fn is_copied(&self) -> bool {
         matches!(self, Self::CopyOfCluster(_) | Self::CopyOfNamespace { .. } | Self::CopyOfBackup(_))
@@ -93,7 +93,7 @@ fn short(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_graphic()).take(63).collect()
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for ForeignFolderReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CopyOfCluster(cluster) => {
@@ -133,57 +133,61 @@ impl fmt::Display for Stranger {
 
 /// Whose the folder is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum FolderOwner {
     /// It is empty, and the location has other backups.
     Nobody,
-    /// It is empty, as is the whole location: that of a bucket or a volume that is not the one that it
-    /// was looks the same.
+    /// It is empty, as is the whole location: that of a bucket or a volume that is not the one that
+    /// it was looks the same.
     NobodyInEmpty,
     /// It is the Backup's, and no deletion has claimed it.
     Ours,
     /// A deletion of this Backup has claimed it.
     Claimed,
-    Stranger(Stranger),
+    Stranger(ForeignFolderReason),
 }
 
 /// Begins the run of a claim that a deletion has written.
 pub const DELETION: &str = "deletion-";
 
 /// Decides whose the folder is.
-pub fn owner(known: &Known, stored: &Stored, inherited: Inherited<'_>) -> Owner {
-    let strange = |stranger| Owner::Stranger(stranger);
-    let is_copy = |metadata: &Metadata| {
+pub fn owner(known: &BackupIdentity, stored: &StoredFolder, inherited: Inherited<'_>) -> FolderOwner {
+    let strange = |stranger| FolderOwner::Stranger(stranger);
+    let is_copy = |metadata: &StoredMetadata| {
         let is_same = |a: Option<Timestamp>, b: Option<Timestamp>| a.is_some() && a == b;
         is_same(metadata.started, known.started) && is_same(metadata.completed, known.completed)
     };
     match (&stored.claim, &stored.metadata) {
-        (None, None) if stored.has_others => strange(Stranger::Unknown),
-        (None, None) => Owner::Nobody,
+        (None, None) if stored.has_others => strange(ForeignFolderReason::Unknown),
+        (None, None) => FolderOwner::Nobody,
         (Some(claim), metadata) if claim.cluster == known.cluster && claim.backup == known.uid => {
             match metadata {
                 Some(metadata) if metadata.uid != known.uid && !is_copy(metadata) => {
-                    strange(Stranger::Backup(metadata.uid.clone()))
+                    strange(ForeignFolderReason::Backup(metadata.uid.clone()))
                 }
-                _ if claim.run.starts_with(DELETION) => Owner::Claimed,
-                _ => Owner::Ours,
+                _ if claim.run.starts_with(DELETION) => FolderOwner::Claimed,
+                _ => FolderOwner::Ours,
             }
         }
         (Some(claim), Some(metadata)) if metadata.uid == claim.backup && is_copy(metadata) => {
             let is_here = claim.cluster == known.cluster;
             if (is_here && claim.namespace == known.namespace) || inherited.has(&claim.cluster) {
-                Owner::Ours
+                FolderOwner::Ours
             } else if is_here {
                 let (namespace, cluster) = (claim.namespace.clone(), claim.cluster.clone());
-                strange(Stranger::CopyOfNamespace { namespace, cluster })
+                strange(ForeignFolderReason::CopyOfNamespace { namespace, cluster })
             } else {
-                strange(Stranger::CopyOfCluster(claim.cluster.clone()))
+                strange(ForeignFolderReason::CopyOfCluster(claim.cluster.clone()))
             }
         }
-        (Some(claim), _) if claim.cluster == known.cluster => strange(Stranger::Backup(claim.backup.clone())),
-        (Some(claim), _) => strange(Stranger::Cluster(claim.cluster.clone())),
-        (None, Some(metadata)) if metadata.uid == known.uid => Owner::Ours,
-        (None, Some(metadata)) if is_copy(metadata) && inherited.has_all() => Owner::Ours,
-        (None, Some(metadata)) if is_copy(metadata) => strange(Stranger::CopyOfBackup(metadata.uid.clone())),
-        (None, Some(metadata)) => strange(Stranger::Backup(metadata.uid.clone())),
+        (Some(claim), _) if claim.cluster == known.cluster => {
+            strange(ForeignFolderReason::Backup(claim.backup.clone()))
+        }
+        (Some(claim), _) => strange(ForeignFolderReason::Cluster(claim.cluster.clone())),
+        (None, Some(metadata)) if metadata.uid == known.uid => FolderOwner::Ours,
+        (None, Some(metadata)) if is_copy(metadata) && inherited.has_all() => FolderOwner::Ours,
+        (None, Some(metadata)) if is_copy(metadata) => {
+            strange(ForeignFolderReason::CopyOfBackup(metadata.uid.clone()))
+        }
+        (None, Some(metadata)) => strange(ForeignFolderReason::Backup(metadata.uid.clone())),
     }
 }

@@ -9,7 +9,7 @@ pub const AGE: SignedDuration = SignedDuration::from_hours(24);
 
 /// What is known of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting<'a> {
+pub struct PendingDeletionRequest<'a> {
     pub name: &'a str,
     /// The Backup that it asks to delete.
     pub backup: &'a str,
@@ -20,29 +20,29 @@ pub struct Waiting<'a> {
 
 /// What is done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task<'a> {
+pub enum RequestTask<'a> {
     /// It has been done for long enough.
     Remove(&'a str),
     CarryOut(&'a str),
 }
 
 /// One request at a time is carried out for each Backup: one that has begun, or else the newest.
-pub fn plan<'a>(requests: &[Waiting<'a>], now: Timestamp) -> Vec<Task<'a>> {
+pub fn plan<'a>(requests: &[PendingDeletionRequest<'a>], now: Timestamp) -> Vec<RequestTask<'a>> {
     let mut tasks = Vec::new();
-    let mut chosen: BTreeMap<&str, &Waiting<'a>> = BTreeMap::new();
+    let mut chosen: BTreeMap<&str, &PendingDeletionRequest<'a>> = BTreeMap::new();
     for request in requests {
         if request.is_processed {
             if now.duration_since(request.created) >= AGE {
-                tasks.push(Task::Remove(request.name));
+                tasks.push(RequestTask::Remove(request.name));
             }
             continue;
         }
-        let rank = |one: &Waiting<'_>| (one.has_begun, one.created);
+        let rank = |one: &PendingDeletionRequest<'_>| (one.has_begun, one.created);
         let best = chosen.entry(request.backup).or_insert(request);
         if (rank(request), request.name) > (rank(best), best.name) {
             *best = request;
         }
     }
-    tasks.extend(chosen.into_values().map(|request| Task::CarryOut(request.name)));
+    tasks.extend(chosen.into_values().map(|request| RequestTask::CarryOut(request.name)));
     tasks
 }

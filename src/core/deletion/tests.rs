@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::claim::Claim;
+use crate::claim::FolderClaim;
 
 const CLUSTER: &str = "this-cluster";
 const NAMESPACE: &str = "velero";
@@ -13,8 +13,8 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
 
-fn known() -> Known {
-    Known {
+fn known() -> BackupIdentity {
+    BackupIdentity {
         cluster: CLUSTER.into(),
         namespace: NAMESPACE.into(),
         uid: UID.into(),
@@ -23,71 +23,110 @@ fn known() -> Known {
     }
 }
 
-fn claim(cluster: &str, uid: &str, run: &str) -> Claim {
+fn claim(cluster: &str, uid: &str, run: &str) -> FolderClaim {
     let [cluster, namespace, backup, run] = [cluster, NAMESPACE, uid, run].map(str::to_owned);
-    Claim { cluster, namespace, backup, run, before: None }
+    FolderClaim { cluster, namespace, backup, run, before: None }
 }
 
-fn metadata(uid: &str, started: i64) -> Metadata {
-    Metadata { uid: uid.into(), started: Some(at(started)), completed: Some(at(2)) }
+fn metadata(uid: &str, started: i64) -> StoredMetadata {
+    StoredMetadata { uid: uid.into(), started: Some(at(started)), completed: Some(at(2)) }
 }
 
 #[test]
 fn a_folder_is_whose_its_claim_and_its_backup_say() {
     let copy = |uid: &str| Some(metadata(uid, 1));
     let other = |uid: &str| Some(metadata(uid, 99));
-    let strange = Owner::Stranger;
+    let strange = FolderOwner::Stranger;
     for (found, stored, others, inherits, wanted) in [
-        (None, None, false, "", Owner::Nobody),
-        (None, None, true, "", strange(Stranger::Unknown)),
-        (Some(claim(CLUSTER, UID, "r")), None, true, "", Owner::Ours),
-        (Some(claim(CLUSTER, UID, "r")), copy(UID), true, "", Owner::Ours),
-        (Some(claim(CLUSTER, UID, "deletion-1")), None, false, "", Owner::Claimed),
-        (Some(claim(CLUSTER, UID, "deletion-1")), copy("x"), true, "", Owner::Claimed),
+        (None, None, false, "", FolderOwner::Nobody),
+        (None, None, true, "", strange(ForeignFolderReason::Unknown)),
+        (Some(claim(CLUSTER, UID, "r")), None, true, "", FolderOwner::Ours),
+        (Some(claim(CLUSTER, UID, "r")), copy(UID), true, "", FolderOwner::Ours),
+        (Some(claim(CLUSTER, UID, "deletion-1")), None, false, "", FolderOwner::Claimed),
+        (Some(claim(CLUSTER, UID, "deletion-1")), copy("x"), true, "", FolderOwner::Claimed),
         (
             Some(claim(CLUSTER, UID, "deletion-1")),
             other("x"),
             true,
             "",
-            strange(Stranger::Backup("x".into())),
+            strange(ForeignFolderReason::Backup("x".into())),
         ),
         // Made again from the store in this cluster, after its object was lost.
-        (Some(claim(CLUSTER, "old", "r")), copy("old"), true, "", Owner::Ours),
-        (Some(claim(CLUSTER, "old", "r")), other("old"), true, "*", strange(Stranger::Backup("old".into()))),
-        (Some(claim(CLUSTER, "old", "r")), None, true, "*", strange(Stranger::Backup("old".into()))),
+        (Some(claim(CLUSTER, "old", "r")), copy("old"), true, "", FolderOwner::Ours),
+        (
+            Some(claim(CLUSTER, "old", "r")),
+            other("old"),
+            true,
+            "*",
+            strange(ForeignFolderReason::Backup("old".into())),
+        ),
+        (
+            Some(claim(CLUSTER, "old", "r")),
+            None,
+            true,
+            "*",
+            strange(ForeignFolderReason::Backup("old".into())),
+        ),
         // Synced from another cluster.
-        (Some(claim("away", "a", "r")), copy("a"), true, "", strange(Stranger::CopyOfCluster("away".into()))),
-        (Some(claim("away", "a", "r")), copy("a"), true, "far, away", Owner::Ours),
-        (Some(claim("away", "a", "r")), copy("a"), true, "*", Owner::Ours),
-        (Some(claim("away", "a", "r")), copy("b"), true, "*", strange(Stranger::Cluster("away".into()))),
-        (Some(claim("away", "a", "r")), other("a"), true, "*", strange(Stranger::Cluster("away".into()))),
-        (Some(claim("away", UID, "r")), None, true, "*", strange(Stranger::Cluster("away".into()))),
+        (
+            Some(claim("away", "a", "r")),
+            copy("a"),
+            true,
+            "",
+            strange(ForeignFolderReason::CopyOfCluster("away".into())),
+        ),
+        (Some(claim("away", "a", "r")), copy("a"), true, "far, away", FolderOwner::Ours),
+        (Some(claim("away", "a", "r")), copy("a"), true, "*", FolderOwner::Ours),
+        (
+            Some(claim("away", "a", "r")),
+            copy("b"),
+            true,
+            "*",
+            strange(ForeignFolderReason::Cluster("away".into())),
+        ),
+        (
+            Some(claim("away", "a", "r")),
+            other("a"),
+            true,
+            "*",
+            strange(ForeignFolderReason::Cluster("away".into())),
+        ),
+        (
+            Some(claim("away", UID, "r")),
+            None,
+            true,
+            "*",
+            strange(ForeignFolderReason::Cluster("away".into())),
+        ),
         // Written by a Velero.
-        (None, copy(UID), true, "", Owner::Ours),
-        (None, other(UID), true, "", Owner::Ours),
-        (None, copy("x"), true, "", strange(Stranger::CopyOfBackup("x".into()))),
-        (None, copy("x"), true, "away", strange(Stranger::CopyOfBackup("x".into()))),
-        (None, copy("x"), true, "*", Owner::Ours),
-        (None, other("x"), true, "*", strange(Stranger::Backup("x".into()))),
+        (None, copy(UID), true, "", FolderOwner::Ours),
+        (None, other(UID), true, "", FolderOwner::Ours),
+        (None, copy("x"), true, "", strange(ForeignFolderReason::CopyOfBackup("x".into()))),
+        (None, copy("x"), true, "away", strange(ForeignFolderReason::CopyOfBackup("x".into()))),
+        (None, copy("x"), true, "*", FolderOwner::Ours),
+        (None, other("x"), true, "*", strange(ForeignFolderReason::Backup("x".into()))),
     ] {
-        let stored = Stored { claim: found, metadata: stored, has_others: others };
+        let stored = StoredFolder { claim: found, metadata: stored, has_others: others };
         assert_eq!(owner(&known(), &stored, Inherited(inherits)), wanted, "{stored:?} {inherits}");
     }
-    // Two namespaces of one cluster that share a place, each with a Backup for what one has written.
-    let elsewhere = Claim { namespace: "elsewhere".into(), ..claim(CLUSTER, "a", "r") };
-    let stored = Stored { claim: Some(elsewhere), metadata: copy("a"), has_others: true };
-    let Owner::Stranger(stranger) = owner(&known(), &stored, Inherited("")) else { panic!("it is ours") };
+    // Two namespaces of one cluster that share a place, each with a Backup for what one has
+    // written.
+    let elsewhere = FolderClaim { namespace: "elsewhere".into(), ..claim(CLUSTER, "a", "r") };
+    let stored = StoredFolder { claim: Some(elsewhere), metadata: copy("a"), has_others: true };
+    let FolderOwner::Stranger(stranger) = owner(&known(), &stored, Inherited("")) else {
+        panic!("it is ours")
+    };
     assert!(stranger.is_copied() && stranger.to_string().contains("namespace elsewhere of this cluster"));
     assert!(stranger.to_string().ends_with("berth.dev/inherits=this-cluster"), "{stranger}");
-    assert_eq!(owner(&known(), &stored, Inherited(CLUSTER)), Owner::Ours);
-    let unknown = Known { started: None, completed: None, ..known() };
-    let nameless = Metadata { uid: "x".into(), ..Metadata::default() };
-    let stored = Stored { metadata: Some(nameless), ..Stored::default() };
-    assert_eq!(owner(&unknown, &stored, Inherited("*")), strange(Stranger::Backup("x".into())));
+    assert_eq!(owner(&known(), &stored, Inherited(CLUSTER)), FolderOwner::Ours);
+    let unknown = BackupIdentity { started: None, completed: None, ..known() };
+    let nameless = StoredMetadata { uid: "x".into(), ..StoredMetadata::default() };
+    let stored = StoredFolder { metadata: Some(nameless), ..StoredFolder::default() };
+    assert_eq!(owner(&unknown, &stored, Inherited("*")), strange(ForeignFolderReason::Backup("x".into())));
 }
 
-fn backup(phase: &'static str) -> Backup<'static> {
-    Backup {
+fn backup(phase: &'static str) -> DeletionBackup<'static> {
+    DeletionBackup {
         uid: UID,
         created: None,
         phase,
@@ -98,20 +137,26 @@ fn backup(phase: &'static str) -> Backup<'static> {
     }
 }
 
-fn seen() -> Seen<'static> {
-    Seen {
-        request: Request { backup: "b", uid: Some(UID), created: None, has_begun: false, has_others: false },
+fn seen() -> DeletionState<'static> {
+    DeletionState {
+        request: DeletionRequest {
+            backup: "b",
+            uid: Some(UID),
+            created: None,
+            has_begun: false,
+            has_others: false,
+        },
         backup: Some(backup("Completed")),
-        location: Location::Usable,
-        folder: Some(Owner::Ours),
-        volumes: Some(Volumes::default()),
+        location: DeletionLocation::Usable,
+        folder: Some(FolderOwner::Ours),
+        volumes: Some(RemainingVolumeData::default()),
         restores: Some(Restores::default()),
     }
 }
 
-fn said(seen: &Seen<'_>) -> String {
+fn said(seen: &DeletionState<'_>) -> String {
     match next(seen) {
-        Step::End(errors) => errors.join("; "),
+        DeletionStep::End(errors) => errors.join("; "),
         step => panic!("{step:?}"),
     }
 }
@@ -120,46 +165,83 @@ fn said(seen: &Seen<'_>) -> String {
 fn what_stands_in_the_way_is_said_before_anything_is_removed() {
     let request = seen().request;
     let cases = [
-        (Seen { request: Request { backup: "", ..request }, ..seen() }, "spec.backupName"),
-        (Seen { request: Request { backup: "../b", has_begun: true, ..request }, ..seen() }, "no Backup has"),
-        (Seen { request: Request { uid: Some("x"), ..request }, ..seen() }, "an earlier Backup"),
+        (DeletionState { request: DeletionRequest { backup: "", ..request }, ..seen() }, "spec.backupName"),
         (
-            Seen {
-                request: Request { uid: None, created: Some(Timestamp::UNIX_EPOCH), ..request },
-                backup: Some(Backup { created: Some(Timestamp::MAX), ..backup("Completed") }),
+            DeletionState {
+                request: DeletionRequest { backup: "../b", has_begun: true, ..request },
+                ..seen()
+            },
+            "no Backup has",
+        ),
+        (
+            DeletionState { request: DeletionRequest { uid: Some("x"), ..request }, ..seen() },
+            "an earlier Backup",
+        ),
+        (
+            DeletionState {
+                request: DeletionRequest { uid: None, created: Some(Timestamp::UNIX_EPOCH), ..request },
+                backup: Some(DeletionBackup { created: Some(Timestamp::MAX), ..backup("Completed") }),
                 ..seen()
             },
             "older than Backup b",
         ),
-        (Seen { backup: None, ..seen() }, "backup not found"),
-        (Seen { backup: Some(Backup { kept: Some("law"), ..backup("Completed") }), ..seen() }, "(law)"),
-        (Seen { backup: Some(Backup { kept: Some("law"), ..backup("Queued") }), ..seen() }, "(law)"),
-        (Seen { backup: Some(backup("InProgress")), ..seen() }, "still in progress"),
-        (Seen { backup: Some(backup("ReadyToStart")), ..seen() }, "still in progress"),
-        (Seen { backup: Some(backup("Finalizing")), ..seen() }, "still in progress"),
-        (Seen { location: Location::Missing("l"), ..seen() }, "location l is not found"),
-        (Seen { location: Location::ReadOnly("l"), ..seen() }, "location l is read-only"),
-        (Seen { location: Location::Unavailable("l"), ..seen() }, "location l is currently unavailable"),
-        (Seen { folder: Some(Owner::Stranger(Stranger::Unknown)), ..seen() }, "of which nothing says"),
-        (Seen { folder: Some(Owner::NobodyInEmpty), ..seen() }, "neither this backup nor any other"),
+        (DeletionState { backup: None, ..seen() }, "backup not found"),
         (
-            Seen { folder: Some(Owner::NobodyInEmpty), backup: Some(backup("Deleting")), ..seen() },
+            DeletionState {
+                backup: Some(DeletionBackup { kept: Some("law"), ..backup("Completed") }),
+                ..seen()
+            },
+            "(law)",
+        ),
+        (
+            DeletionState {
+                backup: Some(DeletionBackup { kept: Some("law"), ..backup("Queued") }),
+                ..seen()
+            },
+            "(law)",
+        ),
+        (DeletionState { backup: Some(backup("InProgress")), ..seen() }, "still in progress"),
+        (DeletionState { backup: Some(backup("ReadyToStart")), ..seen() }, "still in progress"),
+        (DeletionState { backup: Some(backup("Finalizing")), ..seen() }, "still in progress"),
+        (DeletionState { location: DeletionLocation::Missing("l"), ..seen() }, "location l is not found"),
+        (DeletionState { location: DeletionLocation::ReadOnly("l"), ..seen() }, "location l is read-only"),
+        (
+            DeletionState { location: DeletionLocation::Unavailable("l"), ..seen() },
+            "location l is currently unavailable",
+        ),
+        (
+            DeletionState { folder: Some(FolderOwner::Stranger(ForeignFolderReason::Unknown)), ..seen() },
+            "of which nothing says",
+        ),
+        (
+            DeletionState { folder: Some(FolderOwner::NobodyInEmpty), ..seen() },
             "neither this backup nor any other",
         ),
         (
-            Seen {
-                folder: Some(Owner::Stranger(Stranger::CopyOfCluster("c".into()))),
+            DeletionState {
+                folder: Some(FolderOwner::NobodyInEmpty),
+                backup: Some(backup("Deleting")),
+                ..seen()
+            },
+            "neither this backup nor any other",
+        ),
+        (
+            DeletionState {
+                folder: Some(FolderOwner::Stranger(ForeignFolderReason::CopyOfCluster("c".into()))),
                 backup: Some(backup("Failed")),
                 ..seen()
             },
             "berth.dev/inherits=c",
         ),
         (
-            Seen { volumes: Some(Volumes { out_of_reach: vec!["kopia".into()], snapshots: 1 }), ..seen() },
+            DeletionState {
+                volumes: Some(RemainingVolumeData { out_of_reach: vec!["kopia".into()], snapshots: 1 }),
+                ..seen()
+            },
             "kopia",
         ),
         (
-            Seen { restores: Some(Restores { running: vec!["r".into()], ended: 1 }), ..seen() },
+            DeletionState { restores: Some(Restores { running: vec!["r".into()], ended: 1 }), ..seen() },
             "have not ended: r",
         ),
     ];
@@ -170,60 +252,72 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
 
 #[test]
 fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_it() {
-    let begun = Request { has_begun: true, ..seen().request };
-    let deleting = Seen { request: begun, backup: Some(backup("Deleting")), ..seen() };
-    let nothing = Seen { folder: Some(Owner::NobodyInEmpty), ..deleting.clone() };
-    assert!(matches!(next(&nothing), Step::Wait(_)), "a volume may come back");
-    let emptied = Backup { files_go: true, ..backup("Deleting") };
-    assert_eq!(next(&Seen { backup: Some(emptied), ..nothing.clone() }), Step::RemoveBackup);
-    assert_eq!(next(&Seen { folder: Some(Owner::Nobody), ..deleting.clone() }), Step::RemoveBackup);
+    let begun = DeletionRequest { has_begun: true, ..seen().request };
+    let deleting = DeletionState { request: begun, backup: Some(backup("Deleting")), ..seen() };
+    let nothing = DeletionState { folder: Some(FolderOwner::NobodyInEmpty), ..deleting.clone() };
+    assert!(matches!(next(&nothing), DeletionStep::Wait(_)), "a volume may come back");
+    let emptied = DeletionBackup { files_go: true, ..backup("Deleting") };
+    assert_eq!(next(&DeletionState { backup: Some(emptied), ..nothing.clone() }), DeletionStep::RemoveBackup);
+    assert_eq!(
+        next(&DeletionState { folder: Some(FolderOwner::Nobody), ..deleting.clone() }),
+        DeletionStep::RemoveBackup
+    );
     // One that failed promises nothing.
-    let failed = Seen { backup: Some(backup("Failed")), ..nothing.clone() };
-    assert_eq!(next(&failed), Step::RemoveBackup);
-    assert_eq!(next(&Seen { request: seen().request, ..failed }), Step::Begin);
+    let failed = DeletionState { backup: Some(backup("Failed")), ..nothing.clone() };
+    assert_eq!(next(&failed), DeletionStep::RemoveBackup);
+    assert_eq!(next(&DeletionState { request: seen().request, ..failed }), DeletionStep::Begin);
     // Before the files go, that is written down.
-    let claimed = Seen { folder: Some(Owner::Claimed), ..deleting };
-    assert_eq!(next(&claimed), Step::Record);
-    assert_eq!(next(&Seen { backup: Some(emptied), ..claimed }), Step::RemoveFiles);
+    let claimed = DeletionState { folder: Some(FolderOwner::Claimed), ..deleting };
+    assert_eq!(next(&claimed), DeletionStep::Record);
+    assert_eq!(next(&DeletionState { backup: Some(emptied), ..claimed }), DeletionStep::RemoveFiles);
 }
 
 #[test]
 fn what_waits_is_taken_out_and_what_another_has_in_its_folder_stays() {
     for phase in ["", "New", "Queued"] {
-        assert_eq!(next(&Seen { backup: Some(backup(phase)), ..seen() }), Step::TakeOut);
+        assert_eq!(next(&DeletionState { backup: Some(backup(phase)), ..seen() }), DeletionStep::TakeOut);
     }
-    let begun = Request { has_begun: true, ..seen().request };
+    let begun = DeletionRequest { has_begun: true, ..seen().request };
     for phase in ["Failed", "FailedValidation"] {
-        let folder = Some(Owner::Stranger(Stranger::Cluster("c".into())));
-        let of_another = Seen { backup: Some(backup(phase)), folder, restores: None, ..seen() };
-        assert_eq!(next(&of_another), Step::Begin);
-        assert_eq!(next(&Seen { request: begun, ..of_another }), Step::RemoveBackup);
+        let folder = Some(FolderOwner::Stranger(ForeignFolderReason::Cluster("c".into())));
+        let of_another = DeletionState { backup: Some(backup(phase)), folder, restores: None, ..seen() };
+        assert_eq!(next(&of_another), DeletionStep::Begin);
+        assert_eq!(next(&DeletionState { request: begun, ..of_another }), DeletionStep::RemoveBackup);
     }
-    let leaves = Backup { leaves_volumes: true, ..backup("Completed") };
-    let volumes = Some(Volumes { out_of_reach: vec!["kopia".into()], snapshots: 0 });
-    assert_eq!(next(&Seen { backup: Some(leaves), volumes, ..seen() }), Step::Begin);
+    let leaves = DeletionBackup { leaves_volumes: true, ..backup("Completed") };
+    let volumes = Some(RemainingVolumeData { out_of_reach: vec!["kopia".into()], snapshots: 0 });
+    assert_eq!(next(&DeletionState { backup: Some(leaves), volumes, ..seen() }), DeletionStep::Begin);
 }
 
 #[test]
 fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
-    let request = Request { has_begun: true, ..seen().request };
-    let away = Seen { request, location: Location::Unavailable("l"), ..seen() };
-    assert!(matches!(next(&away), Step::Wait(_)));
-    assert!(matches!(next(&Seen { backup: None, ..away }), Step::Wait(_)));
+    let request = DeletionRequest { has_begun: true, ..seen().request };
+    let away = DeletionState { request, location: DeletionLocation::Unavailable("l"), ..seen() };
+    assert!(matches!(next(&away), DeletionStep::Wait(_)));
+    assert!(matches!(next(&DeletionState { backup: None, ..away }), DeletionStep::Wait(_)));
     // Somebody else removed the Backup meanwhile.
-    let gone = Seen { request, backup: None, folder: None, ..seen() };
-    assert_eq!(next(&gone), Step::LookAtFolder);
-    assert_eq!(next(&Seen { folder: Some(Owner::Claimed), ..gone.clone() }), Step::RemoveFiles);
-    for folder in [Owner::Nobody, Owner::NobodyInEmpty, Owner::Ours, Owner::Stranger(Stranger::Unknown)] {
-        assert_eq!(next(&Seen { folder: Some(folder), ..gone.clone() }), Step::Done);
+    let gone = DeletionState { request, backup: None, folder: None, ..seen() };
+    assert_eq!(next(&gone), DeletionStep::LookAtFolder);
+    assert_eq!(
+        next(&DeletionState { folder: Some(FolderOwner::Claimed), ..gone.clone() }),
+        DeletionStep::RemoveFiles
+    );
+    for folder in [
+        FolderOwner::Nobody,
+        FolderOwner::NobodyInEmpty,
+        FolderOwner::Ours,
+        FolderOwner::Stranger(ForeignFolderReason::Unknown),
+    ] {
+        assert_eq!(next(&DeletionState { folder: Some(folder), ..gone.clone() }), DeletionStep::Done);
     }
-    let later = Seen { backup: Some(Backup { uid: "later", ..backup("Completed") }), ..gone };
-    assert_eq!(next(&later), Step::Forget, "it is another Backup");
+    let later =
+        DeletionState { backup: Some(DeletionBackup { uid: "later", ..backup("Completed") }), ..gone };
+    assert_eq!(next(&later), DeletionStep::Forget, "it is another Backup");
 }
 
 #[test]
 fn one_request_of_each_backup_is_carried_out_and_old_ones_go() {
-    let request = |name, backup, created| Waiting {
+    let request = |name, backup, created| PendingDeletionRequest {
         name,
         backup,
         created: at(created),
@@ -234,16 +328,16 @@ fn one_request_of_each_backup_is_carried_out_and_old_ones_go() {
     let all = [
         request("a1", "a", 10),
         request("a2", "a", 20),
-        Waiting { has_begun: true, ..request("b1", "b", 10) },
+        PendingDeletionRequest { has_begun: true, ..request("b1", "b", 10) },
         request("b2", "b", 20),
-        Waiting { is_processed: true, ..request("c1", "c", 10) },
-        Waiting { is_processed: true, ..request("c2", "c", 11) },
+        PendingDeletionRequest { is_processed: true, ..request("c1", "c", 10) },
+        PendingDeletionRequest { is_processed: true, ..request("c2", "c", 11) },
         // Stuck for days, and not done.
         request("d1", "d", 0),
     ];
     let done = plan(&all, at(10 + day));
-    let carried = ["a2", "b1", "d1"].map(Task::CarryOut);
-    assert_eq!(done, [&[Task::Remove("c1")][..], &carried].concat());
+    let carried = ["a2", "b1", "d1"].map(RequestTask::CarryOut);
+    assert_eq!(done, [&[RequestTask::Remove("c1")][..], &carried].concat());
 }
 
 /// A small cluster and a small store.
@@ -254,7 +348,7 @@ struct World {
     errors: Option<Vec<String>>,
     phase: Option<&'static str>,
     uid: &'static str,
-    stored: Stored,
+    stored: StoredFolder,
     files: usize,
     files_go: bool,
     /// Somebody has set a finalizer of the Backup.
@@ -270,53 +364,53 @@ struct World {
 }
 
 impl World {
-    fn stored(&self) -> Stored {
-        Stored { has_others: self.files > 0, ..self.stored.clone() }
+    fn stored(&self) -> StoredFolder {
+        StoredFolder { has_others: self.files > 0, ..self.stored.clone() }
     }
 
-    fn owner(&self) -> Owner {
-        let known = Known { uid: UID.into(), ..known() };
+    fn owner(&self) -> FolderOwner {
+        let known = BackupIdentity { uid: UID.into(), ..known() };
         match owner(&known, &self.stored(), Inherited(self.inherits)) {
-            Owner::Nobody if !self.has_neighbours => Owner::NobodyInEmpty,
+            FolderOwner::Nobody if !self.has_neighbours => FolderOwner::NobodyInEmpty,
             owner => owner,
         }
     }
 
     /// Files of somebody else.
-    fn strangers(&self) -> Option<Stored> {
-        matches!(self.owner(), Owner::Stranger(_)).then(|| self.stored())
+    fn strangers(&self) -> Option<StoredFolder> {
+        matches!(self.owner(), FolderOwner::Stranger(_)).then(|| self.stored())
     }
 
-    fn step(&self) -> Step {
-        let mut seen = Seen {
-            request: Request {
+    fn step(&self) -> DeletionStep {
+        let mut seen = DeletionState {
+            request: DeletionRequest {
                 backup: "b",
                 uid: self.is_recorded.then_some(UID),
                 created: None,
                 has_begun: self.request.unwrap(),
                 has_others: false,
             },
-            backup: self.phase.map(|phase| Backup {
+            backup: self.phase.map(|phase| DeletionBackup {
                 uid: self.uid,
                 files_go: self.files_go,
                 is_going: self.is_going,
                 ..backup(phase)
             }),
-            location: Location::Usable,
+            location: DeletionLocation::Usable,
             folder: None,
             volumes: None,
             restores: None,
         };
         loop {
             match next(&seen) {
-                Step::LookAtFolder => seen.folder = Some(self.owner()),
-                Step::LookAtVolumes => {
+                DeletionStep::LookAtFolder => seen.folder = Some(self.owner()),
+                DeletionStep::LookAtVolumes => {
                     // What a Velero has moved is known by files of the folder alone.
                     let is_known = self.out_of_reach && self.files > 0;
                     let out_of_reach = if is_known { vec!["kopia".into()] } else { Vec::new() };
-                    seen.volumes = Some(Volumes { out_of_reach, snapshots: self.snapshots });
+                    seen.volumes = Some(RemainingVolumeData { out_of_reach, snapshots: self.snapshots });
                 }
-                Step::LookAtRestores => {
+                DeletionStep::LookAtRestores => {
                     let running = if self.running { vec!["r".into()] } else { Vec::new() };
                     seen.restores = Some(Restores { running, ended: self.restores });
                 }
@@ -326,27 +420,27 @@ impl World {
     }
 
     /// Does at most `most` of the parts of a step.
-    fn act(&mut self, step: &Step, most: usize) {
+    fn act(&mut self, step: &DeletionStep, most: usize) {
         for _ in 0..most {
             match step {
                 // The Backup, and then its request.
-                Step::TakeOut if self.phase.is_none() => self.request = None,
-                Step::TakeOut | Step::RemoveBackup if !self.is_finalized => self.phase = None,
-                Step::TakeOut if self.is_going => self.request = None,
-                Step::TakeOut | Step::RemoveBackup => self.is_going = true,
-                Step::Begin => (self.request, self.is_recorded) = (Some(true), true),
-                Step::Mark => self.phase = Some("Deleting"),
-                Step::Record => self.files_go = true,
-                Step::Claim => self.stored.claim = Some(claim(CLUSTER, UID, "deletion-1")),
-                Step::RemoveSnapshots => self.snapshots = self.snapshots.saturating_sub(1),
-                Step::RemoveFiles => match &self.stored.metadata {
+                DeletionStep::TakeOut if self.phase.is_none() => self.request = None,
+                DeletionStep::TakeOut | DeletionStep::RemoveBackup if !self.is_finalized => self.phase = None,
+                DeletionStep::TakeOut if self.is_going => self.request = None,
+                DeletionStep::TakeOut | DeletionStep::RemoveBackup => self.is_going = true,
+                DeletionStep::Begin => (self.request, self.is_recorded) = (Some(true), true),
+                DeletionStep::Mark => self.phase = Some("Deleting"),
+                DeletionStep::Record => self.files_go = true,
+                DeletionStep::Claim => self.stored.claim = Some(claim(CLUSTER, UID, "deletion-1")),
+                DeletionStep::RemoveSnapshots => self.snapshots = self.snapshots.saturating_sub(1),
+                DeletionStep::RemoveFiles => match &self.stored.metadata {
                     Some(_) => self.stored.metadata = None,
                     None if self.files > 0 => self.files -= 1,
                     None => self.stored.claim = None,
                 },
-                Step::RemoveRestores => self.restores = self.restores.saturating_sub(1),
-                Step::Done | Step::Forget => self.request = None,
-                Step::End(errors) => self.errors = Some(errors.clone()),
+                DeletionStep::RemoveRestores => self.restores = self.restores.saturating_sub(1),
+                DeletionStep::Done | DeletionStep::Forget => self.request = None,
+                DeletionStep::End(errors) => self.errors = Some(errors.clone()),
                 step => panic!("{step:?} is nothing to do"),
             }
         }
@@ -386,7 +480,7 @@ fn world() -> impl Strategy<Value = World> {
             errors: None,
             phase: Some(phase),
             uid: UID,
-            stored: Stored { claim, metadata, has_others: false },
+            stored: StoredFolder { claim, metadata, has_others: false },
             files,
             files_go: false,
             is_finalized: flags.3,
@@ -426,7 +520,7 @@ proptest! {
             let lost_files = world.files < before.files || world.stored.metadata != before.stored.metadata;
             if lost_files {
                 prop_assert_eq!(before.phase, Some("Deleting"));
-                prop_assert_eq!(before.owner(), Owner::Claimed);
+                prop_assert_eq!(before.owner(), FolderOwner::Claimed);
                 prop_assert_eq!(before.snapshots, 0, "the files name them");
                 prop_assert!(before.files_go, "an empty folder is believed afterwards");
                 prop_assert!(before.stored.metadata.is_none() || world.stored.metadata.is_none(), "it is hidden first");
@@ -444,14 +538,15 @@ proptest! {
                 prop_assert!(!is_begun, "it was known before: {errors:?}");
                 prop_assert_eq!(world.stored(), start.stored());
                 prop_assert_eq!((world.snapshots, world.restores), (start.snapshots, start.restores));
-                // The crash came after a Backup was taken out of the queue: it is gone, as was asked.
+                // The crash came after a Backup was taken out of the queue: it is gone, as was
+                // asked.
                 let is_taken_out = start.phase == Some("Queued") && world.phase.is_none();
                 prop_assert!(is_taken_out || world.phase == start.phase, "{:?}", world.phase);
             }
             None => {
                 prop_assert!(world.phase.is_none() || world.is_going, "{:?}", world.phase);
                 if start.strangers().is_none() && start.phase != Some("Queued") {
-                    prop_assert_eq!(world.stored(), Stored::default());
+                    prop_assert_eq!(world.stored(), StoredFolder::default());
                     prop_assert_eq!((world.snapshots, world.restores), (0, 0));
                 }
             }
@@ -461,10 +556,10 @@ proptest! {
     #[test]
     fn nothing_that_a_store_says_makes_a_message_long_or_unprintable(text in "\\PC*") {
         for stranger in [
-            Stranger::CopyOfCluster(text.clone()),
-            Stranger::CopyOfBackup(text.clone()),
-            Stranger::Cluster(text.clone()),
-            Stranger::Backup(text.clone()),
+            ForeignFolderReason::CopyOfCluster(text.clone()),
+            ForeignFolderReason::CopyOfBackup(text.clone()),
+            ForeignFolderReason::Cluster(text.clone()),
+            ForeignFolderReason::Backup(text.clone()),
         ] {
             let said = stranger.to_string();
             prop_assert!(said.len() < 500 && said.is_ascii(), "{said}");

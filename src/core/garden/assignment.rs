@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Place, Seed};
+use super::{ProviderRegion, Seed};
 
 /// A seed that is silent for longer counts as gone.
 pub const SILENT: SignedDuration = SignedDuration::from_secs(40);
@@ -44,7 +44,7 @@ impl SeedHealth {
 /// provider, 3. any, by name. `None`: no seed can.
 pub fn assign<'m>(
     current: Option<&str>,
-    place: &Place,
+    place: &ProviderRegion,
     members: impl Iterator<Item = &'m SeedHealth> + Clone,
     now: Timestamp,
 ) -> Option<&'m SeedHealth> {
@@ -75,8 +75,8 @@ mod tests {
         SeedHealth { seed, provider: provider.to_owned(), seen: seen.map(at), unknown_until: None }
     }
 
-    fn place() -> Place {
-        Place { provider: "aws".to_owned(), region: "eu-west-1".to_owned() }
+    fn place() -> ProviderRegion {
+        ProviderRegion { provider: "aws".to_owned(), region: "eu-west-1".to_owned() }
     }
 
     fn chosen(current: Option<&str>, members: &[SeedHealth]) -> Option<String> {

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::condition::Conditions;
-use super::entry::Entry;
-use super::operation::{Operation, OperationState, OperationType};
+use super::condition::ConditionMap;
+use super::entry::GardenEntry;
+use super::operation::{OperationReport, OperationState, OperationType};
 use super::placement::BucketHealth;
 use super::store::{SecretRef, Store};
 
 /// A BackupBucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bucket {
+pub struct GardenBucket {
     pub name: String,
     pub created_at: Timestamp,
     pub is_deleted: bool,
@@ -21,7 +21,7 @@ pub struct Bucket {
     /// The CloudProfile that it was created for. `None`: a person created it.
     pub profile: Option<String>,
     pub store: Store,
-    /// Its spec names a Secret: [`Bucket::secret`].
+    /// Its spec names a Secret: [`GardenBucket::secret`].
     pub names_secret: bool,
     /// It was once in the store.
     pub is_made: bool,
@@ -34,7 +34,7 @@ pub struct Bucket {
     pub is_exhausted: bool,
 }
 
-impl Bucket {
+impl GardenBucket {
     pub fn secret(&self) -> Option<&SecretRef> {
         self.names_secret.then_some(&self.store.secret)
     }
@@ -45,7 +45,7 @@ impl Bucket {
     }
 
     /// Has it a place for this entry, or has the entry one already?
-    pub fn has_room_for(&self, entry: &Entry) -> bool {
+    pub fn has_room_for(&self, entry: &GardenEntry) -> bool {
         let limit =
             self.status.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         self.status.allocated.contains(&entry.uid)
@@ -56,7 +56,7 @@ impl Bucket {
     /// Is the other one the same to admission? The rest of the status, and what only the hub marks,
     /// may change freely.
     pub fn is_judged_as(&self, other: &Self) -> bool {
-        fn judged(one: &Bucket) -> impl PartialEq + '_ {
+        fn judged(one: &GardenBucket) -> impl PartialEq + '_ {
             let place = (&one.name, &one.store, one.names_secret, &one.profile);
             let allocated: BTreeSet<&String> = one.status.allocated.iter().collect();
             let state = (one.is_made, one.is_deleted, one.has_failed(), &one.forget_data);
@@ -68,7 +68,9 @@ impl Bucket {
     pub fn standing(&self) -> BucketHealth {
         use OperationState::{Aborted, Error, Failed, Pending, Processing, Succeeded};
         use OperationType::{Create, Delete, LiveMigrate, Migrate, Reconcile, Restore};
-        let Some(Operation { kind, state, .. }) = &self.status.operation else { return BucketHealth::Making };
+        let Some(OperationReport { kind, state, .. }) = &self.status.operation else {
+            return BucketHealth::Making;
+        };
         match (kind, state) {
             (Create | Reconcile | Restore | Migrate | LiveMigrate, Succeeded) => BucketHealth::Ready,
             (Reconcile | Restore | Migrate | LiveMigrate, Pending | Processing) => BucketHealth::Ready,
@@ -93,6 +95,6 @@ pub struct BucketStatus {
     pub limit: Option<u32>,
     pub ordinal: Option<u32>,
     pub released_at: Option<Timestamp>,
-    pub operation: Option<Operation>,
-    pub conditions: Conditions,
+    pub operation: Option<OperationReport>,
+    pub conditions: ConditionMap,
 }

@@ -15,12 +15,12 @@ pub mod seed;
 use std::fmt::Write as _;
 
 use super::store::{SERVED, SecretRef, secret_keys};
-use super::view::View;
+use super::view::GardenView;
 use berth_core::violation::{Field, Violations};
 
 /// What was found in one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct AdmissionFindings {
     /// Whatever other objects come later.
     pub faults: Violations,
     /// Faults that depend on other objects, or only count for a new object. They may disappear any
@@ -30,7 +30,7 @@ pub struct Findings {
     pub warnings: Vec<String>,
 }
 
-impl Findings {
+impl AdmissionFindings {
     fn warn(&mut self, message: impl Into<String>) {
         self.warnings.push(message.into());
     }
@@ -57,7 +57,7 @@ impl Findings {
 
 /// A Secret, as it was found a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Credentials {
+pub enum SecretLookup {
     /// There, with these of its keys filled.
     Found(Vec<String>),
     Missing,
@@ -71,9 +71,9 @@ fn check_secret(
     parent: &Field,
     provider: &str,
     secret: Option<&SecretRef>,
-    credentials: Option<&Credentials>,
-    view: &View,
-    found: &mut Findings,
+    credentials: Option<&SecretLookup>,
+    view: &GardenView,
+    found: &mut AdmissionFindings,
 ) {
     let Some(SecretRef { name, namespace }) =
         secret.filter(|s| !s.name.is_empty() && !s.namespace.is_empty())
@@ -91,16 +91,16 @@ fn check_secret(
     }
     match credentials {
         None => {}
-        Some(Credentials::Missing) => {
+        Some(SecretLookup::Missing) => {
             found.blame(
                 field.child("name"),
                 format!("Secret {namespace}/{name} does not exist: create it first"),
             );
         }
-        Some(Credentials::Unknown(why)) => {
+        Some(SecretLookup::Unknown(why)) => {
             found.warn(format!("whether Secret {namespace}/{name} exists could not be found out: {why}"));
         }
-        Some(Credentials::Found(keys)) => {
+        Some(SecretLookup::Found(keys)) => {
             let lacks = |key: &&str| !keys.iter().any(|one| one == key);
             let missing: Vec<&str> = secret_keys(provider).iter().copied().filter(lacks).collect();
             if !missing.is_empty() {
@@ -121,7 +121,7 @@ fn check_reason(key: &str, old: Option<&String>, new: Option<&String>, found: &m
 }
 
 /// Warns of a provider that berth does not serve.
-fn check_provider(provider: &str, found: &mut Findings) {
+fn check_provider(provider: &str, found: &mut AdmissionFindings) {
     if !provider.is_empty() && !SERVED.contains(&provider) {
         found.warn(format!(
             "berth itself does not serve \"{provider}\" ({} it does): such buckets come about where an extension in the member cluster serves it",

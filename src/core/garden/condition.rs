@@ -44,7 +44,7 @@ impl ConditionType {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct ConditionState {
     pub holds: bool,
     /// In whole seconds.
     pub since: Timestamp,
@@ -52,4 +52,4 @@ pub struct Condition {
     pub message: String,
 }
 
-pub type Conditions = BTreeMap<ConditionType, Condition>;
+pub type ConditionMap = BTreeMap<ConditionType, ConditionState>;

@@ -20,13 +20,13 @@ const _: () = assert!(ASK_AGAIN.as_secs() * 3 < VALID.as_secs());
 /// A time by two clocks, because one stops while the machine is suspended, and the other one is set
 /// now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockReading {
     /// Since this process began.
     pub steady: Duration,
     pub wall: Timestamp,
 }
 
-impl Moment {
+impl ClockReading {
     /// By the clock that shows the longer time.
     fn since(self, before: Self) -> Duration {
         let wall = self.wall.duration_since(before.wall).unsigned_abs();
@@ -36,12 +36,12 @@ impl Moment {
 
 /// Is a permit still valid that was asked for at `asked`? The hub answered after that time, so the
 /// permit is never valid for longer than it should be.
-pub fn is_valid(asked: Moment, now: Moment) -> bool {
+pub fn is_valid(asked: ClockReading, now: ClockReading) -> bool {
     now.since(asked) < VALID
 }
 
 /// Does the hub have to be asked again?
-pub fn is_stale(asked: Moment, now: Moment) -> bool {
+pub fn is_stale(asked: ClockReading, now: ClockReading) -> bool {
     now.since(asked) >= ASK_AGAIN
 }
 
@@ -52,8 +52,8 @@ mod tests {
     use super::*;
 
     /// So many seconds later by each clock.
-    fn after(start: Moment, steady: u64, wall: i64) -> Moment {
-        Moment {
+    fn after(start: ClockReading, steady: u64, wall: i64) -> ClockReading {
+        ClockReading {
             steady: start.steady + Duration::from_secs(steady),
             wall: start.wall + SignedDuration::from_secs(wall),
         }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_permit_is_valid_while_it_is_fresh_by_both_clocks() {
-        let start = Moment { steady: Duration::from_secs(9), wall: Timestamp::UNIX_EPOCH };
+        let start = ClockReading { steady: Duration::from_secs(9), wall: Timestamp::UNIX_EPOCH };
         for (steady, wall, is_given) in [
             (0, 0, true),
             (29, 29, true),

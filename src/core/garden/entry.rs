@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::operation::Operation;
+use super::operation::OperationReport;
 use super::retention::Purpose;
 
 /// A BackupEntry: a cluster's directory in a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct GardenEntry {
     pub namespace: String,
     pub name: String,
     /// Empty before it is created.
@@ -40,7 +40,7 @@ pub struct Entry {
     pub status: EntryStatus,
 }
 
-impl Entry {
+impl GardenEntry {
     pub fn is_deleted(&self) -> bool {
         self.deleted_at.is_some()
     }
@@ -48,7 +48,7 @@ impl Entry {
     /// Is the other one the same to admission? Its status, and what only the hub marks, may change
     /// freely, and so may finalizers, which count on a deletion only.
     pub fn is_judged_as(&self, other: &Self) -> bool {
-        fn judged(one: &Entry) -> impl PartialEq + '_ {
+        fn judged(one: &GardenEntry) -> impl PartialEq + '_ {
             let identity = (&one.namespace, &one.name, &one.uid, one.is_deleted());
             let spec = (&one.seed, &one.shoot_uid, &one.bucket);
             (identity, spec, &one.placed_in, &one.force_deletion, &one.forget_data, &one.take_over)
@@ -64,5 +64,5 @@ pub struct EntryStatus {
     pub seed: Option<String>,
     pub earliest_deletion: Option<Timestamp>,
     pub released_at: Option<Timestamp>,
-    pub operation: Option<Operation>,
+    pub operation: Option<OperationReport>,
 }

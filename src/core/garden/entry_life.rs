@@ -12,7 +12,7 @@
 //!                                         Grace ── status.releasedAt ──▶ Removing ──▶ (on record)
 //! ```
 //!
-//! - Who may write in the directory follows from the [`Phase`] alone: only in `Live` anybody does.
+//! - Who may write in the directory follows from the [`EntryPhase`] alone: only in `Live` anybody does.
 //! - What becomes of the member's object follows from the [`Intent`] and its [`MemberState`]
 //!   (`member::object`).
 //! - How `status.seed` passes from one seed to another is [`fence`](super::fence), on the hub.
@@ -21,7 +21,7 @@
 /// Whom `status.seed` of the hub's object names. As long as an entry is not deleted, that seed may
 /// write there; of a deleted object it is the one that removes the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub enum AssignedSeed {
     /// The hub has assigned no seed, or has lost its statuses.
     #[default]
     Nobody,
@@ -34,7 +34,7 @@ pub enum Holder {
 pub struct HubState {
     /// `spec.seedName` of an entry: the backups of this seed's cluster are to go there.
     pub is_ours: bool,
-    pub holder: Holder,
+    pub holder: AssignedSeed,
     /// It has a deletionTimestamp.
     pub is_deleted: bool,
     /// It is deleted, and the hub has released its data since. A hub that was restored may have the
@@ -46,7 +46,7 @@ pub struct HubState {
 
 /// Where the entry is in its life, as one seed sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum EntryPhase {
     /// Backups of this cluster go there.
     Live,
     /// Backups of this cluster are to go there, and the hub names no holder: after a restore the
@@ -65,17 +65,17 @@ pub enum Phase {
     Removing,
 }
 
-pub fn phase(hub: &HubState) -> Phase {
+pub fn phase(hub: &HubState) -> EntryPhase {
     match (hub.is_released, hub.is_deleted, hub.is_ours, hub.holder) {
-        (true, ..) => Phase::Removing,
-        (false, true, true, _) => Phase::Grace,
+        (true, ..) => EntryPhase::Removing,
+        (false, true, true, _) => EntryPhase::Grace,
         // In its grace nobody writes there, so nobody has to be asked.
-        (false, true, false, _) => Phase::Elsewhere,
-        (false, false, true, Holder::Us) => Phase::Live,
-        (false, false, true, Holder::Nobody) => Phase::Unconfirmed,
-        (false, false, true, Holder::Another) => Phase::Arriving,
-        (false, false, false, Holder::Us) => Phase::Leaving,
-        (false, false, false, Holder::Nobody | Holder::Another) => Phase::Elsewhere,
+        (false, true, false, _) => EntryPhase::Elsewhere,
+        (false, false, true, AssignedSeed::Us) => EntryPhase::Live,
+        (false, false, true, AssignedSeed::Nobody) => EntryPhase::Unconfirmed,
+        (false, false, true, AssignedSeed::Another) => EntryPhase::Arriving,
+        (false, false, false, AssignedSeed::Us) => EntryPhase::Leaving,
+        (false, false, false, AssignedSeed::Nobody | AssignedSeed::Another) => EntryPhase::Elsewhere,
     }
 }
 
@@ -103,11 +103,11 @@ pub fn intent(hub: Option<&HubState>, has_ended: bool) -> Intent {
         return if has_ended { Intent::Elsewhere } else { Intent::Unknown };
     };
     match (hub.holder, hub.is_released, hub.is_removed) {
-        (Holder::Nobody, ..) => Intent::Unassigned,
-        (Holder::Another, ..) => Intent::Elsewhere,
-        (Holder::Us, false, _) => Intent::Keep,
-        (Holder::Us, true, false) => Intent::Remove,
-        (Holder::Us, true, true) => Intent::Removed,
+        (AssignedSeed::Nobody, ..) => Intent::Unassigned,
+        (AssignedSeed::Another, ..) => Intent::Elsewhere,
+        (AssignedSeed::Us, false, _) => Intent::Keep,
+        (AssignedSeed::Us, true, false) => Intent::Remove,
+        (AssignedSeed::Us, true, true) => Intent::Removed,
     }
 }
 
@@ -137,10 +137,10 @@ mod tests {
         let by = |holder| Some(HubState { holder, ..HubState::default() });
         assert_eq!(intent(None, false), Intent::Unknown);
         assert_eq!(intent(None, true), Intent::Elsewhere);
-        assert_eq!(intent(by(Holder::Nobody).as_ref(), false), Intent::Unassigned);
-        assert_eq!(intent(by(Holder::Another).as_ref(), false), Intent::Elsewhere);
-        assert_eq!(intent(by(Holder::Us).as_ref(), true), Intent::Keep);
-        let released = HubState { holder: Holder::Us, is_released: true, ..HubState::default() };
+        assert_eq!(intent(by(AssignedSeed::Nobody).as_ref(), false), Intent::Unassigned);
+        assert_eq!(intent(by(AssignedSeed::Another).as_ref(), false), Intent::Elsewhere);
+        assert_eq!(intent(by(AssignedSeed::Us).as_ref(), true), Intent::Keep);
+        let released = HubState { holder: AssignedSeed::Us, is_released: true, ..HubState::default() };
         assert_eq!(intent(Some(&released), false), Intent::Remove);
         assert_eq!(intent(Some(&HubState { is_removed: true, ..released }), false), Intent::Removed);
     }
@@ -148,16 +148,16 @@ mod tests {
     #[test]
     fn a_cluster_writes_only_while_the_hub_names_its_seed() {
         let flags = [false, true];
-        for holder in [Holder::Nobody, Holder::Us, Holder::Another] {
+        for holder in [AssignedSeed::Nobody, AssignedSeed::Us, AssignedSeed::Another] {
             for (is_ours, is_deleted, is_released) in flags
                 .into_iter()
                 .flat_map(|a| flags.map(|b| (a, b)))
                 .flat_map(|(a, b)| flags.map(|c| (a, b, c)))
             {
                 let hub = HubState { is_ours, holder, is_deleted, is_released, is_removed: false };
-                let is_open = holder == Holder::Us && !is_deleted && !is_released;
-                assert_eq!(phase(&hub) == Phase::Live, is_ours && is_open, "{hub:?}");
-                assert_eq!(phase(&hub) == Phase::Leaving, !is_ours && is_open, "{hub:?}");
+                let is_open = holder == AssignedSeed::Us && !is_deleted && !is_released;
+                assert_eq!(phase(&hub) == EntryPhase::Live, is_ours && is_open, "{hub:?}");
+                assert_eq!(phase(&hub) == EntryPhase::Leaving, !is_ours && is_open, "{hub:?}");
             }
         }
     }

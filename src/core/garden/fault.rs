@@ -3,7 +3,7 @@
 
 /// Why a store did not do what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum StoreFault {
     /// It does not know the keys.
     Unauthenticated,
     /// It knows them, and they may not do this.
@@ -25,7 +25,7 @@ pub enum Fault {
     NotImplemented,
 }
 
-impl Fault {
+impl StoreFault {
     /// Of an answer that is no success: its HTTP status, and the code in it, empty where there is
     /// none. Only a store that names the bucket as missing says that it is gone: a proxy's 404 does
     /// not.
@@ -129,42 +129,42 @@ mod tests {
     #[test]
     fn answers_mean_what_stores_mean_by_them() {
         let table = [
-            (404, "NoSuchBucket", Fault::NoSuchBucket),
-            (404, "", Fault::Unavailable),
-            (404, "NoSuchKey", Fault::Unavailable),
-            (409, "BucketAlreadyExists", Fault::NameTaken),
-            (409, "BucketNotEmpty", Fault::NotEmpty),
-            (400, "TooManyBuckets", Fault::QuotaExceeded),
-            (503, "SlowDown", Fault::RateLimited),
-            (429, "", Fault::RateLimited),
-            (403, "InvalidAccessKeyId", Fault::Unauthenticated),
-            (403, "SignatureDoesNotMatch", Fault::Unauthenticated),
-            (400, "ExpiredToken", Fault::Unauthenticated),
-            (403, "AccessDenied", Fault::Unauthorized),
-            (403, "", Fault::Unauthorized),
-            (301, "PermanentRedirect", Fault::Configuration),
-            (403, "RequestTimeTooSkewed", Fault::Configuration),
-            (400, "InvalidBucketName", Fault::Configuration),
-            (501, "NotImplemented", Fault::NotImplemented),
-            (405, "MethodNotAllowed", Fault::NotImplemented),
-            (500, "InternalError", Fault::Unavailable),
-            (503, "", Fault::Unavailable),
-            (409, "OperationAborted", Fault::Unavailable),
-            (404, "ContainerNotFound", Fault::NoSuchBucket),
-            (404, "BlobNotFound", Fault::Unavailable),
-            (409, "ContainerBeingDeleted", Fault::Unavailable),
-            (503, "ServerBusy", Fault::RateLimited),
-            (403, "AuthenticationFailed", Fault::Unauthenticated),
-            (403, "AuthorizationPermissionMismatch", Fault::Unauthorized),
-            (401, "authError", Fault::Unauthenticated),
-            (403, "forbidden", Fault::Unauthorized),
-            (403, "rateLimitExceeded", Fault::RateLimited),
-            (403, "quotaExceeded", Fault::QuotaExceeded),
-            (409, "conflict", Fault::Configuration),
-            (400, "OutOfRangeInput", Fault::Configuration),
+            (404, "NoSuchBucket", StoreFault::NoSuchBucket),
+            (404, "", StoreFault::Unavailable),
+            (404, "NoSuchKey", StoreFault::Unavailable),
+            (409, "BucketAlreadyExists", StoreFault::NameTaken),
+            (409, "BucketNotEmpty", StoreFault::NotEmpty),
+            (400, "TooManyBuckets", StoreFault::QuotaExceeded),
+            (503, "SlowDown", StoreFault::RateLimited),
+            (429, "", StoreFault::RateLimited),
+            (403, "InvalidAccessKeyId", StoreFault::Unauthenticated),
+            (403, "SignatureDoesNotMatch", StoreFault::Unauthenticated),
+            (400, "ExpiredToken", StoreFault::Unauthenticated),
+            (403, "AccessDenied", StoreFault::Unauthorized),
+            (403, "", StoreFault::Unauthorized),
+            (301, "PermanentRedirect", StoreFault::Configuration),
+            (403, "RequestTimeTooSkewed", StoreFault::Configuration),
+            (400, "InvalidBucketName", StoreFault::Configuration),
+            (501, "NotImplemented", StoreFault::NotImplemented),
+            (405, "MethodNotAllowed", StoreFault::NotImplemented),
+            (500, "InternalError", StoreFault::Unavailable),
+            (503, "", StoreFault::Unavailable),
+            (409, "OperationAborted", StoreFault::Unavailable),
+            (404, "ContainerNotFound", StoreFault::NoSuchBucket),
+            (404, "BlobNotFound", StoreFault::Unavailable),
+            (409, "ContainerBeingDeleted", StoreFault::Unavailable),
+            (503, "ServerBusy", StoreFault::RateLimited),
+            (403, "AuthenticationFailed", StoreFault::Unauthenticated),
+            (403, "AuthorizationPermissionMismatch", StoreFault::Unauthorized),
+            (401, "authError", StoreFault::Unauthenticated),
+            (403, "forbidden", StoreFault::Unauthorized),
+            (403, "rateLimitExceeded", StoreFault::RateLimited),
+            (403, "quotaExceeded", StoreFault::QuotaExceeded),
+            (409, "conflict", StoreFault::Configuration),
+            (400, "OutOfRangeInput", StoreFault::Configuration),
         ];
         for (status, code, fault) in table {
-            assert_eq!(Fault::of(status, code), fault, "{status} {code}");
+            assert_eq!(StoreFault::of(status, code), fault, "{status} {code}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn nothing_but_a_plain_word_counts_as_gone() {
         for status in 100..600 {
             for code in ["", "NotFound", "NoSuchKey", "AccessDenied", "InternalError"] {
-                assert_ne!(Fault::of(status, code), Fault::NoSuchBucket, "{status} {code}");
+                assert_ne!(StoreFault::of(status, code), StoreFault::NoSuchBucket, "{status} {code}");
             }
         }
     }

@@ -5,7 +5,7 @@
 
 /// The cluster that may write there now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub enum DirectoryWriter {
     Nobody,
     /// The cluster that the entry should belong to.
     Wanted,
@@ -18,7 +18,7 @@ pub enum Holder {
 
 /// The holder's answer to the request to give the entry up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum HandoverAnswer {
     Nothing,
     /// It has seen the request and ignored it: its controllers are of an earlier version.
     Outdated,
@@ -38,14 +38,14 @@ pub enum Liveness {
 
 /// What people asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum HandoverRequest {
     Move,
     /// A move that does not wait for the holder's answer.
     TakeOver,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum HandoverStep {
     /// The entry does not move.
     Stay,
     /// From now on the wanted cluster may write there.
@@ -78,27 +78,46 @@ pub enum WaitingFor {
 
 /// `is_expected`: the Seed of the wanted cluster is there. In a hub that is being restored, Seeds
 /// appear one after the other, and a missing one is not gone.
-pub fn next(holder: Holder, answer: Answer, heard: Liveness, asked: Request, is_expected: bool) -> Step {
+pub fn next(
+    holder: DirectoryWriter,
+    answer: HandoverAnswer,
+    heard: Liveness,
+    asked: HandoverRequest,
+    is_expected: bool,
+) -> HandoverStep {
     match (holder, answer, heard, asked) {
-        (Holder::Nobody, ..) => Step::HandOver(HandoverReason::Free),
-        (Holder::Wanted, ..) => Step::Stay,
-        (Holder::Another { was_made: false }, ..) => Step::HandOver(HandoverReason::NeverMade),
-        (Holder::Another { was_made: true }, Answer::LetGo, ..) => Step::HandOver(HandoverReason::LetGo),
-        (Holder::Another { was_made: true }, _, Liveness::Unregistered, _) if is_expected => {
-            Step::HandOver(HandoverReason::Unregistered)
+        (DirectoryWriter::Nobody, ..) => HandoverStep::HandOver(HandoverReason::Free),
+        (DirectoryWriter::Wanted, ..) => HandoverStep::Stay,
+        (DirectoryWriter::Another { was_made: false }, ..) => {
+            HandoverStep::HandOver(HandoverReason::NeverMade)
         }
-        (Holder::Another { was_made: true }, _, _, Request::TakeOver) => {
-            Step::HandOver(HandoverReason::TakenOver)
+        (DirectoryWriter::Another { was_made: true }, HandoverAnswer::LetGo, ..) => {
+            HandoverStep::HandOver(HandoverReason::LetGo)
         }
-        (Holder::Another { was_made: true }, _, Liveness::Silent | Liveness::Unregistered, Request::Move) => {
-            Step::Wait(WaitingFor::Sign)
+        (DirectoryWriter::Another { was_made: true }, _, Liveness::Unregistered, _) if is_expected => {
+            HandoverStep::HandOver(HandoverReason::Unregistered)
         }
-        (Holder::Another { was_made: true }, Answer::Outdated, Liveness::Lately, Request::Move) => {
-            Step::Wait(WaitingFor::Upgrade)
+        (DirectoryWriter::Another { was_made: true }, _, _, HandoverRequest::TakeOver) => {
+            HandoverStep::HandOver(HandoverReason::TakenOver)
         }
-        (Holder::Another { was_made: true }, Answer::Nothing, Liveness::Lately, Request::Move) => {
-            Step::Wait(WaitingFor::Answer)
-        }
+        (
+            DirectoryWriter::Another { was_made: true },
+            _,
+            Liveness::Silent | Liveness::Unregistered,
+            HandoverRequest::Move,
+        ) => HandoverStep::Wait(WaitingFor::Sign),
+        (
+            DirectoryWriter::Another { was_made: true },
+            HandoverAnswer::Outdated,
+            Liveness::Lately,
+            HandoverRequest::Move,
+        ) => HandoverStep::Wait(WaitingFor::Upgrade),
+        (
+            DirectoryWriter::Another { was_made: true },
+            HandoverAnswer::Nothing,
+            Liveness::Lately,
+            HandoverRequest::Move,
+        ) => HandoverStep::Wait(WaitingFor::Answer),
     }
 }
 

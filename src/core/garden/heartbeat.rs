@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::assignment::SILENT;
-use super::deletion_permit::Moment;
+use super::deletion_permit::ClockReading;
 
 /// A larger difference of clocks is reported. Smaller ones are not, because heartbeats are in whole
 /// seconds, and take a moment to arrive.
@@ -15,7 +15,7 @@ pub const SKEW: SignedDuration = SignedDuration::from_secs(5);
 
 /// What follows from the heartbeats of one sender, by this process's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Signs {
+pub struct HeartbeatStatus {
     /// When the last heartbeat was seen.
     pub seen: Option<Timestamp>,
     /// Until then it is unknown whether the sender is silent, because this process has not listened
@@ -46,7 +46,7 @@ impl Senders {
     }
 
     /// `beat`: the present heartbeat, by the sender's clock.
-    pub fn listen(&mut self, name: &str, beat: Option<Timestamp>, now: Moment) -> Signs {
+    pub fn listen(&mut self, name: &str, beat: Option<Timestamp>, now: ClockReading) -> HeartbeatStatus {
         let is_recent = beat.is_some_and(|beat| now.wall.duration_since(beat).abs() <= SILENT);
         let sender = self.0.entry(name.to_owned()).or_insert_with(|| Sender {
             beat,
@@ -61,7 +61,7 @@ impl Senders {
             skew = sender.compare(news.duration_since(now.wall));
         }
         let unknown_until = sender.changed.is_none() && beat.is_some();
-        Signs {
+        HeartbeatStatus {
             seen: sender.changed.and_then(|at| past(now, at)),
             unknown_until: unknown_until
                 .then(|| past(now, sender.first)?.checked_add(SILENT).ok())
@@ -96,7 +96,7 @@ impl Missing {
 
     /// `names`: those that are missing now. Returns those that have been missing for so long that
     /// they were deleted.
-    pub fn look(&mut self, names: &BTreeSet<&str>, now: Moment) -> BTreeSet<String> {
+    pub fn look(&mut self, names: &BTreeSet<&str>, now: ClockReading) -> BTreeSet<String> {
         self.0.retain(|name, _| names.contains(name.as_str()));
         for name in names {
             self.0.entry((*name).to_owned()).or_insert(now.steady);
@@ -107,7 +107,7 @@ impl Missing {
 }
 
 /// A time of the steady clock, by the present wall clock.
-fn past(now: Moment, at: Duration) -> Option<Timestamp> {
+fn past(now: ClockReading, at: Duration) -> Option<Timestamp> {
     let ago = SignedDuration::try_from(now.steady.saturating_sub(at)).ok()?;
     now.wall.checked_sub(ago).ok()
 }
@@ -120,8 +120,8 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
     }
 
-    fn now(second: i64) -> Moment {
-        Moment { steady: Duration::from_secs(second.unsigned_abs()), wall: at(second) }
+    fn now(second: i64) -> ClockReading {
+        ClockReading { steady: Duration::from_secs(second.unsigned_abs()), wall: at(second) }
     }
 
     #[test]
@@ -174,17 +174,17 @@ mod tests {
         assert_eq!(senders.listen("a", Some(at(0)), now(140)).unknown_until, Some(at(140)));
         assert_eq!(
             senders.listen("a", Some(at(0)), now(141)),
-            Signs::default(),
+            HeartbeatStatus::default(),
             "it was silent for long enough"
         );
-        assert_eq!(Senders::default().listen("never", None, now(100)), Signs::default());
+        assert_eq!(Senders::default().listen("never", None, now(100)), HeartbeatStatus::default());
     }
 
     #[test]
     fn our_own_clock_may_be_set_and_nobody_dies_of_it() {
         let mut senders = Senders::default();
         senders.listen("a", Some(at(100)), now(100));
-        let set = Moment { steady: Duration::from_secs(105), wall: at(4000) };
+        let set = ClockReading { steady: Duration::from_secs(105), wall: at(4000) };
         assert_eq!(senders.listen("a", Some(at(100)), set).seen, Some(at(3995)));
     }
 

@@ -1,5 +1,5 @@
 //! What the hub does next: which buckets there should be, in which bucket each entry has its place,
-//! which seed acts on them, and what is removed. One frozen [`View`] in, one [`Plan`] out.
+//! which seed acts on them, and what is removed. One frozen [`HubView`] in, one [`HubPlan`] out.
 
 mod plan;
 mod reason;
@@ -7,10 +7,10 @@ mod record;
 mod view;
 
 pub use plan::{BucketEnd, BucketPlan};
-pub use plan::{End, EntryPlan, Handed, NewBucket, Plan, plan};
-pub use reason::Waiting;
-pub use record::{Left, Record, left};
-pub use view::{Access, Credentials, ProfileState, ProfileStatus, SeedState, Settings, View};
+pub use plan::{EntryEnd, EntryHandover, EntryPlan, HubPlan, NewBucket, plan};
+pub use reason::PlacementWaitReason;
+pub use record::{EntryRecord, LeftoverData, left};
+pub use view::{HubSettings, HubView, ProfileState, ProfileStatus, SecretState, SeedAccess, SeedState};
 
 #[cfg(test)]
 mod tests;

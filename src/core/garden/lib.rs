@@ -2,7 +2,8 @@
 //!
 //! - [`store`]: a store: its place, credentials and settings.
 //! - [`profile`]: where backups of a profile's clusters go, and which buckets that takes.
-//! - [`bucket`], [`entry`], [`condition`]: the hub's buckets and entries, for admission and for the hub's plan.
+//! - [`bucket`], [`entry`], [`condition`]: the hub's buckets and entries, for admission and for the
+//!   hub's plan.
 //! - [`view`]: the objects of hub and member, reduced to what admission checks.
 //! - [`check`]: what is refused at admission, kind by kind.
 //! - [`scope`]: what may be removed from a bucket.
@@ -55,6 +56,8 @@ pub mod simulation;
 pub mod store;
 pub mod view;
 
-pub use profile::{Backup, Profile, Seed, Wanted, wanted};
-pub use store::{LocationKeys, ObjectLock, ObjectLockMode, Place, SecretRef, Store, StoreConfig};
-pub use view::View;
+pub use profile::{Profile, ProfileBackupSettings, RequiredBuckets, Seed, wanted};
+pub use store::{
+    LocationKeyMode, ObjectLockSettings, ProviderRegion, RetentionMode, SecretRef, Store, StoreSettings,
+};
+pub use view::GardenView;

@@ -1,42 +1,42 @@
 //! The storage location of an entry: when there is one, and whether its cluster may write there.
 //! Each directory has one writer.
 
-use super::entry_life::Phase;
+use super::entry_life::EntryPhase;
 use berth_core::location::DEFAULT_LOCATION;
 
 /// What its cluster may do there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
+pub enum LocationAccess {
     ReadWrite,
     ReadOnly,
 }
 
 /// The location that there should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wanted {
+pub enum DesiredLocation {
     None,
     /// The location stays as it is.
     AsItIs,
-    Kept(Access),
+    Kept(LocationAccess),
 }
 
 /// `ready`: bucket and directory were created. `exists`: the location is there. It stays if the
 /// bucket has a passing fault.
-pub fn wanted(phase: Phase, ready: bool, exists: bool) -> Wanted {
+pub fn wanted(phase: EntryPhase, ready: bool, exists: bool) -> DesiredLocation {
     match phase {
-        Phase::Live if ready || exists => Wanted::Kept(Access::ReadWrite),
-        Phase::Unconfirmed if exists => Wanted::AsItIs,
+        EntryPhase::Live if ready || exists => DesiredLocation::Kept(LocationAccess::ReadWrite),
+        EntryPhase::Unconfirmed if exists => DesiredLocation::AsItIs,
         // A location that exists becomes read-only; none is created only to be read.
-        Phase::Arriving | Phase::Leaving | Phase::Elsewhere | Phase::Grace if exists => {
-            Wanted::Kept(Access::ReadOnly)
+        EntryPhase::Arriving | EntryPhase::Leaving | EntryPhase::Elsewhere | EntryPhase::Grace if exists => {
+            DesiredLocation::Kept(LocationAccess::ReadOnly)
         }
-        Phase::Live
-        | Phase::Unconfirmed
-        | Phase::Arriving
-        | Phase::Leaving
-        | Phase::Elsewhere
-        | Phase::Grace => Wanted::None,
-        Phase::Removing => Wanted::None,
+        EntryPhase::Live
+        | EntryPhase::Unconfirmed
+        | EntryPhase::Arriving
+        | EntryPhase::Leaving
+        | EntryPhase::Elsewhere
+        | EntryPhase::Grace => DesiredLocation::None,
+        EntryPhase::Removing => DesiredLocation::None,
     }
 }
 
@@ -47,7 +47,7 @@ pub fn is_default(asked: bool, another: bool) -> bool {
 
 /// A location of a member cluster, reduced to what [`legacy`] needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub struct LegacyCandidate<'a> {
     pub name: &'a str,
     pub is_default: bool,
     /// It leads into the directory of an entry.
@@ -57,9 +57,9 @@ pub struct Candidate<'a> {
 /// Legacy mode: the cluster's own location for backups that name none, chosen as
 /// [`choose`](berth_core::location::choose) does it. `None`: these backups go into a shared bucket,
 /// or have no location.
-pub fn legacy<'a>(all: &[Candidate<'a>]) -> Option<&'a str> {
+pub fn legacy<'a>(all: &[LegacyCandidate<'a>]) -> Option<&'a str> {
     let any_marked = all.iter().any(|one| one.is_default);
-    let is_default = |one: &Candidate<'_>| {
+    let is_default = |one: &LegacyCandidate<'_>| {
         if any_marked { one.is_default } else { one.name == DEFAULT_LOCATION }
     };
     all.iter().find(|one| is_default(one) && !one.is_shared).map(|one| one.name)
@@ -71,23 +71,26 @@ mod tests {
 
     #[test]
     fn the_table_of_states() {
-        let (rw, ro) = (Wanted::Kept(Access::ReadWrite), Wanted::Kept(Access::ReadOnly));
+        let (rw, ro) = (
+            DesiredLocation::Kept(LocationAccess::ReadWrite),
+            DesiredLocation::Kept(LocationAccess::ReadOnly),
+        );
         let rows = [
-            (Phase::Live, false, false, Wanted::None),
-            (Phase::Live, true, false, rw),
-            (Phase::Live, false, true, rw),
-            (Phase::Live, true, true, rw),
-            (Phase::Unconfirmed, true, false, Wanted::None),
-            (Phase::Unconfirmed, true, true, Wanted::AsItIs),
-            (Phase::Arriving, true, true, ro),
-            (Phase::Arriving, true, false, Wanted::None),
-            (Phase::Leaving, true, true, ro),
-            (Phase::Leaving, true, false, Wanted::None),
-            (Phase::Elsewhere, true, true, ro),
-            (Phase::Elsewhere, true, false, Wanted::None),
-            (Phase::Grace, false, true, ro),
-            (Phase::Grace, true, false, Wanted::None),
-            (Phase::Removing, true, true, Wanted::None),
+            (EntryPhase::Live, false, false, DesiredLocation::None),
+            (EntryPhase::Live, true, false, rw),
+            (EntryPhase::Live, false, true, rw),
+            (EntryPhase::Live, true, true, rw),
+            (EntryPhase::Unconfirmed, true, false, DesiredLocation::None),
+            (EntryPhase::Unconfirmed, true, true, DesiredLocation::AsItIs),
+            (EntryPhase::Arriving, true, true, ro),
+            (EntryPhase::Arriving, true, false, DesiredLocation::None),
+            (EntryPhase::Leaving, true, true, ro),
+            (EntryPhase::Leaving, true, false, DesiredLocation::None),
+            (EntryPhase::Elsewhere, true, true, ro),
+            (EntryPhase::Elsewhere, true, false, DesiredLocation::None),
+            (EntryPhase::Grace, false, true, ro),
+            (EntryPhase::Grace, true, false, DesiredLocation::None),
+            (EntryPhase::Removing, true, true, DesiredLocation::None),
         ];
         for (phase, ready, exists, mode) in rows {
             assert_eq!(wanted(phase, ready, exists), mode, "{phase:?} ready={ready} exists={exists}");
@@ -96,8 +99,8 @@ mod tests {
 
     #[test]
     fn a_cluster_is_in_legacy_mode_while_its_default_location_is_its_own() {
-        let one = |name, is_default, is_shared| Candidate { name, is_default, is_shared };
-        let rows: [(&[Candidate<'_>], _); 8] = [
+        let one = |name, is_default, is_shared| LegacyCandidate { name, is_default, is_shared };
+        let rows: [(&[LegacyCandidate<'_>], _); 8] = [
             (&[], None),
             (&[one("old", true, false)], Some("old")),
             (&[one("old", false, false)], None),

@@ -11,14 +11,14 @@ pub fn secret_name(entry: &str, uid: &str) -> String {
 
 /// Keys that there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct IssuedKeys {
     /// Digest of the keys that created them. Other keys create other ones.
     pub from: String,
     pub at: Timestamp,
     pub expire_at: Timestamp,
 }
 
-impl Made {
+impl IssuedKeys {
     /// At half of their life, so that a holder has the other half to get the next keys, and to
     /// finish what it began with these.
     pub fn renewed_at(&self) -> Timestamp {
@@ -28,7 +28,7 @@ impl Made {
 }
 
 /// Do they have to be created or renewed?
-pub fn is_due(made: Option<&Made>, from: &str, now: Timestamp) -> bool {
+pub fn is_due(made: Option<&IssuedKeys>, from: &str, now: Timestamp) -> bool {
     made.is_none_or(|made| made.from != from || made.renewed_at() <= now)
 }
 
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn keys_are_made_anew_at_half_of_their_life_and_when_others_make_them() {
-        let made = Made { from: "a".to_owned(), at: at(100), expire_at: at(3700) };
+        let made = IssuedKeys { from: "a".to_owned(), at: at(100), expire_at: at(3700) };
         assert_eq!(made.renewed_at(), at(1900));
         for (from, now, due) in
             [("a", 100, false), ("a", 1899, false), ("a", 1900, true), ("a", 9999, true), ("b", 100, true)]

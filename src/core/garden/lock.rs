@@ -4,35 +4,35 @@ use jiff::{SignedDuration, Timestamp};
 
 /// A bucket's default. Ordered by strength: of the same days, compliance is the stronger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
+pub enum DefaultLockMode {
     Governance,
     Compliance,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    pub mode: Mode,
+    pub mode: DefaultLockMode,
     pub days: u32,
 }
 
 /// What to do about a bucket's default lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum LockChange {
     Keep,
     Set(Lock),
     /// It protects more than is wanted, in mode or in time, and berth does not weaken that.
     Stronger(Lock),
 }
 
-pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> Change {
+pub fn change(wanted: Option<Lock>, found: Option<Lock>) -> LockChange {
     match (wanted, found) {
-        (None, _) => Change::Keep,
-        (Some(wanted), None) => Change::Set(wanted),
-        (Some(wanted), Some(found)) if wanted == found => Change::Keep,
+        (None, _) => LockChange::Keep,
+        (Some(wanted), None) => LockChange::Set(wanted),
+        (Some(wanted), Some(found)) if wanted == found => LockChange::Keep,
         (Some(wanted), Some(found)) if found.mode > wanted.mode || found.days > wanted.days => {
-            Change::Stronger(found)
+            LockChange::Stronger(found)
         }
-        (Some(wanted), Some(_)) => Change::Set(wanted),
+        (Some(wanted), Some(_)) => LockChange::Set(wanted),
     }
 }
 
@@ -56,16 +56,16 @@ mod tests {
     #[test]
     fn a_lock_only_grows() {
         let lock = |mode, days| Lock { mode, days };
-        let (weak, strong) = (lock(Mode::Governance, 1), lock(Mode::Compliance, 2));
-        assert_eq!(change(None, Some(weak)), Change::Keep);
-        assert_eq!(change(Some(weak), None), Change::Set(weak));
-        assert_eq!(change(Some(weak), Some(weak)), Change::Keep);
-        assert_eq!(change(Some(strong), Some(weak)), Change::Set(strong));
-        assert_eq!(change(Some(weak), Some(strong)), Change::Stronger(strong));
-        let longer = lock(Mode::Governance, 30);
+        let (weak, strong) = (lock(DefaultLockMode::Governance, 1), lock(DefaultLockMode::Compliance, 2));
+        assert_eq!(change(None, Some(weak)), LockChange::Keep);
+        assert_eq!(change(Some(weak), None), LockChange::Set(weak));
+        assert_eq!(change(Some(weak), Some(weak)), LockChange::Keep);
+        assert_eq!(change(Some(strong), Some(weak)), LockChange::Set(strong));
+        assert_eq!(change(Some(weak), Some(strong)), LockChange::Stronger(strong));
+        let longer = lock(DefaultLockMode::Governance, 30);
         assert_eq!(
             change(Some(strong), Some(longer)),
-            Change::Stronger(longer),
+            LockChange::Stronger(longer),
             "shorter is weaker, whatever the mode"
         );
     }

@@ -1,7 +1,7 @@
 //! What the agent of a member cluster does next about one bucket or one entry of the hub: a
-//! function of what it sees at one moment. It gives one [`Step`]; after each step the agent looks
-//! again, so any step may be the last before a crash. When nothing is left to do, it gives what the
-//! hub should be told.
+//! function of what it sees at one moment. It gives one [`MemberStep`]; after each step the agent
+//! looks again, so any step may be the last before a crash. When nothing is left to do, it gives
+//! what the hub should be told.
 //!
 //! - [`view`]: what the agent sees, and what it has learned since it began to look.
 //! - [`location`]: the entry's BackupStorageLocation. Each directory has one writer.
@@ -16,19 +16,19 @@ pub mod view;
 
 use std::collections::BTreeSet;
 
-use super::entry_life::{HubState, Intent, Phase, intent};
-use super::location::Access;
+use super::entry_life::{EntryPhase, HubState, Intent, intent};
+use super::location::LocationAccess;
 use handoff::Handoff;
 use location::LocationReport;
 use object::ObjectReport;
 pub use view::{
-    BucketOfEntry, BucketView, CopyState, Credentials, EntryView, Facts, HubEntry, HubObject, Kind,
-    LocationCredentials, MemberLocation, ObjectView, OwnLocation, Problem, Quiet, Wanted,
+    BucketOfEntry, BucketView, CopyState, CredentialsState, EntryView, Facts, HubEntry, HubKind, HubObject,
+    LocationCredentials, MemberLocation, ObjectDrift, ObjectView, OwnLocation, Quiet, StatusProblem,
 };
 
 /// One thing to do. Within one pass each is done once at most.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum MemberStep {
     /// Ask the hub itself whether this data is still to be removed: a watch that is cut off shows
     /// what was, and a deletion is not all that may have happened since.
     AskHub,
@@ -47,10 +47,10 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LocationStep {
     /// Of the location of this name.
-    SetAccess(String, Access),
+    SetAccess(String, LocationAccess),
     KeepCredentials,
     /// Make the entry's own location what it should be.
-    Apply(Access),
+    Apply(LocationAccess),
     Delete(String),
     /// Delete the Backups and BackupRepositories that are of these locations.
     RemoveBackups(BTreeSet<String>),
@@ -76,8 +76,8 @@ pub enum ObjectStep {
 
 /// What follows from a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next<R> {
-    Do(Step),
+pub enum MemberDecision<R> {
+    Do(MemberStep),
     /// Nothing can be decided before the hub has answered what its Secret contains.
     Await,
     Report(R),
@@ -94,11 +94,11 @@ pub struct EntryReport {
 
 /// Why planning ends before its last line.
 enum Stop {
-    Do(Step),
+    Do(MemberStep),
     Await,
 }
 
-impl<R> From<Result<R, Stop>> for Next<R> {
+impl<R> From<Result<R, Stop>> for MemberDecision<R> {
     fn from(planned: Result<R, Stop>) -> Self {
         match planned {
             Ok(report) => Self::Report(report),
@@ -110,19 +110,19 @@ impl<R> From<Result<R, Stop>> for Next<R> {
 
 impl Facts {
     /// `step`, unless it was done in this pass.
-    fn first(&self, step: Step) -> Result<(), Stop> {
+    fn first(&self, step: MemberStep) -> Result<(), Stop> {
         if self.done.contains(&step) { Ok(()) } else { Err(Stop::Do(step)) }
     }
 }
 
-pub fn bucket(view: &BucketView<'_>) -> Next<ObjectReport> {
+pub fn bucket(view: &BucketView<'_>) -> MemberDecision<ObjectReport> {
     plan_bucket(view).into()
 }
 
 fn plan_bucket(view: &BucketView<'_>) -> Result<ObjectReport, Stop> {
     let hub = view.hub.as_ref();
     let intent = confirmed(hub.map(|hub| &hub.state), false, &view.object, view.facts)?;
-    object::plan(&object::Situation {
+    object::plan(&object::ObjectContext {
         hub,
         object: &view.object,
         facts: view.facts,
@@ -132,7 +132,7 @@ fn plan_bucket(view: &BucketView<'_>) -> Result<ObjectReport, Stop> {
     })
 }
 
-pub fn entry(view: &EntryView<'_>) -> Next<EntryReport> {
+pub fn entry(view: &EntryView<'_>) -> MemberDecision<EntryReport> {
     plan_entry(view).into()
 }
 
@@ -140,7 +140,7 @@ fn plan_entry(view: &EntryView<'_>) -> Result<EntryReport, Stop> {
     // First, because whatever comes next may fail, and may open a location: quiet that began before
     // would count for a later move.
     if view.quiet.is_some() && !handoff::is_quiet(view) {
-        view.facts.first(Step::ForgetQuiet)?;
+        view.facts.first(MemberStep::ForgetQuiet)?;
     }
     // What was made for an entry that has ended is given up first, whatever has its name by now.
     let has_ended = view.object.is_found() && view.has_ended(view.object.hub_uid.as_deref());
@@ -148,11 +148,11 @@ fn plan_entry(view: &EntryView<'_>) -> Result<EntryReport, Stop> {
     let intent = confirmed(hub.map(|hub| &hub.object.state), has_ended, &view.object, view.facts)?;
     let intent = match intent {
         // While its backups run, nothing else is done to the object.
-        Intent::Keep if hub.is_some() && view.phase() == Some(Phase::Leaving) => Intent::Unassigned,
+        Intent::Keep if hub.is_some() && view.phase() == Some(EntryPhase::Leaving) => Intent::Unassigned,
         intent => intent,
     };
     let location = location::plan(view)?;
-    let object = object::plan(&object::Situation {
+    let object = object::plan(&object::ObjectContext {
         hub: view.hub.as_ref().map(|hub| &hub.object),
         object: &view.object,
         facts: view.facts,
@@ -178,7 +178,7 @@ fn confirmed(
     let said = intent(hub, has_ended);
     if said != Intent::Remove {
         if object.is_permitted {
-            facts.first(Step::Revoke)?;
+            facts.first(MemberStep::Revoke)?;
         }
         return Ok(said);
     }
@@ -187,7 +187,7 @@ fn confirmed(
         // The watch will show what the hub says now.
         Some(false) => Ok(Intent::Unassigned),
         None if object.is_permit_fresh => Ok(Intent::Remove),
-        None => Err(Stop::Do(Step::AskHub)),
+        None => Err(Stop::Do(MemberStep::AskHub)),
     }
 }
 

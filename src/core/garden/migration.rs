@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 /// What became of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum CopyStatus {
     /// Listed at the source; nothing else is certain.
     #[default]
     None,
@@ -25,7 +25,7 @@ pub enum Status {
 
 /// An object as a listing shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct SourceObject {
     pub size: u64,
     /// Changes when the contents do, where the store says so.
     pub tag: Option<String>,
@@ -33,9 +33,9 @@ pub struct Listed {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    pub listed: Listed,
-    pub status: Status,
+pub struct MigrationItem {
+    pub listed: SourceObject,
+    pub status: CopyStatus,
     /// SHA-256 of what this migration last wrote to the destination and read there, hexadecimal.
     /// Until the object is copied (again), only contents with this checksum may be replaced.
     pub checksum: Option<String>,
@@ -47,9 +47,9 @@ pub struct Item {
     pub error: Option<String>,
 }
 
-impl Item {
-    fn new(listed: Listed) -> Self {
-        Self { listed, status: Status::None, checksum: None, begun: false, attempts: 0, error: None }
+impl MigrationItem {
+    fn new(listed: SourceObject) -> Self {
+        Self { listed, status: CopyStatus::None, checksum: None, begun: false, attempts: 0, error: None }
     }
 
     /// Did this migration write what is at the destination?
@@ -65,15 +65,15 @@ impl Item {
     /// Does it have to be recorded as begun before it is copied? Not while it is unknown whose the
     /// object at the destination is.
     pub fn is_to_begin(&self) -> bool {
-        self.status == Status::None && !self.is_ours()
+        self.status == CopyStatus::None && !self.is_ours()
     }
 }
 
 /// By key, relative to the source's prefix.
-pub type Items = BTreeMap<String, Item>;
+pub type Items = BTreeMap<String, MigrationItem>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum MigrationPhase {
     /// Everything at the source is listed.
     Planned,
     /// Backups continue at the source meanwhile.
@@ -88,7 +88,7 @@ pub enum Phase {
     Retired,
 }
 
-impl Phase {
+impl MigrationPhase {
     /// The one that comes next; `None` after the last.
     pub fn next(self) -> Option<Self> {
         match self {
@@ -103,21 +103,21 @@ impl Phase {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CopyCounts {
     pub none: u64,
     pub copied: u64,
     pub not_found: u64,
     pub bytes: u64,
 }
 
-impl Counts {
+impl CopyCounts {
     pub fn of(items: &Items) -> Self {
         items.values().fold(Self::default(), |counts, item| {
             let one = |status| u64::from(item.status == status);
             Self {
-                none: counts.none + one(Status::None),
-                copied: counts.copied + one(Status::Copied),
-                not_found: counts.not_found + one(Status::NotFound),
+                none: counts.none + one(CopyStatus::None),
+                copied: counts.copied + one(CopyStatus::Copied),
+                not_found: counts.not_found + one(CopyStatus::NotFound),
                 bytes: counts.bytes.saturating_add(item.listed.size),
             }
         })
@@ -129,19 +129,19 @@ impl Counts {
 /// them.
 ///
 /// Returns how many have to be copied because of it.
-pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
+pub fn relist(items: &mut Items, listing: BTreeMap<String, SourceObject>) -> usize {
     let mut news = 0;
     for (key, listed) in listing {
         match items.get_mut(&key) {
-            Some(item) if item.listed == listed && item.status != Status::NotFound => {}
+            Some(item) if item.listed == listed && item.status != CopyStatus::NotFound => {}
             Some(item) => {
                 let checksum = item.checksum.take();
                 let (attempts, begun) = (item.attempts, item.begun);
-                *item = Item { attempts, checksum, begun, ..Item::new(listed) };
+                *item = MigrationItem { attempts, checksum, begun, ..MigrationItem::new(listed) };
                 news += 1;
             }
             None => {
-                items.insert(key, Item::new(listed));
+                items.insert(key, MigrationItem::new(listed));
                 news += 1;
             }
         }
@@ -151,7 +151,7 @@ pub fn relist(items: &mut Items, listing: BTreeMap<String, Listed>) -> usize {
 
 /// Result of one attempt to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum CopyAttempt {
     /// The same at both ends.
     Same { checksum: String },
     /// Nothing at the source.
@@ -163,30 +163,30 @@ pub enum Attempt {
 }
 
 /// `false`: a person has to act.
-pub fn record(item: &mut Item, attempt: Attempt) -> bool {
+pub fn record(item: &mut MigrationItem, attempt: CopyAttempt) -> bool {
     item.attempts = item.attempts.saturating_add(1);
     item.error = None;
     match attempt {
-        Attempt::Same { checksum } => {
-            item.status = Status::Copied;
+        CopyAttempt::Same { checksum } => {
+            item.status = CopyStatus::Copied;
             item.checksum = Some(checksum);
             item.begun = false;
             true
         }
-        Attempt::Missing => {
-            item.status = Status::NotFound;
+        CopyAttempt::Missing => {
+            item.status = CopyStatus::NotFound;
             true
         }
-        Attempt::Taken { source, destination } => {
-            item.status = Status::None;
+        CopyAttempt::Taken { source, destination } => {
+            item.status = CopyStatus::None;
             item.begun = false;
             item.error = Some(format!(
                 "something else is there already: SHA-256 {destination}, at the source {source}"
             ));
             false
         }
-        Attempt::Failed(why) => {
-            item.status = Status::None;
+        CopyAttempt::Failed(why) => {
+            item.status = CopyStatus::None;
             item.error = Some(why);
             true
         }
@@ -195,7 +195,7 @@ pub fn record(item: &mut Item, attempt: Attempt) -> bool {
 
 /// What keeps backups from going to the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum MigrationObstacle {
     /// Not copied yet.
     Left(String),
     /// Not on record, or not as the record has it: another listing is needed.
@@ -210,7 +210,7 @@ pub enum Obstacle {
     Emptied(usize),
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for MigrationObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Left(key) => write!(f, "{key} is not copied"),
@@ -236,35 +236,35 @@ impl fmt::Display for Obstacle {
 /// Everything that stands in the way.
 pub fn gate(
     items: &Items,
-    source: &BTreeMap<String, Listed>,
+    source: &BTreeMap<String, SourceObject>,
     destination: &BTreeMap<String, u64>,
-) -> Result<(), Vec<Obstacle>> {
+) -> Result<(), Vec<MigrationObstacle>> {
     let mut found = Vec::new();
     let mut backups: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
     for (key, item) in items {
         match item.status {
-            Status::None => found.push(Obstacle::Left(key.clone())),
-            Status::Copied if destination.get(key) != Some(&item.listed.size) => {
-                found.push(Obstacle::NotThere(key.clone()));
+            CopyStatus::None => found.push(MigrationObstacle::Left(key.clone())),
+            CopyStatus::Copied if destination.get(key) != Some(&item.listed.size) => {
+                found.push(MigrationObstacle::NotThere(key.clone()));
             }
-            Status::Copied | Status::NotFound => {}
+            CopyStatus::Copied | CopyStatus::NotFound => {}
         }
         if let Some(backup) = backup_of(key) {
             let (copied, lost) = backups.entry(backup).or_default();
-            *copied |= item.status == Status::Copied;
-            *lost |= item.status == Status::NotFound;
+            *copied |= item.status == CopyStatus::Copied;
+            *lost |= item.status == CopyStatus::NotFound;
         }
     }
     for (key, listed) in source {
         if items.get(key).is_none_or(|item| item.listed != *listed) {
-            found.push(Obstacle::Unlisted(key.clone()));
+            found.push(MigrationObstacle::Unlisted(key.clone()));
         }
     }
     // One that is gone altogether from the source has expired; some of it may have been copied
     // before that. Where the source still has files of it, somebody took others away.
     let is_kept = |backup: &str| source.keys().any(|key| backup_of(key) == Some(backup));
     let torn = backups.iter().filter(|(backup, (copied, lost))| *copied && *lost && is_kept(backup));
-    found.extend(torn.map(|(backup, _)| Obstacle::Torn((*backup).to_owned())));
+    found.extend(torn.map(|(backup, _)| MigrationObstacle::Torn((*backup).to_owned())));
     if found.is_empty() { Ok(()) } else { Err(found) }
 }
 
@@ -274,26 +274,30 @@ pub fn gate(
 ///
 /// # Errors
 /// When the source is empty, because that is no reason to remove anything.
-pub fn expire(items: &mut Items, source: &BTreeMap<String, Listed>) -> Result<(), Obstacle> {
+pub fn expire(items: &mut Items, source: &BTreeMap<String, SourceObject>) -> Result<(), MigrationObstacle> {
     ensure_not_emptied(items, source)?;
-    let gone =
-        items.iter_mut().filter(|(key, item)| item.status == Status::Copied && !source.contains_key(*key));
-    gone.for_each(|(_, item)| item.status = Status::NotFound);
+    let gone = items
+        .iter_mut()
+        .filter(|(key, item)| item.status == CopyStatus::Copied && !source.contains_key(*key));
+    gone.for_each(|(_, item)| item.status = CopyStatus::NotFound);
     Ok(())
 }
 
 /// # Errors
 /// When nothing is left of what was copied.
-pub fn ensure_not_emptied(items: &Items, source: &BTreeMap<String, Listed>) -> Result<(), Obstacle> {
+pub fn ensure_not_emptied(
+    items: &Items,
+    source: &BTreeMap<String, SourceObject>,
+) -> Result<(), MigrationObstacle> {
     let copied = items.values().filter(|item| item.is_ours()).count();
-    if source.is_empty() && copied > 0 { Err(Obstacle::Emptied(copied)) } else { Ok(()) }
+    if source.is_empty() && copied > 0 { Err(MigrationObstacle::Emptied(copied)) } else { Ok(()) }
 }
 
 /// Objects to remove at the destination: written by this migration, and on record as gone from the
 /// source.
 pub fn leftovers<T>(items: &Items, destination: &BTreeMap<String, T>) -> Vec<String> {
-    let is_left = |key: &String, item: &Item| {
-        item.status == Status::NotFound && item.is_ours() && destination.contains_key(key)
+    let is_left = |key: &String, item: &MigrationItem| {
+        item.status == CopyStatus::NotFound && item.is_ours() && destination.contains_key(key)
     };
     items.iter().filter(|(key, item)| is_left(key, item)).map(|(key, _)| key.clone()).collect()
 }
@@ -310,13 +314,13 @@ pub struct Retirement {
 
 pub fn retirement(
     items: &Items,
-    source: &BTreeMap<String, Listed>,
-    destination: &BTreeMap<String, Listed>,
+    source: &BTreeMap<String, SourceObject>,
+    destination: &BTreeMap<String, SourceObject>,
 ) -> Retirement {
     let mut found = Retirement::default();
     for (key, listed) in source {
         let is_copied =
-            items.get(key).is_some_and(|item| item.status == Status::Copied && item.listed == *listed);
+            items.get(key).is_some_and(|item| item.status == CopyStatus::Copied && item.listed == *listed);
         let is_there = destination.get(key).is_some_and(|there| there.size == listed.size);
         let list = match (is_copied, is_there) {
             (true, true) => &mut found.remove,

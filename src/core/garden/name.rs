@@ -2,7 +2,7 @@
 //! second one of a region on `-<ordinal>` after that. A name is known to the whole world for as
 //! long as the bucket is there, and maybe longer. And of the records of entries that are no more.
 
-use super::store::{AZURE, GCP, Place};
+use super::store::{AZURE, GCP, ProviderRegion};
 
 /// What stores and the label of a Kubernetes object allow (source: S3's rules for buckets; RFC
 /// 1123).
@@ -36,7 +36,7 @@ pub struct Stem<'a> {
 }
 
 impl<'a> Stem<'a> {
-    pub fn new(profile: &'a str, place: &'a Place, uid: &'a str) -> Self {
+    pub fn new(profile: &'a str, place: &'a ProviderRegion, uid: &'a str) -> Self {
         Self { profile, provider: &place.provider, region: &place.region, uid }
     }
 

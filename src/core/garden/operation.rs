@@ -81,14 +81,14 @@ impl OperationState {
 
 /// `status.lastOperation`, without its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct OperationReport {
     pub kind: OperationType,
     pub state: OperationState,
     /// For people.
     pub description: String,
 }
 
-impl Operation {
+impl OperationReport {
     pub fn is(&self, kind: OperationType, state: OperationState) -> bool {
         self.kind == kind && self.state == state
     }
@@ -96,7 +96,7 @@ impl Operation {
 
 /// Value of the annotation `gardener.cloud/operation`. Others are not for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum OperationAnnotation {
     Reconcile,
     Migrate,
     Restore,
@@ -104,7 +104,7 @@ pub enum Request {
     WaitForState,
 }
 
-impl Request {
+impl OperationAnnotation {
     pub fn parse(value: &str) -> Option<Self> {
         match value {
             "reconcile" => Some(Self::Reconcile),
@@ -118,7 +118,7 @@ impl Request {
 
 /// `status.lastOperation` of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Last {
+pub struct ObservedOperation {
     pub operation: OperationType,
     pub state: OperationState,
     pub at: Timestamp,
@@ -126,16 +126,16 @@ pub struct Last {
 
 /// An object, as far as this goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct OperationView {
     pub generation: i64,
     pub observed_generation: Option<i64>,
     pub is_deleted: bool,
     /// Besides the deletion, its removal was confirmed.
     pub is_confirmed: bool,
-    pub request: Option<Request>,
+    pub request: Option<OperationAnnotation>,
     /// When something was last asked for.
     pub requested_at: Option<Timestamp>,
-    pub last: Option<Last>,
+    pub last: Option<ObservedOperation>,
     /// When an operation that failed or waits is to be tried again. Absent: now.
     pub not_before: Option<Timestamp>,
     /// How often an object is reconciled that is as it should be. Absent: never.
@@ -143,7 +143,7 @@ pub struct View {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextOperation {
     Do(OperationType),
     /// It is deleted, and that is not confirmed: its data stays.
     Unconfirmed,
@@ -156,49 +156,49 @@ pub enum Next {
 pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// What to do with it now.
-pub fn next(view: &View, now: Timestamp) -> Next {
+pub fn next(view: &OperationView, now: Timestamp) -> NextOperation {
     let operation = operation(view);
     if operation == OperationType::Delete && !view.is_confirmed {
-        return Next::Unconfirmed;
+        return NextOperation::Unconfirmed;
     }
-    if view.request == Some(Request::WaitForState) && !view.is_deleted {
-        return Next::Rest(None);
+    if view.request == Some(OperationAnnotation::WaitForState) && !view.is_deleted {
+        return NextOperation::Rest(None);
     }
-    let Some(last) = view.last else { return Next::Do(operation) };
+    let Some(last) = view.last else { return NextOperation::Do(operation) };
     let is_asked = view.request.is_some()
         || view.observed_generation != Some(view.generation)
         || view.requested_at.is_some_and(|at| is_newer(at, last.at, now));
     let is_let_go = last.operation == OperationType::Migrate && last.state == OperationState::Succeeded;
     if is_let_go && !matches!(operation, OperationType::Migrate | OperationType::Restore) {
-        return Next::Rest(None);
+        return NextOperation::Rest(None);
     }
     if is_asked || last.operation != operation && operation != OperationType::Reconcile {
-        return Next::Do(operation);
+        return NextOperation::Do(operation);
     }
     match last.state {
-        OperationState::Processing | OperationState::Aborted => Next::Do(operation),
+        OperationState::Processing | OperationState::Aborted => NextOperation::Do(operation),
         OperationState::Error | OperationState::Pending => match view.not_before.filter(|at| *at > now) {
-            Some(at) => Next::Rest(Some(at)),
-            None => Next::Do(operation),
+            Some(at) => NextOperation::Rest(Some(at)),
+            None => NextOperation::Do(operation),
         },
-        OperationState::Failed => Next::Rest(None),
+        OperationState::Failed => NextOperation::Rest(None),
         // Its data is gone and the object is still there: the executor died before it released it.
-        OperationState::Succeeded if operation == OperationType::Delete => Next::Do(operation),
+        OperationState::Succeeded if operation == OperationType::Delete => NextOperation::Do(operation),
         OperationState::Succeeded => {
             let due = view.resync.map(|every| last.at.saturating_add(every).unwrap_or(Timestamp::MAX));
             match due {
-                Some(due) if due <= now => Next::Do(operation),
-                due => Next::Rest(due),
+                Some(due) if due <= now => NextOperation::Do(operation),
+                due => NextOperation::Rest(due),
             }
         }
     }
 }
 
-fn operation(view: &View) -> OperationType {
+fn operation(view: &OperationView) -> OperationType {
     match (view.request, view.last) {
-        (Some(Request::Migrate), _) => OperationType::Migrate,
+        (Some(OperationAnnotation::Migrate), _) => OperationType::Migrate,
         _ if view.is_deleted => OperationType::Delete,
-        (Some(Request::Restore), _) => OperationType::Restore,
+        (Some(OperationAnnotation::Restore), _) => OperationType::Restore,
         (_, None) => OperationType::Create,
         (_, Some(last)) if last.state != OperationState::Succeeded => last.operation,
         _ => OperationType::Reconcile,
@@ -231,16 +231,16 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second)
     }
 
-    fn last(operation: OperationType, state: OperationState) -> Option<Last> {
-        Some(Last { operation, state, at: at(100) })
+    fn last(operation: OperationType, state: OperationState) -> Option<ObservedOperation> {
+        Some(ObservedOperation { operation, state, at: at(100) })
     }
 
-    fn well() -> View {
-        View {
+    fn well() -> OperationView {
+        OperationView {
             generation: 1,
             observed_generation: Some(1),
             last: last(OperationType::Create, OperationState::Succeeded),
-            ..View::default()
+            ..OperationView::default()
         }
     }
 
@@ -258,105 +258,137 @@ mod tests {
     #[test]
     fn the_operation_is_found_in_gardeners_order() {
         use OperationType::{Create, Delete, Migrate, Reconcile, Restore};
-        let deleted = View { is_deleted: true, is_confirmed: true, ..well() };
+        let deleted = OperationView { is_deleted: true, is_confirmed: true, ..well() };
         let table = [
-            (View { last: None, ..well() }, Create),
-            (View { request: Some(Request::Reconcile), ..well() }, Reconcile),
-            (View { generation: 2, ..well() }, Reconcile),
-            (View { last: last(Create, OperationState::Processing), ..well() }, Create),
-            (View { last: last(Restore, OperationState::Error), ..well() }, Restore),
-            (View { request: Some(Request::Restore), ..well() }, Restore),
-            (View { last: None, request: Some(Request::Restore), ..well() }, Restore),
-            (View { request: Some(Request::Migrate), ..deleted }, Migrate),
-            (View { request: Some(Request::Restore), ..deleted }, Delete),
-            (View { request: Some(Request::WaitForState), ..deleted }, Delete),
+            (OperationView { last: None, ..well() }, Create),
+            (OperationView { request: Some(OperationAnnotation::Reconcile), ..well() }, Reconcile),
+            (OperationView { generation: 2, ..well() }, Reconcile),
+            (OperationView { last: last(Create, OperationState::Processing), ..well() }, Create),
+            (OperationView { last: last(Restore, OperationState::Error), ..well() }, Restore),
+            (OperationView { request: Some(OperationAnnotation::Restore), ..well() }, Restore),
+            (OperationView { last: None, request: Some(OperationAnnotation::Restore), ..well() }, Restore),
+            (OperationView { request: Some(OperationAnnotation::Migrate), ..deleted }, Migrate),
+            (OperationView { request: Some(OperationAnnotation::Restore), ..deleted }, Delete),
+            (OperationView { request: Some(OperationAnnotation::WaitForState), ..deleted }, Delete),
             (deleted, Delete),
-            (View { last: last(Migrate, OperationState::Processing), ..well() }, Migrate),
+            (OperationView { last: last(Migrate, OperationState::Processing), ..well() }, Migrate),
             (
-                View {
+                OperationView {
                     last: last(Migrate, OperationState::Succeeded),
-                    request: Some(Request::Restore),
+                    request: Some(OperationAnnotation::Restore),
                     ..well()
                 },
                 Restore,
             ),
         ];
         for (view, operation) in table {
-            assert_eq!(next(&view, at(101)), Next::Do(operation), "{view:?}");
+            assert_eq!(next(&view, at(101)), NextOperation::Do(operation), "{view:?}");
         }
     }
 
     #[test]
     fn what_is_well_rests() {
-        assert_eq!(next(&well(), at(101)), Next::Rest(None));
+        assert_eq!(next(&well(), at(101)), NextOperation::Rest(None));
         let resync = Some(SignedDuration::from_secs(50));
-        assert_eq!(next(&View { resync, ..well() }, at(101)), Next::Rest(Some(at(150))));
-        assert_eq!(next(&View { resync, ..well() }, at(150)), Next::Do(OperationType::Reconcile));
-        assert_eq!(next(&View { request: Some(Request::WaitForState), ..well() }, at(101)), Next::Rest(None));
+        assert_eq!(next(&OperationView { resync, ..well() }, at(101)), NextOperation::Rest(Some(at(150))));
         assert_eq!(
-            next(&View { last: None, request: Some(Request::WaitForState), ..well() }, at(101)),
-            Next::Rest(None),
+            next(&OperationView { resync, ..well() }, at(150)),
+            NextOperation::Do(OperationType::Reconcile)
+        );
+        assert_eq!(
+            next(&OperationView { request: Some(OperationAnnotation::WaitForState), ..well() }, at(101)),
+            NextOperation::Rest(None)
+        );
+        assert_eq!(
+            next(
+                &OperationView { last: None, request: Some(OperationAnnotation::WaitForState), ..well() },
+                at(101)
+            ),
+            NextOperation::Rest(None),
             "not before its state is there"
         );
     }
 
     #[test]
     fn what_was_let_go_is_left_alone() {
-        let gone = View { last: last(OperationType::Migrate, OperationState::Succeeded), ..well() };
-        for view in [gone, View { generation: 2, ..gone }, View { request: Some(Request::Reconcile), ..gone }]
-        {
-            assert_eq!(next(&view, at(101)), Next::Rest(None), "{view:?}");
+        let gone = OperationView { last: last(OperationType::Migrate, OperationState::Succeeded), ..well() };
+        for view in [
+            gone,
+            OperationView { generation: 2, ..gone },
+            OperationView { request: Some(OperationAnnotation::Reconcile), ..gone },
+        ] {
+            assert_eq!(next(&view, at(101)), NextOperation::Rest(None), "{view:?}");
         }
-        let deleted = View { is_deleted: true, is_confirmed: true, ..gone };
-        assert_eq!(next(&deleted, at(101)), Next::Rest(None), "its data is somebody else's now");
+        let deleted = OperationView { is_deleted: true, is_confirmed: true, ..gone };
+        assert_eq!(next(&deleted, at(101)), NextOperation::Rest(None), "its data is somebody else's now");
     }
 
     #[test]
     fn data_goes_only_when_somebody_said_so() {
-        let deleted = View { is_deleted: true, ..well() };
-        assert_eq!(next(&deleted, at(101)), Next::Unconfirmed);
-        let confirmed = View { is_confirmed: true, ..deleted };
-        assert_eq!(next(&confirmed, at(101)), Next::Do(OperationType::Delete));
-        let removed = View { last: last(OperationType::Delete, OperationState::Succeeded), ..confirmed };
-        assert_eq!(next(&removed, at(101)), Next::Do(OperationType::Delete), "it is still to be let go of");
+        let deleted = OperationView { is_deleted: true, ..well() };
+        assert_eq!(next(&deleted, at(101)), NextOperation::Unconfirmed);
+        let confirmed = OperationView { is_confirmed: true, ..deleted };
+        assert_eq!(next(&confirmed, at(101)), NextOperation::Do(OperationType::Delete));
+        let removed =
+            OperationView { last: last(OperationType::Delete, OperationState::Succeeded), ..confirmed };
+        assert_eq!(
+            next(&removed, at(101)),
+            NextOperation::Do(OperationType::Delete),
+            "it is still to be let go of"
+        );
     }
 
     #[test]
     fn failures_are_tried_again_in_time_and_final_ones_on_a_change() {
-        let failed = View {
+        let failed = OperationView {
             last: last(OperationType::Reconcile, OperationState::Error),
             not_before: Some(at(200)),
             ..well()
         };
-        assert_eq!(next(&failed, at(150)), Next::Rest(Some(at(200))));
-        assert_eq!(next(&failed, at(200)), Next::Do(OperationType::Reconcile));
+        assert_eq!(next(&failed, at(150)), NextOperation::Rest(Some(at(200))));
+        assert_eq!(next(&failed, at(200)), NextOperation::Do(OperationType::Reconcile));
         assert_eq!(
-            next(&View { request: Some(Request::Reconcile), ..failed }, at(150)),
-            Next::Do(OperationType::Reconcile)
+            next(&OperationView { request: Some(OperationAnnotation::Reconcile), ..failed }, at(150)),
+            NextOperation::Do(OperationType::Reconcile)
         );
-        let over = View { last: last(OperationType::Create, OperationState::Failed), ..well() };
-        assert_eq!(next(&over, at(9_999)), Next::Rest(None));
-        assert_eq!(next(&View { generation: 2, ..over }, at(150)), Next::Do(OperationType::Create));
-        let deleted = View { is_deleted: true, is_confirmed: true, ..over };
-        assert_eq!(next(&deleted, at(150)), Next::Do(OperationType::Delete), "what failed can still go");
+        let over = OperationView { last: last(OperationType::Create, OperationState::Failed), ..well() };
+        assert_eq!(next(&over, at(9_999)), NextOperation::Rest(None));
+        assert_eq!(
+            next(&OperationView { generation: 2, ..over }, at(150)),
+            NextOperation::Do(OperationType::Create)
+        );
+        let deleted = OperationView { is_deleted: true, is_confirmed: true, ..over };
+        assert_eq!(
+            next(&deleted, at(150)),
+            NextOperation::Do(OperationType::Delete),
+            "what failed can still go"
+        );
     }
 
     #[test]
     fn whoever_asks_is_answered_even_if_the_clocks_differ() {
-        let asked = |second| View { requested_at: Some(at(second)), ..well() };
-        assert_eq!(next(&asked(100), at(101)), Next::Rest(None), "within the same second it is done");
-        assert_eq!(next(&asked(101), at(101)), Next::Do(OperationType::Reconcile));
-        assert_eq!(next(&asked(160), at(101)), Next::Do(OperationType::Reconcile), "their clock is ahead");
+        let asked = |second| OperationView { requested_at: Some(at(second)), ..well() };
+        assert_eq!(
+            next(&asked(100), at(101)),
+            NextOperation::Rest(None),
+            "within the same second it is done"
+        );
+        assert_eq!(next(&asked(101), at(101)), NextOperation::Do(OperationType::Reconcile));
+        assert_eq!(
+            next(&asked(160), at(101)),
+            NextOperation::Do(OperationType::Reconcile),
+            "their clock is ahead"
+        );
         assert_eq!(done_at(Some(at(160)), at(101)), at(160));
-        let done = View {
-            last: Some(Last {
+        let done = OperationView {
+            last: Some(ObservedOperation {
                 at: at(160),
                 ..last(OperationType::Create, OperationState::Succeeded).unwrap()
             }),
             ..asked(160)
         };
-        assert_eq!(next(&done, at(102)), Next::Rest(None), "and once is enough");
-        assert_eq!(next(&asked(100_000), at(101)), Next::Rest(None), "that is no clock");
+        assert_eq!(next(&done, at(102)), NextOperation::Rest(None), "and once is enough");
+        assert_eq!(next(&asked(100_000), at(101)), NextOperation::Rest(None), "that is no clock");
         assert_eq!(done_at(Some(at(100_000)), at(101)), at(101));
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The owner that a mark names, or the one that reads the mark.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
+pub struct DirectoryOwner {
     pub entry: String,
     /// In its hub. Absent: it was not made for a hub, and its name is the one cluster's that it is
     /// for, wherever that is moved to. Empty: in a namespace of a hub that is not known here, so
@@ -17,7 +17,7 @@ pub struct Owner {
     pub seed: Option<String>,
 }
 
-impl Owner {
+impl DirectoryOwner {
     /// An entry that is made again in its namespace has another UID, and so has each one in a hub
     /// that was restored: the data is theirs nevertheless.
     pub fn is(&self, other: &Self) -> bool {
@@ -27,7 +27,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for DirectoryOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
             Some(namespace) => write!(f, "BackupEntry {namespace}/{} of a hub", self.entry)?,
@@ -43,29 +43,29 @@ impl fmt::Display for Owner {
 
 /// What is known of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Directory<'m> {
-    pub mark: Option<&'m Owner>,
+pub struct DirectoryState<'m> {
+    pub mark: Option<&'m DirectoryOwner>,
     pub holds_data: bool,
 }
 
 /// Whether an entry gets a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OwnershipDecision {
     /// Its mark is the entry's.
     Ours,
     /// It has no owner yet: mark it.
     Mark,
-    Refused(Refusal),
+    Refused(DirectoryRefusal),
 }
 
 /// Why an entry does not get the directory of its name. Nothing in it is touched for this entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum DirectoryRefusal {
     #[error(
         "is the directory of {0}, and nothing in it is touched: give this entry another name; or, once that one and its data are gone \
          for good, remove the object {1} from the bucket"
     )]
-    Anothers(Owner, String),
+    Anothers(DirectoryOwner, String),
     #[error(
         "holds objects, and no mark says whose they are ({0}): nothing in it is touched. Give this entry another name, or empty the \
          directory; or, if they are this entry's, annotate it with {1}"
@@ -76,33 +76,43 @@ pub enum Refusal {
 /// May `us` have it? `is_known`: it was this entry's before there were marks, or a person with that
 /// right says so. `mark`: key of the mark; `way_out`: the annotation by which a person says so.
 /// Both are for messages.
-pub fn judge(directory: Directory<'_>, us: &Owner, is_known: bool, (mark, way_out): (&str, &str)) -> Verdict {
+pub fn judge(
+    directory: DirectoryState<'_>,
+    us: &DirectoryOwner,
+    is_known: bool,
+    (mark, way_out): (&str, &str),
+) -> OwnershipDecision {
     match directory.mark {
-        Some(owner) if owner.is(us) => Verdict::Ours,
-        Some(owner) => Verdict::Refused(Refusal::Anothers(owner.clone(), mark.to_owned())),
-        None if is_known || !directory.holds_data => Verdict::Mark,
-        None => Verdict::Refused(Refusal::Unmarked(mark.to_owned(), way_out.to_owned())),
+        Some(owner) if owner.is(us) => OwnershipDecision::Ours,
+        Some(owner) => OwnershipDecision::Refused(DirectoryRefusal::Anothers(owner.clone(), mark.to_owned())),
+        None if is_known || !directory.holds_data => OwnershipDecision::Mark,
+        None => OwnershipDecision::Refused(DirectoryRefusal::Unmarked(mark.to_owned(), way_out.to_owned())),
     }
 }
 
 /// What happens to a directory whose entry is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum DirectoryEnd {
     /// All of its content is removed.
     Remove,
     /// It was never this entry's, and there is nothing in it.
     Nothing,
-    LeftAlone(Refusal),
+    LeftAlone(DirectoryRefusal),
 }
 
 /// `was_set_up`: unmarked content is known to be this entry's, as in [`judge`].
-pub fn end(directory: Directory<'_>, us: &Owner, was_set_up: bool, words: (&str, &str)) -> End {
+pub fn end(
+    directory: DirectoryState<'_>,
+    us: &DirectoryOwner,
+    was_set_up: bool,
+    words: (&str, &str),
+) -> DirectoryEnd {
     match judge(directory, us, was_set_up, words) {
-        Verdict::Ours => End::Remove,
+        OwnershipDecision::Ours => DirectoryEnd::Remove,
         // Another entry may begin there after this check.
-        Verdict::Mark if !was_set_up => End::Nothing,
-        Verdict::Mark => End::Remove,
-        Verdict::Refused(why) => End::LeftAlone(why),
+        OwnershipDecision::Mark if !was_set_up => DirectoryEnd::Nothing,
+        OwnershipDecision::Mark => DirectoryEnd::Remove,
+        OwnershipDecision::Refused(why) => DirectoryEnd::LeftAlone(why),
     }
 }
 
@@ -112,12 +122,12 @@ mod tests {
 
     use super::*;
 
-    fn owner(namespace: Option<&str>, entry: &str, uid: &str) -> Owner {
+    fn owner(namespace: Option<&str>, entry: &str, uid: &str) -> DirectoryOwner {
         let (entry, namespace) = (entry.to_owned(), namespace.map(str::to_owned));
-        Owner { entry, namespace, uid: uid.to_owned(), seed: None }
+        DirectoryOwner { entry, namespace, uid: uid.to_owned(), seed: None }
     }
 
-    fn judged(directory: Directory<'_>, us: &Owner, is_known: bool) -> Verdict {
+    fn judged(directory: DirectoryState<'_>, us: &DirectoryOwner, is_known: bool) -> OwnershipDecision {
         judge(directory, us, is_known, ("_berth/a/owner.json", "x=a"))
     }
 
@@ -149,8 +159,8 @@ mod tests {
         for (holds_data, is_known, is_taken) in
             [(false, false, true), (false, true, true), (true, true, true), (true, false, false)]
         {
-            let verdict = judged(Directory { mark: None, holds_data }, &us, is_known);
-            assert_eq!(verdict == Verdict::Mark, is_taken, "{holds_data} {is_known} {verdict:?}");
+            let verdict = judged(DirectoryState { mark: None, holds_data }, &us, is_known);
+            assert_eq!(verdict == OwnershipDecision::Mark, is_taken, "{holds_data} {is_known} {verdict:?}");
         }
     }
 
@@ -168,23 +178,26 @@ mod tests {
             (None, true, false, "LeftAlone"),
             (None, false, false, "Nothing"),
         ] {
-            let found = end(Directory { mark, holds_data }, &us, was_set_up, ("m", "x=a"));
+            let found = end(DirectoryState { mark, holds_data }, &us, was_set_up, ("m", "x=a"));
             assert!(format!("{found:?}").starts_with(wanted), "{mark:?} {holds_data} {was_set_up} {found:?}");
         }
     }
 
     #[test]
     fn a_refusal_names_the_first_owner_and_the_way_out() {
-        let first = Owner { seed: Some("ship".to_owned()), ..owner(Some("one"), "a", "1") };
+        let first = DirectoryOwner { seed: Some("ship".to_owned()), ..owner(Some("one"), "a", "1") };
         let us = owner(Some("two"), "a", "2");
-        let Verdict::Refused(why) = judged(Directory { mark: Some(&first), holds_data: true }, &us, false)
+        let OwnershipDecision::Refused(why) =
+            judged(DirectoryState { mark: Some(&first), holds_data: true }, &us, false)
         else {
             panic!("it was given away")
         };
         let why = why.to_string();
         assert!(why.contains("BackupEntry one/a of a hub (UID 1, Seed ship)"), "{why}");
         assert!(why.contains("another name") && why.contains("_berth/a/owner.json"), "{why}");
-        let Verdict::Refused(why) = judged(Directory { mark: None, holds_data: true }, &us, false) else {
+        let OwnershipDecision::Refused(why) =
+            judged(DirectoryState { mark: None, holds_data: true }, &us, false)
+        else {
             panic!("it was given away")
         };
         assert!(why.to_string().ends_with("annotate it with x=a"), "{why}");
@@ -198,9 +211,9 @@ mod tests {
             holds_data in any::<bool>(), is_known in any::<bool>(),
         ) {
             let (first, us) = (owner(theirs.as_deref(), "a", &uids.0), owner(ours.as_deref(), "a", &uids.1));
-            let verdict = judged(Directory { mark: Some(&first), holds_data }, &us, is_known);
-            prop_assert_eq!(verdict == Verdict::Ours, theirs == ours || uids.0 == uids.1);
-            prop_assert_ne!(verdict, Verdict::Mark);
+            let verdict = judged(DirectoryState { mark: Some(&first), holds_data }, &us, is_known);
+            prop_assert_eq!(verdict == OwnershipDecision::Ours, theirs == ours || uids.0 == uids.1);
+            prop_assert_ne!(verdict, OwnershipDecision::Mark);
         }
     }
 }

@@ -28,7 +28,7 @@ impl BucketHealth {
 
 /// A bucket that entries may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate<'b> {
+pub struct BucketCandidate<'b> {
     pub name: &'b str,
     pub created_at: Timestamp,
     pub standing: BucketHealth,
@@ -37,7 +37,7 @@ pub struct Candidate<'b> {
     pub limit: Option<u32>,
 }
 
-impl Candidate<'_> {
+impl BucketCandidate<'_> {
     fn has_room(&self) -> bool {
         room(self.limit, self.used) > 0
     }
@@ -46,7 +46,7 @@ impl Candidate<'_> {
 /// Index of the bucket of the next entry: one with room that is there, and 1. without a fault, 2.
 /// the fullest, 3. the oldest, 4. first by name, so that the answer is always the same. `None`:
 /// wait for the next bucket.
-pub fn choose(candidates: &[Candidate]) -> Option<usize> {
+pub fn choose(candidates: &[BucketCandidate]) -> Option<usize> {
     let open = candidates.iter().enumerate().filter(|(_, one)| one.standing.exists() && one.has_room());
     let best =
         open.min_by_key(|(_, one)| (one.standing, std::cmp::Reverse(one.used), one.created_at, one.name));
@@ -55,8 +55,8 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
 
 /// How many buckets to create for `waiting` entries, in addition to those that are being created.
 /// If there is none at all, one is created before the first entry comes.
-pub fn missing(candidates: &[Candidate], waiting: usize, limit: Option<u32>) -> usize {
-    let coming = |one: &&Candidate| matches!(one.standing, BucketHealth::Making | BucketHealth::Stuck);
+pub fn missing(candidates: &[BucketCandidate], waiting: usize, limit: Option<u32>) -> usize {
+    let coming = |one: &&BucketCandidate| matches!(one.standing, BucketHealth::Making | BucketHealth::Stuck);
     let room = candidates
         .iter()
         .filter(coming)
@@ -77,13 +77,13 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn bucket(name: &'static str, standing: BucketHealth, used: usize) -> Candidate<'static> {
-        Candidate { name, created_at: at(0), standing, used, limit: Some(10) }
+    fn bucket(name: &'static str, standing: BucketHealth, used: usize) -> BucketCandidate<'static> {
+        BucketCandidate { name, created_at: at(0), standing, used, limit: Some(10) }
     }
 
     #[test]
     fn the_fullest_with_room_is_filled_first() {
-        let newer = Candidate { created_at: at(1), ..bucket("a", Ready, 5) };
+        let newer = BucketCandidate { created_at: at(1), ..bucket("a", Ready, 5) };
         for (of, chosen) in [
             (vec![bucket("a", Ready, 2), bucket("b", Ready, 9), bucket("c", Ready, 10)], Some("b")),
             (vec![bucket("a", Ready, 0), bucket("b", Ailing, 9)], Some("a")),
@@ -128,7 +128,7 @@ mod tests {
             for batch in batches {
                 let mut left = batch;
                 while left > 0 {
-                    let candidates: Vec<Candidate> = used.iter().map(|used| Candidate {
+                    let candidates: Vec<BucketCandidate> = used.iter().map(|used| BucketCandidate {
                         name: "b", created_at: at(0), standing: Ready, used: *used, limit: Some(limit),
                     }).collect();
                     match choose(&candidates) {

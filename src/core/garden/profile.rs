@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::store::{Place, SecretRef, Store, StoreConfig};
+use super::store::{ProviderRegion, SecretRef, Store, StoreSettings};
 use berth_core::violation::{Field, Violations};
 
 /// An infrastructure, and where its clusters' backups go.
@@ -17,7 +17,7 @@ pub struct Profile {
     /// In which clusters may be.
     pub regions: Vec<String>,
     /// `None`: no backups.
-    pub backup: Option<Backup>,
+    pub backup: Option<ProfileBackupSettings>,
     /// Another provider without a region is let in, and yields no bucket.
     pub allows_cross_provider: bool,
     /// A person says that this endpoint or path is another address of the store that has its
@@ -27,11 +27,11 @@ pub struct Profile {
 
 /// As people wrote it: see the methods of [`Profile`] for what it means.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backup {
+pub struct ProfileBackupSettings {
     pub provider: Option<String>,
     pub region: Option<String>,
     pub secret: Option<SecretRef>,
-    pub config: StoreConfig,
+    pub config: StoreSettings,
 }
 
 /// A member cluster and its place.
@@ -45,9 +45,9 @@ pub struct Seed {
 }
 
 impl Seed {
-    pub fn reaches(&self, place: &Place) -> bool {
+    pub fn reaches(&self, place: &ProviderRegion) -> bool {
         let Some(reaches) = &self.reaches else { return true };
-        let Place { provider, region } = place;
+        let ProviderRegion { provider, region } = place;
         reaches.iter().any(|one| {
             one == provider
                 || one.strip_prefix(provider).and_then(|rest| rest.strip_prefix('/')) == Some(region)
@@ -57,7 +57,7 @@ impl Seed {
 
 /// The buckets that a profile and its seeds need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequiredBuckets {
     /// In each of these there has to be a bucket with room.
     pub stores: BTreeSet<Store>,
     /// Names of seeds whose region is none of the profile's, and whose backups have no bucket.
@@ -88,9 +88,9 @@ impl Profile {
     }
 
     /// Where a cluster in this region backs up to. `None`: nowhere.
-    pub fn place(&self, region: &str) -> Option<Place> {
+    pub fn place(&self, region: &str) -> Option<ProviderRegion> {
         let place = |region: &str| {
-            Some(Place { provider: self.backup_provider()?.to_owned(), region: region.to_owned() })
+            Some(ProviderRegion { provider: self.backup_provider()?.to_owned(), region: region.to_owned() })
         };
         match self.backup_region() {
             Some(fixed) => place(fixed),
@@ -162,9 +162,9 @@ fn said(text: Option<&String>) -> Option<&str> {
 pub fn wanted<'s>(
     profile: &Profile,
     seeds: impl IntoIterator<Item = &'s Seed>,
-) -> Result<Wanted, Violations> {
+) -> Result<RequiredBuckets, Violations> {
     profile.faults().into_result(())?;
-    let mut wanted = Wanted::default();
+    let mut wanted = RequiredBuckets::default();
     let Some(backup) = &profile.backup else { return Ok(wanted) };
     for seed in seeds.into_iter().filter(|seed| seed.profile == profile.name) {
         match profile.place(&seed.region) {

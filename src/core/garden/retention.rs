@@ -47,16 +47,18 @@ pub struct Grace(BTreeMap<GraceScope, SignedDuration>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the same is given a grace twice: say it once")]
-pub struct Twice;
+pub struct DuplicateGrace;
 
 impl Grace {
     /// # Errors
     /// When two periods have the same scope.
-    pub fn new(periods: impl IntoIterator<Item = (GraceScope, SignedDuration)>) -> Result<Self, Twice> {
+    pub fn new(
+        periods: impl IntoIterator<Item = (GraceScope, SignedDuration)>,
+    ) -> Result<Self, DuplicateGrace> {
         let mut all = BTreeMap::new();
         for (whose, period) in periods {
             if all.insert(whose, period).is_some() {
-                return Err(Twice);
+                return Err(DuplicateGrace);
             }
         }
         Ok(Self(all))
@@ -95,7 +97,7 @@ pub struct Deletion {
 
 /// What happens to a deleted entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum GraceDecision {
     /// Its data stays, at least until then, in whole seconds.
     Stay { until: Timestamp },
     /// It is unknown where its data is, which does not count as gone.
@@ -110,16 +112,16 @@ pub enum Fate {
 }
 
 /// A grace is over strictly after its end.
-pub fn fate(deletion: &Deletion, now: Timestamp) -> Fate {
+pub fn fate(deletion: &Deletion, now: Timestamp) -> GraceDecision {
     let Deletion { at, grace, is_forced, is_forgotten, is_kept, is_released, is_removed } = *deletion;
     match grace {
-        _ if is_removed => Fate::Gone,
-        _ if is_forgotten && (!is_kept || grace.is_none()) => Fate::Forget,
-        None => Fate::Lost,
-        _ if is_released || is_forced || is_forgotten => Fate::Go,
+        _ if is_removed => GraceDecision::Gone,
+        _ if is_forgotten && (!is_kept || grace.is_none()) => GraceDecision::Forget,
+        None => GraceDecision::Lost,
+        _ if is_released || is_forced || is_forgotten => GraceDecision::Go,
         Some(grace) => match whole(at.saturating_add(grace).unwrap_or(Timestamp::MAX)) {
-            until if now > until => Fate::Go,
-            until => Fate::Stay { until },
+            until if now > until => GraceDecision::Go,
+            until => GraceDecision::Stay { until },
         },
     }
 }
@@ -218,7 +220,7 @@ mod tests {
         }
         assert_eq!(Grace::default().period("aws", None), SignedDuration::ZERO);
         let twice = [(GraceScope::default(), HOUR), (GraceScope::default(), HOUR)];
-        assert_eq!(Grace::new(twice), Err(Twice));
+        assert_eq!(Grace::new(twice), Err(DuplicateGrace));
     }
 
     const DELETION: Deletion = Deletion {
@@ -233,21 +235,25 @@ mod tests {
 
     #[test]
     fn data_goes_after_its_grace_and_not_before() {
-        let stays = Fate::Stay { until: at(3600) };
+        let stays = GraceDecision::Stay { until: at(3600) };
         assert_eq!(fate(&DELETION, at(0)), stays);
         assert_eq!(fate(&DELETION, at(3600)), stays);
-        assert_eq!(fate(&DELETION, at(3601)), Fate::Go);
-        assert_eq!(fate(&Deletion { is_forced: true, ..DELETION }, at(0)), Fate::Go);
-        assert_eq!(fate(&Deletion { is_released: true, ..DELETION }, at(0)), Fate::Go);
-        assert_eq!(fate(&Deletion { is_removed: true, ..DELETION }, at(0)), Fate::Gone);
-        assert_eq!(fate(&Deletion { is_forgotten: true, ..DELETION }, at(0)), Fate::Go);
+        assert_eq!(fate(&DELETION, at(3601)), GraceDecision::Go);
+        assert_eq!(fate(&Deletion { is_forced: true, ..DELETION }, at(0)), GraceDecision::Go);
+        assert_eq!(fate(&Deletion { is_released: true, ..DELETION }, at(0)), GraceDecision::Go);
+        assert_eq!(fate(&Deletion { is_removed: true, ..DELETION }, at(0)), GraceDecision::Gone);
+        assert_eq!(fate(&Deletion { is_forgotten: true, ..DELETION }, at(0)), GraceDecision::Go);
         let orphan = Deletion { is_forgotten: true, is_kept: false, ..DELETION };
-        assert_eq!(fate(&orphan, at(0)), Fate::Forget);
+        assert_eq!(fate(&orphan, at(0)), GraceDecision::Forget);
         let lost = Deletion { grace: None, is_forced: true, is_released: true, ..DELETION };
-        assert_eq!(fate(&lost, at(9999)), Fate::Lost);
-        assert_eq!(fate(&Deletion { is_forgotten: true, ..lost }, at(0)), Fate::Forget, "whoever is there");
+        assert_eq!(fate(&lost, at(9999)), GraceDecision::Lost);
+        assert_eq!(
+            fate(&Deletion { is_forgotten: true, ..lost }, at(0)),
+            GraceDecision::Forget,
+            "whoever is there"
+        );
         let short = Deletion { grace: Some(SignedDuration::from_millis(1500)), ..DELETION };
-        assert_eq!(fate(&short, at(1)), Fate::Stay { until: at(2) });
+        assert_eq!(fate(&short, at(1)), GraceDecision::Stay { until: at(2) });
     }
 
     #[test]
@@ -282,7 +288,7 @@ mod tests {
             let deletion = Deletion {
                 at: at(deleted), grace: Some(SignedDuration::from_secs(grace)), is_forced: forced, ..DELETION
             };
-            let goes = fate(&deletion, at(now)) == Fate::Go;
+            let goes = fate(&deletion, at(now)) == GraceDecision::Go;
             prop_assert_eq!(goes, forced || now > deleted + grace);
         }
     }

@@ -1,6 +1,6 @@
-//! What may be removed from a bucket. Every removal takes a [`Scope`], which only these functions
-//! create, because an empty or malformed prefix would remove the data of every cluster that shares
-//! the bucket.
+//! What may be removed from a bucket. Every removal takes a [`RemovalScope`], which only these
+//! functions create, because an empty or malformed prefix would remove the data of every cluster
+//! that shares the bucket.
 
 /// Put before the name of an entry from which another cluster is restored; its data lies under the
 /// name without it (source: Gardener's control-plane migration).
@@ -12,7 +12,7 @@ pub const NOTES: &str = "_berth";
 
 /// Keys that begin so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope(String);
+pub struct RemovalScope(String);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
@@ -26,7 +26,7 @@ pub enum ScopeError {
     NotNamed { bucket: String, named: String },
 }
 
-impl Scope {
+impl RemovalScope {
     /// The directory of the BackupEntry `name`. `recorded`: the directory written into its status
     /// when it was made.
     ///
@@ -81,11 +81,11 @@ mod tests {
     #[test]
     fn a_directory_ends_in_a_slash_and_does_not_know_the_word_source() {
         assert_eq!(
-            Scope::of_entry("shoot--dev--a--12", None).map(|s| s.0),
+            RemovalScope::of_entry("shoot--dev--a--12", None).map(|s| s.0),
             Ok("shoot--dev--a--12/".to_owned())
         );
-        assert_eq!(Scope::of_entry("source-a--1", Some("a--1/")).map(|s| s.0), Ok("a--1/".to_owned()));
-        let twelve = Scope::of_entry("a--12", None);
+        assert_eq!(RemovalScope::of_entry("source-a--1", Some("a--1/")).map(|s| s.0), Ok("a--1/".to_owned()));
+        let twelve = RemovalScope::of_entry("a--12", None);
         assert!(twelve.is_ok_and(|scope| scope.covers("a--12/x") && !scope.covers("a--123/x")));
     }
 
@@ -107,41 +107,44 @@ mod tests {
             "a b",
             "_berth",
         ] {
-            assert!(matches!(Scope::of_entry(name, None), Err(ScopeError::NotOneSegment(_))), "{name:?}");
+            assert!(
+                matches!(RemovalScope::of_entry(name, None), Err(ScopeError::NotOneSegment(_))),
+                "{name:?}"
+            );
         }
     }
 
     #[test]
     fn another_directory_than_was_recorded_is_refused() {
         for recorded in ["", "/", "a", "b/", "a/b/"] {
-            let refused = Scope::of_entry("a", Some(recorded));
+            let refused = RemovalScope::of_entry("a", Some(recorded));
             assert!(matches!(refused, Err(ScopeError::NotAsRecorded { .. })), "{recorded:?}");
         }
     }
 
     #[test]
     fn notes_are_of_one_entry() {
-        let notes = |name: &str| Scope::of_entry(name, None).ok().and_then(|scope| scope.notes());
+        let notes = |name: &str| RemovalScope::of_entry(name, None).ok().and_then(|scope| scope.notes());
         assert_eq!(notes("a--1").map(|s| s.0), Some("_berth/a--1/".to_owned()));
         assert_eq!(notes("source-a--1").map(|s| s.0), Some("_berth/a--1/".to_owned()));
         assert!(notes("a--1").is_some_and(|s| s.covers("_berth/a--1/x") && !s.covers("_berth/a--12/x")));
         assert_eq!(notes("a--1").and_then(|s| s.notes()), None);
-        assert_eq!(Scope::of_bucket("b", "b").ok().and_then(|scope| scope.notes()), None);
+        assert_eq!(RemovalScope::of_bucket("b", "b").ok().and_then(|scope| scope.notes()), None);
     }
 
     #[test]
     fn a_bucket_is_emptied_only_under_its_own_name() {
-        assert_eq!(Scope::of_bucket("b", "b").map(|s| s.0), Ok(String::new()));
+        assert_eq!(RemovalScope::of_bucket("b", "b").map(|s| s.0), Ok(String::new()));
         for named in ["", "true", "B", "b/", "other"] {
-            assert!(Scope::of_bucket("b", named).is_err(), "{named:?}");
+            assert!(RemovalScope::of_bucket("b", named).is_err(), "{named:?}");
         }
-        assert!(Scope::of_bucket("", "").is_err());
+        assert!(RemovalScope::of_bucket("", "").is_err());
     }
 
     proptest! {
         #[test]
         fn no_name_reaches_further_than_one_directory(name in ".*", recorded in proptest::option::of(".*")) {
-            if let Ok(scope) = Scope::of_entry(&name, recorded.as_deref()) {
+            if let Ok(scope) = RemovalScope::of_entry(&name, recorded.as_deref()) {
                 let prefix = scope.prefix();
                 prop_assert!(prefix.len() > 1 && prefix.ends_with('/'));
                 prop_assert_eq!(prefix.matches('/').count(), 1);

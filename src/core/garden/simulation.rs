@@ -3,9 +3,9 @@
 
 use jiff::Timestamp;
 
-use super::bucket::Bucket;
-use super::hub::{Plan, Settings, View, Waiting, plan};
-use super::operation::{Operation, OperationState, OperationType};
+use super::bucket::GardenBucket;
+use super::hub::{HubPlan, HubSettings, HubView, PlacementWaitReason, plan};
+use super::operation::{OperationReport, OperationState, OperationType};
 
 /// Each plan creates a bucket or places an entry, and the rest follows. More rounds than this mean
 /// that it does not end.
@@ -13,14 +13,14 @@ const ROUNDS_PER_OBJECT: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    pub view: View,
+    pub view: HubView,
     /// Names of buckets that would be created.
     pub made: Vec<String>,
     /// Entries that stay without a place, as indices into the view's.
-    pub waiting: Vec<(usize, Waiting)>,
+    pub waiting: Vec<(usize, PlacementWaitReason)>,
 }
 
-pub fn simulate(mut view: View, settings: &Settings, now: Timestamp) -> Outlook {
+pub fn simulate(mut view: HubView, settings: &HubSettings, now: Timestamp) -> Outlook {
     let (mut made, mut waiting) = (Vec::new(), Vec::new());
     let rounds = ROUNDS_PER_OBJECT * (view.entries.len() + view.seeds.len() + view.profiles.len() + 1);
     for _ in 0..rounds {
@@ -35,7 +35,7 @@ pub fn simulate(mut view: View, settings: &Settings, now: Timestamp) -> Outlook 
     Outlook { view, made, waiting }
 }
 
-fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timestamp) {
+fn carry_out(view: &mut HubView, decided: HubPlan, made: &mut Vec<String>, now: Timestamp) {
     for bucket in decided.buckets {
         let Some(found) = view.buckets.get_mut(bucket.bucket) else { continue };
         found.is_claimed |= bucket.claim;
@@ -71,18 +71,18 @@ fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timest
     }
     for bucket in decided.create {
         made.push(bucket.name.clone());
-        view.buckets.push(Bucket {
+        view.buckets.push(GardenBucket {
             name: bucket.name,
             created_at: now,
             profile: view.profiles.get(bucket.profile).map(|profile| profile.profile.name.clone()),
             store: bucket.store,
-            ..Bucket::default()
+            ..GardenBucket::default()
         });
     }
     // The executor has created it.
     for bucket in &mut view.buckets {
         if bucket.status.operation.is_none() && bucket.status.seed.is_some() {
-            bucket.status.operation = Some(Operation {
+            bucket.status.operation = Some(OperationReport {
                 kind: OperationType::Create,
                 state: OperationState::Succeeded,
                 description: String::new(),
@@ -94,36 +94,36 @@ fn carry_out(view: &mut View, decided: Plan, made: &mut Vec<String>, now: Timest
 #[cfg(test)]
 mod tests {
     use super::super::assignment::SeedHealth;
-    use super::super::entry::Entry;
+    use super::super::entry::GardenEntry;
     use super::super::hub::{ProfileState, SeedState};
     use super::super::quota::Quota;
-    use super::super::{Backup, Profile, SecretRef, Seed};
+    use super::super::{Profile, ProfileBackupSettings, SecretRef, Seed};
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn hub(provider: &str, region: Option<&str>, regions: &[&str]) -> View {
+    fn hub(provider: &str, region: Option<&str>, regions: &[&str]) -> HubView {
         let profile = Profile {
             name: "packet".into(),
             provider: "packet".into(),
             regions: regions.iter().map(|region| (*region).to_owned()).collect(),
-            backup: Some(Backup {
+            backup: Some(ProfileBackupSettings {
                 provider: Some(provider.into()),
                 region: region.map(str::to_owned),
                 secret: Some(SecretRef { name: "s".into(), namespace: "garden".into() }),
-                ..Backup::default()
+                ..ProfileBackupSettings::default()
             }),
             ..Profile::default()
         };
         let infrastructure = ProfileState { profile, uid: "1234567".into(), ..ProfileState::default() };
-        View {
+        HubView {
             profiles: vec![infrastructure],
             secrets: [("s".to_owned(), Default::default())].into(),
-            ..View::default()
+            ..HubView::default()
         }
     }
 
-    fn with(mut view: View, seeds: &[(&str, &str)], entries: usize) -> View {
+    fn with(mut view: HubView, seeds: &[(&str, &str)], entries: usize) -> HubView {
         for (name, region) in seeds {
             let seed = Seed {
                 name: (*name).into(),
@@ -136,23 +136,23 @@ mod tests {
             view.seeds.push(SeedState { member, ..SeedState::default() });
             for i in 0..entries {
                 let entry = format!("{name}--{i}");
-                view.entries.push(Entry {
+                view.entries.push(GardenEntry {
                     namespace: "dev".into(),
                     uid: format!("uid of {entry}"),
                     name: entry,
                     seed: (*name).into(),
-                    ..Entry::default()
+                    ..GardenEntry::default()
                 });
             }
         }
         view
     }
 
-    fn settings(limit: u32) -> Settings {
-        Settings {
+    fn settings(limit: u32) -> HubSettings {
+        HubSettings {
             quota: Quota::new([("aws".to_owned(), limit), ("packet".to_owned(), limit)]).unwrap(),
             namespace: "garden".into(),
-            ..Settings::default()
+            ..HubSettings::default()
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(seen.waiting, []);
         let seen = simulate(view, &settings(3), NOW);
         assert_eq!(seen.made, ["packet-eu-west-1-12345", "packet-eu-west-1-12345-2"]);
-        let first = |e: &&Entry| e.bucket.as_deref() == Some("packet-eu-west-1-12345");
+        let first = |e: &&GardenEntry| e.bucket.as_deref() == Some("packet-eu-west-1-12345");
         assert_eq!(seen.view.entries.iter().filter(first).count(), 3);
     }
 

@@ -13,12 +13,12 @@ pub const FILESYSTEM: &str = "berth.dev/filesystem";
 
 /// A provider, and one of its regions: names of regions mean nothing at another provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ProviderRegion {
     pub provider: String,
     pub region: String,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ProviderRegion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.provider, self.region)
     }
@@ -44,7 +44,7 @@ pub fn secret_keys(provider: &str) -> &'static [&'static str] {
 
 /// What a store needs besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoreConfig {
+pub struct StoreSettings {
     /// URL without a path; at Azure, of an account's blobs.
     pub endpoint: Option<String>,
     pub force_path_style: Option<bool>,
@@ -53,9 +53,9 @@ pub struct StoreConfig {
     pub insecure_skip_tls_verify: Option<bool>,
     /// Folder that holds the buckets.
     pub path: Option<String>,
-    pub object_lock: Option<ObjectLock>,
-    pub location_keys: Option<LocationKeys>,
-    /// What [`LocationKeys::Scoped`] takes besides: a role, whose rights they have in their
+    pub object_lock: Option<ObjectLockSettings>,
+    pub location_keys: Option<LocationKeyMode>,
+    /// What [`LocationKeyMode::Scoped`] takes besides: a role, whose rights they have in their
     /// directories.
     pub role_arn: Option<String>,
     /// The service that creates them, if that is not Amazon's.
@@ -66,14 +66,14 @@ pub struct StoreConfig {
 
 /// How the locations of entries come by their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LocationKeys {
+pub enum LocationKeyMode {
     /// Each gets some that open its own directory, and end by themselves.
     Scoped,
     /// Each gets those of the store, which open all that is in it.
     Shared,
 }
 
-impl StoreConfig {
+impl StoreSettings {
     /// What decides in which store a bucket is looked for, by field; empty where it is left out.
     pub fn addresses(&self) -> [(&'static str, &str); 2] {
         let [endpoint, path] = [&self.endpoint, &self.path]
@@ -83,15 +83,15 @@ impl StoreConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectLock {
-    pub mode: ObjectLockMode,
+pub struct ObjectLockSettings {
+    pub mode: RetentionMode,
     /// Whole days.
     pub retention_days: u32,
 }
 
 /// The stronger one is the greater one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ObjectLockMode {
+pub enum RetentionMode {
     Governance,
     Compliance,
 }
@@ -99,13 +99,13 @@ pub enum ObjectLockMode {
 /// All that a bucket is made with, but for its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Store {
-    pub place: Place,
+    pub place: ProviderRegion,
     pub secret: SecretRef,
-    pub config: StoreConfig,
+    pub config: StoreSettings,
 }
 
 /// Settings that cannot work at this provider. Nothing is known of providers other than [`SERVED`].
-pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Violations {
+pub fn check_config(field: &Field, provider: &str, config: &StoreSettings) -> Violations {
     let mut found = Violations::default();
     let is_folder = provider == FILESYSTEM;
     check_scoped(field, provider, config, &mut found);
@@ -165,8 +165,8 @@ pub fn check_config(field: &Field, provider: &str, config: &StoreConfig) -> Viol
 }
 
 /// Keys for one directory: are there such, and does what is said of them go with it?
-fn check_scoped(field: &Field, provider: &str, config: &StoreConfig, found: &mut Violations) {
-    let is_scoped = config.location_keys == Some(LocationKeys::Scoped);
+fn check_scoped(field: &Field, provider: &str, config: &StoreSettings, found: &mut Violations) {
+    let is_scoped = config.location_keys == Some(LocationKeyMode::Scoped);
     let keys = field.child("locationKeys");
     let trust = "say \"shared\", if clusters may read and remove what the others keep there";
     if provider != AWS {
@@ -219,9 +219,13 @@ fn account_host(url: &str) -> &str {
 }
 
 /// Is a lock made weaker than objects were promised?
-pub fn check_lock(field: &Field, old: Option<ObjectLock>, new: Option<ObjectLock>) -> Violations {
+pub fn check_lock(
+    field: &Field,
+    old: Option<ObjectLockSettings>,
+    new: Option<ObjectLockSettings>,
+) -> Violations {
     let mut found = Violations::default();
-    let Some(old) = old.filter(|old| old.mode == ObjectLockMode::Compliance) else { return found };
+    let Some(old) = old.filter(|old| old.mode == RetentionMode::Compliance) else { return found };
     let field = field.child("objectLock");
     match new {
         None => found.push(field, "a lock in mode \"compliance\" cannot be taken off: leave it as it is"),
@@ -245,7 +249,7 @@ pub fn check_lock(field: &Field, old: Option<ObjectLock>, new: Option<ObjectLock
 mod tests {
     use super::*;
 
-    fn faults(provider: &str, config: &StoreConfig) -> Vec<String> {
+    fn faults(provider: &str, config: &StoreSettings) -> Vec<String> {
         let field = Field::root("c");
         check_config(&field, provider, config).iter().map(|one| one.field.to_string()).collect()
     }
@@ -253,17 +257,17 @@ mod tests {
     #[test]
     fn settings_are_those_of_the_provider() {
         let text = |text: &str| Some(text.to_owned());
-        let folder = StoreConfig { path: text("/archives"), ..StoreConfig::default() };
+        let folder = StoreSettings { path: text("/archives"), ..StoreSettings::default() };
         assert_eq!(faults(FILESYSTEM, &folder), [""; 0]);
         assert_eq!(faults(AWS, &folder), ["c.path"]);
         assert_eq!(faults("packet", &folder), [""; 0]);
-        assert_eq!(faults(FILESYSTEM, &StoreConfig::default()), ["c.path"]);
-        let wrong = StoreConfig {
+        assert_eq!(faults(FILESYSTEM, &StoreSettings::default()), ["c.path"]);
+        let wrong = StoreSettings {
             path: text("/a/../b"),
             endpoint: text("https://h"),
             ca_cert: text("x"),
-            object_lock: Some(ObjectLock { mode: ObjectLockMode::Governance, retention_days: 0 }),
-            ..StoreConfig::default()
+            object_lock: Some(ObjectLockSettings { mode: RetentionMode::Governance, retention_days: 0 }),
+            ..StoreSettings::default()
         };
         let all = ["c.path", "c.endpoint", "c.caCert", "c.objectLock", "c.objectLock.retentionDays"];
         assert_eq!(faults(FILESYSTEM, &wrong), all);
@@ -272,12 +276,12 @@ mod tests {
 
     #[test]
     fn clouds_have_settings_of_their_own() {
-        let all = StoreConfig {
+        let all = StoreSettings {
             endpoint: Some("http://127.0.0.1:10000/account1/".to_owned()),
             force_path_style: Some(true),
             insecure_skip_tls_verify: Some(false),
             path: Some("/x".to_owned()),
-            ..StoreConfig::default()
+            ..StoreSettings::default()
         };
         let foreign = ["c.path", "c.forcePathStyle", "c.insecureSkipTLSVerify"];
         assert_eq!(faults(AZURE, &all), foreign);
@@ -291,7 +295,7 @@ mod tests {
             ("https:///account1", false),
             ("account1", false),
         ] {
-            let config = StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
+            let config = StoreSettings { endpoint: Some(endpoint.to_owned()), ..StoreSettings::default() };
             assert_eq!(faults(AZURE, &config).is_empty(), good, "{endpoint}");
         }
         assert_eq!(secret_keys(AZURE).len(), 2);
@@ -301,17 +305,18 @@ mod tests {
     #[test]
     fn keys_are_limited_to_directories_where_somebody_makes_such() {
         let text = |text: &str| Some(text.to_owned());
-        let scoped = StoreConfig { location_keys: Some(LocationKeys::Scoped), ..StoreConfig::default() };
+        let scoped =
+            StoreSettings { location_keys: Some(LocationKeyMode::Scoped), ..StoreSettings::default() };
         assert_eq!(faults(AWS, &scoped), [""; 0]);
         for provider in [AZURE, GCP, "packet"] {
             assert_eq!(faults(provider, &scoped), ["c.locationKeys"], "{provider}");
         }
-        let alike = StoreConfig { endpoint: text("https://store"), ..scoped.clone() };
+        let alike = StoreSettings { endpoint: text("https://store"), ..scoped.clone() };
         assert_eq!(faults(AWS, &alike), ["c.locationKeys"]);
-        let named = StoreConfig { sts_endpoint: text("https://sts"), ..alike };
+        let named = StoreSettings { sts_endpoint: text("https://sts"), ..alike };
         assert_eq!(faults(AWS, &named), [""; 0]);
-        let more = StoreConfig {
-            location_keys: Some(LocationKeys::Shared),
+        let more = StoreSettings {
+            location_keys: Some(LocationKeyMode::Shared),
             role_arn: text("arn:aws:iam::1:role/a"),
             key_minutes: Some(60),
             ..named
@@ -324,10 +329,10 @@ mod tests {
             (text("arn:aws:iam::1:role/a"), 2160, true),
             (text("arn:aws:iam::1:role/a"), 720, false),
         ] {
-            let config = StoreConfig { role_arn: role, key_minutes: Some(minutes), ..scoped.clone() };
+            let config = StoreSettings { role_arn: role, key_minutes: Some(minutes), ..scoped.clone() };
             assert_eq!(faults(AWS, &config).contains(&"c.keyMinutes".to_owned()), wrong, "{config:?}");
         }
-        let odd = StoreConfig { role_arn: text("my role"), sts_endpoint: text("sts"), ..scoped };
+        let odd = StoreSettings { role_arn: text("my role"), sts_endpoint: text("sts"), ..scoped };
         assert_eq!(faults(AWS, &odd), ["c.roleArn", "c.stsEndpoint"]);
     }
 
@@ -343,15 +348,15 @@ mod tests {
             ("https://user:pass@s3.example.com", false),
             ("https://s3.example.com?x=y", false),
         ] {
-            let config = StoreConfig { endpoint: Some(endpoint.to_owned()), ..StoreConfig::default() };
+            let config = StoreSettings { endpoint: Some(endpoint.to_owned()), ..StoreSettings::default() };
             assert_eq!(faults(AWS, &config).is_empty(), good, "{endpoint}");
         }
     }
 
     #[test]
     fn a_lock_in_compliance_never_weakens() {
-        use ObjectLockMode::{Compliance, Governance};
-        let lock = |mode, retention_days| Some(ObjectLock { mode, retention_days });
+        use RetentionMode::{Compliance, Governance};
+        let lock = |mode, retention_days| Some(ObjectLockSettings { mode, retention_days });
         for (old, new, faults) in [
             (None, lock(Compliance, 1), &[][..]),
             (lock(Governance, 9), None, &[]),

@@ -1,7 +1,7 @@
 //! A pattern as an automaton.
 
 use super::name::{LETTERS, MAX_NAME, letter};
-use super::token::Token;
+use super::token::GlobToken;
 
 /// An automaton that reads a name byte by byte, in all possible ways at once: bit i of a set of
 /// positions stands for the position before token i, and the last bit for the end.
@@ -17,7 +17,7 @@ pub(super) struct Automaton {
 
 impl Automaton {
     /// `None`: the pattern has more tokens than a name has characters.
-    pub(super) fn new(tokens: &[Token]) -> Option<Self> {
+    pub(super) fn new(tokens: &[GlobToken]) -> Option<Self> {
         if tokens.len() > MAX_NAME {
             return None;
         }
@@ -25,13 +25,13 @@ impl Automaton {
         for (i, token) in tokens.iter().enumerate() {
             let place = 1_u64 << i;
             match token {
-                Token::One(byte) => made.read_at(*byte, place),
-                Token::Any => made.any |= place,
-                Token::Star => {
+                GlobToken::One(byte) => made.read_at(*byte, place),
+                GlobToken::Any => made.any |= place,
+                GlobToken::Star => {
                     made.any |= place;
                     made.stars |= place;
                 }
-                Token::Class(_) => {
+                GlobToken::Class(_) => {
                     for byte in LETTERS.iter().filter(|byte| token.takes(**byte)) {
                         made.read_at(*byte, place);
                     }

@@ -41,13 +41,13 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
         return true;
     }
     let letters = letters_worth_trying(&patterns, &names);
-    let first = Read {
+    let first = PrefixState {
         masks: patterns.iter().map(|pattern| pattern.start()).collect(),
         names: 0..names.len(),
         length: 0,
     };
     let mut next = first.clone();
-    let mut seen: HashSet<Rc<Read>> = HashSet::new();
+    let mut seen: HashSet<Rc<PrefixState>> = HashSet::new();
     let mut layer = vec![Rc::new(first)];
     for length in 1..=MAX_NAME {
         let mut reached = Vec::new();
@@ -95,7 +95,7 @@ pub fn name_exists(all: &[&Glob], none: &[&Glob], effort: &Effort) -> bool {
 
 /// The state after the beginning of a name, as far as it matters for the rest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Read {
+struct PrefixState {
     /// Of each pattern.
     masks: Vec<u64>,
     /// The excluded names with this beginning.

@@ -1,11 +1,11 @@
 //! Patterns over resource types.
 
-use super::token::{GlobError, Token, tokens};
+use super::token::{GlobError, GlobToken, tokens};
 
 /// A pattern over names of any length that may contain dots: `resource.group`. No character is a
 /// separator here either.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(Vec<Token>);
+pub struct Pattern(Vec<GlobToken>);
 
 impl Pattern {
     /// Parses a pattern.
@@ -25,7 +25,7 @@ impl Pattern {
         let mut back: Option<(usize, usize)> = None;
         while let Some(byte) = name.get(read) {
             match (self.0.get(at), back) {
-                (Some(Token::Star), _) => {
+                (Some(GlobToken::Star), _) => {
                     at += 1;
                     back = Some((at, read));
                 }
@@ -37,7 +37,7 @@ impl Pattern {
                 (_, None) => return false,
             }
         }
-        self.0.iter().skip(at).all(|token| matches!(token, Token::Star))
+        self.0.iter().skip(at).all(|token| matches!(token, GlobToken::Star))
     }
 }
 

@@ -1,14 +1,14 @@
 //! The tokens of a pattern.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Token {
+pub(super) enum GlobToken {
     One(u8),
     Any,
     Class(Vec<(u8, u8)>),
     Star,
 }
 
-impl Token {
+impl GlobToken {
     pub(super) fn takes(&self, byte: u8) -> bool {
         match self {
             Self::One(b) => *b == byte,
@@ -38,15 +38,15 @@ pub enum GlobError {
     Name(String),
 }
 
-pub(super) fn tokens(text: &str) -> Result<Vec<Token>, GlobError> {
+pub(super) fn tokens(text: &str) -> Result<Vec<GlobToken>, GlobError> {
     let bad = || GlobError::Class(text.to_owned());
     let mut found = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
         rest = tail;
         found.push(match byte {
-            b'*' => Token::Star,
-            b'?' => Token::Any,
+            b'*' => GlobToken::Star,
+            b'?' => GlobToken::Any,
             b']' => return Err(bad()),
             b'[' => {
                 let end = rest.iter().position(|b| *b == b']').ok_or_else(bad)?;
@@ -59,9 +59,9 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, GlobError> {
                     [low, b'-', high] => vec![(*low, *high)],
                     listed => listed.iter().map(|b| (*b, *b)).collect(),
                 };
-                Token::Class(ranges)
+                GlobToken::Class(ranges)
             }
-            other => Token::One(other),
+            other => GlobToken::One(other),
         });
     }
     Ok(found)

@@ -21,8 +21,8 @@
 //!    entry for what was accepted while there was no limit.
 //! 5. *A place is free once the view shows it*: a place that a write of this plan frees is given
 //!    away by a later plan.
-//! 6. *The ledger is never deleted*, only marked as not in force ([`Plan::retire_ledger`]), because
-//!    a re-created ledger could not be distinguished from one that was never read.
+//! 6. *The ledger is never deleted*, only marked as not in force ([`GrantPlan::retire_ledger`]),
+//!    because a re-created ledger could not be distinguished from one that was never read.
 //!
 //! The model in `tests/mover_model` runs these steps in every order, and finds a violation if any
 //! rule is left out.
@@ -33,11 +33,14 @@ mod plan;
 mod reason;
 mod view;
 
-pub use gate::{Refusal, Step, judge};
+pub use gate::{GateRefusal, PhaseWrite, judge};
 pub use orphan::{Circumstances, MAX_RESETS, Remedy, STALLED_AFTER, Unrecoverable, remedy};
-pub use plan::{AT_ONCE, Ledger, LedgerWrite, Plan, Recover, Waiting, plan};
-pub use reason::Reason;
-pub use view::{Agent, GIVEN_UP_AFTER, Limits, Mover, MoverPhase, MoverPod, OUT_AFTER, Patience, View};
+pub use plan::{AT_ONCE, GrantPlan, LedgerPlan, LedgerWrite, Recover, WaitingMover, plan};
+pub use reason::MoverWaitReason;
+pub use view::{
+    GIVEN_UP_AFTER, GrantView, Limits, Mover, MoverPhase, MoverPod, NodeAgentState, NodeAgentTimeouts,
+    OUT_AFTER,
+};
 
 #[cfg(test)]
 mod simulation;

@@ -5,20 +5,20 @@ use crate::glob::{Effort, Glob};
 
 /// A name that is looked up.
 #[derive(Clone, Copy)]
-pub(super) struct Name<'a> {
+pub(super) struct LookupName<'a> {
     pub(super) text: &'a str,
     /// The set of its letters, without characters that no name may have.
     pub(super) letters: u64,
 }
 
-impl<'a> From<&'a Glob> for Name<'a> {
+impl<'a> From<&'a Glob> for LookupName<'a> {
     fn from(name: &'a Glob) -> Self {
         Self { text: name.as_str(), letters: name.letters() }
     }
 }
 
 /// Does one of the patterns match? `None`: the effort was spent before the answer was known.
-pub(super) fn matched(patterns: &[Glob], name: Name<'_>, effort: &Effort) -> Option<bool> {
+pub(super) fn matched(patterns: &[Glob], name: LookupName<'_>, effort: &Effort) -> Option<bool> {
     // Comparing the letters of four patterns takes one step.
     if !effort.spend(patterns.len().div_ceil(4)) {
         return None;
@@ -40,7 +40,7 @@ pub(super) fn letters_of_all(names: &[Glob]) -> u64 {
 }
 
 /// A set in which many names are looked up, in their sorted order.
-pub(super) struct Asked<'a> {
+pub(super) struct NamespaceLookup<'a> {
     set: &'a NamespaceSet,
     /// Included names that do not sort before the last one looked up.
     names: &'a [Glob],
@@ -48,7 +48,7 @@ pub(super) struct Asked<'a> {
     excluded: &'a [Glob],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> NamespaceLookup<'a> {
     /// For names that have no other letters than these.
     pub(super) fn of(set: &'a NamespaceSet, letters: u64) -> Self {
         Self {

@@ -11,61 +11,61 @@ fn at(seconds: i64) -> Timestamp {
 
 #[test]
 fn an_operation_is_what_its_object_says_unless_its_time_is_over() {
-    use Standing::{Completed, Failed, InProgress, New};
+    use OperationProgress::{Completed, Failed, InProgress, New};
     for (phase, in_time, late) in [
-        ("", New, Failed(Fault::TimedOut)),
-        ("New", New, Failed(Fault::TimedOut)),
-        ("Accepted", InProgress, Failed(Fault::TimedOut)),
-        ("Prepared", InProgress, Failed(Fault::TimedOut)),
-        ("InProgress", InProgress, Failed(Fault::TimedOut)),
-        ("Canceling", InProgress, Failed(Fault::TimedOut)),
+        ("", New, Failed(OperationFault::TimedOut)),
+        ("New", New, Failed(OperationFault::TimedOut)),
+        ("Accepted", InProgress, Failed(OperationFault::TimedOut)),
+        ("Prepared", InProgress, Failed(OperationFault::TimedOut)),
+        ("InProgress", InProgress, Failed(OperationFault::TimedOut)),
+        ("Canceling", InProgress, Failed(OperationFault::TimedOut)),
         // A phase that this build does not know.
-        ("Thinking", InProgress, Failed(Fault::TimedOut)),
+        ("Thinking", InProgress, Failed(OperationFault::TimedOut)),
         ("Completed", Completed, Completed),
-        ("Failed", Failed(Fault::Reported), Failed(Fault::Reported)),
-        ("Canceled", Failed(Fault::Canceled), Failed(Fault::Canceled)),
+        ("Failed", Failed(OperationFault::Reported), Failed(OperationFault::Reported)),
+        ("Canceled", Failed(OperationFault::Canceled), Failed(OperationFault::Canceled)),
     ] {
-        let seen = Seen { phase, created: at(0) };
-        assert_eq!(Standing::of(Some(&seen), TIMEOUT, at(4 * 3600 - 1)), in_time, "{phase}");
-        assert_eq!(Standing::of(Some(&seen), TIMEOUT, at(4 * 3600)), late, "{phase}");
-        assert_eq!(Standing::of(Some(&seen), Duration::MAX, at(4 * 3600)), in_time, "{phase}");
+        let seen = OperationObject { phase, created: at(0) };
+        assert_eq!(OperationProgress::of(Some(&seen), TIMEOUT, at(4 * 3600 - 1)), in_time, "{phase}");
+        assert_eq!(OperationProgress::of(Some(&seen), TIMEOUT, at(4 * 3600)), late, "{phase}");
+        assert_eq!(OperationProgress::of(Some(&seen), Duration::MAX, at(4 * 3600)), in_time, "{phase}");
         // The clock of the API server may be ahead.
-        assert_eq!(Standing::of(Some(&seen), TIMEOUT, at(-60)), in_time, "{phase}");
+        assert_eq!(OperationProgress::of(Some(&seen), TIMEOUT, at(-60)), in_time, "{phase}");
     }
-    assert_eq!(Standing::of(None, TIMEOUT, at(0)), Failed(Fault::Gone));
+    assert_eq!(OperationProgress::of(None, TIMEOUT, at(0)), Failed(OperationFault::Gone));
 }
 
-fn waiting(phase: &str, found: Counts) -> Waiting<'_> {
-    let recorded = Counts { attempted: 3, ..Counts::default() };
+fn waiting(phase: &str, found: OperationCounts) -> BackupOperations<'_> {
+    let recorded = OperationCounts { attempted: 3, ..OperationCounts::default() };
     let setting = AfterInterruption::Resume;
-    Waiting { phase, recorded, found, is_canceled: false, is_own: false, setting }
+    BackupOperations { phase, recorded, found, is_canceled: false, is_own: false, setting }
 }
 
 #[test]
 fn a_backup_waits_until_all_operations_have_ended_and_remembers_each_that_failed() {
     for (phase, completed, failed, step_is) in [
-        (WAITING, 0, 0, Step::Nothing),
-        (WAITING, 1, 0, Step::Record(WAITING)),
-        (WAITING, 2, 0, Step::Record(WAITING)),
-        (WAITING, 0, 1, Step::Record(WAITING_PARTIALLY_FAILED)),
-        (WAITING, 3, 0, Step::Finalize(FINALIZING)),
-        (WAITING, 2, 1, Step::Finalize(FINALIZING_PARTIALLY_FAILED)),
-        (WAITING, 0, 3, Step::Finalize(FINALIZING_PARTIALLY_FAILED)),
+        (WAITING, 0, 0, OperationStep::Nothing),
+        (WAITING, 1, 0, OperationStep::Record(WAITING)),
+        (WAITING, 2, 0, OperationStep::Record(WAITING)),
+        (WAITING, 0, 1, OperationStep::Record(WAITING_PARTIALLY_FAILED)),
+        (WAITING, 3, 0, OperationStep::Finalize(FINALIZING)),
+        (WAITING, 2, 1, OperationStep::Finalize(FINALIZING_PARTIALLY_FAILED)),
+        (WAITING, 0, 3, OperationStep::Finalize(FINALIZING_PARTIALLY_FAILED)),
         // An object has failed, and no operation.
-        (WAITING_PARTIALLY_FAILED, 0, 0, Step::Nothing),
-        (WAITING_PARTIALLY_FAILED, 1, 0, Step::Record(WAITING_PARTIALLY_FAILED)),
-        (WAITING_PARTIALLY_FAILED, 3, 0, Step::Finalize(FINALIZING_PARTIALLY_FAILED)),
+        (WAITING_PARTIALLY_FAILED, 0, 0, OperationStep::Nothing),
+        (WAITING_PARTIALLY_FAILED, 1, 0, OperationStep::Record(WAITING_PARTIALLY_FAILED)),
+        (WAITING_PARTIALLY_FAILED, 3, 0, OperationStep::Finalize(FINALIZING_PARTIALLY_FAILED)),
     ] {
-        let found = Counts { attempted: 3, completed, failed };
+        let found = OperationCounts { attempted: 3, completed, failed };
         let usual = waiting(phase, found);
         assert_eq!(step(&usual), step_is, "{usual:?}");
-        let canceled = Waiting { is_canceled: true, is_own: true, ..usual };
-        assert_eq!(step(&canceled), Step::End, "{canceled:?}");
+        let canceled = BackupOperations { is_canceled: true, is_own: true, ..usual };
+        assert_eq!(step(&canceled), OperationStep::End, "{canceled:?}");
         for setting in [AfterInterruption::Resume, AfterInterruption::Restart, AfterInterruption::Fail] {
-            let own = Waiting { setting, is_own: true, ..usual };
+            let own = BackupOperations { setting, is_own: true, ..usual };
             assert_eq!(step(&own), step_is, "{own:?}");
-            let taken_up = Waiting { setting, ..usual };
-            let expected = if setting == AfterInterruption::Fail { Step::End } else { step_is };
+            let taken_up = BackupOperations { setting, ..usual };
+            let expected = if setting == AfterInterruption::Fail { OperationStep::End } else { step_is };
             assert_eq!(step(&taken_up), expected, "{taken_up:?}");
         }
     }
@@ -73,17 +73,17 @@ fn a_backup_waits_until_all_operations_have_ended_and_remembers_each_that_failed
 
 #[test]
 fn what_nobody_sees_any_more_has_failed() {
-    let one = Counts::of([Standing::Completed], 3);
-    assert_eq!(one, Counts { attempted: 3, completed: 1, failed: 2 });
+    let one = OperationCounts::of([OperationProgress::Completed], 3);
+    assert_eq!(one, OperationCounts { attempted: 3, completed: 1, failed: 2 });
     // One that the Backup does not count yet.
-    let more = Counts::of([Standing::New, Standing::InProgress], 1);
-    assert_eq!(more, Counts { attempted: 2, ..Counts::default() });
-    assert!(Counts::default().have_ended());
+    let more = OperationCounts::of([OperationProgress::New, OperationProgress::InProgress], 1);
+    assert_eq!(more, OperationCounts { attempted: 2, ..OperationCounts::default() });
+    assert!(OperationCounts::default().have_ended());
 }
 
 #[test]
 fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_that_fails() {
-    let recorded = Counts { attempted: 3, completed: 1, failed: 0 };
+    let recorded = OperationCounts { attempted: 3, completed: 1, failed: 0 };
     let quiet = Glance {
         stage: Stage::Waiting,
         recorded,
@@ -95,7 +95,7 @@ fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_t
         since: Some(DAY),
         failures: 0,
     };
-    let one_more = Counts { completed: 2, ..recorded };
+    let one_more = OperationCounts { completed: 2, ..recorded };
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     for (glance, due) in [
         (quiet, false),
@@ -109,8 +109,24 @@ fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_t
         (Glance { stage: Stage::Finalizing, since: seconds(40), failures: 3, ..quiet }, true),
         (Glance { failures: u32::MAX, since: seconds(299), ..quiet }, false),
         (Glance { failures: u32::MAX, since: seconds(300), ..quiet }, true),
-        (Glance { shown: Counts { failed: 1, ..recorded }, there: 2, since: seconds(59), ..quiet }, false),
-        (Glance { shown: Counts { failed: 1, ..recorded }, there: 2, since: seconds(60), ..quiet }, true),
+        (
+            Glance {
+                shown: OperationCounts { failed: 1, ..recorded },
+                there: 2,
+                since: seconds(59),
+                ..quiet
+            },
+            false,
+        ),
+        (
+            Glance {
+                shown: OperationCounts { failed: 1, ..recorded },
+                there: 2,
+                since: seconds(60),
+                ..quiet
+            },
+            true,
+        ),
     ] {
         assert_eq!(is_due(&glance), due, "{glance:?}");
     }
@@ -118,7 +134,7 @@ fn a_backup_is_looked_at_when_something_has_changed_and_ever_more_seldom_where_t
 
 #[test]
 fn a_completion_that_may_have_killed_leaders_is_tried_again_later_and_never_given_up() {
-    let counts = Counts { attempted: 1, completed: 1, failed: 0 };
+    let counts = OperationCounts { attempted: 1, completed: 1, failed: 0 };
     let first = Glance {
         stage: Stage::Finalizing,
         recorded: counts,
@@ -155,30 +171,30 @@ proptest! {
     ) {
         let now = at(elapsed);
         let objects = phases.iter().filter(|(_, there)| *there);
-        let standings = objects.map(|(phase, _)| Standing::of(Some(&Seen { phase, created: at(0) }), TIMEOUT, now));
+        let standings = objects.map(|(phase, _)| OperationProgress::of(Some(&OperationObject { phase, created: at(0) }), TIMEOUT, now));
         let attempted = phases.len() as u64;
-        let found = Counts::of(standings, attempted);
+        let found = OperationCounts::of(standings, attempted);
         prop_assert_eq!(found.attempted, attempted);
         prop_assert!(found.ended() <= found.attempted);
         let phase = Stage::Waiting.phase(is_partially_failed);
-        let next = step(&Waiting { is_own: true, ..waiting(phase, found) });
+        let next = step(&BackupOperations { is_own: true, ..waiting(phase, found) });
         let is_late = elapsed >= 4 * 3600;
-        prop_assert_eq!(found.have_ended(), matches!(next, Step::Finalize(_)));
+        prop_assert_eq!(found.have_ended(), matches!(next, OperationStep::Finalize(_)));
         if is_late {
             prop_assert!(found.have_ended());
         }
         let has_failed = is_partially_failed || found.failed > 0;
         match next {
-            Step::Finalize(to) => {
+            OperationStep::Finalize(to) => {
                 prop_assert_eq!(Stage::of(to), Some(Stage::Finalizing));
                 prop_assert_eq!(to == FINALIZING_PARTIALLY_FAILED, has_failed);
             }
-            Step::Record(to) => {
+            OperationStep::Record(to) => {
                 prop_assert_eq!(Stage::of(to), Some(Stage::Waiting));
                 prop_assert_eq!(to == WAITING_PARTIALLY_FAILED, has_failed);
             }
-            Step::Nothing => prop_assert_eq!(phase == WAITING_PARTIALLY_FAILED, has_failed),
-            Step::End => prop_assert!(false, "nobody has canceled it"),
+            OperationStep::Nothing => prop_assert_eq!(phase == WAITING_PARTIALLY_FAILED, has_failed),
+            OperationStep::End => prop_assert!(false, "nobody has canceled it"),
         }
     }
 }

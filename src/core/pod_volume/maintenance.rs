@@ -37,8 +37,8 @@ pub struct Seen {
     pub entries: Vec<Entry>,
 }
 
-/// Is a maintenance to be begun? One that runs keeps others from beginning for as long as one that failed: its
-/// process may be gone.
+/// Is a maintenance to be begun? One that runs keeps others from beginning for as long as one that
+/// failed: its process may be gone.
 pub fn is_due(seen: &Seen, now: Timestamp) -> bool {
     let frequency = seen.frequency.filter(|often| *often > SignedDuration::ZERO).unwrap_or(USUAL);
     let since = seen.succeeded.unwrap_or(seen.created);

@@ -22,16 +22,16 @@ pub const CLUSTER: &str = "clusterScopedFilterPolicy";
 const LONGEST: usize = 253;
 
 /// Labels of an object.
-pub type Labels = BTreeMap<String, String>;
+pub type ObjectLabels = BTreeMap<String, String>;
 
 /// Names of objects, some of them patterns.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Names {
+pub struct NameFilter {
     plain: BTreeSet<String>,
     patterns: Vec<Pattern>,
 }
 
-impl Names {
+impl NameFilter {
     /// Every fault is reported with a path below `at`.
     pub fn parse(entries: &[String], at: &Field, found: &mut Violations) -> Self {
         found.limit(entries.len(), limits::NAMES, at, "use patterns, or several Backups");
@@ -78,29 +78,29 @@ impl Names {
 
 /// An entry of `resourceFilters`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rule {
+pub struct ResourceFilterRule {
     /// As written: `Pod`, `deployments.apps`. Empty: every kind that no other rule has.
     pub kinds: Vec<String>,
     /// An object must match one of these. Empty: all objects match.
     pub selectors: Vec<Selector>,
     /// Empty: any name.
-    pub names: Names,
+    pub names: NameFilter,
     /// Names that are excluded even if `names` matches them.
-    pub excluded: Names,
+    pub excluded: NameFilter,
 }
 
-impl Rule {
+impl ResourceFilterRule {
     fn takes_name(&self, name: &str) -> bool {
         (self.names.is_empty() || self.names.contain(name)) && !self.excluded.contain(name)
     }
 
-    fn takes_labels(&self, labels: &Labels) -> bool {
+    fn takes_labels(&self, labels: &ObjectLabels) -> bool {
         matches_one(&self.selectors, labels)
     }
 }
 
 /// Without any selector everything matches.
-pub fn matches_one(selectors: &[Selector], labels: &Labels) -> bool {
+pub fn matches_one(selectors: &[Selector], labels: &ObjectLabels) -> bool {
     selectors.is_empty() || selectors.iter().any(|selector| selector.matches(labels))
 }
 
@@ -108,13 +108,13 @@ pub fn matches_one(selectors: &[Selector], labels: &Labels) -> bool {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamespacePolicy {
     pub namespaces: Vec<Glob>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ResourceFilterRule>,
 }
 
 /// Rules, resolved to the types of one cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Kinds {
-    rules: Vec<Rule>,
+    rules: Vec<ResourceFilterRule>,
     /// Index of the rule for a type, by the type's qualified name.
     of: BTreeMap<String, usize>,
     /// Index of the rule for all other types.
@@ -124,7 +124,7 @@ struct Kinds {
 impl Kinds {
     /// Kinds that match no type, or that an earlier rule has already, are added to `idle`.
     fn read(
-        rules: &[Rule],
+        rules: &[ResourceFilterRule],
         types: &[ResourceType],
         fits: impl Fn(&ResourceType) -> bool,
         idle: &mut BTreeSet<String>,
@@ -149,7 +149,7 @@ impl Kinds {
         kinds
     }
 
-    fn rule(&self, qualified: &str) -> Option<&Rule> {
+    fn rule(&self, qualified: &str) -> Option<&ResourceFilterRule> {
         self.rules.get(self.of.get(qualified).copied().or(self.rest)?)
     }
 }
@@ -208,17 +208,17 @@ impl Filters {
     }
 
     /// The filters for the objects of one type; `None` if there are none.
-    pub fn of(&self, kind: &ResourceType) -> Option<OfType<'_>> {
+    pub fn of(&self, kind: &ResourceType) -> Option<TypeFilters<'_>> {
         let name = kind.qualified();
         if kind.namespaced {
             if self.namespaces.is_empty() {
                 return None;
             }
             let rules = self.policies.iter().map(|kinds| kinds.rule(&name)).collect();
-            return Some(OfType { namespaces: Some(&self.namespaces), rules });
+            return Some(TypeFilters { namespaces: Some(&self.namespaces), rules });
         }
         let rule = self.cluster.rule(&name)?;
-        Some(OfType { namespaces: None, rules: vec![Some(rule)] })
+        Some(TypeFilters { namespaces: None, rules: vec![Some(rule)] })
     }
 
     /// Does a policy for a namespace of the backup list this type?
@@ -230,22 +230,22 @@ impl Filters {
 }
 
 /// The filters for the objects of one type.
-pub struct OfType<'f> {
+pub struct TypeFilters<'f> {
     /// `None`: the type is cluster-scoped, and has one rule.
     namespaces: Option<&'f BTreeMap<String, usize>>,
     /// The rule of each policy.
-    rules: Vec<Option<&'f Rule>>,
+    rules: Vec<Option<&'f ResourceFilterRule>>,
 }
 
 enum Says<'f> {
     /// No filter: the object is taken as usual.
     Nothing,
-    Rule(&'f Rule),
+    Rule(&'f ResourceFilterRule),
     /// No object of this kind is taken from that namespace.
     Leave,
 }
 
-impl<'f> OfType<'f> {
+impl<'f> TypeFilters<'f> {
     fn says(&self, namespace: Option<&str>) -> Says<'f> {
         let policy = match (self.namespaces, namespace) {
             (None, _) => 0,
@@ -268,7 +268,7 @@ impl<'f> OfType<'f> {
         &self,
         namespace: Option<&str>,
         name: &str,
-        labels: &Labels,
+        labels: &ObjectLabels,
         selectors: &[Selector],
     ) -> bool {
         match self.says(namespace) {

@@ -39,7 +39,7 @@ pub const KINDS: [&str; 31] = [
 
 /// How the data of a volume is backed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum VolumeAction {
     Skip,
     FsBackup,
     Snapshot,
@@ -47,7 +47,7 @@ pub enum Action {
     Custom,
 }
 
-impl Action {
+impl VolumeAction {
     pub const ALL: [Self; 4] = [Self::Skip, Self::FsBackup, Self::Snapshot, Self::Custom];
 
     /// The value in a policy.
@@ -63,27 +63,27 @@ impl Action {
 
 /// An NFS volume; an empty server or path matches any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nfs {
+pub struct NfsSource {
     pub server: String,
     pub path: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Csi {
+pub struct CsiSource {
     pub driver: String,
     pub attributes: BTreeMap<String, String>,
 }
 
 /// All conditions must hold; an empty one always does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conditions {
+pub struct VolumeConditions {
     /// Billionths of a byte. 0: no lower bound.
     pub at_least: i128,
     /// Billionths of a byte. 0: no upper bound.
     pub at_most: i128,
     pub storage_classes: Vec<String>,
-    pub nfs: Option<Nfs>,
-    pub csi: Option<Csi>,
+    pub nfs: Option<NfsSource>,
+    pub csi: Option<CsiSource>,
     pub kinds: Vec<String>,
     /// Labels of the claim.
     pub labels: BTreeMap<String, String>,
@@ -93,26 +93,26 @@ pub struct Conditions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePolicy {
-    pub conditions: Conditions,
-    pub action: Action,
+    pub conditions: VolumeConditions,
+    pub action: VolumeAction,
 }
 
 /// The properties of a volume and of the claim that is bound to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Volume {
+pub struct VolumeProperties {
     /// Billionths of a byte.
     pub capacity: i128,
     pub storage_class: String,
-    pub nfs: Option<Nfs>,
-    pub csi: Option<Csi>,
+    pub nfs: Option<NfsSource>,
+    pub csi: Option<CsiSource>,
     /// One of [`KINDS`], or empty.
     pub kind: String,
     pub labels: BTreeMap<String, String>,
     pub phase: String,
 }
 
-impl Conditions {
-    fn hold(&self, volume: &Volume) -> bool {
+impl VolumeConditions {
+    fn hold(&self, volume: &VolumeProperties) -> bool {
         let any_of =
             |list: &[String], one: &String| list.is_empty() || (!one.is_empty() && list.contains(one));
         let is_within =
@@ -123,7 +123,7 @@ impl Conditions {
             there.is_some_and(|nfs| fits(&wanted.server, &nfs.server) && fits(&wanted.path, &nfs.path))
         });
         let is_csi = self.csi.as_ref().is_none_or(|wanted| {
-            let has = |csi: &Csi| {
+            let has = |csi: &CsiSource| {
                 let same = |(key, value): (&String, &String)| csi.attributes.get(key) == Some(value);
                 wanted.driver.is_empty()
                     || (wanted.driver == csi.driver && wanted.attributes.iter().all(same))
@@ -142,7 +142,7 @@ impl Conditions {
 }
 
 /// The action of the first policy that matches; `None` if none does.
-pub fn action(policies: &[VolumePolicy], volume: &Volume) -> Option<Action> {
+pub fn action(policies: &[VolumePolicy], volume: &VolumeProperties) -> Option<VolumeAction> {
     policies.iter().find(|policy| policy.conditions.hold(volume)).map(|policy| policy.action)
 }
 
@@ -160,64 +160,64 @@ mod tests {
         BTreeMap::from([(key.to_owned(), value.to_owned())])
     }
 
-    fn nfs(server: &str, path: &str) -> Option<Nfs> {
-        Some(Nfs { server: server.to_owned(), path: path.to_owned() })
+    fn nfs(server: &str, path: &str) -> Option<NfsSource> {
+        Some(NfsSource { server: server.to_owned(), path: path.to_owned() })
     }
 
-    fn csi(driver: &str, attributes: BTreeMap<String, String>) -> Option<Csi> {
-        Some(Csi { driver: driver.to_owned(), attributes })
+    fn csi(driver: &str, attributes: BTreeMap<String, String>) -> Option<CsiSource> {
+        Some(CsiSource { driver: driver.to_owned(), attributes })
     }
 
-    fn disk() -> Volume {
-        Volume {
+    fn disk() -> VolumeProperties {
+        VolumeProperties {
             capacity: 10 * GIB,
             storage_class: "gp2".to_owned(),
             csi: csi("ebs", map("kind", "ssd")),
             kind: "csi".to_owned(),
             labels: map("app", "db"),
             phase: "Bound".to_owned(),
-            ..Volume::default()
+            ..VolumeProperties::default()
         }
     }
 
-    fn share() -> Volume {
-        Volume {
+    fn share() -> VolumeProperties {
+        VolumeProperties {
             capacity: GIB,
             nfs: nfs("filer", "/a"),
             kind: "nfs".to_owned(),
             phase: "Bound".to_owned(),
-            ..Volume::default()
+            ..VolumeProperties::default()
         }
     }
 
     #[test]
     fn each_condition_holds_as_velero_has_it() {
-        let none = Conditions::default;
+        let none = VolumeConditions::default;
         for (conditions, of_disk, of_share) in [
             (none(), true, true),
-            (Conditions { at_least: 10 * GIB, ..none() }, true, false),
-            (Conditions { at_least: 10 * GIB, at_most: 100 * GIB, ..none() }, true, false),
-            (Conditions { at_most: 10 * GIB, ..none() }, true, true),
-            (Conditions { at_most: GIB, ..none() }, false, true),
-            (Conditions { at_least: 11 * GIB, ..none() }, false, false),
-            (Conditions { storage_classes: list(&["gp2", "gp3"]), ..none() }, true, false),
-            (Conditions { storage_classes: list(&["gp3", ""]), ..none() }, false, false),
-            (Conditions { nfs: nfs("", ""), ..none() }, false, true),
-            (Conditions { nfs: nfs("filer", ""), ..none() }, false, true),
-            (Conditions { nfs: nfs("", "/a"), ..none() }, false, true),
-            (Conditions { nfs: nfs("filer", "/b"), ..none() }, false, false),
-            (Conditions { nfs: nfs("other", "/a"), ..none() }, false, false),
-            (Conditions { csi: csi("", BTreeMap::new()), ..none() }, true, false),
-            (Conditions { csi: csi("ebs", BTreeMap::new()), ..none() }, true, false),
-            (Conditions { csi: csi("ebs", map("kind", "ssd")), ..none() }, true, false),
-            (Conditions { csi: csi("ebs", map("kind", "hdd")), ..none() }, false, false),
-            (Conditions { csi: csi("efs", BTreeMap::new()), ..none() }, false, false),
-            (Conditions { kinds: list(&["nfs", "hostPath"]), ..none() }, false, true),
-            (Conditions { labels: map("app", "db"), ..none() }, true, false),
-            (Conditions { labels: map("app", "web"), ..none() }, false, false),
-            (Conditions { phases: list(&["Bound"]), ..none() }, true, true),
-            (Conditions { phases: list(&["Pending", "Lost"]), ..none() }, false, false),
-            (Conditions { labels: map("app", "db"), kinds: list(&["nfs"]), ..none() }, false, false),
+            (VolumeConditions { at_least: 10 * GIB, ..none() }, true, false),
+            (VolumeConditions { at_least: 10 * GIB, at_most: 100 * GIB, ..none() }, true, false),
+            (VolumeConditions { at_most: 10 * GIB, ..none() }, true, true),
+            (VolumeConditions { at_most: GIB, ..none() }, false, true),
+            (VolumeConditions { at_least: 11 * GIB, ..none() }, false, false),
+            (VolumeConditions { storage_classes: list(&["gp2", "gp3"]), ..none() }, true, false),
+            (VolumeConditions { storage_classes: list(&["gp3", ""]), ..none() }, false, false),
+            (VolumeConditions { nfs: nfs("", ""), ..none() }, false, true),
+            (VolumeConditions { nfs: nfs("filer", ""), ..none() }, false, true),
+            (VolumeConditions { nfs: nfs("", "/a"), ..none() }, false, true),
+            (VolumeConditions { nfs: nfs("filer", "/b"), ..none() }, false, false),
+            (VolumeConditions { nfs: nfs("other", "/a"), ..none() }, false, false),
+            (VolumeConditions { csi: csi("", BTreeMap::new()), ..none() }, true, false),
+            (VolumeConditions { csi: csi("ebs", BTreeMap::new()), ..none() }, true, false),
+            (VolumeConditions { csi: csi("ebs", map("kind", "ssd")), ..none() }, true, false),
+            (VolumeConditions { csi: csi("ebs", map("kind", "hdd")), ..none() }, false, false),
+            (VolumeConditions { csi: csi("efs", BTreeMap::new()), ..none() }, false, false),
+            (VolumeConditions { kinds: list(&["nfs", "hostPath"]), ..none() }, false, true),
+            (VolumeConditions { labels: map("app", "db"), ..none() }, true, false),
+            (VolumeConditions { labels: map("app", "web"), ..none() }, false, false),
+            (VolumeConditions { phases: list(&["Bound"]), ..none() }, true, true),
+            (VolumeConditions { phases: list(&["Pending", "Lost"]), ..none() }, false, false),
+            (VolumeConditions { labels: map("app", "db"), kinds: list(&["nfs"]), ..none() }, false, false),
         ] {
             assert_eq!(
                 (conditions.hold(&disk()), conditions.hold(&share())),
@@ -229,15 +229,15 @@ mod tests {
 
     #[test]
     fn the_first_policy_that_fits_counts() {
-        let policy = |conditions: Conditions, action| VolumePolicy { conditions, action };
+        let policy = |conditions: VolumeConditions, action| VolumePolicy { conditions, action };
         let policies = [
-            policy(Conditions { nfs: nfs("", ""), ..Conditions::default() }, Action::Skip),
-            policy(Conditions { at_least: GIB, ..Conditions::default() }, Action::Snapshot),
-            policy(Conditions::default(), Action::FsBackup),
+            policy(VolumeConditions { nfs: nfs("", ""), ..VolumeConditions::default() }, VolumeAction::Skip),
+            policy(VolumeConditions { at_least: GIB, ..VolumeConditions::default() }, VolumeAction::Snapshot),
+            policy(VolumeConditions::default(), VolumeAction::FsBackup),
         ];
-        assert_eq!(action(&policies, &share()), Some(Action::Skip));
-        assert_eq!(action(&policies, &disk()), Some(Action::Snapshot));
-        assert_eq!(action(&policies, &Volume::default()), Some(Action::FsBackup));
+        assert_eq!(action(&policies, &share()), Some(VolumeAction::Skip));
+        assert_eq!(action(&policies, &disk()), Some(VolumeAction::Snapshot));
+        assert_eq!(action(&policies, &VolumeProperties::default()), Some(VolumeAction::FsBackup));
         assert_eq!(action(&policies[..1], &disk()), None);
     }
 }

@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
-use super::reason::Reason;
-use super::view::{Entry, View};
+use super::reason::QueueReason;
+use super::view::{QueueEntry, QueueView};
 use crate::glob::{Effort, Glob};
 use crate::namespace::{Meeting, NamespaceSet};
 
 /// The cost of a plan, in units that do not depend on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct PlanCost {
     /// Number of names that were looked up or recorded.
     pub names: usize,
     /// Steps of pattern comparison: see [`Effort`].
@@ -19,7 +19,7 @@ pub struct Work {
 
 /// Claimed namespaces, and which backup has claimed them. Plain names are looked up in a map. Sets
 /// with patterns are few, and equal ones (the backups of one schedule) are kept once.
-pub(super) struct Claimed<'a> {
+pub(super) struct ClaimedNamespaces<'a> {
     effort: Effort,
     names: HashMap<&'a Glob, usize, ByMark>,
     patterns: Vec<(&'a NamespaceSet, usize)>,
@@ -32,7 +32,7 @@ pub(super) struct Claimed<'a> {
     lookups: Cell<usize>,
 }
 
-impl<'a> Claimed<'a> {
+impl<'a> ClaimedNamespaces<'a> {
     /// Reserves room for `names` plain names.
     pub(super) fn new(names: usize) -> Self {
         Self {
@@ -47,9 +47,9 @@ impl<'a> Claimed<'a> {
         }
     }
 
-    pub(super) fn work(&self) -> Work {
+    pub(super) fn work(&self) -> PlanCost {
         let steps = Effort::of_decision().left().saturating_sub(self.effort.left());
-        Work { names: self.lookups.get(), steps }
+        PlanCost { names: self.lookups.get(), steps }
     }
 
     pub(super) fn claim(&mut self, holder: usize, set: &'a NamespaceSet) {
@@ -87,7 +87,7 @@ impl<'a> Claimed<'a> {
 
     /// The first overlap found. Plain names come first, in the order in which the backup lists
     /// them.
-    pub(super) fn meets(&self, view: &View, set: &NamespaceSet) -> Option<Reason> {
+    pub(super) fn meets(&self, view: &QueueView, set: &NamespaceSet) -> Option<QueueReason> {
         let by_name = set.names().iter().find_map(|name| self.holder(name));
         let (holder, namespaces) = match by_name {
             Some(holder) => {
@@ -103,7 +103,7 @@ impl<'a> Claimed<'a> {
     /// effort that [`may_run`](super::may_run) has. A comparison that exceeds that effort counts as
     /// an overlap there, so a backup started without this check would hold a slot in which it may
     /// not run.
-    pub(super) fn meets_running(&self, view: &View, entry: &Entry) -> Option<Reason> {
+    pub(super) fn meets_running(&self, view: &QueueView, entry: &QueueEntry) -> Option<QueueReason> {
         self.running.iter().find_map(|holder| {
             let other = &view.backups.get(*holder)?.namespaces;
             let is_apart = are_plain(other, &entry.namespaces);
@@ -112,9 +112,9 @@ impl<'a> Claimed<'a> {
         })
     }
 
-    fn told(&self, view: &View, holder: usize, namespaces: Vec<String>) -> Option<Reason> {
+    fn told(&self, view: &QueueView, holder: usize, namespaces: Vec<String>) -> Option<QueueReason> {
         let entry = view.backups.get(holder)?;
-        Some(Reason::Overlap {
+        Some(QueueReason::Overlap {
             with: entry.name.clone(),
             running: entry.phase.is_running() || self.started.contains(&holder),
             namespaces,

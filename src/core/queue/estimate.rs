@@ -8,14 +8,14 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::plan::{settled, starts};
-use super::view::{Entry, Includes, Phase, View};
+use super::view::{Includes, QueueEntry, QueuePhase, QueueView};
 
 /// A run that completed successfully.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct CompletedRun {
     pub schedule: Option<String>,
     pub tenant: Option<String>,
-    /// Same as [`Entry::includes`].
+    /// Same as [`QueueEntry::includes`].
     pub includes: Includes,
     pub took: SignedDuration,
     pub ended: Timestamp,
@@ -23,9 +23,9 @@ pub struct Run {
 
 /// Durations of earlier runs, by what they have in common.
 #[derive(Clone, Debug, Default)]
-pub struct History<'a> {
-    by_schedule: HashMap<&'a str, Vec<&'a Run>>,
-    by_includes: HashMap<Includes, Vec<&'a Run>>,
+pub struct RunHistory<'a> {
+    by_schedule: HashMap<&'a str, Vec<&'a CompletedRun>>,
+    by_includes: HashMap<Includes, Vec<&'a CompletedRun>>,
 }
 
 /// Three estimates of one value: from the shortest, the median and the longest of the recent runs.
@@ -46,11 +46,11 @@ pub struct Expectation {
     pub end: Option<Band<Timestamp>>,
 }
 
-impl<'a> History<'a> {
+impl<'a> RunHistory<'a> {
     /// How many runs of the same schedule, or else of the same namespaces, count: the last ones.
     const LAST: usize = 5;
 
-    pub fn new(runs: impl IntoIterator<Item = &'a Run>) -> Self {
+    pub fn new(runs: impl IntoIterator<Item = &'a CompletedRun>) -> Self {
         let mut history = Self::default();
         for run in runs {
             match &run.schedule {
@@ -67,7 +67,7 @@ impl<'a> History<'a> {
     }
 
     /// Duration of a run like this one: shortest, median and longest.
-    pub fn took(&self, entry: &Entry) -> Option<Band<SignedDuration>> {
+    pub fn took(&self, entry: &QueueEntry) -> Option<Band<SignedDuration>> {
         let schedule = entry.schedule.as_deref().and_then(|schedule| self.by_schedule.get(schedule));
         let runs = schedule.or_else(|| self.by_includes.get(&entry.includes))?;
         let mut took: Vec<SignedDuration> = runs.iter().map(|run| run.took).collect();
@@ -78,7 +78,7 @@ impl<'a> History<'a> {
 
 /// Simulates the queue to its end three times. A backup that must wait for one of unknown duration
 /// gets no estimate, and a queue of more than `most` backups is not simulated.
-pub fn expect(view: &View, history: &History<'_>, now: Timestamp, most: usize) -> Vec<Expectation> {
+pub fn expect(view: &QueueView, history: &RunHistory<'_>, now: Timestamp, most: usize) -> Vec<Expectation> {
     if view.backups.len() + view.others > most || view.stopped.is_some() {
         return Vec::new();
     }
@@ -108,7 +108,7 @@ struct SimulatedRun {
     end: Option<Timestamp>,
 }
 
-fn simulate(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<SimulatedRun> {
+fn simulate(mut view: QueueView, took: &[Option<SignedDuration>], now: Timestamp) -> Vec<SimulatedRun> {
     let mut runs = vec![SimulatedRun::default(); view.backups.len()];
     let mut ends: BinaryHeap<Reverse<(Timestamp, usize)>> = BinaryHeap::new();
     let end_of = |i: usize, start: Timestamp| {
@@ -116,8 +116,8 @@ fn simulate(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> 
         start.saturating_add(took).ok()
     };
     for (i, (entry, run)) in view.backups.iter_mut().zip(&mut runs).enumerate() {
-        if entry.phase == Phase::New {
-            Arc::make_mut(entry).phase = Phase::Queued;
+        if entry.phase == QueuePhase::New {
+            Arc::make_mut(entry).phase = QueuePhase::Queued;
         } else if entry.phase.is_running() {
             run.end = end_of(i, entry.started_at.unwrap_or(now)).map(|end| end.max(now));
             ends.extend(run.end.map(|end| Reverse((end, i))));
@@ -127,7 +127,7 @@ fn simulate(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> 
     loop {
         for i in starts(&view).start {
             let (Some(entry), Some(run)) = (view.backups.get_mut(i), runs.get_mut(i)) else { continue };
-            Arc::make_mut(entry).phase = Phase::ReadyToStart;
+            Arc::make_mut(entry).phase = QueuePhase::ReadyToStart;
             *run = SimulatedRun { start: Some(at), end: end_of(i, at) };
             ends.extend(run.end.map(|end| Reverse((end, i))));
         }
@@ -136,7 +136,7 @@ fn simulate(mut view: View, took: &[Option<SignedDuration>], now: Timestamp) -> 
         if let Some(entry) = view.backups.get_mut(i) {
             // A backup that has ended blocks no other one.
             let entry = Arc::make_mut(entry);
-            (entry.phase, entry.canceled) = (Phase::Queued, true);
+            (entry.phase, entry.canceled) = (QueuePhase::Queued, true);
         }
     }
 }
@@ -151,8 +151,8 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
     }
 
-    fn entry(name: &str, phase: Phase, position: u32, namespace: &str) -> Arc<Entry> {
-        Arc::new(Entry {
+    fn entry(name: &str, phase: QueuePhase, position: u32, namespace: &str) -> Arc<QueueEntry> {
+        Arc::new(QueueEntry {
             name: name.to_owned(),
             uid: name.to_owned(),
             phase,
@@ -160,12 +160,12 @@ mod tests {
             started_at: Some(at(0)),
             includes: Includes::of([namespace]),
             namespaces: NamespaceSet::literal(Glob::parse(namespace)),
-            ..Entry::default()
+            ..QueueEntry::default()
         })
     }
 
-    fn run(namespace: &str, took: i64, ended: i64) -> Run {
-        Run {
+    fn run(namespace: &str, took: i64, ended: i64) -> CompletedRun {
+        CompletedRun {
             schedule: None,
             tenant: None,
             includes: Includes::of([namespace]),
@@ -176,17 +176,17 @@ mod tests {
 
     #[test]
     fn a_backup_starts_when_those_ahead_of_it_have_ended() {
-        let view = View {
+        let view = QueueView {
             backups: vec![
-                entry("runs", Phase::InProgress, 0, "a"),
-                entry("next", Phase::Queued, 1, "b"),
-                entry("unknown", Phase::Queued, 2, "c"),
-                entry("behind", Phase::Queued, 3, "a"),
+                entry("runs", QueuePhase::InProgress, 0, "a"),
+                entry("next", QueuePhase::Queued, 1, "b"),
+                entry("unknown", QueuePhase::Queued, 2, "c"),
+                entry("behind", QueuePhase::Queued, 3, "a"),
             ],
-            ..View::default()
+            ..QueueView::default()
         };
         let runs = [run("a", 8, -100), run("a", 10, -90), run("a", 30, -80), run("b", 5, -70)];
-        let found = expect(&view, &History::new(&runs), at(4), 10);
+        let found = expect(&view, &RunHistory::new(&runs), at(4), 10);
         let band = |earliest, likely, latest| {
             Some(Band { earliest: at(earliest), likely: at(likely), latest: at(latest) })
         };
@@ -200,24 +200,27 @@ mod tests {
 
     #[test]
     fn one_that_takes_longer_than_ever_is_expected_to_end_now() {
-        let view = View { backups: vec![entry("runs", Phase::InProgress, 0, "a")], ..View::default() };
-        let found = expect(&view, &History::new(&[run("a", 8, -100)]), at(60), 10);
+        let view = QueueView {
+            backups: vec![entry("runs", QueuePhase::InProgress, 0, "a")],
+            ..QueueView::default()
+        };
+        let found = expect(&view, &RunHistory::new(&[run("a", 8, -100)]), at(60), 10);
         assert_eq!(found.first().and_then(|e| e.end).map(|end| end.likely), Some(at(60)));
-        assert!(expect(&view, &History::new(&[]), at(60), 10).is_empty());
+        assert!(expect(&view, &RunHistory::new(&[]), at(60), 10).is_empty());
     }
 
     #[test]
     fn only_the_last_five_runs_count_and_a_schedule_counts_before_its_namespaces() {
-        let mut runs: Vec<Run> = (0..9).map(|i| run("a", 100 - i, i)).collect();
-        let history = History::new(&runs);
-        let waits = entry("waits", Phase::Queued, 1, "a");
+        let mut runs: Vec<CompletedRun> = (0..9).map(|i| run("a", 100 - i, i)).collect();
+        let history = RunHistory::new(&runs);
+        let waits = entry("waits", QueuePhase::Queued, 1, "a");
         assert_eq!(history.took(&waits).map(|took| took.latest.as_secs()), Some(96));
         for run in &mut runs {
             run.schedule = Some("nightly".to_owned());
         }
-        let history = History::new(&runs);
+        let history = RunHistory::new(&runs);
         assert_eq!(history.took(&waits), None);
-        let of_schedule = Entry { schedule: Some("nightly".to_owned()), ..Entry::default() };
+        let of_schedule = QueueEntry { schedule: Some("nightly".to_owned()), ..QueueEntry::default() };
         assert_eq!(history.took(&of_schedule).map(|took| took.likely.as_secs()), Some(94));
     }
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::position::latest_sane;
-use super::view::{Entry, Phase, QueueKey, View};
+use super::view::{QueueEntry, QueueKey, QueuePhase, QueueView};
 
 /// Updated with every change of the queue. The cost of an update depends only on the namespaces of
 /// the changed backup.
 #[derive(Debug, Default)]
-pub struct Index {
+pub struct QueueIndex {
     running: Groups<()>,
     /// Waiting backups whose namespaces are plain names, by each of these names.
     names: Groups<String>,
@@ -30,7 +30,7 @@ type Groups<K> = BTreeMap<K, BTreeSet<Arrived>>;
 
 /// An entry that is ordered by its arrival.
 #[derive(Clone, Debug)]
-struct Arrived(Arc<Entry>);
+struct Arrived(Arc<QueueEntry>);
 
 impl Arrived {
     /// The name decides between entries with the same UID.
@@ -62,7 +62,7 @@ impl Eq for Arrived {}
 /// Groups the backups that take the same namespaces, as those of one schedule do. It keeps the
 /// entry instead of a copy of its patterns, because patterns can be large.
 #[derive(Clone, Debug)]
-struct Alike(Arc<Entry>);
+struct Alike(Arc<QueueEntry>);
 
 impl Ord for Alike {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -104,21 +104,21 @@ fn put<K: Ord>(groups: &mut Groups<K>, key: K, one: &Arrived, is_there: bool) {
 
 /// The first backup of the group that blocks others. The ones behind it do not change the answer
 /// for a new Backup.
-fn first_blocking<'g>(view: &View, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
+fn first_blocking<'g>(view: &QueueView, group: &'g BTreeSet<Arrived>) -> Option<&'g Arrived> {
     group.iter().find(|one| view.blocks(&one.0))
 }
 
-impl Index {
-    pub fn insert(&mut self, entry: &Arc<Entry>) {
+impl QueueIndex {
+    pub fn insert(&mut self, entry: &Arc<QueueEntry>) {
         self.put(entry, true);
     }
 
     /// `entry` must be what was inserted, unchanged.
-    pub fn remove(&mut self, entry: &Arc<Entry>) {
+    pub fn remove(&mut self, entry: &Arc<QueueEntry>) {
         self.put(entry, false);
     }
 
-    fn put(&mut self, entry: &Arc<Entry>, is_there: bool) {
+    fn put(&mut self, entry: &Arc<QueueEntry>, is_there: bool) {
         let one = Arrived(Arc::clone(entry));
         if entry.phase.is_running() {
             put(&mut self.running, (), &one, is_there);
@@ -137,7 +137,7 @@ impl Index {
         if let Some(mark) = entry.mark() {
             put(&mut self.marks, mark, &one, is_there);
         }
-        if entry.phase == Phase::Queued {
+        if entry.phase == QueuePhase::Queued {
             put(&mut self.positions, entry.position, &one, is_there);
         }
     }
@@ -148,7 +148,7 @@ impl Index {
     /// [position](super::position_of_newcomer), the [reason](super::explain_newcomer) and the
     /// number of waiting backups of its schedule are the same, too. The entries that `view` already
     /// has do not matter.
-    pub fn facing(&self, view: &View, newcomer: &Entry, now: Timestamp) -> Vec<Arc<Entry>> {
+    pub fn facing(&self, view: &QueueView, newcomer: &QueueEntry, now: Timestamp) -> Vec<Arc<QueueEntry>> {
         let mut found: Vec<&Arrived> = Vec::new();
         found.extend(self.running.values().flatten().filter(|one| !view.is_stuck(&one.0)));
         let mut marked = self.marks.range(..=latest_sane(now)).rev().flat_map(|(_, group)| group);
@@ -212,7 +212,7 @@ mod tests {
         fn any_entry()(
             namespaces in any_set(),
             phase in prop::sample::select(vec![
-                Phase::New, Phase::Queued, Phase::Queued, Phase::Queued, Phase::ReadyToStart, Phase::InProgress,
+                QueuePhase::New, QueuePhase::Queued, QueuePhase::Queued, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress,
             ]),
             position in 0_u32..5,
             (mark, waits_since, first) in (
@@ -222,8 +222,8 @@ mod tests {
             (held, canceled) in (prop::bool::weighted(0.2), prop::bool::weighted(0.1)),
             (schedule, supersedes) in (prop::option::weighted(0.4, "[st]"), prop::bool::weighted(0.1)),
             is_elsewhere in prop::bool::weighted(0.2),
-        ) -> Entry {
-            Entry {
+        ) -> QueueEntry {
+            QueueEntry {
                 phase,
                 position,
                 enqueued_at: mark.map(at),
@@ -236,7 +236,7 @@ mod tests {
                 supersedes,
                 location: if is_elsewhere { "elsewhere".to_owned() } else { String::new() },
                 namespaces,
-                ..Entry::default()
+                ..QueueEntry::default()
             }
         }
     }
@@ -254,38 +254,38 @@ mod tests {
             slots in 1_usize..4,
             (closed, unwritable) in (any::<bool>(), prop::option::of(0..NAMES)),
         ) {
-            let mut index = Index::default();
-            let mut all: BTreeMap<String, Arc<Entry>> = BTreeMap::new();
+            let mut index = QueueIndex::default();
+            let mut all: BTreeMap<String, Arc<QueueEntry>> = BTreeMap::new();
             for (i, entry) in changes {
                 let name = format!("b{i}");
                 if let Some(known) = all.remove(&name) {
                     index.remove(&known);
                 }
                 if let Some(entry) = entry {
-                    let entry = Arc::new(Entry { uid: format!("uid-{i}"), name: name.clone(), ..entry });
+                    let entry = Arc::new(QueueEntry { uid: format!("uid-{i}"), name: name.clone(), ..entry });
                     index.insert(&entry);
                     all.insert(name, entry);
                 }
             }
             let unwritable: HashSet<String> = unwritable.into_iter().map(|i| format!("uid-{i}")).collect();
-            let mut frame = View { slots, unwritable, ..View::default() };
+            let mut frame = QueueView { slots, unwritable, ..QueueView::default() };
             if closed {
                 frame.closed_locations.insert("elsewhere".to_owned(), Closed::Held);
             }
-            let newcomer = Entry { uid: "new".to_owned(), phase: Phase::Queued, ..newcomer };
+            let newcomer = QueueEntry { uid: "new".to_owned(), phase: QueuePhase::Queued, ..newcomer };
             let found = index.facing(&frame, &newcomer, at(now));
-            let stands = |entry: &&Arc<Entry>| !frame.is_stuck(entry);
-            let standing: Vec<Arc<Entry>> = all.values().filter(stands).cloned().collect();
+            let stands = |entry: &&Arc<QueueEntry>| !frame.is_stuck(entry);
+            let standing: Vec<Arc<QueueEntry>> = all.values().filter(stands).cloned().collect();
             let distinct: HashSet<&str> = found.iter().map(|entry| entry.name.as_str()).collect();
             prop_assert_eq!(distinct.len(), found.len(), "each once");
             prop_assert!(found.iter().all(|entry| standing.iter().any(|other| Arc::ptr_eq(entry, other))));
 
-            let mut few = View { backups: found, ..frame.clone() };
-            let mut whole = View { backups: standing, ..frame };
+            let mut few = QueueView { backups: found, ..frame.clone() };
+            let mut whole = QueueView { backups: standing, ..frame };
             let depends = depends_on_all(&few, &newcomer);
             // Entries that the watch has not shown yet.
             for (i, entry) in besides.into_iter().enumerate() {
-                let entry = Entry { uid: format!("besides-{i}"), phase: Phase::Queued, ..entry };
+                let entry = QueueEntry { uid: format!("besides-{i}"), phase: QueuePhase::Queued, ..entry };
                 few.backups.push(Arc::new(entry.clone()));
                 whole.backups.push(Arc::new(entry));
             }
@@ -294,8 +294,8 @@ mod tests {
             if !depends {
                 prop_assert_eq!(explain_newcomer(&few, &newcomer), explain_newcomer(&whole, &newcomer));
             }
-            let of_schedule = |view: &View| {
-                let same = |b: &&Arc<Entry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
+            let of_schedule = |view: &QueueView| {
+                let same = |b: &&Arc<QueueEntry>| !b.phase.is_running() && b.schedule == newcomer.schedule;
                 view.backups.iter().filter(same).count()
             };
             if newcomer.schedule.is_some() && !newcomer.supersedes {
@@ -304,28 +304,29 @@ mod tests {
         }
     }
 
-    fn waiting(i: u32, includes: &[&str]) -> Arc<Entry> {
-        Arc::new(Entry {
+    fn waiting(i: u32, includes: &[&str]) -> Arc<QueueEntry> {
+        Arc::new(QueueEntry {
             name: format!("b{i}"),
             uid: format!("uid-{i}"),
-            phase: Phase::Queued,
+            phase: QueuePhase::Queued,
             position: i,
             enqueued_at: Some(at(i.into())),
             namespaces: NamespaceSet::new(globs(includes), Vec::new()),
-            ..Entry::default()
+            ..QueueEntry::default()
         })
     }
 
     #[test]
     fn no_more_is_found_than_what_is_met() {
-        let mut index = Index::default();
-        let runs = Arc::new(Entry { phase: Phase::InProgress, ..Entry::clone(&waiting(0, &["x"])) });
+        let mut index = QueueIndex::default();
+        let runs =
+            Arc::new(QueueEntry { phase: QueuePhase::InProgress, ..QueueEntry::clone(&waiting(0, &["x"])) });
         index.insert(&runs);
         for i in 1..1000 {
             index.insert(&waiting(i, &["a", "b"]));
             index.insert(&waiting(1000 + i, &["team-*"]));
         }
-        let view = View::default();
+        let view = QueueView::default();
         let names = |includes: &[&str], now| {
             let found = index.facing(&view, &waiting(9999, includes), now);
             found.iter().map(|entry| entry.name.clone()).collect::<HashSet<String>>()
@@ -344,15 +345,15 @@ mod tests {
     /// Otherwise each pattern would be compared with every waiting backup.
     #[test]
     fn patterns_are_faced_with_those_alone_of_whose_names_they_could_match_one() {
-        let mut index = Index::default();
+        let mut index = QueueIndex::default();
         for i in 0..500 {
             let name = format!("ns-{i}");
             index.insert(&waiting(i, &[&name, "shared"]));
         }
         let found = |includes: &[&str], excludes: &[&str]| {
             let namespaces = NamespaceSet::new(globs(includes), globs(excludes));
-            let newcomer = Entry { namespaces, ..Entry::clone(&waiting(9999, &[])) };
-            let found = index.facing(&View::default(), &newcomer, at(5000));
+            let newcomer = QueueEntry { namespaces, ..QueueEntry::clone(&waiting(9999, &[])) };
+            let found = index.facing(&QueueView::default(), &newcomer, at(5000));
             found.iter().map(|entry| entry.name.clone()).collect::<BTreeSet<String>>()
         };
         // The last entry has the latest mark and the last position.

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 /// a later one. No backup starves, because waiting improves the place of all backups alike: a
 /// backup that arrives later than the sum of the largest shifts goes behind.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Order {
+pub struct QueueOrder {
     /// Head start of each priority class; a negative one puts its backups back. Empty if no classes
     /// are configured.
     pub classes: BTreeMap<String, SignedDuration>,
@@ -34,7 +34,7 @@ pub struct FairShare {
 /// The class of a Backup without a class annotation.
 pub const DEFAULT_CLASS: &str = "normal";
 
-impl Order {
+impl QueueOrder {
     pub fn is_by_arrival(&self) -> bool {
         self.classes.is_empty() && self.share.is_none()
     }

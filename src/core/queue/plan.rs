@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::claimed::{Claimed, Work, are_plain};
-use super::reason::Reason;
-use super::view::{Entry, Phase, View};
+use super::claimed::{ClaimedNamespaces, PlanCost, are_plain};
+use super::reason::QueueReason;
+use super::view::{QueueEntry, QueuePhase, QueueView};
 use crate::glob::Effort;
 
 /// The actions of one cycle, as indices into the view's `backups`.
@@ -17,20 +17,20 @@ pub struct Plan {
     /// Backups that become ReadyToStart, in this order.
     pub start: Vec<usize>,
     /// Waiting backups that end without a run.
-    pub end: Vec<End>,
+    pub end: Vec<EndWithoutRun>,
     /// Backups that stay in the queue, in its order: the place of `waiting[i]` is `i + 1`.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingBackup>,
 }
 
 /// A backup that ends without a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct EndWithoutRun {
     pub backup: usize,
-    pub cause: Cause,
+    pub cause: EndCause,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum EndCause {
     /// The Backup has the annotation `berth.dev/cancel`.
     Canceled,
     /// A later backup of its schedule replaces it.
@@ -41,11 +41,11 @@ pub enum Cause {
 
 /// A backup that stays in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingBackup {
     pub backup: usize,
     /// Its exact place, from 1.
     pub place: u32,
-    pub reason: Reason,
+    pub reason: QueueReason,
     /// Arrival of the backup that this one replaces. It must be written to this one before the
     /// other one ends.
     pub inherits: Option<Timestamp>,
@@ -55,11 +55,15 @@ impl Plan {
     /// The backups whose status or mark must be written, in queue order: all that are not Queued
     /// yet, because they have no position; all that replace another one, because those wait for it;
     /// and at most `budget` wrong positions.
-    pub fn renumber<'a>(&'a self, view: &'a View, budget: usize) -> impl Iterator<Item = &'a Waiting> {
+    pub fn renumber<'a>(
+        &'a self,
+        view: &'a QueueView,
+        budget: usize,
+    ) -> impl Iterator<Item = &'a WaitingBackup> {
         let mut left = budget;
         self.waiting.iter().filter(move |waiting| match view.backups.get(waiting.backup) {
             Some(entry) if view.unwritable.contains(&entry.uid) => false,
-            Some(entry) if entry.phase == Phase::New || entry.position == 0 => true,
+            Some(entry) if entry.phase == QueuePhase::New || entry.position == 0 => true,
             Some(_) if waiting.inherits.is_some() => true,
             Some(entry) if entry.position != waiting.place && left > 0 => {
                 left -= 1;
@@ -74,71 +78,71 @@ impl Plan {
 /// running backup nor with any ahead of it, whether that one is started in this plan or stays. A
 /// backup that stays keeps its claim on its namespaces, so small backups cannot overtake a backup
 /// of many namespaces for ever.
-pub fn plan(view: &View) -> Plan {
-    walk(view, Extent::Whole).0
+pub fn plan(view: &QueueView) -> Plan {
+    walk(view, WalkExtent::Whole).0
 }
 
 /// The beginning of a [`plan`]: the walk ends as soon as no slot is left. Contains every start, and
 /// every end that must be written before: those ahead in the queue, and those that a started backup
 /// replaces. Contains nothing else.
-pub fn starts(view: &View) -> Plan {
-    walk(view, Extent::WhileSlotsLast).0
+pub fn starts(view: &QueueView) -> Plan {
+    walk(view, WalkExtent::WhileSlotsLast).0
 }
 
 /// For tests and benchmarks: reveals a plan that looks up each name once more for each backup
 /// ahead, on a machine of any speed.
-pub fn work(view: &View) -> Work {
-    walk(view, Extent::Whole).1
+pub fn work(view: &QueueView) -> PlanCost {
+    walk(view, WalkExtent::Whole).1
 }
 
 /// May a backup that is ReadyToStart begin to run? The executor checks this a second time, because
-/// a write of a former leader may arrive after its successor has decided. `is_run_here` says whether
-/// the executor already runs a backup, whatever the view shows.
-pub fn may_run(view: &View, entry: &Entry, is_run_here: impl Fn(&Entry) -> bool) -> bool {
+/// a write of a former leader may arrive after its successor has decided. `is_run_here` says
+/// whether the executor already runs a backup, whatever the view shows.
+pub fn may_run(view: &QueueView, entry: &QueueEntry, is_run_here: impl Fn(&QueueEntry) -> bool) -> bool {
     let effort = Effort::of_decision();
-    let meets = |b: &Entry| {
+    let meets = |b: &QueueEntry| {
         let of_its_own = are_plain(&b.namespaces, &entry.namespaces).then(Effort::of_decision);
         b.namespaces.overlaps(&entry.namespaces, of_its_own.as_ref().unwrap_or(&effort))
     };
     let running = || {
         let others = view.backups.iter().filter(|b| b.uid != entry.uid);
-        others.filter(|b| b.phase == Phase::InProgress || is_run_here(b))
+        others.filter(|b| b.phase == QueuePhase::InProgress || is_run_here(b))
     };
     running().count() < view.slots.max(1) && !running().any(|b| meets(b))
 }
 
 /// How far to walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Extent {
+enum WalkExtent {
     Whole,
     /// Until no slot is left, because the reasons of the others are not needed.
     WhileSlotsLast,
 }
 
-fn walk(view: &View, extent: Extent) -> (Plan, Work) {
+fn walk(view: &QueueView, extent: WalkExtent) -> (Plan, PlanCost) {
     let mut free = view.slots.max(1).saturating_sub(view.running());
     if view.stopped.is_some() {
         free = 0;
     }
-    if extent == Extent::WhileSlotsLast && free == 0 {
-        return <(Plan, Work)>::default();
+    if extent == WalkExtent::WhileSlotsLast && free == 0 {
+        return <(Plan, PlanCost)>::default();
     }
     let superseding = superseding(view);
     let heirs = heirs(view, &superseding);
     let inherited = (!heirs.is_empty()).then(|| with_heirs(view.clone(), &heirs));
     let view = inherited.as_ref().unwrap_or(view);
     let names: usize = match extent {
-        Extent::Whole => view.backups.iter().map(|entry| entry.namespaces.names().len()).sum(),
-        Extent::WhileSlotsLast => 0,
+        WalkExtent::Whole => view.backups.iter().map(|entry| entry.namespaces.names().len()).sum(),
+        WalkExtent::WhileSlotsLast => 0,
     };
-    let mut claimed = Claimed::new(names);
+    let mut claimed = ClaimedNamespaces::new(names);
     for (i, entry) in view.backups.iter().enumerate().filter(|(_, entry)| entry.phase.is_running()) {
         claimed.claim_running(i, &entry.namespaces);
     }
     let line = view.ordered();
     let mut plan = Plan::default();
     for index in line {
-        let is_full = extent == Extent::WhileSlotsLast && free == 0;
+        let is_full = extent == WalkExtent::WhileSlotsLast && free == 0;
         if is_full && superseding.is_empty() {
             break;
         }
@@ -147,20 +151,20 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         let cause = match later {
             // A hold does not prevent cancellation. A Backup that cannot be written cannot be ended
             // either; it is retried like all unwritable ones.
-            _ if entry.canceled && !view.is_unwritable(entry) => Some(Cause::Canceled),
-            Some(by) if by != index && !view.holds(entry) => Some(Cause::Superseded { by }),
+            _ if entry.canceled && !view.is_unwritable(entry) => Some(EndCause::Canceled),
+            Some(by) if by != index && !view.holds(entry) => Some(EndCause::Superseded { by }),
             _ if !entry.refused.is_empty() && !view.holds(entry) => {
-                Some(Cause::Refused { why: entry.refused.clone() })
+                Some(EndCause::Refused { why: entry.refused.clone() })
             }
             _ => None,
         };
         if let Some(cause) = cause {
             // A backup that another one replaces must not end before its arrival is written to that
             // one, because its place would be lost.
-            if matches!(cause, Cause::Superseded { by } if heirs.contains_key(&by)) {
+            if matches!(cause, EndCause::Superseded { by } if heirs.contains_key(&by)) {
                 continue;
             }
-            plan.end.push(End { backup: index, cause });
+            plan.end.push(EndWithoutRun { backup: index, cause });
             continue;
         }
         if is_full {
@@ -175,7 +179,7 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
         }
         let reason = match view.hold_reason(entry).or(conflict) {
             Some(reason) => reason,
-            None if free > 0 && entry.phase == Phase::Queued && !heirs.contains_key(&index) => {
+            None if free > 0 && entry.phase == QueuePhase::Queued && !heirs.contains_key(&index) => {
                 free -= 1;
                 claimed.started(index);
                 plan.start.push(index);
@@ -185,21 +189,26 @@ fn walk(view: &View, extent: Extent) -> (Plan, Work) {
             // written first, and the next cycle considers it again.
             None if free > 0 => {
                 free -= 1;
-                Reason::Next
+                QueueReason::Next
             }
             None => match &view.stopped {
-                Some(why) => Reason::NoExecutor { why: why.clone() },
-                None => Reason::NoSlot { slots: view.slots.max(1) },
+                Some(why) => QueueReason::NoExecutor { why: why.clone() },
+                None => QueueReason::NoSlot { slots: view.slots.max(1) },
             },
         };
         let place = u32::try_from(plan.waiting.len() + 1).unwrap_or(u32::MAX);
-        plan.waiting.push(Waiting { backup: index, place, reason, inherits: heirs.get(&index).copied() });
+        plan.waiting.push(WaitingBackup {
+            backup: index,
+            place,
+            reason,
+            inherits: heirs.get(&index).copied(),
+        });
     }
     (plan, claimed.work())
 }
 
 /// The last backup of each schedule, waiting or running, if it replaces older ones.
-fn superseding(view: &View) -> HashMap<&str, usize> {
+fn superseding(view: &QueueView) -> HashMap<&str, usize> {
     let mut last: HashMap<&str, ((Timestamp, Timestamp, &str), usize)> = HashMap::new();
     for (index, entry) in view.backups.iter().enumerate() {
         let Some(schedule) = entry.schedule.as_deref() else { continue };
@@ -209,7 +218,7 @@ fn superseding(view: &View) -> HashMap<&str, usize> {
             *known = (at, index);
         }
     }
-    let lives = |entry: &Entry| !entry.canceled && entry.refused.is_empty() && !view.holds(entry);
+    let lives = |entry: &QueueEntry| !entry.canceled && entry.refused.is_empty() && !view.holds(entry);
     let supersedes =
         |index: usize| view.backups.get(index).is_some_and(|entry| entry.supersedes && lives(entry));
     last.into_iter().filter(|(_, (_, i))| supersedes(*i)).map(|(schedule, (_, i))| (schedule, i)).collect()
@@ -218,7 +227,7 @@ fn superseding(view: &View) -> HashMap<&str, usize> {
 /// Waiting backups that replace one ahead of them, with the time since when that one waits. Without
 /// this, a schedule that comes round sooner than the queue moves would lose its place each time,
 /// for ever.
-fn heirs(view: &View, superseding: &HashMap<&str, usize>) -> HashMap<usize, Timestamp> {
+fn heirs(view: &QueueView, superseding: &HashMap<&str, usize>) -> HashMap<usize, Timestamp> {
     let mut heirs: HashMap<usize, Timestamp> = HashMap::new();
     if superseding.is_empty() {
         return heirs;
@@ -236,7 +245,7 @@ fn heirs(view: &View, superseding: &HashMap<&str, usize>) -> HashMap<usize, Time
 }
 
 /// The view as it will be once the inherited arrivals are written.
-fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
+fn with_heirs(mut view: QueueView, heirs: &HashMap<usize, Timestamp>) -> QueueView {
     for (by, since) in heirs {
         if let Some(heir) = view.backups.get_mut(*by) {
             Arc::make_mut(heir).waits_since = Some(*since);
@@ -247,7 +256,7 @@ fn with_heirs(mut view: View, heirs: &HashMap<usize, Timestamp>) -> View {
 
 /// The view with all inherited arrivals written, so that an estimate does not wait for these
 /// writes.
-pub(super) fn settled(view: View) -> View {
+pub(super) fn settled(view: QueueView) -> QueueView {
     let heirs = heirs(&view, &superseding(&view));
     with_heirs(view, &heirs)
 }

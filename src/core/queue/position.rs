@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::view::{Entry, Phase, View};
+use super::view::{QueueEntry, QueuePhase, QueueView};
 
 /// The largest clock skew between the machines of a cluster.
 pub const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
@@ -27,9 +27,9 @@ pub(super) fn latest_sane(now: Timestamp) -> Timestamp {
 /// still, jumps back or lags behind that of another replica does not let the new Backup pass
 /// earlier ones. Marks in the far future are ignored, because no clock of this cluster can have
 /// written them.
-pub fn mark(view: &View, now: Timestamp) -> Timestamp {
+pub fn mark(view: &QueueView, now: Timestamp) -> Timestamp {
     let sane = latest_sane(now);
-    let known = view.backups.iter().filter(|b| b.phase != Phase::New).filter_map(|b| b.enqueued_at);
+    let known = view.backups.iter().filter(|b| b.phase != QueuePhase::New).filter_map(|b| b.enqueued_at);
     let latest = known.filter(|mark| *mark <= sane).max();
     let after = latest.and_then(|mark| mark.saturating_add(SignedDuration::from_micros(1)).ok());
     after.map_or(now, |after| after.max(now))
@@ -37,12 +37,12 @@ pub fn mark(view: &View, now: Timestamp) -> Timestamp {
 
 /// In the order of arrival: one past the last known position of a Queued backup. Otherwise its
 /// place among the waiting backups; those behind it move back when they are renumbered.
-pub fn position_of_newcomer(view: &View, newcomer: &Entry) -> u32 {
+pub fn position_of_newcomer(view: &QueueView, newcomer: &QueueEntry) -> u32 {
     let place = if view.order.is_by_arrival() {
-        view.backups.iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).max().unwrap_or(0)
+        view.backups.iter().filter(|b| b.phase == QueuePhase::Queued).map(|b| b.position).max().unwrap_or(0)
     } else {
         let key = view.queue_key(newcomer);
-        let ahead = |b: &Entry| !b.phase.is_running() && view.queue_key(b) < key;
+        let ahead = |b: &QueueEntry| !b.phase.is_running() && view.queue_key(b) < key;
         u32::try_from(view.backups.iter().filter(|b| ahead(b)).count()).unwrap_or(u32::MAX)
     };
     place.saturating_add(1)

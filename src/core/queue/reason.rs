@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A value until it is printed: the same one labels metrics and becomes the text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum QueueReason {
     /// A slot is free and no other backup blocks this one: it starts in the next cycle.
     Next,
     /// The API server refuses every write to the Backup.
@@ -25,8 +25,8 @@ pub enum Reason {
     Overlap { with: String, running: bool, namespaces: Vec<String> },
 }
 
-impl Reason {
-    /// All values of [`Reason::word`].
+impl QueueReason {
+    /// All values of [`QueueReason::word`].
     pub const WORDS: [&str; 8] = [
         "Next",
         "Unwritable",
@@ -53,7 +53,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for QueueReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Next => f.write_str("nothing: it starts next"),

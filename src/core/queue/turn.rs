@@ -1,11 +1,11 @@
 //! Which backups are ended next if more must end than are ended at one time.
 
-use super::plan::End;
-use super::view::View;
+use super::plan::EndWithoutRun;
+use super::view::QueueView;
 
 /// How many ends are written at one time.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct EndLimits {
     pub ends: usize,
     /// How many of these may be backups whose last write failed. There are fewer of them, because
     /// each may take until the time-out of a write.
@@ -16,8 +16,12 @@ pub struct Room {
 /// write did not fail come first, in their order. The others follow, longest untried first. So a
 /// backup that cannot be written delays no other one, and is tried again however many new ones
 /// arrive.
-pub fn turns<'p>(view: &View, ends: &'p [End], room: Room) -> (Vec<&'p End>, Vec<&'p End>) {
-    let (mut again, mut now): (Vec<&End>, Vec<&End>) =
+pub fn turns<'p>(
+    view: &QueueView,
+    ends: &'p [EndWithoutRun],
+    room: EndLimits,
+) -> (Vec<&'p EndWithoutRun>, Vec<&'p EndWithoutRun>) {
+    let (mut again, mut now): (Vec<&EndWithoutRun>, Vec<&EndWithoutRun>) =
         ends.iter().partition(|end| failure(view, end).is_some());
     again.sort_by_key(|end| failure(view, end));
     let not_again = again.split_off(again.len().min(room.again));
@@ -27,7 +31,7 @@ pub fn turns<'p>(view: &View, ends: &'p [End], room: Room) -> (Vec<&'p End>, Vec
     (now, later)
 }
 
-fn failure(view: &View, end: &End) -> Option<u64> {
+fn failure(view: &QueueView, end: &EndWithoutRun) -> Option<u64> {
     view.failures.get(&view.backups.get(end.backup)?.uid).copied()
 }
 
@@ -40,16 +44,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::queue::{Entry, Phase, plan};
+    use crate::queue::{QueueEntry, QueuePhase, plan};
 
-    const ROOM: Room = Room { ends: 4, again: 1 };
+    const ROOM: EndLimits = EndLimits { ends: 4, again: 1 };
     /// At least so many turns remain for backups that have not failed.
     const FRESH: usize = ROOM.ends - ROOM.again;
 
     /// A queue of canceled backups, and the loop that ends them.
     #[derive(Default)]
     struct Rim {
-        view: View,
+        view: QueueView,
         came: u32,
         failures: u64,
     }
@@ -57,12 +61,12 @@ mod tests {
     impl Rim {
         fn cancel(&mut self, name: &str) {
             self.came += 1;
-            self.view.backups.push(Arc::new(Entry {
+            self.view.backups.push(Arc::new(QueueEntry {
                 uid: format!("{name}-{}", self.came),
-                phase: Phase::Queued,
+                phase: QueuePhase::Queued,
                 canceled: true,
                 enqueued_at: Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(self.came.into())),
-                ..Entry::default()
+                ..QueueEntry::default()
             }));
         }
 

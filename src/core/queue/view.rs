@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::order::Order;
-use super::reason::Reason;
+use super::order::QueueOrder;
+use super::reason::QueueReason;
 use crate::glob;
 use crate::location::Closed;
 use crate::namespace::NamespaceSet;
 
 /// The phase of a Backup, as far as the queue distinguishes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum QueuePhase {
     #[default]
     /// Empty or `New`: the webhook has not seen this Backup.
     New,
@@ -23,7 +23,7 @@ pub enum Phase {
     InProgress,
 }
 
-impl Phase {
+impl QueuePhase {
     /// Does the backup take a slot and block its namespaces?
     pub fn is_running(self) -> bool {
         matches!(self, Self::ReadyToStart | Self::InProgress)
@@ -32,10 +32,10 @@ impl Phase {
 
 /// A Backup that waits or runs. A view has no finished Backups.
 #[derive(Clone, Debug, Default)]
-pub struct Entry {
+pub struct QueueEntry {
     pub name: String,
     pub uid: String,
-    pub phase: Phase,
+    pub phase: QueuePhase,
     /// `status.queuePosition`; 0 when absent.
     pub position: u32,
     /// The Backup must wait (`berth.dev/hold`): it does not start, and blocks no other one.
@@ -72,7 +72,7 @@ pub struct Entry {
     pub refused: Vec<String>,
 }
 
-impl Entry {
+impl QueueEntry {
     /// Whether the Backup counts as all namespaces although its spec names some. A Backup that is
     /// held does not count, because its namespaces decide nothing.
     pub fn lacks_room(&self) -> bool {
@@ -108,14 +108,14 @@ impl Includes {
 
 /// All state on which one plan depends.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct QueueView {
     /// `--concurrent-backups`, at least 1.
     pub slots: usize,
     /// In any order. Behind `Arc`, so that building a view copies no entry.
-    pub backups: Vec<Arc<Entry>>,
+    pub backups: Vec<Arc<QueueEntry>>,
     /// Number of further backups on which the answer does not depend.
     pub others: usize,
-    pub order: Order,
+    pub order: QueueOrder,
     /// How far each tenant is moved back.
     pub handicaps: HashMap<String, SignedDuration>,
     /// Storage locations whose backups must wait. The empty name stands for the default location.
@@ -129,13 +129,13 @@ pub struct View {
     pub failures: HashMap<String, u64>,
 }
 
-impl Default for View {
+impl Default for QueueView {
     fn default() -> Self {
         Self {
             slots: 1,
             backups: Vec::new(),
             others: 0,
-            order: Order::default(),
+            order: QueueOrder::default(),
             handicaps: HashMap::new(),
             closed_locations: HashMap::new(),
             stopped: None,
@@ -145,7 +145,7 @@ impl Default for View {
     }
 }
 
-impl Entry {
+impl QueueEntry {
     /// The time that decides the place of the backup: its own arrival, or that of the first Backup
     /// that it replaces, if that is earlier.
     pub fn since(&self) -> Timestamp {
@@ -162,7 +162,7 @@ impl Entry {
     }
 
     pub(super) fn mark(&self) -> Option<Timestamp> {
-        self.enqueued_at.filter(|_| self.phase != Phase::New)
+        self.enqueued_at.filter(|_| self.phase != QueuePhase::New)
     }
 }
 
@@ -191,7 +191,11 @@ pub struct QueueKey<'a> {
 }
 
 impl<'a> QueueKey<'a> {
-    pub fn of(entry: &'a Entry, order: &Order, handicaps: &HashMap<String, SignedDuration>) -> Self {
+    pub fn of(
+        entry: &'a QueueEntry,
+        order: &QueueOrder,
+        handicaps: &HashMap<String, SignedDuration>,
+    ) -> Self {
         let key = Self::by_arrival(entry);
         if order.is_by_arrival() {
             return key;
@@ -204,7 +208,7 @@ impl<'a> QueueKey<'a> {
     }
 
     /// The key without any shift.
-    pub fn by_arrival(entry: &'a Entry) -> Self {
+    pub fn by_arrival(entry: &'a QueueEntry) -> Self {
         let enqueued_at = entry.since();
         Self {
             first: Reverse(entry.first),
@@ -213,7 +217,7 @@ impl<'a> QueueKey<'a> {
             position: match entry.position {
                 // The position was removed by another writer.
                 0 => u32::MAX,
-                _ if entry.mark().is_some() || entry.phase == Phase::New => u32::MAX,
+                _ if entry.mark().is_some() || entry.phase == QueuePhase::New => u32::MAX,
                 position => position,
             },
             created_at: entry.created_at,
@@ -222,7 +226,7 @@ impl<'a> QueueKey<'a> {
     }
 }
 
-impl View {
+impl QueueView {
     /// Number of backups that take a slot.
     pub(super) fn running(&self) -> usize {
         self.backups.iter().filter(|entry| entry.phase.is_running()).count()
@@ -230,50 +234,50 @@ impl View {
 
     /// Must the backup wait because of its own annotation, because of its location, or because it
     /// cannot be written?
-    pub fn holds(&self, entry: &Entry) -> bool {
+    pub fn holds(&self, entry: &QueueEntry) -> bool {
         entry.held || self.is_unwritable(entry) || self.closed_location(entry).is_some()
     }
 
     /// Is this a running backup to which not even its end can be written? It takes no slot and has
     /// no place in the queue.
-    pub fn is_stuck(&self, entry: &Entry) -> bool {
+    pub fn is_stuck(&self, entry: &QueueEntry) -> bool {
         entry.phase.is_running() && self.is_unwritable(entry)
     }
 
-    pub(super) fn is_unwritable(&self, entry: &Entry) -> bool {
+    pub(super) fn is_unwritable(&self, entry: &QueueEntry) -> bool {
         !self.unwritable.is_empty() && self.unwritable.contains(&entry.uid)
     }
 
-    fn closed_location(&self, entry: &Entry) -> Option<&Closed> {
+    fn closed_location(&self, entry: &QueueEntry) -> Option<&Closed> {
         if self.closed_locations.is_empty() { None } else { self.closed_locations.get(&entry.location) }
     }
 
     /// The reason why a backup that must wait does so.
-    pub(super) fn hold_reason(&self, entry: &Entry) -> Option<Reason> {
+    pub(super) fn hold_reason(&self, entry: &QueueEntry) -> Option<QueueReason> {
         if self.is_unwritable(entry) {
-            return Some(Reason::Unwritable);
+            return Some(QueueReason::Unwritable);
         }
         if entry.held {
-            return Some(Reason::Held);
+            return Some(QueueReason::Held);
         }
         let location = entry.location.clone();
         Some(match self.closed_location(entry)? {
-            Closed::Held => Reason::LocationHeld { location },
-            Closed::Unavailable { why } => Reason::LocationUnavailable { location, why: why.clone() },
+            Closed::Held => QueueReason::LocationHeld { location },
+            Closed::Unavailable { why } => QueueReason::LocationUnavailable { location, why: why.clone() },
         })
     }
 
     /// Does the backup keep others from its namespaces?
-    pub fn blocks(&self, entry: &Entry) -> bool {
+    pub fn blocks(&self, entry: &QueueEntry) -> bool {
         entry.phase.is_running() || !(entry.canceled || self.holds(entry))
     }
 
-    pub fn queue_key<'a>(&self, entry: &'a Entry) -> QueueKey<'a> {
+    pub fn queue_key<'a>(&self, entry: &'a QueueEntry) -> QueueKey<'a> {
         QueueKey::of(entry, &self.order, &self.handicaps)
     }
 
     /// Compares two backups: the lesser one goes first.
-    pub fn precedence(&self, a: &Entry, b: &Entry) -> Ordering {
+    pub fn precedence(&self, a: &QueueEntry, b: &QueueEntry) -> Ordering {
         self.queue_key(a).cmp(&self.queue_key(b))
     }
 

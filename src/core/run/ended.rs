@@ -4,7 +4,7 @@ use super::AfterInterruption;
 
 /// Why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum RunEndCause {
     /// The process must end.
     Stopped,
     /// The store or the API server failed: another run may succeed.
@@ -18,8 +18,8 @@ pub enum Cause {
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
-    pub cause: Cause,
+pub struct EndedRun {
+    pub cause: RunEndCause,
     /// Another run may follow this one: see [`super::Runs::may_go_on`].
     pub may_go_on: bool,
     /// The store has a checkpoint: this run's, or the one that it began with.
@@ -32,7 +32,7 @@ pub struct Ended {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum RunFollowUp {
     /// The next leader runs the Backup, and this run does not count.
     HandOver,
     /// The Backup is run again, from its checkpoint.
@@ -42,14 +42,16 @@ pub enum Next {
     End,
 }
 
-pub fn after(ended: &Ended) -> Next {
+pub fn after(ended: &EndedRun) -> RunFollowUp {
     let is_worth_it = ended.is_resumable && (ended.may_go_on || ended.is_after);
     match ended.cause {
-        _ if ended.setting == AfterInterruption::Fail => Next::End,
-        Cause::Stopped => Next::HandOver,
-        Cause::Passing if is_worth_it && (!ended.is_stuck || ended.is_after) => Next::Resume,
-        Cause::Passing | Cause::Unusable if is_worth_it && !ended.is_after => Next::Restart,
-        Cause::Passing | Cause::Unusable | Cause::Lasting => Next::End,
+        _ if ended.setting == AfterInterruption::Fail => RunFollowUp::End,
+        RunEndCause::Stopped => RunFollowUp::HandOver,
+        RunEndCause::Passing if is_worth_it && (!ended.is_stuck || ended.is_after) => RunFollowUp::Resume,
+        RunEndCause::Passing | RunEndCause::Unusable if is_worth_it && !ended.is_after => {
+            RunFollowUp::Restart
+        }
+        RunEndCause::Passing | RunEndCause::Unusable | RunEndCause::Lasting => RunFollowUp::End,
     }
 }
 
@@ -59,35 +61,35 @@ mod tests {
 
     #[test]
     fn an_upload_that_is_of_no_use_costs_a_run_and_not_the_backup() {
-        use Next::{End, HandOver, Restart, Resume};
+        use RunFollowUp::{End, HandOver, Restart, Resume};
         for (cause, is_resumable, is_stuck, next) in [
-            (Cause::Stopped, false, false, HandOver),
-            (Cause::Stopped, true, true, HandOver),
-            (Cause::Passing, true, false, Resume),
-            (Cause::Passing, true, true, Restart),
-            (Cause::Passing, false, false, End),
-            (Cause::Unusable, true, false, Restart),
-            (Cause::Unusable, true, true, Restart),
+            (RunEndCause::Stopped, false, false, HandOver),
+            (RunEndCause::Stopped, true, true, HandOver),
+            (RunEndCause::Passing, true, false, Resume),
+            (RunEndCause::Passing, true, true, Restart),
+            (RunEndCause::Passing, false, false, End),
+            (RunEndCause::Unusable, true, false, Restart),
+            (RunEndCause::Unusable, true, true, Restart),
             // Without a checkpoint, this is like every other failure of a store.
-            (Cause::Unusable, false, false, End),
-            (Cause::Lasting, true, false, End),
+            (RunEndCause::Unusable, false, false, End),
+            (RunEndCause::Lasting, true, false, End),
         ] {
             let setting = AfterInterruption::Resume;
-            let ended = Ended { cause, may_go_on: true, is_resumable, is_stuck, is_after: false, setting };
+            let ended = EndedRun { cause, may_go_on: true, is_resumable, is_stuck, is_after: false, setting };
             assert_eq!(after(&ended), next, "{ended:?}");
-            let last = Ended { may_go_on: false, ..ended };
-            let expected = if cause == Cause::Stopped { HandOver } else { End };
+            let last = EndedRun { may_go_on: false, ..ended };
+            let expected = if cause == RunEndCause::Stopped { HandOver } else { End };
             assert_eq!(after(&last), expected, "{last:?}");
-            let fails = Ended { setting: AfterInterruption::Fail, ..ended };
+            let fails = EndedRun { setting: AfterInterruption::Fail, ..ended };
             assert_eq!(after(&fails), End, "{fails:?}");
-            let finalizing = Ended { is_after: true, ..ended };
+            let finalizing = EndedRun { is_after: true, ..ended };
             let expected = match next {
-                Restart if cause == Cause::Passing => Resume,
+                Restart if cause == RunEndCause::Passing => Resume,
                 Restart => End,
                 next => next,
             };
             assert_eq!(after(&finalizing), expected, "{finalizing:?}");
-            let last = Ended { may_go_on: false, ..finalizing };
+            let last = EndedRun { may_go_on: false, ..finalizing };
             assert_eq!(after(&last), expected, "{last:?}");
         }
     }

@@ -20,7 +20,7 @@ const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
 /// A Schedule, as far as others meet it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
+pub struct PlannedSchedule {
     pub name: String,
     pub cron: Cron,
     /// Its times are those after this one.
@@ -33,14 +33,14 @@ pub struct Planned {
 /// The Schedules of a namespace, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Others {
-    pub plans: Vec<Arc<Planned>>,
+    pub plans: Vec<Arc<PlannedSchedule>>,
     /// How many are due as well, and are not among them.
     pub left_out: usize,
 }
 
 /// A Schedule that is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Met {
+pub struct MetSchedule {
     pub schedule: String,
     /// What both take: see [`Meeting`](crate::namespace::Meeting).
     pub namespaces: Vec<String>,
@@ -53,12 +53,12 @@ pub struct Met {
 pub struct Preview {
     pub times: Vec<Timestamp>,
     /// Those that are met first come first.
-    pub meets: Vec<Met>,
+    pub meets: Vec<MetSchedule>,
     /// How many other Schedules were not compared.
     pub left_out: usize,
 }
 
-impl Planned {
+impl PlannedSchedule {
     /// Its next times.
     pub fn upcoming(&self, now: Timestamp) -> Vec<Timestamp> {
         self.cron.upcoming(self.cron.begin(self.reference, now), TIMES)
@@ -73,9 +73,9 @@ impl Planned {
     }
 }
 
-/// Looks at the next times. It takes a bounded time, however many others there are and whatever they
-/// ask for; of those for which that is not enough only the number is told.
-pub fn preview(own: &Planned, others: &Others, now: Timestamp) -> Preview {
+/// Looks at the next times. It takes a bounded time, however many others there are and whatever
+/// they ask for; of those for which that is not enough only the number is told.
+pub fn preview(own: &PlannedSchedule, others: &Others, now: Timestamp) -> Preview {
     let times = own.upcoming(now);
     let effort = Effort::of_decision();
     let mut preview = Preview { times, meets: Vec::new(), left_out: others.left_out };
@@ -93,7 +93,7 @@ pub fn preview(own: &Planned, others: &Others, now: Timestamp) -> Preview {
         }
         if let Some(meeting) = meeting {
             let (schedule, namespaces) = (other.name.clone(), meeting.namespaces);
-            preview.meets.push(Met { schedule, namespaces, at });
+            preview.meets.push(MetSchedule { schedule, namespaces, at });
         }
     }
     preview.meets.sort_by(|a, b| (a.at.first(), &a.schedule).cmp(&(b.at.first(), &b.schedule)));

@@ -25,70 +25,70 @@ fn schedule(cron: &str) -> Schedule {
     }
 }
 
-fn step(schedule: &Schedule, now: &str) -> Step {
-    schedule.decide(Settings::default(), &[], time(now))
+fn step(schedule: &Schedule, now: &str) -> ScheduleStep {
+    schedule.decide(ScheduleSettings::default(), &[], time(now))
 }
 
 #[test]
 fn a_new_schedule_waits_for_its_first_time() {
     let daily = schedule("0 2 * * *");
     let first = time("2026-01-02T02:00:00Z");
-    assert_eq!(step(&daily, "2026-01-01T12:00:00Z"), Step::Wait(Some(first)));
-    assert_eq!(step(&daily, "2026-01-02T01:59:59.999Z"), Step::Wait(Some(first)));
-    assert_eq!(step(&daily, "2026-01-02T02:00:00Z"), Step::Create(first));
+    assert_eq!(step(&daily, "2026-01-01T12:00:00Z"), ScheduleStep::Wait(Some(first)));
+    assert_eq!(step(&daily, "2026-01-02T01:59:59.999Z"), ScheduleStep::Wait(Some(first)));
+    assert_eq!(step(&daily, "2026-01-02T02:00:00Z"), ScheduleStep::Create(first));
     assert_eq!(backup_name(&daily.name, first), "daily-20260102020000");
 }
 
 #[test]
 fn a_new_schedule_has_a_backup_at_once_where_that_is_set() {
-    let at_once = Settings { first_run: FirstRun::AtOnce, ..Settings::default() };
+    let at_once = ScheduleSettings { first_run: FirstRun::AtOnce, ..ScheduleSettings::default() };
     let daily = schedule("0 2 * * *");
     let decide = |schedule: &Schedule, now| schedule.decide(at_once, &[], time(now));
-    assert_eq!(decide(&daily, "2026-01-01T12:00:00.5Z"), Step::Create(daily.created_at));
+    assert_eq!(decide(&daily, "2026-01-01T12:00:00.5Z"), ScheduleStep::Create(daily.created_at));
     // Whoever is late makes one backup, for the last time.
     let second = time("2026-01-03T02:00:00Z");
-    assert_eq!(decide(&daily, "2026-01-03T12:00:00Z"), Step::Create(second));
+    assert_eq!(decide(&daily, "2026-01-03T12:00:00Z"), ScheduleStep::Create(second));
     let done = Schedule { last_backup: Some(daily.created_at), ..daily.clone() };
-    assert_eq!(decide(&done, "2026-01-01T13:00:00Z"), Step::Wait(Some(time("2026-01-02T02:00:00Z"))));
+    assert_eq!(decide(&done, "2026-01-01T13:00:00Z"), ScheduleStep::Wait(Some(time("2026-01-02T02:00:00Z"))));
     let skipped = Schedule { last_skipped: Some(daily.created_at), ..daily };
-    assert!(matches!(decide(&skipped, "2026-01-01T13:00:00Z"), Step::Wait(_)));
+    assert!(matches!(decide(&skipped, "2026-01-01T13:00:00Z"), ScheduleStep::Wait(_)));
 }
 
 #[test]
 fn times_that_were_missed_have_one_backup_together() {
     let daily = Schedule { last_backup: Some(time("2026-01-02T02:00:00Z")), ..schedule("0 2 * * *") };
-    assert_eq!(step(&daily, "2026-02-10T01:00:00Z"), Step::Create(time("2026-02-09T02:00:00Z")));
+    assert_eq!(step(&daily, "2026-02-10T01:00:00Z"), ScheduleStep::Create(time("2026-02-09T02:00:00Z")));
     let every = Schedule { last_backup: Some(time("2026-01-02T02:00:30Z")), ..schedule("@every 1h") };
-    assert_eq!(step(&every, "2026-01-03T01:10:00Z"), Step::Create(time("2026-01-03T01:00:30Z")));
+    assert_eq!(step(&every, "2026-01-03T01:10:00Z"), ScheduleStep::Create(time("2026-01-03T01:00:30Z")));
 }
 
 #[test]
 fn a_paused_schedule_is_left_alone() {
     let paused = Schedule { paused: true, is_shown: false, ..schedule("0 2 * * *") };
-    assert_eq!(step(&paused, "2026-03-01T00:00:00Z"), Step::Wait(None));
+    assert_eq!(step(&paused, "2026-03-01T00:00:00Z"), ScheduleStep::Wait(None));
     let resumed = Schedule { paused: false, is_shown: true, ..paused };
-    assert_eq!(step(&resumed, "2026-03-01T00:00:00Z"), Step::Create(time("2026-02-28T02:00:00Z")));
+    assert_eq!(step(&resumed, "2026-03-01T00:00:00Z"), ScheduleStep::Create(time("2026-02-28T02:00:00Z")));
 }
 
 #[test]
 fn what_is_skipped_on_request_is_skipped_once() {
     let now = "2026-03-01T00:00:00Z";
     let asked = Schedule { skip_immediately: Some(true), ..schedule("0 2 * * *") };
-    assert_eq!(step(&asked, now), Step::SkipNow);
+    assert_eq!(step(&asked, now), ScheduleStep::SkipNow);
     let skipped =
         Schedule { skip_immediately: Some(false), last_skipped: Some(time(now)), ..schedule("0 2 * * *") };
-    assert_eq!(step(&skipped, now), Step::Wait(Some(time("2026-03-01T02:00:00Z"))));
-    let always = Settings { skip_immediately: true, ..Settings::default() };
-    assert_eq!(schedule("0 2 * * *").decide(always, &[], time(now)), Step::SkipNow);
-    assert_ne!(skipped.decide(always, &[], time(now)), Step::SkipNow);
+    assert_eq!(step(&skipped, now), ScheduleStep::Wait(Some(time("2026-03-01T02:00:00Z"))));
+    let always = ScheduleSettings { skip_immediately: true, ..ScheduleSettings::default() };
+    assert_eq!(schedule("0 2 * * *").decide(always, &[], time(now)), ScheduleStep::SkipNow);
+    assert_ne!(skipped.decide(always, &[], time(now)), ScheduleStep::SkipNow);
 }
 
 #[test]
 fn a_broken_expression_is_shown_and_nothing_else_happens() {
     let broken = Schedule { is_shown: false, skip_immediately: Some(true), ..schedule("0 25 * * *") };
-    assert_eq!(step(&broken, "2026-03-01T00:00:00Z"), Step::Show);
+    assert_eq!(step(&broken, "2026-03-01T00:00:00Z"), ScheduleStep::Show);
     let shown = Schedule { is_shown: true, ..broken };
-    assert_eq!(step(&shown, "2026-03-01T00:00:00Z"), Step::Wait(None));
+    assert_eq!(step(&shown, "2026-03-01T00:00:00Z"), ScheduleStep::Wait(None));
 }
 
 #[test]
@@ -99,22 +99,26 @@ fn what_has_not_ended_counts_as_the_policy_says() {
     let second = second_name(&own, "0a1b2c3d");
     assert_eq!(second, "daily-20260102020000-0a1b2");
     for (concurrency, unfinished, expected) in [
-        (Postpone, vec![("a", Phase::InProgress)], Step::Postpone),
-        (Postpone, vec![("a", Phase::Queued), ("b", Phase::New)], Step::Postpone),
-        (Postpone, vec![("a", Phase::Queued), ("b", Phase::ReadyToStart)], Step::Create(tick)),
-        (Allow, vec![("a", Phase::InProgress)], Step::Create(tick)),
-        (Forbid, vec![], Step::Create(tick)),
-        (Forbid, vec![("a", Phase::New)], Step::Skip(tick, Skipped::Overlap)),
-        (Forbid, vec![("a", Phase::Queued)], Step::Skip(tick, Skipped::Overlap)),
-        (Forbid, vec![("a", Phase::ReadyToStart)], Step::Skip(tick, Skipped::Overlap)),
-        (Forbid, vec![("a", Phase::InProgress)], Step::Skip(tick, Skipped::Overlap)),
+        (Postpone, vec![("a", QueuePhase::InProgress)], ScheduleStep::Postpone),
+        (Postpone, vec![("a", QueuePhase::Queued), ("b", QueuePhase::New)], ScheduleStep::Postpone),
+        (
+            Postpone,
+            vec![("a", QueuePhase::Queued), ("b", QueuePhase::ReadyToStart)],
+            ScheduleStep::Create(tick),
+        ),
+        (Allow, vec![("a", QueuePhase::InProgress)], ScheduleStep::Create(tick)),
+        (Forbid, vec![], ScheduleStep::Create(tick)),
+        (Forbid, vec![("a", QueuePhase::New)], ScheduleStep::Skip(tick, SkipReason::Overlap)),
+        (Forbid, vec![("a", QueuePhase::Queued)], ScheduleStep::Skip(tick, SkipReason::Overlap)),
+        (Forbid, vec![("a", QueuePhase::ReadyToStart)], ScheduleStep::Skip(tick, SkipReason::Overlap)),
+        (Forbid, vec![("a", QueuePhase::InProgress)], ScheduleStep::Skip(tick, SkipReason::Overlap)),
         // Created by a leader that did not come to record it.
-        (Forbid, vec![(own.as_str(), Phase::Queued)], Step::Record(tick)),
-        (Postpone, vec![(own.as_str(), Phase::InProgress)], Step::Record(tick)),
-        (Forbid, vec![(second.as_str(), Phase::Queued)], Step::Record(tick)),
+        (Forbid, vec![(own.as_str(), QueuePhase::Queued)], ScheduleStep::Record(tick)),
+        (Postpone, vec![(own.as_str(), QueuePhase::InProgress)], ScheduleStep::Record(tick)),
+        (Forbid, vec![(second.as_str(), QueuePhase::Queued)], ScheduleStep::Record(tick)),
     ] {
         let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
-        let found = daily.decide(Settings::default(), &unfinished, time("2026-01-02T02:00:01Z"));
+        let found = daily.decide(ScheduleSettings::default(), &unfinished, time("2026-01-02T02:00:01Z"));
         assert_eq!(found, expected, "{concurrency:?} {unfinished:?}");
     }
 }
@@ -123,9 +127,9 @@ fn what_has_not_ended_counts_as_the_policy_says() {
 fn a_schedule_does_not_pile_up_without_end() {
     let allow = Schedule { concurrency: Concurrency::Allow, ..schedule("0 2 * * *") };
     let tick = time("2026-01-02T02:00:00Z");
-    for (count, expected) in [(99, Step::Create(tick)), (100, Step::Postpone)] {
-        let waiting = vec![("a", Phase::Queued); count];
-        assert_eq!(allow.decide(Settings::default(), &waiting, tick), expected, "{count}");
+    for (count, expected) in [(99, ScheduleStep::Create(tick)), (100, ScheduleStep::Postpone)] {
+        let waiting = vec![("a", QueuePhase::Queued); count];
+        assert_eq!(allow.decide(ScheduleSettings::default(), &waiting, tick), expected, "{count}");
     }
 }
 
@@ -133,10 +137,13 @@ fn a_schedule_does_not_pile_up_without_end() {
 fn a_time_that_was_missed_by_more_than_the_deadline_has_no_backup() {
     let daily = Schedule { deadline: Some(SignedDuration::from_hours(1)), ..schedule("0 2 * * *") };
     let tick = time("2026-01-02T02:00:00Z");
-    assert_eq!(step(&daily, "2026-01-02T03:00:00Z"), Step::Create(tick));
-    assert_eq!(step(&daily, "2026-01-02T03:00:01Z"), Step::Skip(tick, Skipped::Late));
+    assert_eq!(step(&daily, "2026-01-02T03:00:00Z"), ScheduleStep::Create(tick));
+    assert_eq!(step(&daily, "2026-01-02T03:00:01Z"), ScheduleStep::Skip(tick, SkipReason::Late));
     let skipped = Schedule { last_skipped: Some(tick), ..daily };
-    assert_eq!(step(&skipped, "2026-01-02T03:00:01Z"), Step::Wait(Some(time("2026-01-03T02:00:00Z"))));
+    assert_eq!(
+        step(&skipped, "2026-01-02T03:00:01Z"),
+        ScheduleStep::Wait(Some(time("2026-01-03T02:00:00Z")))
+    );
 }
 
 #[test]
@@ -149,9 +156,9 @@ fn backups_are_created_later_by_always_the_same_time() {
     let daily = Schedule { jitter: hour, deadline: Some(SignedDuration::ZERO), ..schedule("0 2 * * *") };
     let (tick, offset) = (time("2026-01-02T02:00:00Z"), daily.offset());
     assert!(offset > SignedDuration::ZERO);
-    let decide = |now| daily.decide(Settings::default(), &[], now);
-    assert_eq!(decide(tick), Step::Wait(Some(tick + offset)));
-    assert_eq!(decide(tick + offset), Step::Create(tick));
+    let decide = |now| daily.decide(ScheduleSettings::default(), &[], now);
+    assert_eq!(decide(tick), ScheduleStep::Wait(Some(tick + offset)));
+    assert_eq!(decide(tick + offset), ScheduleStep::Create(tick));
     assert_eq!(schedule("0 2 * * *").offset(), SignedDuration::ZERO);
 }
 
@@ -160,13 +167,13 @@ fn a_status_from_the_future_does_not_silence_a_schedule() {
     let now = "2026-01-05T00:00:00Z";
     for far in ["2027-01-01T00:00:00Z", "2026-01-05T02:00:00Z"] {
         let ahead = Schedule { last_backup: Some(time(far)), ..schedule("0 2 * * *") };
-        assert_eq!(step(&ahead, now), Step::Mend, "{far}");
+        assert_eq!(step(&ahead, now), ScheduleStep::Mend, "{far}");
         let ahead = Schedule { last_skipped: Some(time(far)), ..schedule("0 2 * * *") };
-        assert_eq!(step(&ahead, now), Step::Mend, "{far}");
+        assert_eq!(step(&ahead, now), ScheduleStep::Mend, "{far}");
     }
     // Clocks differ.
     let near = Schedule { last_backup: Some(time("2026-01-05T00:30:00Z")), ..schedule("0 2 * * *") };
-    assert_eq!(step(&near, now), Step::Wait(Some(time("2026-01-05T02:00:00Z"))));
+    assert_eq!(step(&near, now), ScheduleStep::Wait(Some(time("2026-01-05T02:00:00Z"))));
 }
 
 /// The API server: it takes each name once, and writes on the version that was read.
@@ -210,8 +217,8 @@ impl Server {
 
     fn act(&mut self, read: &(Schedule, u32), now: Timestamp, does: u8) {
         let (schedule, version) = read;
-        match schedule.decide(Settings::default(), &[], now) {
-            Step::Create(tick) | Step::Record(tick) => {
+        match schedule.decide(ScheduleSettings::default(), &[], now) {
+            ScheduleStep::Create(tick) | ScheduleStep::Record(tick) => {
                 if does > 0 {
                     self.created.entry(backup_name(&schedule.name, tick)).or_insert(tick);
                 }
@@ -219,7 +226,7 @@ impl Server {
                     self.write(*version, |schedule| schedule.last_backup = Some(tick));
                 }
             }
-            Step::Mend if does > 1 => self.write(*version, |schedule| {
+            ScheduleStep::Mend if does > 1 => self.write(*version, |schedule| {
                 schedule.last_backup = schedule.last_backup.map(|at| at.min(now));
                 schedule.last_skipped = schedule.last_skipped.map(|at| at.min(now));
             }),
@@ -260,8 +267,8 @@ proptest! {
         for _ in 0..3 {
             server.act(&(server.schedule.clone(), server.version), now, 2);
         }
-        let step = server.schedule.decide(Settings::default(), &[], now);
-        prop_assert!(matches!(step, Step::Wait(Some(next)) if next > now), "{:?}", step);
+        let step = server.schedule.decide(ScheduleSettings::default(), &[], now);
+        prop_assert!(matches!(step, ScheduleStep::Wait(Some(next)) if next > now), "{:?}", step);
         if let Some(last) = cron.last_until(server.schedule.created_at, now) {
             prop_assert!(server.created.values().any(|tick| *tick >= last), "nothing for {}", last);
         }
@@ -273,9 +280,9 @@ proptest! {
         let mut every = schedule("@every 10m");
         let mut now = every.created_at;
         for late in late {
-            let Step::Wait(Some(next)) = every.decide(Settings::default(), &[], now) else { unreachable!() };
+            let ScheduleStep::Wait(Some(next)) = every.decide(ScheduleSettings::default(), &[], now) else { unreachable!() };
             now = next + SignedDuration::from_secs(late);
-            let Step::Create(tick) = every.decide(Settings::default(), &[], now) else { unreachable!() };
+            let ScheduleStep::Create(tick) = every.decide(ScheduleSettings::default(), &[], now) else { unreachable!() };
             prop_assert_eq!(tick.duration_since(every.created_at).as_secs() % 600, 0);
             every.last_backup = Some(tick);
         }

@@ -66,7 +66,7 @@ fn old(includes: &[&str], excludes: &[&str], cluster: Option<bool>) -> ResourceF
     ResourceFilter::Old { resources, include_cluster_resources: cluster }
 }
 
-fn fate(filter: &ResourceFilter, all_namespaces: bool, qualified: &str) -> Fate {
+fn fate(filter: &ResourceFilter, all_namespaces: bool, qualified: &str) -> TypeSelection {
     let types = cluster();
     let selection = filter.resolve(&types, all_namespaces);
     let kind = types.iter().find(|kind| kind.qualified() == qualified);
@@ -75,7 +75,7 @@ fn fate(filter: &ResourceFilter, all_namespaces: bool, qualified: &str) -> Fate 
 
 #[test]
 fn types_are_taken_as_documented() {
-    use Fate::{Excluded, Listed, Needed, Unnamed};
+    use TypeSelection::{Excluded, Listed, Needed, Unnamed};
     let automatic = scoped((&[], &[SNAPSHOT_CONTENTS]), (&[], &[SNAPSHOTS]));
     let (cm, deploy, sc, ns, pv) = (
         "configmaps",
@@ -136,7 +136,7 @@ fn types_are_taken_as_documented() {
 /// the type one way or the other".
 #[test]
 fn a_policy_counts_where_the_spec_says_nothing_of_a_type() {
-    use Fate::{Excluded, Listed, Needed, Unnamed};
+    use TypeSelection::{Excluded, Listed, Needed, Unnamed};
     let (cm, deploy, sc, pv, ns) = (
         "configmaps",
         "deployments.apps",

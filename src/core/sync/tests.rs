@@ -8,12 +8,12 @@ fn at(minutes: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
 }
 
-fn listing<'a>(names: impl IntoIterator<Item = &'a str>) -> Listing {
-    Listing { names: names.into_iter().map(str::to_owned).collect(), is_whole: true }
+fn listing<'a>(names: impl IntoIterator<Item = &'a str>) -> FolderListing {
+    FolderListing { names: names.into_iter().map(str::to_owned).collect(), is_whole: true }
 }
 
-fn standing(uid: &str) -> Standing {
-    Standing { uid: uid.to_owned(), is_here: true, is_stored: true }
+fn standing(uid: &str) -> ClusterBackup {
+    ClusterBackup { uid: uid.to_owned(), is_here: true, is_stored: true }
 }
 
 fn standings<'a>(names: impl IntoIterator<Item = &'a str>) -> Standings {
@@ -29,7 +29,7 @@ fn new_names_are_read_and_known_ones_are_not() {
     let mut memory = Memory::default();
     let known = standings(["a", "b"]);
     let plan = memory.plan(&listing(["a", "b", "c"]), &known, &known, at(0));
-    assert_eq!(plan, Plan { read: vec!["c".into()], ..Plan::default() });
+    assert_eq!(plan, SyncPlan { read: vec!["c".into()], ..SyncPlan::default() });
 }
 
 #[test]
@@ -42,7 +42,8 @@ fn a_backup_goes_after_two_rounds_in_a_row_that_both_miss_it_by_list_and_by_look
     };
     for (names, is_there, goes) in [
         (&["a"][..], Some(false), false),
-        // Each of these begins anew: it is listed, the look finds it, the look fails, the listing is empty.
+        // Each of these begins anew: it is listed, the look finds it, the look fails, the listing
+        // is empty.
         (&["a", "b"], Some(false), false),
         (&["a"], Some(false), false),
         (&["a"], Some(true), false),
@@ -63,32 +64,38 @@ fn a_listing_that_is_empty_or_cut_dooms_nothing() {
     let mut memory = Memory::default();
     for _ in 0..5 {
         let plan = memory.plan(&listing([]), &known, &known, at(0));
-        assert_eq!(plan, Plan { spared: 2, ..Plan::default() });
-        let cut = Listing { is_whole: false, ..listing(["a"]) };
+        assert_eq!(plan, SyncPlan { spared: 2, ..SyncPlan::default() });
+        let cut = FolderListing { is_whole: false, ..listing(["a"]) };
         let plan = memory.plan(&cut, &known, &known, at(0));
-        assert_eq!(plan, Plan { spared: 1, ..Plan::default() });
+        assert_eq!(plan, SyncPlan { spared: 1, ..SyncPlan::default() });
     }
 }
 
 #[test]
 fn a_round_has_all_if_nothing_is_cut_or_skipped_that_could_still_come() {
     let known = standings(["a"]);
-    for why in Skip::ALL {
+    for why in SyncSkipReason::ALL {
         let mut memory = Memory::default();
         let all = listing(["a", "b"]);
         let plan = memory.plan(&all, &known, &known, at(0));
         assert!(memory.has_all(&all, &plan));
         memory.skip("b", why, Tag::new(), PERIOD, at(0));
-        let comes_not = [Skip::NoMetadata, Skip::Unfinished, Skip::Name, Skip::NameTaken].contains(&why);
+        let comes_not = [
+            SyncSkipReason::NoMetadata,
+            SyncSkipReason::Unfinished,
+            SyncSkipReason::Name,
+            SyncSkipReason::NameTaken,
+        ]
+        .contains(&why);
         assert_eq!(memory.has_all(&all, &plan), comes_not, "{why:?}");
     }
     let memory = Memory::default();
-    let (all, plan) = (listing(["a"]), Plan::default());
+    let (all, plan) = (listing(["a"]), SyncPlan::default());
     assert!(memory.has_all(&all, &plan));
     for (listing, plan) in [
-        (Listing { is_whole: false, ..all.clone() }, plan.clone()),
-        (all.clone(), Plan { is_cut: true, ..plan.clone() }),
-        (all, Plan { spared: 1, ..plan }),
+        (FolderListing { is_whole: false, ..all.clone() }, plan.clone()),
+        (all.clone(), SyncPlan { is_cut: true, ..plan.clone() }),
+        (all, SyncPlan { spared: 1, ..plan }),
     ] {
         assert!(!memory.has_all(&listing, &plan), "{listing:?} {plan:?}");
     }
@@ -149,12 +156,16 @@ fn what_is_skipped_is_told_once_and_read_again_ever_more_rarely() {
         let plan = memory.plan(&listing(["bad"]), &none, &none, at(minute));
         if !plan.read.is_empty() {
             reads.push(minute);
-            told += u32::from(memory.skip("bad", Skip::Unreadable, "v1".into(), PERIOD, at(minute)));
+            told +=
+                u32::from(memory.skip("bad", SyncSkipReason::Unreadable, "v1".into(), PERIOD, at(minute)));
         }
     }
     assert_eq!((told, reads), (1, vec![0, 1, 3, 7, 15, 31, 63, 123, 183, 243]));
-    assert_eq!(memory.skipped(), BTreeMap::from([(Skip::Unreadable, 1)]));
-    assert!(memory.skip("bad", Skip::Unreadable, "v2".into(), PERIOD, at(300)), "it is another file now");
+    assert_eq!(memory.skipped(), BTreeMap::from([(SyncSkipReason::Unreadable, 1)]));
+    assert!(
+        memory.skip("bad", SyncSkipReason::Unreadable, "v2".into(), PERIOD, at(300)),
+        "it is another file now"
+    );
     memory.plan(&listing(["else"]), &none, &none, at(301));
     assert!(memory.skipped().is_empty(), "the folder is gone");
 }
@@ -167,7 +178,7 @@ fn a_folder_that_is_being_written_is_read_every_few_minutes() {
     for minute in 0..20 {
         if !memory.plan(&listing(["new"]), &none, &none, at(minute)).read.is_empty() {
             reads.push(minute);
-            memory.skip("new", Skip::NoMetadata, Tag::new(), PERIOD, at(minute));
+            memory.skip("new", SyncSkipReason::NoMetadata, Tag::new(), PERIOD, at(minute));
         }
     }
     assert_eq!(reads, [0, 1, 3, 7, 12, 17]);
@@ -181,7 +192,7 @@ fn a_name_that_another_location_has_is_told_once_and_taken_when_it_is_free() {
     let plan = memory.plan(&listing(["a"]), &known, &known, at(0));
     assert_eq!(plan.taken, ["a"]);
     let plan = memory.plan(&listing(["a"]), &known, &known, at(1));
-    assert_eq!(plan, Plan::default());
+    assert_eq!(plan, SyncPlan::default());
     let plan = memory.plan(&listing(["a"]), &known, &Standings::new(), at(2));
     assert_eq!(plan.read, ["a"]);
 }
@@ -208,12 +219,12 @@ fn names_that_no_object_can_have_are_not_read() {
     let mut memory = Memory::default();
     let none = Standings::new();
     assert_eq!(memory.plan(&listing(["Odd"]), &none, &none, at(0)).invalid, ["Odd"]);
-    assert_eq!(memory.plan(&listing(["Odd"]), &none, &none, at(100)), Plan::default());
+    assert_eq!(memory.plan(&listing(["Odd"]), &none, &none, at(100)), SyncPlan::default());
 }
 
 #[test]
 fn only_what_has_ended_and_can_be_read_gets_a_backup() {
-    let good = Stored {
+    let good = StoredBackupFile {
         api_version: "velero.io/v1",
         kind: "Backup",
         name: "b",
@@ -221,26 +232,29 @@ fn only_what_has_ended_and_can_be_read_gets_a_backup() {
         format_version: "1.1.0",
         expiration: None,
     };
-    let expired = |phase| Stored { phase, expiration: Some(at(-1)), ..good };
+    let expired = |phase| StoredBackupFile { phase, expiration: Some(at(-1)), ..good };
     for (stored, verdict) in [
         (good, Ok(Take::AsIs)),
-        (Stored { phase: "PartiallyFailed", ..good }, Ok(Take::AsIs)),
-        (Stored { phase: "Failed", ..good }, Ok(Take::AsIs)),
-        (Stored { format_version: "", ..good }, Ok(Take::AsIs)),
-        (Stored { format_version: "1.9", ..good }, Ok(Take::AsIs)),
-        (Stored { format_version: "2.0.0", ..good }, Err(Skip::NewerFormat)),
-        (Stored { format_version: "v1", ..good }, Err(Skip::NewerFormat)),
-        (Stored { name: "c", ..good }, Err(Skip::OtherName)),
-        (Stored { kind: "Restore", ..good }, Err(Skip::Unreadable)),
-        (Stored { api_version: "v1", ..good }, Err(Skip::Unreadable)),
-        (Stored { phase: "", ..good }, Err(Skip::Unfinished)),
-        (Stored { phase: "Queued", ..good }, Err(Skip::Unfinished)),
-        (Stored { phase: "Deleting", ..good }, Err(Skip::Unfinished)),
-        (Stored { phase: "Finalizing", ..good }, Err(Skip::Unfinished)),
-        (Stored { expiration: Some(at(1)), ..expired("Finalizing") }, Err(Skip::Unfinished)),
+        (StoredBackupFile { phase: "PartiallyFailed", ..good }, Ok(Take::AsIs)),
+        (StoredBackupFile { phase: "Failed", ..good }, Ok(Take::AsIs)),
+        (StoredBackupFile { format_version: "", ..good }, Ok(Take::AsIs)),
+        (StoredBackupFile { format_version: "1.9", ..good }, Ok(Take::AsIs)),
+        (StoredBackupFile { format_version: "2.0.0", ..good }, Err(SyncSkipReason::NewerFormat)),
+        (StoredBackupFile { format_version: "v1", ..good }, Err(SyncSkipReason::NewerFormat)),
+        (StoredBackupFile { name: "c", ..good }, Err(SyncSkipReason::OtherName)),
+        (StoredBackupFile { kind: "Restore", ..good }, Err(SyncSkipReason::Unreadable)),
+        (StoredBackupFile { api_version: "v1", ..good }, Err(SyncSkipReason::Unreadable)),
+        (StoredBackupFile { phase: "", ..good }, Err(SyncSkipReason::Unfinished)),
+        (StoredBackupFile { phase: "Queued", ..good }, Err(SyncSkipReason::Unfinished)),
+        (StoredBackupFile { phase: "Deleting", ..good }, Err(SyncSkipReason::Unfinished)),
+        (StoredBackupFile { phase: "Finalizing", ..good }, Err(SyncSkipReason::Unfinished)),
+        (
+            StoredBackupFile { expiration: Some(at(1)), ..expired("Finalizing") },
+            Err(SyncSkipReason::Unfinished),
+        ),
         (expired("Finalizing"), Ok(Take::AsPartiallyFailed)),
         (expired("WaitingForPluginOperations"), Ok(Take::AsPartiallyFailed)),
-        (expired("InProgress"), Err(Skip::Unfinished)),
+        (expired("InProgress"), Err(SyncSkipReason::Unfinished)),
     ] {
         assert_eq!(judge("b", &stored, at(0)), verdict, "{stored:?}");
     }
@@ -264,10 +278,10 @@ fn a_location_is_due_by_its_own_period() {
 #[test]
 fn a_copy_of_the_cluster_is_known_by_a_backup_that_this_one_does_not_have() {
     let [early, late] = [1, 2].map(|at| Timestamp::from_second(at).ok());
-    let claim = |cluster: &str, namespace: &str| crate::claim::Claim {
+    let claim = |cluster: &str, namespace: &str| crate::claim::FolderClaim {
         cluster: cluster.into(),
         namespace: namespace.into(),
-        ..crate::claim::Claim::default()
+        ..crate::claim::FolderClaim::default()
     };
     let is = |last, ended, claim| is_written_by_copy(last, ended, &claim, "here", "velero");
     assert!(is(early, late, claim("here", "velero")));
@@ -350,7 +364,7 @@ proptest! {
                 Answer::Lie { .. } => (names(&denied), true),
                 Answer::Empty => (BTreeSet::new(), true),
             };
-            let plan = memory.plan(&Listing { names, is_whole }, &known, &known, at(minute));
+            let plan = memory.plan(&FolderListing { names, is_whole }, &known, &known, at(minute));
             for one in &plan.doubtful {
                 let is_there = (!matches!(answer, Answer::LooksFail)).then(|| !denied.contains(&one.name));
                 prop_assert!(!memory.looked(one, is_there), "{} goes", one.name);
@@ -384,13 +398,13 @@ proptest! {
 
     #[test]
     fn no_name_and_no_file_makes_it_panic(name in ".*", phase in ".*", format in ".*", now in -1000_i64..1000) {
-        let stored = Stored { api_version: "velero.io/v1", kind: "Backup", name: &name, phase: &phase, format_version: &format, expiration: Some(at(now)) };
+        let stored = StoredBackupFile { api_version: "velero.io/v1", kind: "Backup", name: &name, phase: &phase, format_version: &format, expiration: Some(at(now)) };
         let _ = judge(&name, &stored, at(0));
         let mut memory = Memory::default();
         let none = Standings::new();
         memory.plan(&listing([name.as_str()]), &none, &none, at(now));
         for _ in 0..70 {
-            memory.skip(&name, Skip::Unreadable, Tag::new(), SignedDuration::MAX, Timestamp::MAX);
+            memory.skip(&name, SyncSkipReason::Unreadable, Tag::new(), SignedDuration::MAX, Timestamp::MAX);
         }
     }
 }
@@ -400,15 +414,15 @@ fn a_round_and_a_location_bring_so_much_and_no_more() {
     const MIB: usize = 1 << 20;
     let size = |backups, bytes| Size { backups, bytes };
     for (standing, brought, bytes, expected) in [
-        (size(0, 0), size(0, 0), MIB, Room::Enough),
-        (size(0, 0), size(63, 63 * MIB), MIB, Room::Enough),
-        (size(0, 0), size(64, 64 * MIB), 1, Room::Later),
-        (size(0, 0), size(0, 0), 100 * MIB, Room::Enough),
-        (size(9, MOST_BYTES - MIB), size(0, 0), MIB, Room::Enough),
-        (size(9, MOST_BYTES - MIB), size(1, 1), MIB, Room::None),
-        (size(MOST_STANDING - 1, 0), size(0, 0), 1, Room::Enough),
-        (size(MOST_STANDING - 1, 0), size(1, 1), 1, Room::None),
-        (size(usize::MAX, usize::MAX), size(usize::MAX, usize::MAX), usize::MAX, Room::None),
+        (size(0, 0), size(0, 0), MIB, BackupCapacity::Enough),
+        (size(0, 0), size(63, 63 * MIB), MIB, BackupCapacity::Enough),
+        (size(0, 0), size(64, 64 * MIB), 1, BackupCapacity::Later),
+        (size(0, 0), size(0, 0), 100 * MIB, BackupCapacity::Enough),
+        (size(9, MOST_BYTES - MIB), size(0, 0), MIB, BackupCapacity::Enough),
+        (size(9, MOST_BYTES - MIB), size(1, 1), MIB, BackupCapacity::None),
+        (size(MOST_STANDING - 1, 0), size(0, 0), 1, BackupCapacity::Enough),
+        (size(MOST_STANDING - 1, 0), size(1, 1), 1, BackupCapacity::None),
+        (size(usize::MAX, usize::MAX), size(usize::MAX, usize::MAX), usize::MAX, BackupCapacity::None),
     ] {
         assert_eq!(room(standing, brought, bytes), expected, "{standing:?} {brought:?} {bytes}");
     }
@@ -416,7 +430,7 @@ fn a_round_and_a_location_bring_so_much_and_no_more() {
     let (mut standing, mut rounds) = (Size::default(), 0);
     loop {
         let mut brought = Size::default();
-        while room(standing, brought, MIB / 2) == Room::Enough {
+        while room(standing, brought, MIB / 2) == BackupCapacity::Enough {
             brought = brought.with(MIB / 2);
         }
         assert!(brought.bytes <= ROUND_BYTES);

@@ -2,7 +2,7 @@
 
 /// A VolumeSnapshotClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Class {
+pub struct SnapshotClass {
     pub name: String,
     pub driver: String,
     /// It has Velero's label.
@@ -14,7 +14,7 @@ pub struct Class {
 /// The class, and what was not followed on the way to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice<'a, 'n> {
-    pub class: Option<&'a Class>,
+    pub class: Option<&'a SnapshotClass>,
     /// A class that an annotation names and that does not exist, or belongs to another driver.
     pub ignored: Option<&'n str>,
 }
@@ -23,13 +23,13 @@ pub struct Choice<'a, 'n> {
 /// counts: the claim's annotation, the Backup's annotation, the class with Velero's label, the
 /// default class, the only class. Of several classes the first in `classes` counts, as in Velero.
 pub fn choose<'a, 'n>(
-    classes: &'a [Class],
+    classes: &'a [SnapshotClass],
     driver: &str,
     by_claim: Option<&'n str>,
     by_backup: Option<&'n str>,
 ) -> Choice<'a, 'n> {
     let named = |name: &str| {
-        let is_it = |class: &&Class| {
+        let is_it = |class: &&SnapshotClass| {
             class.name.eq_ignore_ascii_case(name) && class.driver.eq_ignore_ascii_case(driver)
         };
         classes.iter().find(is_it)
@@ -53,8 +53,8 @@ mod tests {
 
     use super::*;
 
-    fn class(name: &str, driver: &str, is_labelled: bool, is_default: bool) -> Class {
-        Class { name: name.to_owned(), driver: driver.to_owned(), is_labelled, is_default }
+    fn class(name: &str, driver: &str, is_labelled: bool, is_default: bool) -> SnapshotClass {
+        SnapshotClass { name: name.to_owned(), driver: driver.to_owned(), is_labelled, is_default }
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
             by_backup in prop::option::of("[0-6]"),
         ) {
             let named = drivers.iter().enumerate().zip(marks);
-            let all: Vec<Class> =
+            let all: Vec<SnapshotClass> =
                 named.map(|((at, driver), (a, b))| class(&at.to_string(), driver, a, b)).collect();
             let choice = choose(&all, "a", by_claim.as_deref(), by_backup.as_deref());
             prop_assert!(choice.class.is_none_or(|class| class.driver == "a"));

@@ -1,7 +1,7 @@
 //! Which program reads the files of a node's volumes: one of Velero's node-agents, or berth's.
 //!
-//! Velero's takes every PodVolumeBackup of its node, whatever its uploader, and berth's begins nothing
-//! beside one. So where both are Velero's reads.
+//! Velero's takes every PodVolumeBackup of its node, whatever its uploader, and berth's begins
+//! nothing beside one. So where both are Velero's reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 

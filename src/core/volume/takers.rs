@@ -1,11 +1,11 @@
-//! Whether anything in the cluster could take the data that a Backup asks for, for a warning when it
-//! is created. Nothing is said where that is not known, because the backup itself tells of each
+//! Whether anything in the cluster could take the data that a Backup asks for, for a warning when
+//! it is created. Nothing is said where that is not known, because the backup itself tells of each
 //! volume whose data is missing.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Wish, is_asked_for};
+use super::{VolumeOptions, is_asked_for};
 
 /// Volumes of a StorageClass with this provisioner are made by hand, and can belong to any driver.
 const BY_HAND: &str = "kubernetes.io/no-provisioner";
@@ -27,8 +27,8 @@ pub struct Takers<'a> {
 
 /// What a Backup asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    pub wish: Wish,
+pub struct VolumeDataRequest {
+    pub wish: VolumeOptions,
     /// A data mover of somebody else's moves the data (`spec.datamover`).
     pub foreign_mover: bool,
     /// A resource policy decides on single volumes.
@@ -43,24 +43,24 @@ pub struct Asked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub field: &'static str,
-    pub lack: Lack,
+    pub lack: MissingComponent,
 }
 
 /// Who is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum MissingComponent {
     /// No node-agent reads files.
     Reader,
     /// No node-agent moves the data of snapshots.
     Mover,
     /// There is no VolumeSnapshotClass at all.
     Classes,
-    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and how
-    /// many more there are.
+    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and
+    /// how many more there are.
     ClassesOf(Vec<(String, String)>, usize),
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for MissingComponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reader => f.write_str(
@@ -90,24 +90,24 @@ impl fmt::Display for Lack {
 }
 
 /// The data that a Backup asks for and nothing in the cluster can take.
-pub fn gaps(asked: &Asked, takers: &Takers<'_>) -> Vec<Gap> {
+pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     // Which volumes it leaves to whom is not known here.
     if asked.has_policy {
         return gaps;
     }
-    let Asked { wish, .. } = asked;
+    let VolumeDataRequest { wish, .. } = asked;
     let no_agents = takers.agents == Some(false);
     // Velero gives berth's agents no work.
     let no_readers = no_agents && (!asked.by_berth || takers.own_agents == Some(false));
     if wish.files && asked.takes_pods && no_readers {
-        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: Lack::Reader });
+        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::Reader });
     }
     if !asked.takes_claims || !is_asked_for(wish, None) {
         return gaps;
     }
     if wish.moves && !asked.foreign_mover && no_agents {
-        gaps.push(Gap { field: "snapshotMoveData", lack: Lack::Mover });
+        gaps.push(Gap { field: "snapshotMoveData", lack: MissingComponent::Mover });
     }
     // Where files are read of all volumes of pods, it is not known whether any other claim is left.
     if asked.by_berth && !wish.files {
@@ -117,16 +117,16 @@ pub fn gaps(asked: &Asked, takers: &Takers<'_>) -> Vec<Gap> {
     gaps
 }
 
-fn without_class(takers: &Takers<'_>) -> Option<Lack> {
+fn without_class(takers: &Takers<'_>) -> Option<MissingComponent> {
     let drivers = takers.drivers?;
     if drivers.is_empty() {
-        return Some(Lack::Classes);
+        return Some(MissingComponent::Classes);
     }
     let all = takers.provisioners.as_ref()?.iter();
     let mut bare = all.filter(|(_, driver)| *driver != BY_HAND && !drivers.contains(*driver));
     let named = bare.by_ref().take(NAMED).map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
     let named: Vec<_> = named.collect();
-    (!named.is_empty()).then(|| Lack::ClassesOf(named, bare.count()))
+    (!named.is_empty()).then(|| MissingComponent::ClassesOf(named, bare.count()))
 }
 
 #[cfg(test)]
@@ -135,12 +135,18 @@ mod tests {
 
     use super::*;
 
-    const ALL: Wish = Wish { snapshots: Some(true), files: false, moves: false };
-    const MOVES: Wish = Wish { snapshots: None, files: false, moves: true };
-    const FILES: Wish = Wish { snapshots: None, files: true, moves: false };
+    const ALL: VolumeOptions = VolumeOptions { snapshots: Some(true), files: false, moves: false };
+    const MOVES: VolumeOptions = VolumeOptions { snapshots: None, files: false, moves: true };
+    const FILES: VolumeOptions = VolumeOptions { snapshots: None, files: true, moves: false };
 
-    fn asked(wish: Wish) -> Asked {
-        Asked { wish, takes_pods: true, takes_claims: true, by_berth: true, ..Asked::default() }
+    fn asked(wish: VolumeOptions) -> VolumeDataRequest {
+        VolumeDataRequest {
+            wish,
+            takes_pods: true,
+            takes_claims: true,
+            by_berth: true,
+            ..VolumeDataRequest::default()
+        }
     }
 
     fn set(drivers: &[&str]) -> BTreeSet<String> {
@@ -165,18 +171,18 @@ mod tests {
         let agents = takers(true, &nothing, &[]);
         let both = takers(true, &ebs, &[("gp3", "ebs")]);
         let mixed = takers(true, &ebs, &[("gp3", "ebs"), ("nfs", "nfs"), ("old", "kubernetes.io/aws")]);
-        let reader = ("defaultVolumesToFsBackup", Lack::Reader);
-        let mover = ("snapshotMoveData", Lack::Mover);
+        let reader = ("defaultVolumesToFsBackup", MissingComponent::Reader);
+        let mover = ("snapshotMoveData", MissingComponent::Mover);
         let of = |field, all: &[(&str, &str)]| {
             let all = all.iter().map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
-            (field, Lack::ClassesOf(all.collect(), 0))
+            (field, MissingComponent::ClassesOf(all.collect(), 0))
         };
         let bare = [("nfs", "nfs"), ("old", "kubernetes.io/aws")];
-        let classes_of = |field| (field, Lack::Classes);
-        type Row<'a> = (Asked, &'a Takers<'a>, Vec<(&'a str, Lack)>);
+        let classes_of = |field| (field, MissingComponent::Classes);
+        type Row<'a> = (VolumeDataRequest, &'a Takers<'a>, Vec<(&'a str, MissingComponent)>);
         let rows: Vec<Row<'_>> = vec![
             // It takes what can be taken.
-            (asked(Wish::default()), &none, vec![]),
+            (asked(VolumeOptions::default()), &none, vec![]),
             (asked(ALL), &none, vec![classes_of("snapshotVolumes")]),
             (asked(ALL), &classes, vec![]),
             (asked(ALL), &agents, vec![classes_of("snapshotVolumes")]),
@@ -186,22 +192,30 @@ mod tests {
             (asked(MOVES), &agents, vec![classes_of("snapshotMoveData")]),
             (asked(MOVES), &both, vec![]),
             (asked(MOVES), &mixed, vec![of("snapshotMoveData", &bare)]),
-            (asked(Wish { snapshots: Some(false), ..MOVES }), &none, vec![]),
-            (asked(Wish { moves: true, ..ALL }), &agents, vec![classes_of("snapshotVolumes")]),
-            (Asked { foreign_mover: true, ..asked(MOVES) }, &classes, vec![]),
+            (asked(VolumeOptions { snapshots: Some(false), ..MOVES }), &none, vec![]),
+            (asked(VolumeOptions { moves: true, ..ALL }), &agents, vec![classes_of("snapshotVolumes")]),
+            (VolumeDataRequest { foreign_mover: true, ..asked(MOVES) }, &classes, vec![]),
             (asked(FILES), &none, vec![reader.clone()]),
             (asked(FILES), &agents, vec![]),
-            (asked(Wish { files: true, ..ALL }), &agents, vec![]),
-            (asked(Wish { files: true, ..ALL }), &none, vec![reader.clone()]),
-            (asked(Wish { files: true, ..MOVES }), &none, vec![reader.clone(), mover.clone()]),
+            (asked(VolumeOptions { files: true, ..ALL }), &agents, vec![]),
+            (asked(VolumeOptions { files: true, ..ALL }), &none, vec![reader.clone()]),
+            (asked(VolumeOptions { files: true, ..MOVES }), &none, vec![reader.clone(), mover.clone()]),
             // What it does not take has no data.
-            (Asked { takes_claims: false, ..asked(Wish { moves: true, ..ALL }) }, &none, vec![]),
-            (Asked { takes_pods: false, ..asked(FILES) }, &none, vec![]),
-            (Asked { takes_claims: false, ..asked(FILES) }, &none, vec![reader]),
+            (
+                VolumeDataRequest { takes_claims: false, ..asked(VolumeOptions { moves: true, ..ALL }) },
+                &none,
+                vec![],
+            ),
+            (VolumeDataRequest { takes_pods: false, ..asked(FILES) }, &none, vec![]),
+            (VolumeDataRequest { takes_claims: false, ..asked(FILES) }, &none, vec![reader]),
             // A policy may leave everything to somebody else, and Velero may have plugins.
-            (Asked { has_policy: true, ..asked(Wish { files: true, ..MOVES }) }, &none, vec![]),
-            (Asked { by_berth: false, ..asked(ALL) }, &none, vec![]),
-            (Asked { by_berth: false, ..asked(MOVES) }, &none, vec![mover]),
+            (
+                VolumeDataRequest { has_policy: true, ..asked(VolumeOptions { files: true, ..MOVES }) },
+                &none,
+                vec![],
+            ),
+            (VolumeDataRequest { by_berth: false, ..asked(ALL) }, &none, vec![]),
+            (VolumeDataRequest { by_berth: false, ..asked(MOVES) }, &none, vec![mover]),
         ];
         for (asked, takers, expected) in rows {
             let found: Vec<_> = gaps(&asked, takers).into_iter().map(|gap| (gap.field, gap.lack)).collect();
@@ -212,22 +226,25 @@ mod tests {
     #[test]
     fn berths_own_agents_read_files_of_backups_that_berth_runs_and_move_no_snapshots() {
         let none = set(&[]);
-        let found = |own_agents, asked: &Asked| {
+        let found = |own_agents, asked: &VolumeDataRequest| {
             let found = gaps(asked, &Takers { own_agents, ..takers(false, &none, &[]) });
             found.into_iter().map(|gap| gap.lack).collect::<Vec<_>>()
         };
-        let files = Asked { takes_claims: false, ..asked(FILES) };
-        assert_eq!(found(Some(false), &files), [Lack::Reader]);
+        let files = VolumeDataRequest { takes_claims: false, ..asked(FILES) };
+        assert_eq!(found(Some(false), &files), [MissingComponent::Reader]);
         assert_eq!(found(Some(true), &files), []);
         assert_eq!(found(None, &files), []);
-        assert_eq!(found(Some(true), &Asked { by_berth: false, ..files }), [Lack::Reader]);
-        let moves = Asked { foreign_mover: false, by_berth: false, ..asked(MOVES) };
-        assert_eq!(found(Some(true), &moves), [Lack::Mover]);
+        assert_eq!(
+            found(Some(true), &VolumeDataRequest { by_berth: false, ..files }),
+            [MissingComponent::Reader]
+        );
+        let moves = VolumeDataRequest { foreign_mover: false, by_berth: false, ..asked(MOVES) };
+        assert_eq!(found(Some(true), &moves), [MissingComponent::Mover]);
     }
 
     #[test]
     fn what_is_not_known_is_not_told() {
-        let all = asked(Wish { snapshots: Some(true), files: false, moves: true });
+        let all = asked(VolumeOptions { snapshots: Some(true), files: false, moves: true });
         assert_eq!(gaps(&all, &Takers::default()), []);
         assert_eq!(gaps(&asked(FILES), &Takers::default()), []);
         let ebs = set(&["ebs"]);
@@ -244,7 +261,7 @@ mod tests {
             told.contains("class-000 (driver), class-001 (driver), class-002 (driver) and 997 more"),
             "{told}"
         );
-        for lack in [Lack::Reader, Lack::Mover, Lack::Classes] {
+        for lack in [MissingComponent::Reader, MissingComponent::Mover, MissingComponent::Classes] {
             // The API server cuts a warning behind 256 characters, and the field stands before it.
             assert!(lack.to_string().len() <= 200, "{lack}");
         }
@@ -257,8 +274,8 @@ mod tests {
             snapshots in any::<Option<bool>>(), files in any::<bool>(), moves in any::<bool>(),
             takes_pods in any::<bool>(), takes_claims in any::<bool>(), by_berth in any::<bool>(),
         ) {
-            let wish = Wish { snapshots, files, moves };
-            let asked = Asked { wish, takes_pods, takes_claims, by_berth, ..Asked::default() };
+            let wish = VolumeOptions { snapshots, files, moves };
+            let asked = VolumeDataRequest { wish, takes_pods, takes_claims, by_berth, ..VolumeDataRequest::default() };
             prop_assert_eq!(gaps(&asked, &takers(true, &set(&["ebs"]), &[("gp3", "ebs")])), []);
             // And of the rest at most one line for each of the three who could be missing.
             prop_assert!(gaps(&asked, &takers(false, &set(&[]), &[])).len() <= 3);

@@ -2,36 +2,49 @@ use proptest::prelude::*;
 
 use super::*;
 
-const BOUND: Claim = Claim { policy: None, by_files: false, is_bound: true, is_csi: true, has_class: true };
-const AUTO: Wish = Wish { snapshots: None, files: false, moves: false };
+const BOUND: VolumeClaim =
+    VolumeClaim { policy: None, by_files: false, is_bound: true, is_csi: true, has_class: true };
+const AUTO: VolumeOptions = VolumeOptions { snapshots: None, files: false, moves: false };
 
 #[test]
 fn each_claim_gets_the_decision_of_its_row() {
-    let by = |action| Claim { policy: Some(action), ..BOUND };
-    let wish = |snapshots| Wish { snapshots, ..AUTO };
-    let moves = |snapshots| Wish { snapshots, moves: true, ..AUTO };
+    let by = |action| VolumeClaim { policy: Some(action), ..BOUND };
+    let wish = |snapshots| VolumeOptions { snapshots, ..AUTO };
+    let moves = |snapshots| VolumeOptions { snapshots, moves: true, ..AUTO };
     for (wish, claim, expected) in [
-        (AUTO, BOUND, Decision::Snapshot),
-        (wish(Some(true)), BOUND, Decision::Snapshot),
-        (wish(Some(false)), BOUND, Decision::Skip(Skip::Unwanted)),
-        (moves(None), BOUND, Decision::Move),
-        (moves(Some(false)), BOUND, Decision::Skip(Skip::Unwanted)),
-        (AUTO, by(Action::Skip), Decision::Skip(Skip::Policy)),
-        (wish(Some(true)), by(Action::Skip), Decision::Skip(Skip::Policy)),
-        (wish(Some(false)), by(Action::Snapshot), Decision::Snapshot),
-        (moves(Some(false)), by(Action::Snapshot), Decision::Move),
-        (AUTO, by(Action::Custom), Decision::Nothing(Lack::Plugin)),
-        (AUTO, by(Action::FsBackup), Decision::Nothing(Lack::Pod)),
-        (AUTO, Claim { by_files: true, ..by(Action::FsBackup) }, Decision::Files),
-        (AUTO, Claim { by_files: true, ..BOUND }, Decision::Files),
-        (wish(Some(true)), Claim { by_files: true, ..BOUND }, Decision::Files),
-        (AUTO, Claim { by_files: true, ..by(Action::Snapshot) }, Decision::Snapshot),
-        (AUTO, Claim { by_files: true, ..by(Action::Skip) }, Decision::Skip(Skip::Policy)),
-        (AUTO, Claim { is_bound: false, ..BOUND }, Decision::Skip(Skip::Unbound)),
-        (AUTO, Claim { is_csi: false, ..BOUND }, Decision::Nothing(Lack::Driver)),
-        (AUTO, Claim { has_class: false, ..BOUND }, Decision::Nothing(Lack::Class)),
-        (AUTO, Claim { has_class: false, ..by(Action::Snapshot) }, Decision::Nothing(Lack::Class)),
-        (AUTO, Claim { is_bound: false, ..by(Action::Snapshot) }, Decision::Skip(Skip::Unbound)),
+        (AUTO, BOUND, ClaimDecision::Snapshot),
+        (wish(Some(true)), BOUND, ClaimDecision::Snapshot),
+        (wish(Some(false)), BOUND, ClaimDecision::Skip(VolumeSkipReason::Unwanted)),
+        (moves(None), BOUND, ClaimDecision::Move),
+        (moves(Some(false)), BOUND, ClaimDecision::Skip(VolumeSkipReason::Unwanted)),
+        (AUTO, by(VolumeAction::Skip), ClaimDecision::Skip(VolumeSkipReason::Policy)),
+        (wish(Some(true)), by(VolumeAction::Skip), ClaimDecision::Skip(VolumeSkipReason::Policy)),
+        (wish(Some(false)), by(VolumeAction::Snapshot), ClaimDecision::Snapshot),
+        (moves(Some(false)), by(VolumeAction::Snapshot), ClaimDecision::Move),
+        (AUTO, by(VolumeAction::Custom), ClaimDecision::Nothing(UnstorableReason::Plugin)),
+        (AUTO, by(VolumeAction::FsBackup), ClaimDecision::Nothing(UnstorableReason::Pod)),
+        (AUTO, VolumeClaim { by_files: true, ..by(VolumeAction::FsBackup) }, ClaimDecision::Files),
+        (AUTO, VolumeClaim { by_files: true, ..BOUND }, ClaimDecision::Files),
+        (wish(Some(true)), VolumeClaim { by_files: true, ..BOUND }, ClaimDecision::Files),
+        (AUTO, VolumeClaim { by_files: true, ..by(VolumeAction::Snapshot) }, ClaimDecision::Snapshot),
+        (
+            AUTO,
+            VolumeClaim { by_files: true, ..by(VolumeAction::Skip) },
+            ClaimDecision::Skip(VolumeSkipReason::Policy),
+        ),
+        (AUTO, VolumeClaim { is_bound: false, ..BOUND }, ClaimDecision::Skip(VolumeSkipReason::Unbound)),
+        (AUTO, VolumeClaim { is_csi: false, ..BOUND }, ClaimDecision::Nothing(UnstorableReason::Driver)),
+        (AUTO, VolumeClaim { has_class: false, ..BOUND }, ClaimDecision::Nothing(UnstorableReason::Class)),
+        (
+            AUTO,
+            VolumeClaim { has_class: false, ..by(VolumeAction::Snapshot) },
+            ClaimDecision::Nothing(UnstorableReason::Class),
+        ),
+        (
+            AUTO,
+            VolumeClaim { is_bound: false, ..by(VolumeAction::Snapshot) },
+            ClaimDecision::Skip(VolumeSkipReason::Unbound),
+        ),
     ] {
         assert_eq!(of_claim(&wish, &claim), expected, "{wish:?} {claim:?}");
     }
@@ -45,17 +58,17 @@ fn a_backup_asks_for_data_by_its_spec_or_by_a_policy() {
         (Some(false), false, None, false),
         (None, true, None, true),
         (Some(false), true, None, false),
-        (None, false, Some(Action::Snapshot), true),
-        (None, false, Some(Action::FsBackup), true),
-        (None, false, Some(Action::Custom), true),
-        (Some(true), true, Some(Action::Skip), false),
+        (None, false, Some(VolumeAction::Snapshot), true),
+        (None, false, Some(VolumeAction::FsBackup), true),
+        (None, false, Some(VolumeAction::Custom), true),
+        (Some(true), true, Some(VolumeAction::Skip), false),
     ] {
-        let wish = Wish { snapshots, moves, ..AUTO };
+        let wish = VolumeOptions { snapshots, moves, ..AUTO };
         assert_eq!(is_asked_for(&wish, policy), expected, "{wish:?} {policy:?}");
     }
 }
 
-const DATA: PodVolume<'_> = PodVolume {
+const DATA: PodVolumeState<'_> = PodVolumeState {
     name: "data",
     kind: "emptyDir",
     policy: None,
@@ -71,36 +84,41 @@ const DATA: PodVolume<'_> = PodVolume {
 
 #[test]
 fn each_volume_of_a_pod_gets_the_decision_of_its_row() {
-    let all = Wish { files: true, ..AUTO };
-    let unnamed = PodVolume { is_named: false, ..DATA };
-    let by = |action| PodVolume { policy: Some(action), ..unnamed };
+    let all = VolumeOptions { files: true, ..AUTO };
+    let unnamed = PodVolumeState { is_named: false, ..DATA };
+    let by = |action| PodVolumeState { policy: Some(action), ..unnamed };
     for (wish, volume, expected) in [
         (AUTO, DATA, OfPod::Files),
         (AUTO, unnamed, OfPod::No),
-        (AUTO, PodVolume { is_excluded: true, ..DATA }, OfPod::Files),
+        (AUTO, PodVolumeState { is_excluded: true, ..DATA }, OfPod::Files),
         (all, unnamed, OfPod::Files),
-        (all, PodVolume { is_excluded: true, ..DATA }, OfPod::No),
-        (AUTO, by(Action::FsBackup), OfPod::Files),
-        (all, by(Action::Skip), OfPod::No),
-        (all, by(Action::Snapshot), OfPod::No),
-        (AUTO, PodVolume { policy: Some(Action::Skip), ..DATA }, OfPod::No),
-        (all, PodVolume { name: "default-token-x", ..DATA }, OfPod::No),
-        (all, PodVolume { is_of_untaken_claim: true, ..DATA }, OfPod::No),
-        (AUTO, PodVolume { is_stored: true, ..DATA }, OfPod::Skip(Obstacle::Stored)),
-        (AUTO, PodVolume { pod: PodPhase::Ended, ..DATA }, OfPod::Skip(Obstacle::Ended)),
-        (AUTO, PodVolume { pod: PodPhase::Waiting, ..DATA }, OfPod::Skip(Obstacle::Waiting)),
-        (AUTO, PodVolume { is_host_path: true, ..DATA }, OfPod::Skip(Obstacle::HostPath)),
-        (AUTO, PodVolume { is_device: true, ..DATA }, OfPod::Skip(Obstacle::Device)),
-        (AUTO, PodVolume { is_mounted: false, ..DATA }, OfPod::Skip(Obstacle::Unmounted)),
+        (all, PodVolumeState { is_excluded: true, ..DATA }, OfPod::No),
+        (AUTO, by(VolumeAction::FsBackup), OfPod::Files),
+        (all, by(VolumeAction::Skip), OfPod::No),
+        (all, by(VolumeAction::Snapshot), OfPod::No),
+        (AUTO, PodVolumeState { policy: Some(VolumeAction::Skip), ..DATA }, OfPod::No),
+        (all, PodVolumeState { name: "default-token-x", ..DATA }, OfPod::No),
+        (all, PodVolumeState { is_of_untaken_claim: true, ..DATA }, OfPod::No),
+        (AUTO, PodVolumeState { is_stored: true, ..DATA }, OfPod::Skip(FileBackupObstacle::Stored)),
+        (AUTO, PodVolumeState { pod: PodPhase::Ended, ..DATA }, OfPod::Skip(FileBackupObstacle::Ended)),
+        (AUTO, PodVolumeState { pod: PodPhase::Waiting, ..DATA }, OfPod::Skip(FileBackupObstacle::Waiting)),
+        (AUTO, PodVolumeState { is_host_path: true, ..DATA }, OfPod::Skip(FileBackupObstacle::HostPath)),
+        (AUTO, PodVolumeState { is_device: true, ..DATA }, OfPod::Skip(FileBackupObstacle::Device)),
+        (AUTO, PodVolumeState { is_mounted: false, ..DATA }, OfPod::Skip(FileBackupObstacle::Unmounted)),
     ] {
         assert_eq!(of_pod(&wish, &volume), expected, "{wish:?} {volume:?}");
     }
     for kind in NEVER {
-        assert_eq!(of_pod(&all, &PodVolume { kind, ..DATA }), OfPod::No, "{kind}");
+        assert_eq!(of_pod(&all, &PodVolumeState { kind, ..DATA }), OfPod::No, "{kind}");
     }
-    let losses = [Obstacle::Waiting, Obstacle::HostPath, Obstacle::Device, Obstacle::Unmounted];
-    assert!(losses.into_iter().all(Obstacle::is_loss));
-    assert!(!Obstacle::Stored.is_loss() && !Obstacle::Ended.is_loss());
+    let losses = [
+        FileBackupObstacle::Waiting,
+        FileBackupObstacle::HostPath,
+        FileBackupObstacle::Device,
+        FileBackupObstacle::Unmounted,
+    ];
+    assert!(losses.into_iter().all(FileBackupObstacle::is_loss));
+    assert!(!FileBackupObstacle::Stored.is_loss() && !FileBackupObstacle::Ended.is_loss());
 }
 
 #[test]
@@ -109,8 +127,8 @@ fn names_of_volumes_are_separated_by_commas() {
     assert_eq!(names("").count(), 0);
 }
 
-fn policy() -> impl Strategy<Value = Option<Action>> {
-    prop::option::of(prop::sample::select(Action::ALL.to_vec()))
+fn policy() -> impl Strategy<Value = Option<VolumeAction>> {
+    prop::option::of(prop::sample::select(VolumeAction::ALL.to_vec()))
 }
 
 proptest! {
@@ -122,23 +140,23 @@ proptest! {
         policy in policy(),
         flags in any::<[bool; 4]>(),
     ) {
-        let wish = Wish { snapshots, moves, files: false };
+        let wish = VolumeOptions { snapshots, moves, files: false };
         let [by_files, is_bound, is_csi, has_class] = flags;
-        let claim = Claim { policy, by_files, is_bound, is_csi, has_class };
+        let claim = VolumeClaim { policy, by_files, is_bound, is_csi, has_class };
         let decision = of_claim(&wish, &claim);
         match decision {
-            Decision::Files => prop_assert!(by_files),
-            Decision::Snapshot | Decision::Move => {
+            ClaimDecision::Files => prop_assert!(by_files),
+            ClaimDecision::Snapshot | ClaimDecision::Move => {
                 prop_assert!(is_bound && is_csi && has_class);
-                prop_assert_eq!(decision == Decision::Move, moves);
-                prop_assert!(snapshots != Some(false) || policy == Some(Action::Snapshot));
+                prop_assert_eq!(decision == ClaimDecision::Move, moves);
+                prop_assert!(snapshots != Some(false) || policy == Some(VolumeAction::Snapshot));
             }
-            Decision::Skip(_) | Decision::Nothing(_) => {}
+            ClaimDecision::Skip(_) | ClaimDecision::Nothing(_) => {}
         }
-        prop_assert_eq!(policy == Some(Action::Skip), decision == Decision::Skip(Skip::Policy));
+        prop_assert_eq!(policy == Some(VolumeAction::Skip), decision == ClaimDecision::Skip(VolumeSkipReason::Policy));
         // A claim that a pod has backed up is never snapshotted as well, unless a policy says so.
         if by_files && policy.is_none() {
-            prop_assert_eq!(decision, Decision::Files);
+            prop_assert_eq!(decision, ClaimDecision::Files);
         }
     }
 
@@ -151,14 +169,14 @@ proptest! {
         pod in prop::sample::select(vec![PodPhase::Running, PodPhase::Ended, PodPhase::Waiting]),
     ) {
         let [is_named, is_excluded, is_of_untaken_claim, is_stored, is_host_path, is_device, is_mounted] = flags;
-        let volume = PodVolume {
+        let volume = PodVolumeState {
             name: "v", kind, policy, is_named, is_excluded, is_of_untaken_claim, is_stored, is_host_path, is_device,
             is_mounted, pod,
         };
-        if of_pod(&Wish { files, ..AUTO }, &volume) == OfPod::Files {
+        if of_pod(&VolumeOptions { files, ..AUTO }, &volume) == OfPod::Files {
             prop_assert!(pod == PodPhase::Running && is_mounted && !is_device && !is_stored && !is_host_path);
             prop_assert!(!NEVER.contains(&kind) && !is_of_untaken_claim);
-            prop_assert!(policy.is_none_or(|action| action == Action::FsBackup));
+            prop_assert!(policy.is_none_or(|action| action == VolumeAction::FsBackup));
         }
     }
 }

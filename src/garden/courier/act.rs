@@ -13,7 +13,9 @@ use berth_garden_api::{BackupBucket, BackupEntry, hub_state, status};
 use berth_garden_core::entry_life::{HubState, Intent, intent};
 use berth_garden_core::member::handoff::Handoff;
 use berth_garden_core::member::object::ObjectReport;
-use berth_garden_core::member::{self, EntryReport, Facts, Next, ObjectStep, Problem, Step};
+use berth_garden_core::member::{
+    self, EntryReport, Facts, MemberDecision, MemberStep, ObjectStep, StatusProblem,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
@@ -27,7 +29,7 @@ use tracing::{info, warn};
 use super::Courier;
 use super::cache::ObjectCache;
 use super::freeze::{FrozenEntry, FrozenObject};
-use super::write::{Failure, Target};
+use super::write::{CourierError, WriteTarget};
 use crate::garden::active_backups::count_active;
 use crate::garden::deletion_permits::now;
 use crate::text::chain;
@@ -38,14 +40,14 @@ const ANSWER: Duration = Duration::from_secs(5);
 const MOST_STEPS: usize = 200;
 
 impl Courier {
-    pub(super) async fn bucket(&self, name: &str) -> Result<(), Failure> {
+    pub(super) async fn bucket(&self, name: &str) -> Result<(), CourierError> {
         let mut facts = Facts::default();
         for _ in 0..MOST_STEPS {
             let frozen = self.freeze_bucket(name);
             let step = match member::bucket(&frozen.view(&self.settings.seed, &facts)) {
-                Next::Do(step) => step,
-                Next::Await => return Err(frozen.object.unanswered()),
-                Next::Report(report) => {
+                MemberDecision::Do(step) => step,
+                MemberDecision::Await => return Err(frozen.object.unanswered()),
+                MemberDecision::Report(report) => {
                     let Some(hub) = &frozen.hub else { return Ok(()) };
                     let found = frozen.object.found.as_deref();
                     let change = status::bucket_change(hub, &report, found, Timestamp::now());
@@ -55,36 +57,39 @@ impl Courier {
                 }
             };
             let acted = match &step {
-                Step::Object(step) => self.act(&frozen.object, &self.buckets(), *step).await,
-                Step::AskHub => {
+                MemberStep::Object(step) => self.act(&frozen.object, &self.buckets(), *step).await,
+                MemberStep::AskHub => {
                     let state = |hub: &BackupBucket| hub_state::bucket(hub, &self.settings.seed).state;
                     self.ask_hub(frozen.hub.as_deref(), &self.hub_buckets(), state, &mut facts).await
                 }
-                Step::Revoke => self.revoke(&frozen.object),
+                MemberStep::Revoke => self.revoke(&frozen.object),
                 // Of entries.
-                Step::BeginQuiet | Step::ForgetQuiet | Step::CountBackups(_) | Step::Location(_) => Ok(()),
+                MemberStep::BeginQuiet
+                | MemberStep::ForgetQuiet
+                | MemberStep::CountBackups(_)
+                | MemberStep::Location(_) => Ok(()),
             };
             note(&step, acted, name, &mut facts)?;
         }
-        Err(Failure::Unfinished)
+        Err(CourierError::Unfinished)
     }
 
-    pub(super) async fn entry(&self, name: &str) -> Result<(), Failure> {
+    pub(super) async fn entry(&self, name: &str) -> Result<(), CourierError> {
         let mut facts = Facts::default();
         for _ in 0..MOST_STEPS {
             let frozen = self.freeze_entry(name, &facts);
             let step = match member::entry(&frozen.view(&facts)) {
-                Next::Do(step) => step,
-                Next::Await => return Err(frozen.object.unanswered()),
-                Next::Report(report) => return self.report_entry(&frozen, &report).await,
+                MemberDecision::Do(step) => step,
+                MemberDecision::Await => return Err(frozen.object.unanswered()),
+                MemberDecision::Report(report) => return self.report_entry(&frozen, &report).await,
             };
             let acted = self.act_entry(&frozen, &step, &mut facts).await;
             note(&step, acted, name, &mut facts)?;
         }
-        Err(Failure::Unfinished)
+        Err(CourierError::Unfinished)
     }
 
-    async fn report_entry(&self, frozen: &FrozenEntry, report: &EntryReport) -> Result<(), Failure> {
+    async fn report_entry(&self, frozen: &FrozenEntry, report: &EntryReport) -> Result<(), CourierError> {
         let Some(hub) = &frozen.hub else { return Ok(()) };
         let locations: Vec<_> = frozen.locations.iter().map(|one| &**one).collect();
         let is_ours = hub.spec.seed_name == self.settings.seed;
@@ -99,26 +104,31 @@ impl Courier {
         Ok(())
     }
 
-    async fn act_entry(&self, frozen: &FrozenEntry, step: &Step, facts: &mut Facts) -> Result<(), Failure> {
+    async fn act_entry(
+        &self,
+        frozen: &FrozenEntry,
+        step: &MemberStep,
+        facts: &mut Facts,
+    ) -> Result<(), CourierError> {
         let name = &frozen.object.name;
         match step {
-            Step::Object(step) => return self.act(&frozen.object, &self.entries(), *step).await,
-            Step::Location(step) => return self.act_location(frozen, step, facts).await,
-            Step::AskHub => {
+            MemberStep::Object(step) => return self.act(&frozen.object, &self.entries(), *step).await,
+            MemberStep::Location(step) => return self.act_location(frozen, step, facts).await,
+            MemberStep::AskHub => {
                 let Some(hub) = &frozen.hub else { return Ok(()) };
                 let state = |hub: &BackupEntry| hub_state::entry(hub, &self.settings.seed).object.state;
                 return self.ask_hub(Some(&**hub), &self.hub_entries(hub), state, facts).await;
             }
-            Step::Revoke => return self.revoke(&frozen.object),
-            Step::BeginQuiet => {
+            MemberStep::Revoke => return self.revoke(&frozen.object),
+            MemberStep::BeginQuiet => {
                 let marks = frozen.locations.iter();
                 let marks = marks.filter_map(|one| one.annotations().get(keys::MIGRATED_BY).cloned());
                 self.quiet.begin(name, marks.collect());
             }
-            Step::ForgetQuiet => self.quiet.forget(name),
-            Step::CountBackups(locations) => {
+            MemberStep::ForgetQuiet => self.quiet.forget(name),
+            MemberStep::CountBackups(locations) => {
                 let found = count_active(&self.clients.call, &self.settings.namespace, locations).await;
-                let failed = |error| Failure::of::<Backup>("list", "of an entry that moves away", error);
+                let failed = |error| CourierError::of::<Backup>("list", "of an entry that moves away", error);
                 facts.running = Some(found.map_err(failed)?);
             }
         }
@@ -130,10 +140,10 @@ impl Courier {
     async fn ask_hub<K>(
         &self,
         shown: Option<&K>,
-        hub: &Target<'_, K>,
+        hub: &WriteTarget<'_, K>,
         state: impl Fn(&K) -> HubState,
         facts: &mut Facts,
-    ) -> Result<(), Failure>
+    ) -> Result<(), CourierError>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
     {
@@ -142,7 +152,7 @@ impl Courier {
         let asked = now();
         let answer = timeout(ANSWER, hub.api.get_opt(&name)).await;
         let answer = answer.unwrap_or_else(|late| Err(kube::Error::Service(late.into())));
-        let answer = answer.map_err(|error| Failure::of::<K>("ask the hub again for", &name, error))?;
+        let answer = answer.map_err(|error| CourierError::of::<K>("ask the hub again for", &name, error))?;
         let is_removal = answer.is_some_and(|present| {
             present.uid() == shown.uid() && intent(Some(&state(&present)), false) == Intent::Remove
         });
@@ -155,7 +165,7 @@ impl Courier {
         Ok(())
     }
 
-    fn revoke<E: Resource<DynamicType = ()>>(&self, object: &FrozenObject<E>) -> Result<(), Failure> {
+    fn revoke<E: Resource<DynamicType = ()>>(&self, object: &FrozenObject<E>) -> Result<(), CourierError> {
         if let Some(uid) = object.found.as_ref().and_then(|found| hub_uid(found.meta())) {
             self.permits.revoke(uid);
         }
@@ -165,9 +175,9 @@ impl Courier {
     async fn act<E>(
         &self,
         object: &FrozenObject<E>,
-        target: &Target<'_, E>,
+        target: &WriteTarget<'_, E>,
         step: ObjectStep,
-    ) -> Result<(), Failure>
+    ) -> Result<(), CourierError>
     where
         E: Extension + Resource<DynamicType = ()> + Clone + Debug,
         E: Serialize + DeserializeOwned + Send + 'static,
@@ -229,33 +239,36 @@ impl Courier {
         Ok(())
     }
 
-    fn buckets(&self) -> Target<'_, berth_garden_api::extensions::BackupBucket> {
-        Target { api: Api::all(self.clients.call.clone()), cache: &self.member.buckets }
+    fn buckets(&self) -> WriteTarget<'_, berth_garden_api::extensions::BackupBucket> {
+        WriteTarget { api: Api::all(self.clients.call.clone()), cache: &self.member.buckets }
     }
 
-    fn entries(&self) -> Target<'_, berth_garden_api::extensions::BackupEntry> {
-        Target { api: Api::all(self.clients.call.clone()), cache: &self.member.entries }
+    fn entries(&self) -> WriteTarget<'_, berth_garden_api::extensions::BackupEntry> {
+        WriteTarget { api: Api::all(self.clients.call.clone()), cache: &self.member.entries }
     }
 
-    fn hub_buckets(&self) -> Target<'_, BackupBucket> {
-        Target { api: Api::all(self.hub_clients.call.clone()), cache: &self.hub.buckets }
+    fn hub_buckets(&self) -> WriteTarget<'_, BackupBucket> {
+        WriteTarget { api: Api::all(self.hub_clients.call.clone()), cache: &self.hub.buckets }
     }
 
-    fn hub_entries(&self, entry: &BackupEntry) -> Target<'_, BackupEntry> {
+    fn hub_entries(&self, entry: &BackupEntry) -> WriteTarget<'_, BackupEntry> {
         let namespace = entry.namespace().unwrap_or_default();
-        Target { api: Api::namespaced(self.hub_clients.call.clone(), &namespace), cache: &self.hub.entries }
+        WriteTarget {
+            api: Api::namespaced(self.hub_clients.call.clone(), &namespace),
+            cache: &self.hub.entries,
+        }
     }
 
-    fn secrets(&self) -> Target<'_, Secret> {
+    fn secrets(&self) -> WriteTarget<'_, Secret> {
         self.here(&self.settings.garden_namespace, &self.member.secrets)
     }
 
     /// Objects of a namespace of the member cluster.
-    pub(super) fn here<'a, K>(&self, namespace: &str, cache: &'a ObjectCache<K>) -> Target<'a, K>
+    pub(super) fn here<'a, K>(&self, namespace: &str, cache: &'a ObjectCache<K>) -> WriteTarget<'a, K>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Target { api: Api::namespaced(self.clients.call.clone(), namespace), cache }
+        WriteTarget { api: Api::namespaced(self.clients.call.clone(), namespace), cache }
     }
 }
 
@@ -263,8 +276,8 @@ impl<E> FrozenObject<E>
 where
     E: Extension + Resource<DynamicType = ()>,
 {
-    fn unanswered(&self) -> Failure {
-        Failure::Unanswered { name: self.unanswered.clone().unwrap_or_default() }
+    fn unanswered(&self) -> CourierError {
+        CourierError::Unanswered { name: self.unanswered.clone().unwrap_or_default() }
     }
 
     fn log(&self, report: &ObjectReport) {
@@ -284,24 +297,29 @@ where
 
 /// Takes in what became of a step. What fails of the location keeps nothing else from going on, and
 /// what fails of the object is reported to the hub, whose status is where people look.
-fn note(step: &Step, acted: Result<(), Failure>, name: &str, facts: &mut Facts) -> Result<(), Failure> {
+fn note(
+    step: &MemberStep,
+    acted: Result<(), CourierError>,
+    name: &str,
+    facts: &mut Facts,
+) -> Result<(), CourierError> {
     facts.done.insert(step.clone());
     match (step, acted) {
         (_, Ok(())) => Ok(()),
         (_, Err(failure)) if failure.passes() => Err(failure),
-        (Step::Location(_), Err(failure)) => {
+        (MemberStep::Location(_), Err(failure)) => {
             let why = chain(&failure);
             warn!(name, error = why, "could not update a storage location");
             facts.location_failed = Some(why);
             Ok(())
         }
-        (Step::Object(_), Err(failure)) => {
+        (MemberStep::Object(_), Err(failure)) => {
             let why = chain(&failure);
             warn!(name, error = why, "could not update an object of a bucket or an entry");
             facts.object_failed = Some(match failure {
-                Failure::Foreign { .. } => Problem::of_configuration(why),
-                Failure::Api { .. } | Failure::Unanswered { .. } | Failure::Unfinished => {
-                    Problem::of_call(why)
+                CourierError::Foreign { .. } => StatusProblem::of_configuration(why),
+                CourierError::Api { .. } | CourierError::Unanswered { .. } | CourierError::Unfinished => {
+                    StatusProblem::of_call(why)
                 }
             });
             Ok(())

@@ -10,15 +10,15 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Shared};
+use crate::cache::{Cache, SharedCache};
 use crate::watch::reflect_by;
 
 /// Name, then namespace (empty for cluster-scoped kinds), so that all objects of one name are
 /// together.
-type Key = (String, String);
+type CacheKey = (String, String);
 
 pub struct ObjectCache<K> {
-    objects: Shared<Cache<Key, Arc<K>>>,
+    objects: SharedCache<Cache<CacheKey, Arc<K>>>,
 }
 
 impl<K> ObjectCache<K>
@@ -27,7 +27,7 @@ where
 {
     /// `changes` counts changes of several kinds together.
     pub fn new(changes: &Arc<watch::Sender<u64>>) -> Self {
-        Self { objects: Shared::new(Cache::default(), changes) }
+        Self { objects: SharedCache::new(Cache::default(), changes) }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -75,7 +75,7 @@ where
     }
 }
 
-fn key(object: &impl ResourceExt) -> Key {
+fn key(object: &impl ResourceExt) -> CacheKey {
     (object.name_any(), object.namespace().unwrap_or_default())
 }
 

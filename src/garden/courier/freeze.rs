@@ -11,10 +11,10 @@ use berth_garden_api::extensions::{self, Extension};
 use berth_garden_api::location::{self as wire, secret_name, takes_credentials};
 use berth_garden_api::member_objects::{self, MemberContext, hub_uid, is_ours, lacks, member_state};
 use berth_garden_api::{BackupBucket, BackupEntry, hub_state};
-use berth_garden_core::entry_life::{MemberState, Phase};
+use berth_garden_core::entry_life::{EntryPhase, MemberState};
 use berth_garden_core::member::{
-    self, BucketView, CopyState, EntryView, Facts, Kind, LocationCredentials, MemberLocation, ObjectView,
-    OwnLocation, Wanted,
+    self, BucketView, CopyState, EntryView, Facts, HubKind, LocationCredentials, MemberLocation, ObjectDrift,
+    ObjectView, OwnLocation,
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 
 use super::Courier;
 use super::cache::ObjectCache;
-use super::secrets::{Credentials, HubCredentials};
+use super::secrets::{HubCredentials, SecretData};
 use super::write::{is_kept, secret};
 
 /// The member's object of a bucket or an entry.
@@ -108,8 +108,8 @@ impl FrozenEntry {
 }
 
 /// What is common to buckets and entries.
-struct Object<'a, E> {
-    kind: Kind,
+struct SyncedObject<'a, E> {
+    kind: HubKind,
     name: &'a str,
     cache: &'a ObjectCache<E>,
     copy_name: String,
@@ -121,8 +121,8 @@ struct Object<'a, E> {
 impl Courier {
     pub(super) fn freeze_bucket(&self, name: &str) -> FrozenBucket {
         let hub = self.hub.buckets.get(name);
-        let object = Object {
-            kind: Kind::BackupBucket,
+        let object = SyncedObject {
+            kind: HubKind::BackupBucket,
             name,
             cache: &self.member.buckets,
             copy_name: member_objects::bucket_secret(name),
@@ -139,8 +139,8 @@ impl Courier {
         let hub = self.hub.entry(name);
         let bucket = hub.as_ref().and_then(|hub| hub.spec.bucket_name.as_ref());
         let bucket = bucket.and_then(|bucket| self.hub.buckets.get(bucket));
-        let object = Object {
-            kind: Kind::BackupEntry,
+        let object = SyncedObject {
+            kind: HubKind::BackupEntry,
             name,
             cache: &self.member.entries,
             copy_name: member_objects::entry_secret(name),
@@ -189,7 +189,7 @@ impl Courier {
         let own = frozen.location(name).filter(|own| is_ours(own.meta()));
         // A seed that gave the entry away may no longer read its keys.
         let known = match credentials {
-            Some(HubCredentials::Known(known)) if view.phase() != Some(Phase::Elsewhere) => Some(known),
+            Some(HubCredentials::Known(known)) if view.phase() != Some(EntryPhase::Elsewhere) => Some(known),
             _ => None,
         };
         let (digest, account) = match &known {
@@ -234,31 +234,31 @@ impl Courier {
 
     fn freeze_object<E>(
         &self,
-        object: Object<'_, E>,
+        object: SyncedObject<'_, E>,
         wanted: impl FnOnce(Option<&E>, MemberContext<'_>) -> Option<E>,
     ) -> FrozenObject<E>
     where
         E: Extension + Resource<DynamicType = ()> + Clone + Debug,
         E: Serialize + DeserializeOwned + Send + 'static,
     {
-        let Object { kind, name, cache, copy_name, credentials, uid } = object;
+        let SyncedObject { kind, name, cache, copy_name, credentials, uid } = object;
         let found = cache.get(name);
         let annotation = found.as_ref().and_then(|found| found.annotations().get(keys::CREDENTIALS_DIGEST));
         let mut digest = annotation.cloned().unwrap_or_default();
         let found_copy = self.member.secrets.get(&copy_name);
         let (mut copied, mut unanswered) = (None, None);
         let credentials = match credentials {
-            None => member::Credentials::NoBucket,
+            None => member::CredentialsState::NoBucket,
             Some(HubCredentials::Unanswered(secret)) => {
                 unanswered = Some(secret);
-                member::Credentials::Unanswered
+                member::CredentialsState::Unanswered
             }
-            Some(HubCredentials::Missing(problem)) => member::Credentials::Missing(problem),
+            Some(HubCredentials::Missing(problem)) => member::CredentialsState::Missing(problem),
             Some(HubCredentials::Known(known)) => {
                 digest = digest_of(&known);
                 copied =
                     Some(secret(&copy_name, &[(keys::CARRIED_FOR, self.settings.seed.as_str())], &known));
-                member::Credentials::Known
+                member::CredentialsState::Known
             }
         };
         let context = MemberContext {
@@ -279,7 +279,7 @@ impl Courier {
             bucket: None,
             wanted: match &wanted {
                 Some(wanted) => compare(found.as_deref(), wanted),
-                None => Wanted::Unknown,
+                None => ObjectDrift::Unknown,
             },
             credentials,
             copy: match (&found_copy, &copied) {
@@ -294,16 +294,16 @@ impl Courier {
     }
 }
 
-fn compare<E: Extension + Resource>(found: Option<&E>, wanted: &E) -> Wanted {
-    let Some(found) = found else { return Wanted::Different { in_marks: true } };
+fn compare<E: Extension + Resource>(found: Option<&E>, wanted: &E) -> ObjectDrift {
+    let Some(found) = found else { return ObjectDrift::Different { in_marks: true } };
     // Nothing can be put on an object that is being deleted, but marks.
     let mut marks = wanted.meta().clone();
     marks.finalizers = None;
     let in_marks = lacks(found.meta(), &marks);
     if in_marks || found.wants_else(wanted) || lacks(found.meta(), wanted.meta()) {
-        Wanted::Different { in_marks }
+        ObjectDrift::Different { in_marks }
     } else {
-        Wanted::Same
+        ObjectDrift::Same
     }
 }
 
@@ -316,7 +316,7 @@ fn copy(found: Option<&Secret>, wanted: &Secret) -> CopyState {
 }
 
 /// Ten hexadecimal digits: enough to notice other keys, too few to be worth anything.
-fn digest_of(credentials: &Credentials) -> String {
+fn digest_of(credentials: &SecretData) -> String {
     let mut all = Vec::new();
     for (key, value) in credentials {
         for part in [key.as_bytes(), value.as_slice()] {

@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::pace::{paced, passed};
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch_status};
+use crate::write::{Pauses, Write, WriteResult, patch_status};
 
 /// The hub considers a seed gone after four periods without a heartbeat.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ const CLUSTER_CONFLICT: &str = "ClusterConflict";
 
 /// Is this cluster the seed?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum ClusterIdentity {
     /// The hub has not been asked yet.
     Unknown,
     /// No other cluster is the seed.
@@ -48,11 +48,11 @@ pub struct Heart<'a> {
     pub hub: &'a Client,
     pub member: &'a Client,
     pub seed: &'a str,
-    pub identity: &'a watch::Sender<Identity>,
+    pub identity: &'a watch::Sender<ClusterIdentity>,
 }
 
 /// Result of one heartbeat.
-enum Look {
+enum HeartbeatResult {
     Beaten,
     /// Another cluster is the seed, with this UID.
     Another(String),
@@ -75,12 +75,12 @@ impl Heart<'_> {
         loop {
             ticks.tick().await;
             let failed = match self.look(&mut own, &mut rival).await {
-                Ok(Look::Beaten) => {
-                    self.become_known(Identity::Ours);
+                Ok(HeartbeatResult::Beaten) => {
+                    self.become_known(ClusterIdentity::Ours);
                     None
                 }
-                Ok(Look::Another(uid)) => {
-                    self.become_known(Identity::Anothers);
+                Ok(HeartbeatResult::Another(uid)) => {
+                    self.become_known(ClusterIdentity::Anothers);
                     Some(format!(
                         "the hub knows this Seed as another cluster, with UID {uid}: nothing is synced; if it is this cluster from now on, give \
                          the Seed the annotation {}: {}",
@@ -88,17 +88,17 @@ impl Heart<'_> {
                         own.as_deref().unwrap_or_default()
                     ))
                 }
-                Ok(Look::Unregistered) => {
+                Ok(HeartbeatResult::Unregistered) => {
                     // No other cluster is the seed either, unless one was a moment ago.
-                    if *self.identity.borrow() == Identity::Unknown {
-                        self.become_known(Identity::Ours);
+                    if *self.identity.borrow() == ClusterIdentity::Unknown {
+                        self.become_known(ClusterIdentity::Ours);
                     }
                     Some("the hub has no Seed of this name: register it".to_owned())
                 }
                 Err(error) => Some(format!("{error:#}")),
             };
             match (&failed, silent) {
-                (Some(why), _) if *self.identity.borrow() == Identity::Anothers => {
+                (Some(why), _) if *self.identity.borrow() == ClusterIdentity::Anothers => {
                     error!(seed = self.seed, why, "this cluster is not the Seed whose name it uses");
                 }
                 (Some(why), _) => {
@@ -111,13 +111,13 @@ impl Heart<'_> {
         }
     }
 
-    fn become_known(&self, now: Identity) {
+    fn become_known(&self, now: ClusterIdentity) {
         self.identity.send_if_modified(|identity| std::mem::replace(identity, now) != now);
     }
 
     /// Each write carries the resourceVersion that was judged, so of two clusters that write at the
     /// same time only one succeeds.
-    async fn look(&self, own: &mut Option<String>, rival: &mut Rival) -> anyhow::Result<Look> {
+    async fn look(&self, own: &mut Option<String>, rival: &mut Rival) -> anyhow::Result<HeartbeatResult> {
         let uid = match own {
             Some(uid) => uid.clone(),
             None => own.insert(self.uid().await?).clone(),
@@ -132,30 +132,30 @@ impl Heart<'_> {
             let asked =
                 timeout(ANSWER, api.get_opt(self.seed)).await.context("the hub did not answer in time")?;
             let Some(found) = asked.map_err(|error| anyhow!(chain(&error)))? else {
-                return Ok(Look::Unregistered);
+                return Ok(HeartbeatResult::Unregistered);
             };
             let status = found.status.clone().unwrap_or_default();
             let said = found.annotations().get(keys::CLUSTER).map(String::as_str);
             let (status, look) = match standing(&uid, said, status.cluster_uid.as_deref()) {
                 SeedIdentity::Known | SeedIdentity::First => {
-                    (rival.beat(&uid, &status.conditions), Look::Beaten)
+                    (rival.beat(&uid, &status.conditions), HeartbeatResult::Beaten)
                 }
                 SeedIdentity::Another(other) => {
                     let conflict = conflict(&uid, other, self.seed);
                     let renewed = renewed(&status.conditions, conflict);
-                    (json!({"conditions": renewed}), Look::Another(other.to_owned()))
+                    (json!({"conditions": renewed}), HeartbeatResult::Another(other.to_owned()))
                 }
             };
             let judged = found.metadata.resource_version.as_deref();
             let as_judged = Write::to(self.seed).version(judged).within(ANSWER);
             match (patch_status(&api, as_judged, json!({"status": status})).await, look) {
-                (Answer::Written(_), look) => return Ok(look),
+                (WriteResult::Written(_), look) => return Ok(look),
                 // Another cluster is the seed, whether the condition could be written or not.
-                (_, Look::Another(other)) => return Ok(Look::Another(other)),
-                (Answer::Conflict(error), _) => last = anyhow!(chain(&error)),
-                (Answer::Gone(_), _) => return Ok(Look::Unregistered),
-                (Answer::Refused(error), _) => return Err(anyhow!(chain(&error))),
-                (Answer::TimedOut, _) => return Err(anyhow!("the hub did not answer in time")),
+                (_, HeartbeatResult::Another(other)) => return Ok(HeartbeatResult::Another(other)),
+                (WriteResult::Conflict(error), _) => last = anyhow!(chain(&error)),
+                (WriteResult::Gone(_), _) => return Ok(HeartbeatResult::Unregistered),
+                (WriteResult::Refused(error), _) => return Err(anyhow!(chain(&error))),
+                (WriteResult::TimedOut, _) => return Err(anyhow!("the hub did not answer in time")),
             }
         }
         Err(last)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_garden_core::member::Problem;
+use berth_garden_core::member::StatusProblem;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use parking_lot::RwLock;
@@ -26,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// Keys and values of a Secret.
-pub type Credentials = BTreeMap<String, Vec<u8>>;
+pub type SecretData = BTreeMap<String, Vec<u8>>;
 
 /// Credentials of a bucket or of an entry, as far as the hub has answered.
 #[derive(Clone, Debug)]
@@ -34,21 +34,21 @@ pub enum HubCredentials {
     /// The hub has yet to say what this Secret contains.
     Unanswered(String),
     /// There are none: why, and what to do about it.
-    Missing(Problem),
-    Known(Arc<Credentials>),
+    Missing(StatusProblem),
+    Known(Arc<SecretData>),
 }
 
 /// What the hub answered last.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    Found(Arc<Credentials>),
+pub enum SecretAnswer {
+    Found(Arc<SecretData>),
     Missing,
     Forbidden,
 }
 
 pub struct Secrets {
     namespace: String,
-    answers: RwLock<BTreeMap<String, Answer>>,
+    answers: RwLock<BTreeMap<String, SecretAnswer>>,
     wanted: watch::Sender<BTreeSet<String>>,
     changes: Arc<watch::Sender<u64>>,
 }
@@ -73,7 +73,7 @@ impl Secrets {
     }
 
     /// `None`: the hub has not answered yet.
-    pub fn get(&self, name: &str) -> Option<Answer> {
+    pub fn get(&self, name: &str) -> Option<SecretAnswer> {
         self.answers.read().get(name).cloned()
     }
 
@@ -88,8 +88,11 @@ impl Secrets {
             refused.retain(|name, _| wanted.contains(name));
             for name in &wanted {
                 match self.ask(&api, name).await {
-                    Some(Answer::Forbidden | Answer::Missing) if !has_lasted(&mut refused, name) => {}
-                    Some(answer @ (Answer::Forbidden | Answer::Missing)) => self.take_in(name, answer),
+                    Some(SecretAnswer::Forbidden | SecretAnswer::Missing)
+                        if !has_lasted(&mut refused, name) => {}
+                    Some(answer @ (SecretAnswer::Forbidden | SecretAnswer::Missing)) => {
+                        self.take_in(name, answer)
+                    }
                     Some(answer) => {
                         refused.remove(name);
                         self.take_in(name, answer);
@@ -103,16 +106,16 @@ impl Secrets {
     }
 
     /// `None`: no answer; what is known stays valid.
-    async fn ask(&self, api: &Api<Secret>, name: &str) -> Option<Answer> {
+    async fn ask(&self, api: &Api<Secret>, name: &str) -> Option<SecretAnswer> {
         match timeout(ANSWER, api.get_opt(name)).await {
-            Ok(Ok(None)) => Some(Answer::Missing),
+            Ok(Ok(None)) => Some(SecretAnswer::Missing),
             Ok(Ok(Some(secret))) => {
                 let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0));
-                Some(Answer::Found(Arc::new(data.collect())))
+                Some(SecretAnswer::Found(Arc::new(data.collect())))
             }
             Ok(Err(error)) if is_forbidden(&error) => {
                 debug!(name, error = chain(&error), "may not read a Secret of the hub");
-                Some(Answer::Forbidden)
+                Some(SecretAnswer::Forbidden)
             }
             Ok(Err(error)) => {
                 warn!(
@@ -129,7 +132,7 @@ impl Secrets {
         }
     }
 
-    fn take_in(&self, name: &str, answer: Answer) {
+    fn take_in(&self, name: &str, answer: SecretAnswer) {
         let before = self.answers.write().insert(name.to_owned(), answer.clone());
         if before.as_ref() != Some(&answer) {
             self.changes.send_modify(|count| *count += 1);

@@ -8,7 +8,7 @@ use berth_api::velero::BackupStorageLocation;
 use berth_garden_api::extensions;
 use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, SecretReference};
 use berth_garden_core::location_keys;
-use berth_garden_core::member::Problem;
+use berth_garden_core::member::StatusProblem;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
@@ -16,11 +16,11 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
 use super::cache::ObjectCache;
-use super::secrets::{Answer, Credentials, HubCredentials, Secrets};
+use super::secrets::{HubCredentials, SecretAnswer, SecretData, Secrets};
 use crate::watch::of_namespace;
 
 /// Watch caches of the hub. They stay as they are while the hub cannot be reached.
-pub struct Hub {
+pub struct HubCaches {
     namespace: String,
     pub buckets: ObjectCache<BackupBucket>,
     pub entries: ObjectCache<BackupEntry>,
@@ -29,7 +29,7 @@ pub struct Hub {
 }
 
 /// Watch caches of the member cluster.
-pub struct Member {
+pub struct MemberCaches {
     namespace: String,
     garden_namespace: String,
     pub buckets: ObjectCache<extensions::BackupBucket>,
@@ -41,7 +41,7 @@ pub struct Member {
     pub location_secrets: ObjectCache<Secret>,
 }
 
-impl Hub {
+impl HubCaches {
     pub fn new(namespace: &str, changes: &Arc<watch::Sender<u64>>) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -118,11 +118,11 @@ impl Hub {
 
     /// Of a bucket, or of an entry in it.
     pub fn credentials(&self, bucket: &BackupBucket, entry: Option<&BackupEntry>) -> HubCredentials {
-        let fault = |text: String| HubCredentials::Missing(Problem::of_configuration(text));
+        let fault = |text: String| HubCredentials::Missing(StatusProblem::of_configuration(text));
         let secret = self.secret_of(bucket, entry);
         let Some(SecretReference { name, namespace }) = &secret else {
             if !berth_garden_api::location::takes_credentials(&bucket.spec.provider) {
-                return HubCredentials::Known(Arc::new(Credentials::new()));
+                return HubCredentials::Known(Arc::new(SecretData::new()));
             }
             let bucket = bucket.name_any();
             return fault(format!("BackupBucket {bucket} names no credentials: set spec.secretRef"));
@@ -135,14 +135,14 @@ impl Hub {
         }
         match self.secrets.get(name) {
             None => HubCredentials::Unanswered(name.clone()),
-            Some(Answer::Found(credentials)) => HubCredentials::Known(credentials),
-            Some(Answer::Missing) if entry.is_some() && is_scoped(bucket) => fault(format!(
+            Some(SecretAnswer::Found(credentials)) => HubCredentials::Known(credentials),
+            Some(SecretAnswer::Missing) if entry.is_some() && is_scoped(bucket) => fault(format!(
                 "the hub has not made the keys of this directory (Secret {namespace}/{name}): Events of the BackupEntry there say why"
             )),
-            Some(Answer::Missing) => fault(format!(
+            Some(SecretAnswer::Missing) => fault(format!(
                 "there is no Secret {namespace}/{name} in the hub: create it again with the store's keys"
             )),
-            Some(Answer::Forbidden) => fault(format!(
+            Some(SecretAnswer::Forbidden) => fault(format!(
                 "Secret {namespace}/{name} in the hub may not be read: ServiceAccount SEED of namespace {} and user {}SEED may, where \
                  SEED is this Seed's name: let the agent's kubeconfig be for one of them",
                 keys::SEEDS_NAMESPACE,
@@ -152,7 +152,7 @@ impl Hub {
     }
 }
 
-impl Member {
+impl MemberCaches {
     pub fn new(namespace: &str, garden_namespace: &str, changes: &Arc<watch::Sender<u64>>) -> Self {
         Self {
             namespace: namespace.to_owned(),

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use berth_api::keys;
 use berth_garden_api::Removed;
 use berth_garden_api::extensions::{BackupBucket, BackupEntry};
-use berth_garden_core::fault::Fault;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::scope::RemovalScope;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use tracing::warn;
 
 use super::emptying::empty;
-use super::outcome::{Outcome, Problem};
+use super::outcome::{OperationError, OperationOutcome};
 use super::purge::survey;
-use super::task::{Actuator, Task};
-use crate::storage::bucket::{Created, Removed as How, StoreError};
+use super::task::{Actuator, OperationTask};
+use crate::storage::bucket::{BucketRemoval, Created, StoreError};
 
 /// Pages of a bucket's objects that are counted before the bucket is refused to be removed: it is
 /// enough to know that there are many.
@@ -31,7 +31,7 @@ impl Actuator for BackupBucket {
     const RESYNC: Option<SignedDuration> = Some(RESYNC);
     const IS_SLOW: bool = true;
 
-    async fn set_up(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+    async fn set_up(task: &mut OperationTask<'_, Self>) -> Result<OperationOutcome, OperationError> {
         let name = task.object.name_any();
         let bucket = task.open(&name, None).await?;
         let was_made = *task.record.made.get_or_insert(false);
@@ -42,7 +42,7 @@ impl Actuator for BackupBucket {
                  one? Put that right; if what was in it is lost, annotate {}={name}, and an empty one is made",
                 keys::MAKE_ANEW
             );
-            return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+            return Err(StoreError::new(StoreFault::NoSuchBucket, message).into());
         }
         let created = if is_there { Created::Already } else { bucket.create().await? };
         let mut warnings = bucket.configure().await?;
@@ -57,19 +57,19 @@ impl Actuator for BackupBucket {
         }
         let done = if created == Created::New { "was made" } else { "is there" };
         let sentences = std::iter::once(format!("bucket {name} {done}")).chain(warnings);
-        Ok(Outcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
+        Ok(OperationOutcome::Done { description: sentences.collect::<Vec<_>>().join("; ") })
     }
 
-    async fn tear_down(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+    async fn tear_down(task: &mut OperationTask<'_, Self>) -> Result<OperationOutcome, OperationError> {
         let name = task.object.name_any();
         if task.record.name_taken == Some(true) {
-            return Ok(Outcome::Done {
+            return Ok(OperationOutcome::Done {
                 description: format!("bucket {name} is somebody else's, and was left alone"),
             });
         }
         if let Some(why) = task.forget_reason() {
             task.record.forgotten = Some(why);
-            return Ok(Outcome::Done {
+            return Ok(OperationOutcome::Done {
                 description: format!("bucket {name} was left in the store, with what is in it"),
             });
         }
@@ -78,16 +78,16 @@ impl Actuator for BackupBucket {
             let shown = entries.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
             let description = format!("{} BackupEntries are in it, and go first: {shown}", entries.len());
             let again = Timestamp::now().saturating_add(AGAIN).unwrap_or(Timestamp::MAX);
-            return Ok(Outcome::Waits { description, again });
+            return Ok(OperationOutcome::Waits { description, again });
         }
         let bucket = Arc::new(task.open(&name, None).await?);
         match bucket.delete().await {
-            Err(error) if error.fault == Fault::NotEmpty => {}
+            Err(error) if error.fault == StoreFault::NotEmpty => {}
             removed => return gone(task, &name, removed?),
         }
         // Uploads that were never completed are no objects, but keep the bucket from being removed.
-        let everything =
-            Scope::of_bucket(&name, &name).map_err(|error| Problem::configuration(error.to_string()))?;
+        let everything = RemovalScope::of_bucket(&name, &name)
+            .map_err(|error| OperationError::configuration(error.to_string()))?;
         let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
         if found.objects > 0 {
             let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
@@ -99,11 +99,11 @@ impl Actuator for BackupBucket {
                     found.bytes,
                     keys::EMPTY_BUCKET
                 );
-                return Err(StoreError::new(Fault::NotEmpty, message).into());
+                return Err(StoreError::new(StoreFault::NotEmpty, message).into());
             };
-            let scope =
-                Scope::of_bucket(&name, &named).map_err(|error| Problem::configuration(error.to_string()))?;
-            if let waits @ Outcome::Waits { .. } = empty(task, &bucket, &scope).await? {
+            let scope = RemovalScope::of_bucket(&name, &named)
+                .map_err(|error| OperationError::configuration(error.to_string()))?;
+            if let waits @ OperationOutcome::Waits { .. } = empty(task, &bucket, &scope).await? {
                 return Ok(waits);
             }
         } else {
@@ -115,10 +115,14 @@ impl Actuator for BackupBucket {
     }
 }
 
-fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: How) -> Result<Outcome, Problem> {
+fn gone(
+    task: &OperationTask<'_, BackupBucket>,
+    name: &str,
+    removed: BucketRemoval,
+) -> Result<OperationOutcome, OperationError> {
     let how = match removed {
-        How::Now => "was removed",
-        How::WasAbsent => {
+        BucketRemoval::Now => "was removed",
+        BucketRemoval::WasAbsent => {
             // If berth tried to create it and failed, no other program created it.
             task.believe_it_gone(name, task.record.made.is_some())?;
             "was gone already"
@@ -128,11 +132,14 @@ fn gone(task: &Task<'_, BackupBucket>, name: &str, removed: How) -> Result<Outco
         Removed { objects: 0, .. } => String::new(),
         Removed { objects, bytes } => format!(", after {objects} objects with {bytes} bytes in it"),
     };
-    Ok(Outcome::Done { description: format!("bucket {name} {how}{emptied}") })
+    Ok(OperationOutcome::Done { description: format!("bucket {name} {how}{emptied}") })
 }
 
 /// Read from the API server, because an entry that the watch has not shown yet would lose its data.
-async fn entries_in(task: &Task<'_, BackupBucket>, bucket: &str) -> Result<Vec<String>, kube::Error> {
+async fn entries_in(
+    task: &OperationTask<'_, BackupBucket>,
+    bucket: &str,
+) -> Result<Vec<String>, kube::Error> {
     let api: Api<BackupEntry> = Api::all(task.client());
     let (mut params, mut found) = (ListParams::default().limit(ENTRIES), Vec::new());
     loop {

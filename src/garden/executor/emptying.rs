@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use berth_garden_api::Removed;
 use berth_garden_core::lock::look_again;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::scope::RemovalScope;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::outcome::{Outcome, Problem};
-use super::purge::{Kept, Purge, survey};
-use super::task::{Actuator, Task};
+use super::outcome::{OperationError, OperationOutcome};
+use super::purge::{Purge, RetainedVersions, survey};
+use super::task::{Actuator, OperationTask};
 use crate::storage::bucket::Bucket;
 
 /// How often progress is reported.
@@ -19,10 +19,10 @@ const TOLD: Duration = Duration::from_secs(2);
 
 /// Removes what `scope` covers, and reports progress.
 pub async fn empty<K: Actuator>(
-    task: &mut Task<'_, K>,
+    task: &mut OperationTask<'_, K>,
     bucket: &Arc<Bucket>,
-    scope: &Scope,
-) -> Result<Outcome, Problem> {
+    scope: &RemovalScope,
+) -> Result<OperationOutcome, OperationError> {
     // Counted first, so that the sum is right however often the removal is interrupted.
     let found = match task.record.found {
         Some(found) => found,
@@ -59,12 +59,12 @@ pub async fn empty<K: Actuator>(
     task.record.retained_until = None;
     let removed = largest(task.record.removed(), found);
     task.record.set_removed(removed);
-    Ok(Outcome::Done {
+    Ok(OperationOutcome::Done {
         description: format!("{} objects with {} bytes were removed", removed.objects, removed.bytes),
     })
 }
 
-pub fn waits<K: Actuator>(task: &mut Task<'_, K>, kept: Kept) -> Outcome {
+pub fn waits<K: Actuator>(task: &mut OperationTask<'_, K>, kept: RetainedVersions) -> OperationOutcome {
     let now = Timestamp::now();
     task.record.retained_until = kept.until.map(Time);
     let until = match kept.until {
@@ -73,7 +73,7 @@ pub fn waits<K: Actuator>(task: &mut Task<'_, K>, kept: Kept) -> Outcome {
         None => "by a legal hold, until it is lifted".to_owned(),
     };
     let description = format!("the store keeps {} locked objects {until}; they go then", kept.versions);
-    Outcome::Waits { description, again: look_again(kept.until, now) }
+    OperationOutcome::Waits { description, again: look_again(kept.until, now) }
 }
 
 /// Per cent of what was found; 100 only when nothing is left.

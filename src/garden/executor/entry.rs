@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use berth_api::keys;
 use berth_garden_api::extensions::{BackupBucket, BackupEntry};
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use berth_garden_core::name::tombstone;
-use berth_garden_core::owner::End;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::owner::DirectoryEnd;
+use berth_garden_core::scope::RemovalScope;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,18 +16,18 @@ use kube::api::Api;
 use tracing::warn;
 
 use super::emptying::{empty, waits};
-use super::outcome::{Outcome, Problem};
-use super::owner::Claim;
-use super::purge::{Kept, Pick, Purge};
-use super::task::{Actuator, Task};
+use super::outcome::{OperationError, OperationOutcome};
+use super::owner::DirectoryClaim;
+use super::purge::{Pick, Purge, RetainedVersions};
+use super::task::{Actuator, OperationTask};
 use crate::storage::bucket::{Bucket, StoreError, Version};
-use crate::write::{Answer, create};
+use crate::write::{WriteResult, create};
 
 impl Actuator for BackupEntry {
     const RESYNC: Option<SignedDuration> = None;
     const IS_SLOW: bool = false;
 
-    async fn set_up(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+    async fn set_up(task: &mut OperationTask<'_, Self>) -> Result<OperationOutcome, OperationError> {
         let scope = scope(task)?;
         task.record.prefix = Some(scope.prefix().to_owned());
         let name = task.object.spec.bucket_name.clone();
@@ -36,25 +36,25 @@ impl Actuator for BackupEntry {
             let message = format!(
                 "bucket {name} does not exist (not created yet, or deleted): cannot create the directory"
             );
-            return Err(StoreError::new(Fault::NoSuchBucket, message).into());
+            return Err(StoreError::new(StoreFault::NoSuchBucket, message).into());
         }
         if task.was_set_up() {
             task.record.made = Some(true);
         }
-        let refused = match Claim::of(&task.object, &task.record, &scope, task.is_restored()) {
+        let refused = match DirectoryClaim::of(&task.object, &task.record, &scope, task.is_restored()) {
             Some(claim) => claim.take(&bucket, &scope).await?,
             None => None,
         };
         if let Some(why) = refused {
             task.record.name_taken = Some(true);
-            return Err(Problem::configuration(format!("{} of bucket {name} {why}", scope.prefix())));
+            return Err(OperationError::configuration(format!("{} of bucket {name} {why}", scope.prefix())));
         }
         task.record.made = Some(true);
         task.record.name_taken = None;
-        Ok(Outcome::Done { description: format!("directory {} of bucket {name}", scope.prefix()) })
+        Ok(OperationOutcome::Done { description: format!("directory {} of bucket {name}", scope.prefix()) })
     }
 
-    async fn tear_down(task: &mut Task<'_, Self>) -> Result<Outcome, Problem> {
+    async fn tear_down(task: &mut OperationTask<'_, Self>) -> Result<OperationOutcome, OperationError> {
         let scope = scope(task)?;
         let bucket_name = task.object.spec.bucket_name.clone();
         if let Some(why) = task.forget_reason() {
@@ -62,11 +62,11 @@ impl Actuator for BackupEntry {
         }
         let bucket = Arc::new(open(task).await?);
         match remove(task, &bucket, &scope).await {
-            Err(Problem::Store(error)) if error.fault == Fault::NoSuchBucket => {
+            Err(OperationError::Store(error)) if error.fault == StoreFault::NoSuchBucket => {
                 let bucket = bucket_here(task).await?;
                 let was_seen = bucket.is_some_and(|bucket| bucket.record().made == Some(true));
                 task.believe_it_gone(&bucket_name, was_seen)?;
-                Ok(Outcome::Done {
+                Ok(OperationOutcome::Done {
                     description: format!("there is no bucket {bucket_name}: its objects were gone already"),
                 })
             }
@@ -77,45 +77,46 @@ impl Actuator for BackupEntry {
 
 /// Removes the directory and berth's notes of it, unless the mark in it names another owner.
 async fn remove(
-    task: &mut Task<'_, BackupEntry>,
+    task: &mut OperationTask<'_, BackupEntry>,
     bucket: &Arc<Bucket>,
-    scope: &Scope,
-) -> Result<Outcome, Problem> {
-    let (Some(claim), Some(notes)) = (Claim::of(&task.object, &task.record, scope, false), scope.notes())
+    scope: &RemovalScope,
+) -> Result<OperationOutcome, OperationError> {
+    let (Some(claim), Some(notes)) =
+        (DirectoryClaim::of(&task.object, &task.record, scope, false), scope.notes())
     else {
-        return Err(Problem::configuration(format!("{} has no place for a mark", scope.prefix())));
+        return Err(OperationError::configuration(format!("{} has no place for a mark", scope.prefix())));
     };
     // Listed before the mark is read, so that no version is of an owner who came after that.
     let marks = claim.versions(bucket).await?;
     match claim.end(bucket, scope).await? {
-        End::LeftAlone(why) => {
+        DirectoryEnd::LeftAlone(why) => {
             task.record.name_taken = Some(true);
             let directory = scope.prefix();
             warn!(name = task.object.name_any(), bucket = ?bucket, directory, %why, "left alone");
             let description = format!("{directory} was left alone, for it {why}");
-            return Ok(Outcome::Done { description });
+            return Ok(OperationOutcome::Done { description });
         }
-        End::Nothing => {
+        DirectoryEnd::Nothing => {
             task.record.name_taken = None;
             let description = format!("{} was never set up, and nothing is in it", scope.prefix());
-            return Ok(Outcome::Done { description });
+            return Ok(OperationOutcome::Done { description });
         }
-        End::Remove => {}
+        DirectoryEnd::Remove => {}
     }
     task.record.name_taken = None;
     // Recorded, because a lock may keep an earlier version of the mark when nothing else is left
     // that shows it.
     task.record.made = Some(true);
     match empty(task, bucket, scope).await? {
-        Outcome::Done { description } => {
+        OperationOutcome::Done { description } => {
             let kept = clear(bucket, &notes, (claim.mark(), marks)).await?;
-            Ok(kept.map_or(Outcome::Done { description }, |kept| waits(task, kept)))
+            Ok(kept.map_or(OperationOutcome::Done { description }, |kept| waits(task, kept)))
         }
         waiting => Ok(waiting),
     }
 }
 
-async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket>, kube::Error> {
+async fn bucket_here(task: &OperationTask<'_, BackupEntry>) -> Result<Option<BackupBucket>, kube::Error> {
     let buckets: Api<BackupBucket> = Api::all(task.client());
     buckets.get_opt(&task.object.spec.bucket_name).await
 }
@@ -125,9 +126,9 @@ async fn bucket_here(task: &Task<'_, BackupEntry>) -> Result<Option<BackupBucket
 /// by then. Returns what the store keeps.
 async fn clear(
     bucket: &Arc<Bucket>,
-    scope: &Scope,
+    scope: &RemovalScope,
     (mark, versions): (&str, Vec<Version>),
-) -> Result<Option<Kept>, StoreError> {
+) -> Result<Option<RetainedVersions>, StoreError> {
     for pick in [Pick::AllBut(mark.to_owned()), Pick::These(versions)] {
         let mut purge = Purge::picking(Arc::clone(bucket), scope.clone(), pick);
         while purge.step().await? {}
@@ -139,12 +140,12 @@ async fn clear(
     Ok(None)
 }
 
-fn scope(task: &Task<'_, BackupEntry>) -> Result<Scope, Problem> {
-    let scope = Scope::of_entry(&task.object.name_any(), task.record.prefix.as_deref());
-    scope.map_err(|error| Problem::configuration(error.to_string()))
+fn scope(task: &OperationTask<'_, BackupEntry>) -> Result<RemovalScope, OperationError> {
+    let scope = RemovalScope::of_entry(&task.object.name_any(), task.record.prefix.as_deref());
+    scope.map_err(|error| OperationError::configuration(error.to_string()))
 }
 
-async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
+async fn open(task: &OperationTask<'_, BackupEntry>) -> Result<Bucket, OperationError> {
     let spec = &task.object.spec;
     let config = match &spec.provider_config {
         Some(_) => None,
@@ -156,7 +157,11 @@ async fn open(task: &Task<'_, BackupEntry>) -> Result<Bucket, Problem> {
 
 /// Leaves the data in the store, and records that in a ConfigMap, because nothing else shows it
 /// once the object is gone.
-async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) -> Result<Outcome, Problem> {
+async fn forget(
+    task: &mut OperationTask<'_, BackupEntry>,
+    scope: &RemovalScope,
+    why: String,
+) -> Result<OperationOutcome, OperationError> {
     let (spec, name) = (&task.object.spec, task.object.name_any());
     let uid = task.object.uid().unwrap_or_default();
     let data = [
@@ -184,12 +189,12 @@ async fn forget(task: &mut Task<'_, BackupEntry>, scope: &Scope, why: String) ->
     let api: Api<ConfigMap> = Api::namespaced(task.client(), &spec.secret_ref.namespace);
     match create(&api, &record).await {
         // An earlier attempt wrote it.
-        Answer::Conflict(_) => {}
+        WriteResult::Conflict(_) => {}
         answer => drop(answer.written()?),
     }
     warn!(%name, bucket = %spec.bucket_name, prefix = scope.prefix(), %why, "left data in the store");
     let description =
         format!("data below {} of bucket {} was left in the store: {why}", scope.prefix(), spec.bucket_name);
     task.record.forgotten = Some(why);
-    Ok(Outcome::Done { description })
+    Ok(OperationOutcome::Done { description })
 }

@@ -3,18 +3,18 @@
 use berth_garden_api::LastError;
 use berth_garden_core::operation::OperationType;
 
-use super::outcome::Record;
-use crate::events::What;
+use super::outcome::ProviderStatus;
+use crate::events::EventReason;
 use crate::storage::bucket::StoreError;
 
 /// The Event of an operation that has succeeded. `None`: nothing has changed.
-pub fn news(operation: OperationType, record: &Record) -> Option<What> {
+pub fn news(operation: OperationType, record: &ProviderStatus) -> Option<EventReason> {
     match operation {
-        OperationType::Create | OperationType::Restore => Some(What::Created),
+        OperationType::Create | OperationType::Restore => Some(EventReason::Created),
         OperationType::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
-            Some(What::DataLeft)
+            Some(EventReason::DataLeft)
         }
-        OperationType::Delete => Some(What::Removed),
+        OperationType::Delete => Some(EventReason::Removed),
         OperationType::Reconcile | OperationType::Migrate | OperationType::LiveMigrate => None,
     }
 }
@@ -26,32 +26,36 @@ pub fn is_same(before: &LastError, error: &StoreError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use berth_garden_core::fault::Fault;
+    use berth_garden_core::fault::StoreFault;
 
     use super::*;
 
     #[test]
     fn a_failure_is_news_until_it_is_known() {
-        let error = StoreError::new(Fault::RateLimited, "slow down");
+        let error = StoreError::new(StoreFault::RateLimited, "slow down");
         let before = |description: &str, code: &str| LastError {
             description: description.to_owned(),
             codes: vec![code.to_owned()],
             ..LastError::default()
         };
-        assert!(is_same(&before("slow down", Fault::RateLimited.code()), &error));
-        assert!(!is_same(&before("slow down", Fault::Unauthorized.code()), &error));
-        assert!(!is_same(&before("no", Fault::RateLimited.code()), &error));
+        assert!(is_same(&before("slow down", StoreFault::RateLimited.code()), &error));
+        assert!(!is_same(&before("slow down", StoreFault::Unauthorized.code()), &error));
+        assert!(!is_same(&before("no", StoreFault::RateLimited.code()), &error));
     }
 
     #[test]
     fn data_that_was_left_is_not_told_as_removed() {
-        let (mut record, forgotten) = (Record::default(), Some("given up".to_owned()));
-        assert_eq!(news(OperationType::Create, &record), Some(What::Created));
+        let (mut record, forgotten) = (ProviderStatus::default(), Some("given up".to_owned()));
+        assert_eq!(news(OperationType::Create, &record), Some(EventReason::Created));
         assert_eq!(news(OperationType::Reconcile, &record), None);
-        assert_eq!(news(OperationType::Delete, &record), Some(What::Removed));
+        assert_eq!(news(OperationType::Delete, &record), Some(EventReason::Removed));
         record.name_taken = Some(true);
-        assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft), "it is somebody else's");
-        let record = Record { forgotten, ..Record::default() };
-        assert_eq!(news(OperationType::Delete, &record), Some(What::DataLeft));
+        assert_eq!(
+            news(OperationType::Delete, &record),
+            Some(EventReason::DataLeft),
+            "it is somebody else's"
+        );
+        let record = ProviderStatus { forgotten, ..ProviderStatus::default() };
+        assert_eq!(news(OperationType::Delete, &record), Some(EventReason::DataLeft));
     }
 }

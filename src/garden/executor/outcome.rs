@@ -1,7 +1,7 @@
 //! How an operation ends, and what is recorded of it, for both kinds.
 
 use berth_garden_api::{Removed, StoreConfig};
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::storage::bucket::StoreError;
 
 /// How an operation ended that did not fail.
-pub enum Outcome {
+pub enum OperationOutcome {
     Done {
         description: String,
     },
@@ -23,26 +23,26 @@ pub enum Outcome {
 
 /// Why it failed.
 #[derive(Debug)]
-pub enum Problem {
+pub enum OperationError {
     /// Reported in the object's status.
     Store(StoreError),
     /// A call to the API server failed, so the status cannot be written either.
     Api(kube::Error),
 }
 
-impl Problem {
+impl OperationError {
     pub fn configuration(message: impl Into<String>) -> Self {
-        Self::Store(StoreError::new(Fault::Configuration, message))
+        Self::Store(StoreError::new(StoreFault::Configuration, message))
     }
 }
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<kube::Error> for Problem {
+impl From<kube::Error> for OperationError {
     fn from(error: kube::Error) -> Self {
         Self::Api(error)
     }
@@ -52,7 +52,7 @@ impl From<kube::Error> for Problem {
 /// [`Removed`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Record {
+pub struct ProviderStatus {
     /// The bucket (of an entry, too) was once there. `false`: berth has tried to create it.
     pub made: Option<bool>,
     /// The bucket, or an entry's directory, belongs to another owner and is not touched.
@@ -70,7 +70,7 @@ pub struct Record {
     pub forgotten: Option<String>,
 }
 
-impl Record {
+impl ProviderStatus {
     pub fn removed(&self) -> Removed {
         Removed { objects: self.objects.unwrap_or_default(), bytes: self.bytes.unwrap_or_default() }
     }
@@ -81,12 +81,12 @@ impl Record {
 }
 
 /// # Errors
-/// [`Fault::Configuration`] when it is not a StoreConfig of berth.
+/// [`StoreFault::Configuration`] when it is not a StoreConfig of berth.
 pub fn store_config(config: Option<&Value>) -> Result<StoreConfig, StoreError> {
     let Some(config) = config else { return Ok(StoreConfig::default()) };
     serde_json::from_value(config.clone()).map_err(|error| {
         StoreError::new(
-            Fault::Configuration,
+            StoreFault::Configuration,
             format!("spec.providerConfig: not a StoreConfig of garden.berth.dev/v1alpha1: {error}"),
         )
     })

@@ -3,14 +3,16 @@
 use berth_api::keys;
 use berth_garden_api::extensions::BackupEntry;
 use berth_garden_api::member_objects;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::owner::{Directory, End, Owner, Refusal, Verdict, end, judge};
-use berth_garden_core::scope::{SOURCE, Scope};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::owner::{
+    DirectoryEnd, DirectoryOwner, DirectoryRefusal, DirectoryState, OwnershipDecision, end, judge,
+};
+use berth_garden_core::scope::{RemovalScope, SOURCE};
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::outcome::Record;
+use super::outcome::ProviderStatus;
 use super::task::Actuator as _;
 use crate::storage::bucket::{Bucket, Result, StoreError, Version};
 
@@ -23,7 +25,7 @@ const NAME: usize = 253;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireOwner {
     entry: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
@@ -32,7 +34,7 @@ struct Wire {
     seed: Option<String>,
 }
 
-impl Wire {
+impl WireOwner {
     /// It contains only names, as Kubernetes has them.
     fn is_plain(&self) -> bool {
         let mut all = [&self.entry, &self.uid].into_iter().chain(&self.namespace).chain(&self.seed);
@@ -40,21 +42,21 @@ impl Wire {
     }
 }
 
-impl From<Wire> for Owner {
-    fn from(Wire { entry, namespace, uid, seed }: Wire) -> Self {
+impl From<WireOwner> for DirectoryOwner {
+    fn from(WireOwner { entry, namespace, uid, seed }: WireOwner) -> Self {
         Self { entry, namespace, uid, seed }
     }
 }
 
-impl From<Owner> for Wire {
-    fn from(Owner { entry, namespace, uid, seed }: Owner) -> Self {
+impl From<DirectoryOwner> for WireOwner {
+    fn from(DirectoryOwner { entry, namespace, uid, seed }: DirectoryOwner) -> Self {
         Self { entry, namespace, uid, seed }
     }
 }
 
 /// What a BackupEntry says of its directory.
-pub struct Claim {
-    us: Owner,
+pub struct DirectoryClaim {
+    us: DirectoryOwner,
     /// Key of the mark.
     mark: String,
     /// It comes from another cluster, with its data; or it is the source of a copy, and names the
@@ -67,11 +69,16 @@ pub struct Claim {
     is_incomplete: bool,
 }
 
-impl Claim {
+impl DirectoryClaim {
     /// `None`: there is no place for a mark. `is_restored`: it comes from another cluster, with its
     /// data. An object that was made for a hub stays that hub's, also where the hub is gone and the
     /// label of the Seed was taken off.
-    pub fn of(object: &BackupEntry, record: &Record, scope: &Scope, is_restored: bool) -> Option<Self> {
+    pub fn of(
+        object: &BackupEntry,
+        record: &ProviderStatus,
+        scope: &RemovalScope,
+        is_restored: bool,
+    ) -> Option<Self> {
         let (name, metadata) = (object.name_any(), &object.metadata);
         let entry = scope.prefix().trim_end_matches('/').to_owned();
         let said = |key: &str| object.annotation(key).map(str::to_owned);
@@ -80,14 +87,14 @@ impl Claim {
         // Created by an older version, which did not record the namespace.
         let is_incomplete = is_hubs && namespace.is_none();
         let us = if is_hubs {
-            Owner {
+            DirectoryOwner {
                 entry,
                 namespace: Some(namespace.unwrap_or_default()),
                 uid: member_objects::hub_uid(metadata).unwrap_or_default().to_owned(),
                 seed: object.labels().get(keys::CARRIED_FOR).cloned(),
             }
         } else {
-            Owner { entry, namespace: None, uid: object.uid().unwrap_or_default(), seed: None }
+            DirectoryOwner { entry, namespace: None, uid: object.uid().unwrap_or_default(), seed: None }
         };
         let is_said = object.annotation(keys::OWN_DIRECTORY) == Some(name.as_str());
         // Objects are counted only after the owner is known.
@@ -106,25 +113,32 @@ impl Claim {
 
     /// Marks the directory, if it has no owner yet. `Some`: why it is not this entry's.
     ///
-    /// # Errors
-    /// What the store says; [`Fault::Configuration`] where something else has the key of the mark.
-    pub async fn take(&self, bucket: &Bucket, scope: &Scope) -> Result<Option<Refusal>> {
+    /// # Errors What the store says; [`StoreFault::Configuration`] where something else has the key
+    /// of the mark.
+    pub async fn take(&self, bucket: &Bucket, scope: &RemovalScope) -> Result<Option<DirectoryRefusal>> {
         match self.judge(bucket, scope).await? {
-            Verdict::Ours => Ok(None),
-            Verdict::Refused(why) => Ok(Some(why)),
+            OwnershipDecision::Ours => Ok(None),
+            OwnershipDecision::Refused(why) => Ok(Some(why)),
             // Marked once the namespace is known, so that the mark is never incomplete.
-            Verdict::Mark if self.is_incomplete => Ok(None),
-            Verdict::Mark => {
-                let written = bucket.create_object(&self.mark, &json!(Wire::from(self.us.clone()))).await;
+            OwnershipDecision::Mark if self.is_incomplete => Ok(None),
+            OwnershipDecision::Mark => {
+                let written =
+                    bucket.create_object(&self.mark, &json!(WireOwner::from(self.us.clone()))).await;
                 // Another writer may have been faster, and may have been overwritten where the
                 // store has no conditional writes.
                 match (self.judge(bucket, scope).await?, written) {
-                    (Verdict::Ours, _) => Ok(None),
-                    (Verdict::Refused(why @ Refusal::Anothers(..)), _) => Ok(Some(why)),
-                    (Verdict::Mark | Verdict::Refused(Refusal::Unmarked(..)), Err(error)) => Err(error),
-                    (Verdict::Mark | Verdict::Refused(Refusal::Unmarked(..)), Ok(())) => {
+                    (OwnershipDecision::Ours, _) => Ok(None),
+                    (OwnershipDecision::Refused(why @ DirectoryRefusal::Anothers(..)), _) => Ok(Some(why)),
+                    (
+                        OwnershipDecision::Mark | OwnershipDecision::Refused(DirectoryRefusal::Unmarked(..)),
+                        Err(error),
+                    ) => Err(error),
+                    (
+                        OwnershipDecision::Mark | OwnershipDecision::Refused(DirectoryRefusal::Unmarked(..)),
+                        Ok(()),
+                    ) => {
                         let message = format!("{bucket:?}: {} was written, and is not there", self.mark);
-                        Err(StoreError::new(Fault::Unavailable, message))
+                        Err(StoreError::new(StoreFault::Unavailable, message))
                     }
                 }
             }
@@ -133,19 +147,20 @@ impl Claim {
 
     /// What becomes of the directory when its entry is deleted.
     ///
-    /// # Errors
-    /// As [`Self::take`]; [`Fault::Unavailable`] while the hub has not said the namespace, if it
-    /// decides.
-    pub async fn end(&self, bucket: &Bucket, scope: &Scope) -> Result<End> {
+    /// # Errors As [`Self::take`]; [`StoreFault::Unavailable`] while the hub has not said the
+    /// namespace, if it decides.
+    pub async fn end(&self, bucket: &Bucket, scope: &RemovalScope) -> Result<DirectoryEnd> {
         let mark = self.read(bucket).await?;
         let directory = self.directory(bucket, scope, mark.as_ref()).await?;
         match end(directory, &self.us, self.was_set_up, (&self.mark, &self.way_out)) {
-            End::LeftAlone(Refusal::Anothers(..)) if self.is_incomplete && self.us.seed.is_some() => {
+            DirectoryEnd::LeftAlone(DirectoryRefusal::Anothers(..))
+                if self.is_incomplete && self.us.seed.is_some() =>
+            {
                 let message = format!(
                     "{bucket:?}: {} names another UID, and the hub has not said the namespace of this entry yet; berth tries again",
                     self.mark
                 );
-                Err(StoreError::new(Fault::Unavailable, message))
+                Err(StoreError::new(StoreFault::Unavailable, message))
             }
             end => Ok(end),
         }
@@ -159,7 +174,7 @@ impl Claim {
         bucket.versions_of(&self.mark).await
     }
 
-    async fn judge(&self, bucket: &Bucket, scope: &Scope) -> Result<Verdict> {
+    async fn judge(&self, bucket: &Bucket, scope: &RemovalScope) -> Result<OwnershipDecision> {
         let mark = self.read(bucket).await?;
         let directory = self.directory(bucket, scope, mark.as_ref()).await?;
         let is_known = self.was_set_up || self.is_restored;
@@ -169,19 +184,19 @@ impl Claim {
     async fn directory<'m>(
         &self,
         bucket: &Bucket,
-        scope: &Scope,
-        mark: Option<&'m Owner>,
-    ) -> Result<Directory<'m>> {
+        scope: &RemovalScope,
+        mark: Option<&'m DirectoryOwner>,
+    ) -> Result<DirectoryState<'m>> {
         let holds_data = mark.is_some() || bucket.holds(scope.prefix()).await?;
-        Ok(Directory { mark, holds_data })
+        Ok(DirectoryState { mark, holds_data })
     }
 
-    async fn read(&self, bucket: &Bucket) -> Result<Option<Owner>> {
+    async fn read(&self, bucket: &Bucket) -> Result<Option<DirectoryOwner>> {
         let Some(bytes) = bucket.read_object(&self.mark).await? else { return Ok(None) };
         // Others may write there, too, and its content is reported.
         let is_short = bytes.len() <= LARGEST;
-        let read = is_short.then(|| serde_json::from_slice::<Wire>(&bytes).ok()).flatten();
-        match read.filter(Wire::is_plain) {
+        let read = is_short.then(|| serde_json::from_slice::<WireOwner>(&bytes).ok()).flatten();
+        match read.filter(WireOwner::is_plain) {
             Some(wire) => Ok(Some(wire.into())),
             None => {
                 let message = format!(
@@ -189,7 +204,7 @@ impl Claim {
                      wrote it, or look whose the directory is and remove that object",
                     self.mark, self.us.entry
                 );
-                Err(StoreError::new(Fault::Configuration, message))
+                Err(StoreError::new(StoreFault::Configuration, message))
             }
         }
     }

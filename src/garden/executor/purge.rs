@@ -1,18 +1,18 @@
-//! Removes all that a [`Scope`] covers, page by page. After an interruption it starts again from
-//! the first key. It ends when one whole listing finds nothing but what the store does not let go
-//! of.
+//! Removes all that a [`RemovalScope`] covers, page by page. After an interruption it starts again
+//! from the first key. It ends when one whole listing finds nothing but what the store does not let
+//! go of.
 
 use std::sync::Arc;
 
 use berth_garden_api::Removed;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::scope::RemovalScope;
 use futures::StreamExt as _;
 use futures::stream;
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 
-use crate::storage::bucket::{Bucket, Hold, Marker, PAGE, Page, Removal, Result, StoreError, Version};
+use crate::storage::bucket::{Bucket, Hold, Marker, PAGE, Removal, Result, StoreError, Version, VersionPage};
 
 /// Pages that are removed while the next one is listed.
 const AT_ONCE: usize = 4;
@@ -27,7 +27,11 @@ const QUESTIONS_AT_ONCE: usize = 8;
 ///
 /// # Errors
 /// What the store says.
-pub async fn survey(bucket: &Bucket, scope: &Scope, most_pages: Option<usize>) -> Result<(Removed, bool)> {
+pub async fn survey(
+    bucket: &Bucket,
+    scope: &RemovalScope,
+    most_pages: Option<usize>,
+) -> Result<(Removed, bool)> {
     let (mut found, mut after) = (Removed::default(), None);
     let mut pages = 0;
     loop {
@@ -48,7 +52,7 @@ fn count(counted: &mut Removed, version: &Version) {
 
 /// What the store keeps, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct RetainedVersions {
     pub versions: u64,
     /// The last of the times known.
     pub until: Option<Timestamp>,
@@ -80,18 +84,18 @@ impl Pick {
 /// A removal under way.
 pub struct Purge {
     bucket: Arc<Bucket>,
-    scope: Scope,
+    scope: RemovalScope,
     pick: Pick,
     /// What this removal has removed.
     pub removed: Removed,
     flight: JoinSet<Result<Removal>>,
-    look: Look,
+    look: ListingPass,
     looks: u32,
 }
 
 /// One listing from the first key to the last.
 #[derive(Default)]
-struct Look {
+struct ListingPass {
     after: Option<Marker>,
     is_listed: bool,
     has_removed: bool,
@@ -100,13 +104,13 @@ struct Look {
 }
 
 impl Purge {
-    pub fn new(bucket: Arc<Bucket>, scope: Scope) -> Self {
+    pub fn new(bucket: Arc<Bucket>, scope: RemovalScope) -> Self {
         Self::picking(bucket, scope, Pick::All)
     }
 
     /// Of what `scope` covers, only what `pick` names.
-    pub fn picking(bucket: Arc<Bucket>, scope: Scope, pick: Pick) -> Self {
-        let (removed, look) = (Removed::default(), Look::default());
+    pub fn picking(bucket: Arc<Bucket>, scope: RemovalScope, pick: Pick) -> Self {
+        let (removed, look) = (Removed::default(), ListingPass::default());
         Self { bucket, scope, pick, removed, flight: JoinSet::new(), look, looks: 0 }
     }
 
@@ -136,7 +140,7 @@ impl Purge {
         self.looks += 1;
         if self.looks >= LOOKS {
             return Err(StoreError::new(
-                Fault::Unavailable,
+                StoreFault::Unavailable,
                 format!(
                     "{:?}: {LOOKS} times everything below {:?} was removed, and there is more: another program is writing there",
                     self.bucket,
@@ -144,18 +148,18 @@ impl Purge {
                 ),
             ));
         }
-        self.look = Look::default();
+        self.look = ListingPass::default();
         Ok(true)
     }
 
-    async fn list(&mut self) -> Result<Page> {
+    async fn list(&mut self) -> Result<VersionPage> {
         let page = self.bucket.page(self.scope.prefix(), self.look.after.as_ref(), PAGE).await?;
         self.look.after = page.next.clone();
         self.look.is_listed = page.next.is_none();
         Ok(page)
     }
 
-    fn begin(&mut self, mut page: Page) -> Result<()> {
+    fn begin(&mut self, mut page: VersionPage) -> Result<()> {
         // A store may list anything, but nothing outside the scope is removed.
         if let Some(strange) = page.versions.iter().find(|version| !self.scope.covers(&version.key)) {
             let message = format!(
@@ -164,7 +168,7 @@ impl Purge {
                 strange.key,
                 self.scope.prefix()
             );
-            return Err(StoreError::new(Fault::Configuration, message));
+            return Err(StoreError::new(StoreFault::Configuration, message));
         }
         page.versions.retain(|version| self.pick.takes(version));
         if !page.versions.is_empty() {
@@ -183,7 +187,8 @@ impl Purge {
     }
 
     fn take(&mut self, ended: std::result::Result<Result<Removal>, tokio::task::JoinError>) -> Result<()> {
-        let removal = ended.map_err(|error| StoreError::new(Fault::Unavailable, error.to_string()))??;
+        let removal =
+            ended.map_err(|error| StoreError::new(StoreFault::Unavailable, error.to_string()))??;
         removal.removed.iter().for_each(|version| count(&mut self.removed, version));
         self.look.has_removed |= !removal.removed.is_empty();
         self.look.kept = self.look.kept.saturating_add(removal.kept.len() as u64);
@@ -194,14 +199,13 @@ impl Purge {
 
     /// What is left, after the last step.
     ///
-    /// # Errors
-    /// [`Fault::Unauthorized`] when objects that berth may not remove have no lock; what the store
-    /// says.
-    pub async fn kept(&self) -> Result<Option<Kept>> {
+    /// # Errors [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock;
+    /// what the store says.
+    pub async fn kept(&self) -> Result<Option<RetainedVersions>> {
         let Some(example) = self.look.examples.first() else { return Ok(None) };
         let holds: Vec<_> = self.look.examples.iter().map(|version| self.bucket.hold(version)).collect();
         let mut holds = stream::iter(holds).buffer_unordered(QUESTIONS_AT_ONCE);
-        let mut kept = Kept { versions: self.look.kept, ..Kept::default() };
+        let mut kept = RetainedVersions { versions: self.look.kept, ..RetainedVersions::default() };
         while let Some(hold) = holds.next().await {
             match hold? {
                 Hold::Until(until) => kept.until = kept.until.max(Some(until)),
@@ -211,7 +215,7 @@ impl Purge {
         }
         if kept.until.is_none() && !kept.is_indefinite {
             return Err(StoreError::new(
-                Fault::Unauthorized,
+                StoreFault::Unauthorized,
                 format!(
                     "{:?}: the store does not let these keys remove {} objects, {} for one, and says of no lock on them",
                     self.bucket, kept.versions, example.key

@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 /// By UID of objects whose last operation failed or waits: how often, and when it is tried again.
 /// The next process tries all of them at once.
 #[derive(Default)]
-pub struct Retries(Mutex<HashMap<String, Retry>>);
+pub struct OperationRetries(Mutex<HashMap<String, Retry>>);
 
 struct Retry {
     failures: u32,
     not_before: Timestamp,
 }
 
-impl Retries {
+impl OperationRetries {
     pub fn not_before(&self, uid: &str) -> Option<Timestamp> {
         self.0.lock().get(uid).map(|retry| retry.not_before)
     }

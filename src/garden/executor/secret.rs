@@ -9,8 +9,8 @@ use kube::api::Api;
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
-use super::outcome::Problem;
-use crate::write::{self, Answer, Write};
+use super::outcome::OperationError;
+use crate::write::{self, Write, WriteResult};
 
 /// Objects that need their Secret from now on, and objects that no longer need it, by UID, because
 /// the watch may not show either yet.
@@ -42,16 +42,16 @@ impl Holders {
 /// # Errors
 /// A fault of configuration if it is missing or may not be read. A missing Secret says nothing
 /// about the data that it is for.
-pub async fn get(client: &Client, reference: &SecretReference) -> Result<Secret, Problem> {
+pub async fn get(client: &Client, reference: &SecretReference) -> Result<Secret, OperationError> {
     let SecretReference { name, namespace } = reference;
     match api(client, reference).get_opt(name).await {
         Ok(Some(secret)) => Ok(secret),
-        Ok(None) => Err(Problem::configuration(format!(
+        Ok(None) => Err(OperationError::configuration(format!(
             "spec.secretRef: there is no Secret {namespace}/{name}; create it again, or, to leave the data in the store, \
              delete the object with the annotation {}=<why>",
             keys::FORGET_DATA
         ))),
-        Err(kube::Error::Api(status)) if status.code == 403 => Err(Problem::configuration(format!(
+        Err(kube::Error::Api(status)) if status.code == 403 => Err(OperationError::configuration(format!(
             "spec.secretRef: Secret {namespace}/{name} may not be read here: berth has a Role for the Secrets of one namespace"
         ))),
         Err(error) => Err(error.into()),
@@ -59,7 +59,7 @@ pub async fn get(client: &Client, reference: &SecretReference) -> Result<Secret,
 }
 
 /// Puts `finalizer` on it, unless it is there.
-pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(), Problem> {
+pub async fn hold(client: &Client, secret: &Secret, finalizer: &str) -> Result<(), OperationError> {
     if secret.finalizers().iter().any(|held| held == finalizer) {
         return Ok(());
     }
@@ -91,12 +91,12 @@ pub async fn let_go(
     }
     let finalizers = secret.finalizers().iter().filter(|held| *held != finalizer).cloned().collect();
     match patch(client, &secret, finalizers).await {
-        Answer::Gone(_) => Ok(()),
+        WriteResult::Gone(_) => Ok(()),
         patched => patched.written().map(drop),
     }
 }
 
-async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> Answer<Secret> {
+async fn patch(client: &Client, secret: &Secret, finalizers: Vec<String>) -> WriteResult<Secret> {
     let reference =
         SecretReference { name: secret.name_any(), namespace: secret.namespace().unwrap_or_default() };
     let change = json!({"metadata": {"finalizers": finalizers}});

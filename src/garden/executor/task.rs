@@ -6,8 +6,8 @@ use berth_api::keys;
 use berth_garden_api::extensions::Extension;
 use berth_garden_api::operation::{OperationState, OperationType};
 use berth_garden_api::{LastError, LastOperation, member_objects};
-use berth_garden_core::fault::Fault;
-use berth_garden_core::operation::{Request, done_at};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::operation::{OperationAnnotation, done_at};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::news::{is_same, news};
-use super::outcome::{Outcome, Problem, Record, store_config};
+use super::outcome::{OperationError, OperationOutcome, ProviderStatus, store_config};
 use super::{Context, secret};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::garden::deletion_permits::{may_remove, while_permitted};
 use crate::storage::bucket::{Bucket, StoreError};
 use crate::write::{Write, patch, patch_status};
@@ -46,12 +46,16 @@ pub trait Actuator:
     const IS_SLOW: bool;
 
     /// Creates what the object describes. Idempotent.
-    fn set_up(task: &mut Task<'_, Self>) -> impl Future<Output = Result<Outcome, Problem>> + Send;
+    fn set_up(
+        task: &mut OperationTask<'_, Self>,
+    ) -> impl Future<Output = Result<OperationOutcome, OperationError>> + Send;
     /// Removes all of it from the store. Continues where an earlier attempt stopped.
-    fn tear_down(task: &mut Task<'_, Self>) -> impl Future<Output = Result<Outcome, Problem>> + Send;
+    fn tear_down(
+        task: &mut OperationTask<'_, Self>,
+    ) -> impl Future<Output = Result<OperationOutcome, OperationError>> + Send;
 
     /// What the executor has recorded in the object's status.
-    fn record(&self) -> Record {
+    fn record(&self) -> ProviderStatus {
         let told = self.common().and_then(|status| status.provider_status.clone()).unwrap_or_default();
         serde_json::from_value(told).unwrap_or_default()
     }
@@ -61,16 +65,16 @@ pub trait Actuator:
     }
 }
 
-pub struct Task<'a, K: Actuator> {
+pub struct OperationTask<'a, K: Actuator> {
     context: &'a Context<K>,
     api: Api<K>,
     /// As last read or written.
     pub object: K,
-    pub record: Record,
+    pub record: ProviderStatus,
     operation: OperationType,
 }
 
-impl<'a, K: Actuator> Task<'a, K> {
+impl<'a, K: Actuator> OperationTask<'a, K> {
     pub(super) fn new(context: &'a Context<K>, object: K, operation: OperationType) -> Self {
         let api = Api::all(context.client.clone());
         let record = object.record();
@@ -82,7 +86,7 @@ impl<'a, K: Actuator> Task<'a, K> {
     }
 
     /// Opens the store's bucket `name`. `config`: where the object has no settings of its own.
-    pub async fn open(&self, name: &str, config: Option<&Value>) -> Result<Bucket, Problem> {
+    pub async fn open(&self, name: &str, config: Option<&Value>) -> Result<Bucket, OperationError> {
         let object = &self.object;
         let secret = secret::get(&self.context.client, object.secret_ref()).await?;
         let config = store_config(object.provider_config().or(config))?;
@@ -157,7 +161,8 @@ impl<'a, K: Actuator> Task<'a, K> {
 
     pub(super) async fn set_up(mut self) -> Result<Option<Timestamp>, kube::Error> {
         // The annotation that asks for a restore stays until the restore is done.
-        let requested = self.object.annotation(keys::OPERATION).and_then(Request::parse).is_some();
+        let requested =
+            self.object.annotation(keys::OPERATION).and_then(OperationAnnotation::parse).is_some();
         let is_taken_up = requested && self.operation != OperationType::Restore;
         self.take_up(if is_taken_up { &[keys::OPERATION] } else { &[] }).await?;
         if K::IS_SLOW {
@@ -197,7 +202,8 @@ impl<'a, K: Actuator> Task<'a, K> {
         let progress = progress.map_or(0, |last| last.progress);
         self.tell(OperationState::Processing, progress, "being removed".to_owned(), None).await?;
         let outcome = while_permitted(is_permitted, K::tear_down(&mut self)).await;
-        let outcome = outcome.unwrap_or_else(|| Ok(Outcome::Waits { description: silent, again: again() }));
+        let outcome =
+            outcome.unwrap_or_else(|| Ok(OperationOutcome::Waits { description: silent, again: again() }));
         let again = self.end(outcome).await?;
         if self.is_done() {
             self.release(&[]).await?;
@@ -211,11 +217,14 @@ impl<'a, K: Actuator> Task<'a, K> {
     }
 
     /// Reports how it ended. Returns when it is tried again.
-    async fn end(&mut self, outcome: Result<Outcome, Problem>) -> Result<Option<Timestamp>, kube::Error> {
+    async fn end(
+        &mut self,
+        outcome: Result<OperationOutcome, OperationError>,
+    ) -> Result<Option<Timestamp>, kube::Error> {
         let (uid, now) = (self.object.uid().unwrap_or_default(), Timestamp::now());
         let (kind, name) = (K::kind(&()), self.object.name_any());
         match outcome {
-            Ok(Outcome::Done { description }) => {
+            Ok(OperationOutcome::Done { description }) => {
                 info!(%kind, %name, operation = self.operation.as_str(), description, "done");
                 self.context.retries.forget(&uid);
                 self.tell(OperationState::Succeeded, 100, description.clone(), None).await?;
@@ -224,16 +233,16 @@ impl<'a, K: Actuator> Task<'a, K> {
                 }
                 Ok(None)
             }
-            Ok(Outcome::Waits { description, again }) => {
+            Ok(OperationOutcome::Waits { description, again }) => {
                 info!(%kind, %name, operation = self.operation.as_str(), description, "waits");
                 self.context.retries.waits(&uid, again);
                 self.tell(OperationState::Pending, 50, description, None).await?;
                 Ok(Some(again))
             }
-            Err(Problem::Store(error)) => {
+            Err(OperationError::Store(error)) => {
                 warn!(%kind, %name, operation = self.operation.as_str(), %error, "failed");
                 let is_final = error.fault.is_final();
-                if error.fault == Fault::NameTaken {
+                if error.fault == StoreFault::NameTaken {
                     self.record.name_taken = Some(true);
                 }
                 let again = (!is_final).then(|| self.context.retries.failed(&uid, now));
@@ -243,11 +252,11 @@ impl<'a, K: Actuator> Task<'a, K> {
                 self.tell(state, 50, error.message.clone(), Some(&error)).await?;
                 if !is_known {
                     let note = format!("{}: {}", error.fault.code(), error.message);
-                    self.context.events.tell_about(What::Failed, self.object.object_ref(&()), note);
+                    self.context.events.tell_about(EventReason::Failed, self.object.object_ref(&()), note);
                 }
                 Ok(again)
             }
-            Err(Problem::Api(error)) => Err(error),
+            Err(OperationError::Api(error)) => Err(error),
         }
     }
 
@@ -330,7 +339,7 @@ impl<'a, K: Actuator> Task<'a, K> {
         }
         let seed = self.object.labels().get(keys::CARRIED_FOR).map(String::as_str).unwrap_or_default();
         Err(StoreError::new(
-            Fault::NoSuchBucket,
+            StoreFault::NoSuchBucket,
             format!(
                 "the store that Seed {seed} reaches has no bucket {bucket}, and this cluster has never seen it: set spec.reaches of \
                  that Seed to the stores that it really reaches; or, if the bucket is gone, annotate the hub's object with \
@@ -342,7 +351,7 @@ impl<'a, K: Actuator> Task<'a, K> {
 
     /// Puts the executor's finalizer on the Secret, because its keys are needed as long as the
     /// object is there.
-    async fn keep_secret(&self) -> Result<(), Problem> {
+    async fn keep_secret(&self) -> Result<(), OperationError> {
         let reference = self.object.secret_ref();
         self.context.holders.lock().await.hold(&self.object.uid().unwrap_or_default());
         let secret = secret::get(&self.context.client, reference).await?;

@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::keys;
-use berth_garden_core::hub::Access;
+use berth_garden_core::hub::SeedAccess;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::objects::{PART_OF, PART_OF_BERTH};
-use crate::write::{Answer, Write, apply, delete};
+use crate::write::{Write, WriteResult, apply, delete};
 
 const PREFIX: &str = "berth-garden-seed:";
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// By Seed.
-pub fn found(roles: &[Arc<Role>], bindings: &[Arc<RoleBinding>]) -> BTreeMap<String, Access> {
-    let mut access: BTreeMap<String, Access> = BTreeMap::new();
+pub fn found(roles: &[Arc<Role>], bindings: &[Arc<RoleBinding>]) -> BTreeMap<String, SeedAccess> {
+    let mut access: BTreeMap<String, SeedAccess> = BTreeMap::new();
     for role in roles {
         let name = role.name_any();
         let Some(seed) = name.strip_prefix(PREFIX) else { continue };
@@ -26,7 +26,7 @@ pub fn found(roles: &[Arc<Role>], bindings: &[Arc<RoleBinding>]) -> BTreeMap<Str
             role.rules.iter().flatten().filter_map(|rule| rule.resource_names.clone()).flatten().collect();
         // Rules that a person added there were not granted by berth.
         let is_as_given = role.rules.clone().unwrap_or_default() == rules(&secrets);
-        access.insert(seed.to_owned(), Access { secrets, is_bound: is_as_given });
+        access.insert(seed.to_owned(), SeedAccess { secrets, is_bound: is_as_given });
     }
     for (seed, access) in &mut access {
         let wanted = binding("", seed);
@@ -73,9 +73,9 @@ pub async fn write(
     }
 }
 
-fn gone(answer: Answer<()>) -> Result<(), kube::Error> {
+fn gone(answer: WriteResult<()>) -> Result<(), kube::Error> {
     match answer {
-        Answer::Gone(_) => Ok(()),
+        WriteResult::Gone(_) => Ok(()),
         answer => answer.written(),
     }
 }
@@ -134,10 +134,10 @@ fn metadata(namespace: &str, seed: &str) -> ObjectMeta {
 mod tests {
     use super::*;
 
-    fn given(seed: &str, secrets: &[&str]) -> (Arc<Role>, Arc<RoleBinding>, Access) {
+    fn given(seed: &str, secrets: &[&str]) -> (Arc<Role>, Arc<RoleBinding>, SeedAccess) {
         let secrets: BTreeSet<String> = secrets.iter().map(|name| (*name).to_owned()).collect();
         let role = Role { metadata: metadata("garden", seed), rules: Some(rules(&secrets)) };
-        (Arc::new(role), Arc::new(binding("garden", seed)), Access { secrets, is_bound: true })
+        (Arc::new(role), Arc::new(binding("garden", seed)), SeedAccess { secrets, is_bound: true })
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             assert!(!found(&role, &[Arc::new(other)]).is_some_and(|access| access.is_bound));
         }
         let (_, binding, _) = given("left", &[]);
-        assert_eq!(found(&[], &[binding]), BTreeMap::from([("left".to_owned(), Access::default())]));
+        assert_eq!(found(&[], &[binding]), BTreeMap::from([("left".to_owned(), SeedAccess::default())]));
     }
 
     #[test]

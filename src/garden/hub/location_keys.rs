@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use berth_api::keys::{self, EXCLUDE_FROM_BACKUP, GARDEN_FINALIZER};
 use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, StoreConfig};
-use berth_garden_core::location_keys::{Made, is_due, secret_name};
-use berth_garden_core::scope::Scope;
+use berth_garden_core::location_keys::{IssuedKeys, is_due, secret_name};
+use berth_garden_core::scope::RemovalScope;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::objects::{Frozen, HubCache, Metadata};
-use crate::events::{Events, What};
+use super::objects::{HubCache, HubSnapshot, SecretMetadata};
+use crate::events::{EventReason, Events};
 use crate::storage::bucket::sts::{self, Sts};
 use crate::text::chain;
 use crate::write::{Write, apply, delete};
@@ -40,7 +40,7 @@ const PACE: Duration = Duration::from_secs(30);
 const CALL: Duration = Duration::from_secs(20);
 const AT_ONCE: usize = 8;
 
-pub struct Keeper<'h> {
+pub struct LocationKeyKeeper<'h> {
     pub client: &'h Client,
     /// Namespace of the Secrets.
     pub namespace: &'h str,
@@ -48,27 +48,27 @@ pub struct Keeper<'h> {
 }
 
 /// Keys that an entry should have.
-struct Order {
+struct LocationKeyRequest {
     /// Name of the Secret with these keys.
     secret: String,
     entry: Arc<BackupEntry>,
     bucket: Arc<BackupBucket>,
     /// Name of the Secret with the keys that create them.
     source: String,
-    /// See [`Made::from`].
+    /// See [`IssuedKeys::from`].
     from: String,
 }
 
 /// By name of the Secret.
-type Attempts = Mutex<BTreeMap<String, Attempt>>;
+type Attempts = Mutex<BTreeMap<String, LocationKeyAttempt>>;
 
 /// Result of the last request for these keys.
-struct Attempt {
+struct LocationKeyAttempt {
     at: Instant,
     failure: Option<String>,
 }
 
-impl Keeper<'_> {
+impl LocationKeyKeeper<'_> {
     /// Runs while this process leads.
     pub async fn run(&self, objects: &HubCache) {
         let mut changed = objects.changed();
@@ -92,9 +92,9 @@ impl Keeper<'_> {
         let now = Timestamp::now();
         let over: Vec<_> = frozen.secrets.iter().filter(|secret| is_over(secret, &wanted, now)).collect();
         stream::iter(over).for_each_concurrent(AT_ONCE, |secret| self.remove(secret)).await;
-        let found: BTreeMap<String, &Metadata> =
+        let found: BTreeMap<String, &SecretMetadata> =
             frozen.secrets.iter().map(|secret| (secret.name_any(), &**secret)).collect();
-        let needs_some = |order: &&Order| {
+        let needs_some = |order: &&LocationKeyRequest| {
             let made = found.get(&order.secret).and_then(|secret| made(secret));
             let is_early = attempts.lock().get(&order.secret).is_some_and(|last| last.at.elapsed() < PACE);
             !is_early && is_due(made.as_ref(), &order.from, now)
@@ -111,37 +111,41 @@ impl Keeper<'_> {
 
     async fn attempt(
         &self,
-        order: &Order,
-        found: Option<&Metadata>,
+        order: &LocationKeyRequest,
+        found: Option<&SecretMetadata>,
         objects: &HubCache,
         attempts: &Attempts,
     ) {
         let failure = match self.make(order, found).await {
             Ok(secret) => {
-                let metadata = Metadata { metadata: secret.metadata, ..Metadata::default() };
+                let metadata = SecretMetadata { metadata: secret.metadata, ..SecretMetadata::default() };
                 objects.note(|state| &mut state.secrets, metadata);
                 None
             }
             Err(error) => Some(format!("{error:#}")),
         };
-        let last = Attempt { at: Instant::now(), failure: failure.clone() };
+        let last = LocationKeyAttempt { at: Instant::now(), failure: failure.clone() };
         let before = attempts.lock().insert(order.secret.clone(), last).and_then(|last| last.failure);
         if let Some(why) = failure.filter(|why| before.as_ref() != Some(why)) {
             let name = order.entry.name_any();
             warn!(name, error = why, "could not create the keys of a directory");
             let note = format!("the keys of its directory could not be made: {why}");
-            self.events.tell_about(What::Failed, order.entry.object_ref(&()), note);
+            self.events.tell_about(EventReason::Failed, order.entry.object_ref(&()), note);
         }
     }
 
-    async fn make(&self, order: &Order, found: Option<&Metadata>) -> anyhow::Result<Secret> {
-        let Order { secret: name, entry, bucket, .. } = order;
+    async fn make(
+        &self,
+        order: &LocationKeyRequest,
+        found: Option<&SecretMetadata>,
+    ) -> anyhow::Result<Secret> {
+        let LocationKeyRequest { secret: name, entry, bucket, .. } = order;
         if found.is_some_and(|found| !is_ours(found)) {
             bail!("Secret {}/{name} is somebody else's: rename or delete it", self.namespace);
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
         let source = timeout(CALL, api.get(&order.source)).await??;
-        let directory = Scope::of_entry(&entry.name_any(), None)?;
+        let directory = RemovalScope::of_entry(&entry.name_any(), None)?;
         let policy = sts::policy(&bucket.name_any(), &bucket.spec.region, &directory);
         let none = StoreConfig::default();
         let config = bucket.spec.provider_config.as_ref().unwrap_or(&none);
@@ -177,7 +181,7 @@ impl Keeper<'_> {
         Ok(written)
     }
 
-    async fn remove(&self, over: &Metadata) {
+    async fn remove(&self, over: &SecretMetadata) {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
         let name = over.name_any();
         let that_one = Write::to(&name).uid(over.metadata.uid.as_deref()).within(CALL);
@@ -189,7 +193,7 @@ impl Keeper<'_> {
 }
 
 /// One for each entry that has a place in a bucket whose locations have their own keys.
-fn orders(frozen: &Frozen, namespace: &str) -> Vec<Order> {
+fn orders(frozen: &HubSnapshot, namespace: &str) -> Vec<LocationKeyRequest> {
     let mut orders = Vec::new();
     let scoped: Vec<_> = frozen.buckets.iter().filter(|bucket| is_scoped(bucket)).collect();
     if scoped.is_empty() {
@@ -210,7 +214,7 @@ fn orders(frozen: &Frozen, namespace: &str) -> Vec<Order> {
             let Some(entry) = entries.get(uid).copied().filter(|entry| is_in(entry, bucket)) else {
                 continue;
             };
-            orders.push(Order {
+            orders.push(LocationKeyRequest {
                 secret: secret_name(&entry.name_any(), uid),
                 entry: Arc::clone(entry),
                 bucket: Arc::clone(bucket),
@@ -232,22 +236,22 @@ fn is_in(entry: &BackupEntry, bucket: &BackupBucket) -> bool {
         && entry.spec.bucket_name == bucket.metadata.name
 }
 
-fn is_ours(secret: &Metadata) -> bool {
+fn is_ours(secret: &SecretMetadata) -> bool {
     secret.labels().contains_key(keys::LOCATION_KEYS)
 }
 
 /// Are these keys neither wanted nor usable any more? A hub that was restored does not know for a
 /// moment which entries want keys.
-fn is_over(secret: &Metadata, wanted: &BTreeSet<&str>, now: Timestamp) -> bool {
+fn is_over(secret: &SecretMetadata, wanted: &BTreeSet<&str>, now: Timestamp) -> bool {
     is_ours(secret)
         && !wanted.contains(secret.name_any().as_str())
         && made(secret).is_none_or(|made| made.expire_at <= now)
 }
 
-fn made(secret: &Metadata) -> Option<Made> {
+fn made(secret: &SecretMetadata) -> Option<IssuedKeys> {
     let said = |key: &str| secret.annotations().get(key).filter(|_| is_ours(secret));
     let time = |key: &str| said(key)?.parse::<Timestamp>().ok();
-    Some(Made {
+    Some(IssuedKeys {
         from: said(keys::MADE_FROM)?.clone(),
         at: time(keys::MADE_AT)?,
         expire_at: time(keys::EXPIRE_AT)?,

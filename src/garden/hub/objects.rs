@@ -7,9 +7,9 @@ use std::sync::Arc;
 use berth_api::keys;
 use berth_garden_api::hub::cluster;
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile, Seed};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::entry::Entry;
-use berth_garden_core::hub::{Credentials, ProfileState, View};
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::entry::GardenEntry;
+use berth_garden_core::hub::{HubView, ProfileState, SecretState};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
@@ -20,38 +20,38 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{access, tombstone};
-use crate::cache::{Cache, Shared};
-use crate::watch::{Key, of_namespace, reflect_everywhere};
+use crate::cache::{Cache, SharedCache};
+use crate::watch::{ObjectKey, of_namespace, reflect_everywhere};
 
 /// Metadata of a Secret, because its data is not needed here.
-pub type Metadata = PartialObjectMeta<Secret>;
+pub type SecretMetadata = PartialObjectMeta<Secret>;
 
 /// Objects of one kind.
-pub type KindCache<K> = Cache<Key, Arc<K>>;
+pub type KindCache<K> = Cache<ObjectKey, Arc<K>>;
 
 #[derive(Default)]
-pub struct State {
+pub struct HubCacheState {
     pub profiles: KindCache<CloudProfile>,
     pub seeds: KindCache<Seed>,
     pub buckets: KindCache<BackupBucket>,
     pub entries: KindCache<BackupEntry>,
-    pub secrets: KindCache<Metadata>,
+    pub secrets: KindCache<SecretMetadata>,
     pub roles: KindCache<Role>,
     pub bindings: KindCache<RoleBinding>,
     pub tombstones: KindCache<ConfigMap>,
 }
 
 /// Which cache a kind is in.
-pub type Part<K> = fn(&mut State) -> &mut KindCache<K>;
+pub type CacheSelector<K> = fn(&mut HubCacheState) -> &mut KindCache<K>;
 
 /// All objects at one moment, in the order of a view.
 #[derive(Clone, Default)]
-pub struct Frozen {
+pub struct HubSnapshot {
     pub profiles: Vec<Arc<CloudProfile>>,
     pub seeds: Vec<Arc<Seed>>,
     pub buckets: Vec<Arc<BackupBucket>>,
     pub entries: Vec<Arc<BackupEntry>>,
-    pub secrets: Vec<Arc<Metadata>>,
+    pub secrets: Vec<Arc<SecretMetadata>>,
     /// Roles of seeds.
     pub roles: Vec<Arc<Role>>,
     pub bindings: Vec<Arc<RoleBinding>>,
@@ -62,12 +62,12 @@ pub struct Frozen {
 /// Filled by [`HubCache::follow`].
 #[derive(Default)]
 pub struct HubCache {
-    state: Shared<State>,
+    state: SharedCache<HubCacheState>,
 }
 
 impl HubCache {
     pub fn is_synced(&self) -> bool {
-        let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
+        let HubCacheState { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
             &*self.state.read();
         let hub = profiles.is_synced() && seeds.is_synced() && buckets.is_synced() && entries.is_synced();
         hub && secrets.is_synced() && roles.is_synced() && bindings.is_synced() && tombstones.is_synced()
@@ -78,13 +78,13 @@ impl HubCache {
         self.state.changed()
     }
 
-    pub fn frozen(&self) -> Frozen {
+    pub fn frozen(&self) -> HubSnapshot {
         fn all<K>(kind: &KindCache<K>) -> Vec<Arc<K>> {
             kind.values().cloned().collect()
         }
-        let State { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
+        let HubCacheState { profiles, seeds, buckets, entries, secrets, roles, bindings, tombstones } =
             &*self.state.read();
-        Frozen {
+        HubSnapshot {
             profiles: all(profiles),
             seeds: all(seeds),
             buckets: all(buckets),
@@ -99,7 +99,7 @@ impl HubCache {
     /// Runs for ever. `namespace`: that of the Secrets and of the records.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let metadata =
-            |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..Metadata::default() };
+            |secret: Secret| PartialObjectMeta { metadata: secret.metadata, ..SecretMetadata::default() };
         let all = watcher::Config::default;
         let access = || all().labels(keys::SEED_ACCESS);
         let ended = all().labels(&format!("{}=true", keys::TOMBSTONE));
@@ -120,7 +120,7 @@ impl HubCache {
         api: Api<DeserializeGuard<K>>,
         config: watcher::Config,
         keep: fn(K) -> T,
-        part: Part<T>,
+        part: CacheSelector<T>,
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         T: ResourceExt,
@@ -137,20 +137,20 @@ impl HubCache {
     }
 
     /// Takes in the answer to a write of this process, which the watch will show only later.
-    pub fn note<K: ResourceExt>(&self, part: Part<K>, object: K) {
+    pub fn note<K: ResourceExt>(&self, part: CacheSelector<K>, object: K) {
         let (key, object) = keyed(object);
         self.state.write(|state| part(state).assume(key, object));
     }
 }
 
 /// What is kept of an object: all but its managedFields.
-fn keyed<K: ResourceExt>(mut object: K) -> (Key, Arc<K>) {
+fn keyed<K: ResourceExt>(mut object: K) -> (ObjectKey, Arc<K>) {
     object.meta_mut().managed_fields = None;
     ((object.namespace().unwrap_or_default(), object.name_any()), Arc::new(object))
 }
 
-impl Frozen {
-    pub fn view(&self, gone: BTreeSet<String>) -> View {
+impl HubSnapshot {
+    pub fn view(&self, gone: BTreeSet<String>) -> HubView {
         let profiles: Vec<ProfileState> = self.profiles.iter().map(|wire| (&**wire).into()).collect();
         let owner = |name: Option<&String>| profiles.iter().find(|one| Some(&one.profile.name) == name);
         let seeds = self.seeds.iter().map(|wire| {
@@ -158,23 +158,23 @@ impl Frozen {
             cluster(wire, owner.map(|owner| owner.profile.provider.as_str()))
         });
         let buckets = self.buckets.iter().map(|wire| {
-            let mut bucket = Bucket::from(&**wire);
+            let mut bucket = GardenBucket::from(&**wire);
             // A hub that was restored has new UIDs.
             let owner = owner(bucket.profile.as_ref());
             bucket.is_claimed &= owner.is_none_or(|owner| is_owned_by(&**wire, &owner.uid));
             bucket
         });
         let secrets = self.secrets.iter().map(|secret| {
-            let credentials = Credentials {
+            let credentials = SecretState {
                 is_guarded: secret.finalizers().iter().any(|one| one == keys::CREDENTIALS_FINALIZER),
                 is_deleted: secret.metadata.deletion_timestamp.is_some(),
             };
             (secret.name_any(), credentials)
         });
-        View {
+        HubView {
             seeds: seeds.collect(),
             buckets: buckets.collect(),
-            entries: self.entries.iter().map(|wire| Entry::from(&**wire)).collect(),
+            entries: self.entries.iter().map(|wire| GardenEntry::from(&**wire)).collect(),
             secrets: secrets.collect(),
             access: access::found(&self.roles, &self.bindings),
             gone,

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use berth_garden_api::{BackupBucket, BackupEntry, CloudProfile};
-use berth_garden_core::entry::Entry;
+use berth_garden_core::entry::GardenEntry;
 use berth_garden_core::fence::{HandoverReason, WaitingFor};
-use berth_garden_core::hub::{Handed, Plan, View, Waiting};
+use berth_garden_core::hub::{EntryHandover, HubPlan, HubView, PlacementWaitReason};
 use berth_garden_core::name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use tracing::info;
 
-use super::writer::Acted;
-use crate::events::{Events, What};
+use super::writer::WrittenPlan;
+use crate::events::{EventReason, Events};
 use crate::metrics::{ByBucket, GardenMetrics};
 
 pub struct Reporter {
@@ -37,7 +37,7 @@ impl Reporter {
     }
 
     /// Reports a plan, before it is carried out.
-    pub fn record_plan(&mut self, view: &View, plan: &Plan) {
+    pub fn record_plan(&mut self, view: &HubView, plan: &HubPlan) {
         self.metrics.pending.set(i64::try_from(plan.waiting.len()).unwrap_or(i64::MAX));
         self.metrics.entries.clear();
         self.metrics.limit.clear();
@@ -50,10 +50,10 @@ impl Reporter {
             }
         }
         let mut waiting = BTreeMap::new();
-        for (index, why) in plan.waiting.iter().filter(|(_, why)| *why != Waiting::Making) {
+        for (index, why) in plan.waiting.iter().filter(|(_, why)| *why != PlacementWaitReason::Making) {
             let Some(entry) = view.entries.get(*index) else { continue };
             if self.waiting.get(&entry.uid) != Some(&why.word()) {
-                self.events.tell_about(What::NotPlaced, entry_reference(entry), why.to_string());
+                self.events.tell_about(EventReason::NotPlaced, entry_reference(entry), why.to_string());
             }
             waiting.insert(entry.uid.clone(), why.word());
         }
@@ -63,7 +63,7 @@ impl Reporter {
     }
 
     /// Reports moves that wait for a person.
-    fn moves(&mut self, view: &View, plan: &Plan) {
+    fn moves(&mut self, view: &HubView, plan: &HubPlan) {
         let mut moving = BTreeMap::new();
         for (index, what) in plan.moving.iter().filter(|(_, what)| *what != WaitingFor::Answer) {
             let Some(entry) = view.entries.get(*index) else { continue };
@@ -80,14 +80,14 @@ impl Reporter {
             };
             if self.moving.get(&entry.uid) != Some(what) {
                 info!(namespace = %entry.namespace, name = %entry.name, %from, to = %entry.seed, note, "a move is waiting");
-                self.events.tell_about(What::MoveWaits, entry_reference(entry), note);
+                self.events.tell_about(EventReason::MoveWaits, entry_reference(entry), note);
             }
             moving.insert(entry.uid.clone(), *what);
         }
         self.moving = moving;
     }
 
-    fn executors(&mut self, view: &View) {
+    fn executors(&mut self, view: &HubView) {
         let mut executors = BTreeMap::new();
         let mut take = |id: &str, seed: &Option<String>, about: ObjectReference| {
             let Some(seed) = seed else { return };
@@ -96,7 +96,7 @@ impl Reporter {
                 info!(kind, name, %before, %seed, "assigned an object to another seed");
                 self.metrics.executor_changes.inc();
                 let note = format!("Seed {seed} acts on it now; it was Seed {before}");
-                self.events.tell_about(What::ExecutorChanged, about, note);
+                self.events.tell_about(EventReason::ExecutorChanged, about, note);
             }
             executors.insert(id.to_owned(), seed.clone());
         };
@@ -110,12 +110,12 @@ impl Reporter {
     }
 
     /// Reports what was carried out.
-    pub fn record_done(&self, view: &View, acted: &Acted) {
+    pub fn record_done(&self, view: &HubView, acted: &WrittenPlan) {
         for (bucket, profile) in &acted.made {
             let Some(owner) = view.profiles.get(*profile) else { continue };
             let about = cluster_scoped::<CloudProfile>(&owner.profile.name);
             self.events.tell_about(
-                What::BucketCreated,
+                EventReason::BucketCreated,
                 about,
                 format!("BackupBucket {bucket} was made for it"),
             );
@@ -123,7 +123,11 @@ impl Reporter {
         for index in &acted.retired {
             let Some(bucket) = view.buckets.get(*index) else { continue };
             let note = "no seed has backed up into it, and no entry been in it, for --bucket-idle-delay";
-            self.events.tell_about(What::BucketRetired, cluster_scoped::<BackupBucket>(&bucket.name), note);
+            self.events.tell_about(
+                EventReason::BucketRetired,
+                cluster_scoped::<BackupBucket>(&bucket.name),
+                note,
+            );
         }
         for (index, handed) in &acted.handed {
             let Some(entry) = view.entries.get(*index) else { continue };
@@ -132,24 +136,25 @@ impl Reporter {
         for index in &acted.ended {
             let Some(entry) = view.entries.get(*index) else { continue };
             let note = format!("its record is ConfigMap {}", name::tombstone(&entry.name, &entry.uid));
-            self.events.tell_about(What::Recorded, entry_reference(entry), note);
+            self.events.tell_about(EventReason::Recorded, entry_reference(entry), note);
         }
     }
 }
 
 impl Reporter {
-    fn handed(&self, entry: &Entry, Handed { from, to, because }: &Handed) {
+    fn handed(&self, entry: &GardenEntry, EntryHandover { from, to, because }: &EntryHandover) {
         let (what, why) = match because {
             HandoverReason::Free | HandoverReason::NeverMade => {
-                (What::Moved, "nothing was ever made of it there".to_owned())
+                (EventReason::Moved, "nothing was ever made of it there".to_owned())
             }
-            HandoverReason::LetGo => (What::Moved, "which writes there no more".to_owned()),
-            HandoverReason::Unregistered => {
-                (What::TakenOver, "of which there is no Seed any more: it was not waited for".to_owned())
-            }
+            HandoverReason::LetGo => (EventReason::Moved, "which writes there no more".to_owned()),
+            HandoverReason::Unregistered => (
+                EventReason::TakenOver,
+                "of which there is no Seed any more: it was not waited for".to_owned(),
+            ),
             HandoverReason::TakenOver => {
                 let reason = entry.take_over.as_deref().unwrap_or_default();
-                (What::TakenOver, format!("which was not waited for: {reason}"))
+                (EventReason::TakenOver, format!("which was not waited for: {reason}"))
             }
         };
         info!(namespace = %entry.namespace, name = %entry.name, %from, %to, ?because, why, "gave an entry to another cluster");
@@ -167,7 +172,7 @@ fn cluster_scoped<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference 
     }
 }
 
-fn entry_reference(entry: &Entry) -> ObjectReference {
+fn entry_reference(entry: &GardenEntry) -> ObjectReference {
     ObjectReference {
         namespace: Some(entry.namespace.clone()),
         uid: Some(entry.uid.clone()),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_garden_api::{BackupBucket, BackupEntry};
-use berth_garden_core::hub::{self, End, Left, Record};
+use berth_garden_core::hub::{self, EntryEnd, EntryRecord, LeftoverData};
 use berth_garden_core::name;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -14,7 +14,7 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 
 use crate::objects::{PART_OF, PART_OF_BERTH};
-use crate::write::{Answer, create};
+use crate::write::{WriteResult, create};
 
 /// What `data` says of an entry's data.
 const REMOVED: &str = "removed";
@@ -23,12 +23,12 @@ const LEFT: &str = "left";
 const ANOTHERS: &str = "the directory of its name is another entry's";
 
 /// By name of an entry: what was left of its data in stores.
-pub fn left<'r>(records: impl IntoIterator<Item = &'r ConfigMap>) -> BTreeMap<String, Vec<Left>> {
+pub fn left<'r>(records: impl IntoIterator<Item = &'r ConfigMap>) -> BTreeMap<String, Vec<LeftoverData>> {
     hub::left(records.into_iter().filter_map(read))
 }
 
 /// Absent: it tells of no data.
-fn read(record: &ConfigMap) -> Option<Record<'_>> {
+fn read(record: &ConfigMap) -> Option<EntryRecord<'_>> {
     let data = record.data.as_ref()?;
     let text = |key: &str| data.get(key).map(String::as_str);
     let is_removed = match text("data")? {
@@ -36,7 +36,7 @@ fn read(record: &ConfigMap) -> Option<Record<'_>> {
         LEFT if text("reason").is_none_or(|why| !why.starts_with(ANOTHERS)) => false,
         _ => return None,
     };
-    Some(Record {
+    Some(EntryRecord {
         name: record.metadata.name.as_deref()?,
         entry: text("entry")?,
         // A record that an agent wrote, where hub and member are one cluster, has no namespace.
@@ -56,14 +56,14 @@ pub async fn write(
     namespace: &str,
     entry: &BackupEntry,
     bucket: Option<&BackupBucket>,
-    end: End,
+    end: EntryEnd,
     now: Timestamp,
 ) -> anyhow::Result<ConfigMap> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let record = record(namespace, entry, bucket, end, now);
     match create(&api, &record).await {
         // Written by a hub that died between this step and the next.
-        Answer::Conflict(_) => Ok(record),
+        WriteResult::Conflict(_) => Ok(record),
         answer => Ok(answer.written()?),
     }
 }
@@ -72,16 +72,22 @@ fn record(
     namespace: &str,
     entry: &BackupEntry,
     bucket: Option<&BackupBucket>,
-    end: End,
+    end: EntryEnd,
     now: Timestamp,
 ) -> ConfigMap {
     let (name, uid) = (entry.name_any(), entry.uid().unwrap_or_default());
     let status = entry.status.clone().unwrap_or_default();
     let annotation = |key: &str| entry.annotations().get(key).cloned();
     let reason = match end {
-        End::Forgotten => annotation(keys::FORGET_DATA).map(|why| format!("its data was left alone: {why}")),
-        End::NotIts => Some("the directory of its name was never its own, and was left alone".to_owned()),
-        End::Removed => annotation(keys::FORCE_DELETION).map(|why| format!("its grace was skipped: {why}")),
+        EntryEnd::Forgotten => {
+            annotation(keys::FORGET_DATA).map(|why| format!("its data was left alone: {why}"))
+        }
+        EntryEnd::NotIts => {
+            Some("the directory of its name was never its own, and was left alone".to_owned())
+        }
+        EntryEnd::Removed => {
+            annotation(keys::FORCE_DELETION).map(|why| format!("its grace was skipped: {why}"))
+        }
     };
     let mut data = BTreeMap::from([
         ("entry".to_owned(), name.clone()),
@@ -116,11 +122,11 @@ fn record(
     }
 }
 
-fn data_of(end: End) -> &'static str {
+fn data_of(end: EntryEnd) -> &'static str {
     match end {
-        End::Removed => REMOVED,
-        End::Forgotten => LEFT,
-        End::NotIts => "none",
+        EntryEnd::Removed => REMOVED,
+        EntryEnd::Forgotten => LEFT,
+        EntryEnd::NotIts => "none",
     }
 }
 
@@ -130,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    fn ended(namespace: &str, name: &str, end: End, second: i64) -> ConfigMap {
+    fn ended(namespace: &str, name: &str, end: EntryEnd, second: i64) -> ConfigMap {
         let mut entry = BackupEntry::new(name, BackupEntrySpec::default());
         entry.metadata.namespace = Some(namespace.to_owned());
         entry.metadata.uid = Some(format!("{namespace}-uid"));
@@ -140,21 +146,21 @@ mod tests {
 
     #[test]
     fn data_is_left_where_its_record_says_so_and_nowhere_else() {
-        let mut of_an_agent = ended("three", "a", End::Forgotten, 0);
+        let mut of_an_agent = ended("three", "a", EntryEnd::Forgotten, 0);
         of_an_agent.data.as_mut().unwrap().remove("namespace");
-        let mut of_an_older_version = ended("five", "a", End::Forgotten, 0);
+        let mut of_an_older_version = ended("five", "a", EntryEnd::Forgotten, 0);
         let reason = "the directory of its name is another entry's, and was left alone".to_owned();
         of_an_older_version.data.as_mut().unwrap().insert("reason".to_owned(), reason);
         let records = [
-            ended("one", "a", End::Forgotten, 0),
-            ended("two", "a", End::NotIts, 0),
-            ended("one", "b", End::Removed, 0),
+            ended("one", "a", EntryEnd::Forgotten, 0),
+            ended("two", "a", EntryEnd::NotIts, 0),
+            ended("one", "b", EntryEnd::Removed, 0),
             of_an_agent,
             of_an_older_version,
-            ended("four", "a", End::Forgotten, 0),
-            ended("four", "a", End::Removed, 1),
+            ended("four", "a", EntryEnd::Forgotten, 0),
+            ended("four", "a", EntryEnd::Removed, 1),
         ];
-        let expected = Left {
+        let expected = LeftoverData {
             namespace: "one".to_owned(),
             bucket: "shared".to_owned(),
             record: "tombstone-a-one-uid".to_owned(),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_api::keys::{self, CREDENTIALS_FINALIZER, GARDEN_FINALIZER};
 use berth_garden_api::hub::{bucket_change, entry_change, profile_change, seed_change};
 use berth_garden_api::{BackupBucket, BackupBucketSpec, BackupEntry, CloudProfile, Seed};
-use berth_garden_core::hub::{BucketEnd, BucketPlan, EntryPlan, Handed, NewBucket, Plan, View};
+use berth_garden_core::hub::{BucketEnd, BucketPlan, EntryHandover, EntryPlan, HubPlan, HubView, NewBucket};
 use futures::StreamExt;
 use futures::stream;
 use jiff::Timestamp;
@@ -25,17 +25,17 @@ use tracing::{info, warn};
 use patch::{adoption, owned_by, with, without};
 
 use super::access;
-use super::objects::{Frozen, HubCache, Part};
+use super::objects::{CacheSelector, HubCache, HubSnapshot};
 use super::tombstone;
 use crate::metrics::GardenMetrics;
 use crate::text::chain;
-use crate::write::{Answer, Write, create, delete, patch_metadata, patch_status};
+use crate::write::{Write, WriteResult, create, delete, patch_metadata, patch_status};
 
 const AT_ONCE: usize = 16;
 
 /// What was written of a plan.
 #[derive(Debug, Default)]
-pub struct Acted {
+pub struct WrittenPlan {
     /// Everything was written.
     pub is_complete: bool,
     /// UIDs of entries that ended.
@@ -47,10 +47,10 @@ pub struct Acted {
     /// Buckets that were deleted, as indices into the view.
     pub retired: Vec<usize>,
     /// Entries that were given to another cluster, as indices into the view.
-    pub handed: Vec<(usize, Handed)>,
+    pub handed: Vec<(usize, EntryHandover)>,
 }
 
-pub struct Writer<'o> {
+pub struct HubWriter<'o> {
     client: Client,
     namespace: String,
     objects: &'o HubCache,
@@ -60,18 +60,18 @@ pub struct Writer<'o> {
 /// Objects of one kind, to write to, and their watch cache.
 struct To<K> {
     api: Api<K>,
-    part: Part<K>,
+    part: CacheSelector<K>,
 }
 
 /// One round of writes.
 struct Round<'r> {
-    frozen: &'r Frozen,
-    view: &'r View,
+    frozen: &'r HubSnapshot,
+    view: &'r HubView,
     now: Timestamp,
     is_complete: AtomicBool,
     /// Buckets whose status could not be written as entries of this plan need it.
     unready: Mutex<BTreeSet<usize>>,
-    acted: Mutex<Acted>,
+    acted: Mutex<WrittenPlan>,
 }
 
 impl Round<'_> {
@@ -80,13 +80,19 @@ impl Round<'_> {
     }
 }
 
-impl<'o> Writer<'o> {
+impl<'o> HubWriter<'o> {
     pub fn new(client: Client, namespace: &str, objects: &'o HubCache, metrics: &'o GardenMetrics) -> Self {
         Self { client, namespace: namespace.to_owned(), objects, metrics }
     }
 
     /// Buckets first, because an entry gets its place once the bucket's status lists it.
-    pub async fn act(&self, frozen: &Frozen, view: &View, plan: &Plan, now: Timestamp) -> Acted {
+    pub async fn act(
+        &self,
+        frozen: &HubSnapshot,
+        view: &HubView,
+        plan: &HubPlan,
+        now: Timestamp,
+    ) -> WrittenPlan {
         let round = Round {
             frozen,
             view,
@@ -96,7 +102,7 @@ impl<'o> Writer<'o> {
             acted: Mutex::default(),
         };
         let round = &round;
-        let Plan { create, buckets, entries, profiles, seeds, secrets, access, .. } = plan;
+        let HubPlan { create, buckets, entries, profiles, seeds, secrets, access, .. } = plan;
         // Roles first, so that a seed that is assigned a bucket can already read its Secret.
         stream::iter(access).for_each_concurrent(AT_ONCE, |one| self.access(round, one)).await;
         stream::iter(create).for_each_concurrent(AT_ONCE, |new| self.make(round, new)).await;
@@ -117,7 +123,7 @@ impl<'o> Writer<'o> {
             self.guard(round, name, *is_needed).await;
         }
         let is_complete = round.is_complete.load(Ordering::Relaxed);
-        Acted { is_complete, ..std::mem::take(&mut *round.acted.lock()) }
+        WrittenPlan { is_complete, ..std::mem::take(&mut *round.acted.lock()) }
     }
 
     async fn access(&self, round: &Round<'_>, (seed, secrets): &(String, Option<BTreeSet<String>>)) {
@@ -149,18 +155,18 @@ impl<'o> Writer<'o> {
         bucket.metadata.owner_references = Some(vec![owned_by(profile)]);
         let api: Api<BackupBucket> = Api::all(self.client.clone());
         match create(&api, &bucket).await {
-            Answer::Written(made) => {
+            WriteResult::Written(made) => {
                 info!(name = %new.name, profile = %profile.name_any(), "made a BackupBucket");
                 self.objects.note(|state| &mut state.buckets, made);
                 round.acted.lock().made.push((new.name.clone(), new.profile));
             }
             // Another writer was faster: the watch will show it.
-            Answer::Conflict(_) => round.fail(),
-            Answer::Gone(error) | Answer::Refused(error) => {
+            WriteResult::Conflict(_) => round.fail(),
+            WriteResult::Gone(error) | WriteResult::Refused(error) => {
                 warn!(name = %new.name, error = chain(&error), "a BackupBucket could not be made");
                 round.fail();
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(name = %new.name, "timed out creating a BackupBucket");
                 round.fail();
             }
@@ -306,7 +312,7 @@ impl<'o> Writer<'o> {
         Some(written)
     }
 
-    /// As [`Writer::patch`].
+    /// As [`HubWriter::patch`].
     async fn status<K>(&self, round: &Round<'_>, to: &To<K>, found: &K, change: Value) -> Option<K>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -321,19 +327,19 @@ impl<'o> Writer<'o> {
         &self,
         round: &Round<'_>,
         name: &str,
-        answer: Answer<T>,
+        answer: WriteResult<T>,
     ) -> Option<T> {
         let kind = K::kind(&());
         match answer {
-            Answer::Written(written) => return Some(written),
-            Answer::Conflict(_) => {
+            WriteResult::Written(written) => return Some(written),
+            WriteResult::Conflict(_) => {
                 self.metrics.conflicts.inc();
             }
-            Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(%kind, %name, error = chain(&error), "a decision could not be written");
             }
-            Answer::TimedOut => warn!(%kind, %name, "timed out writing a decision"),
+            WriteResult::TimedOut => warn!(%kind, %name, "timed out writing a decision"),
         }
         round.fail();
         None

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
-use berth_garden_core::migration::claim::{RENEW, Step, is_held, step};
+use berth_garden_core::migration::claim::{MigrationClaimStep, RENEW, is_held, step};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::api::Api;
@@ -16,14 +16,14 @@ use tokio::time::sleep;
 
 use crate::pace::{counted, paced, passed};
 use crate::text::chain;
-use crate::write::{Answer, Pauses, Write, patch};
+use crate::write::{Pauses, Write, WriteResult, patch};
 
 /// How often the removal of the mark is tried if other writers are faster: for six seconds, because
 /// the mark is no longer valid after [`berth_garden_core::migration::claim::DEAD`].
 const RELEASES: usize = 6;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
+pub enum MigrationClaimError {
     #[error("failed to write the annotation by which location {0} is held")]
     Api(String, #[source] Box<kube::Error>),
     #[error("{by} is migrating from location {location} already: let one of the two end")]
@@ -34,28 +34,28 @@ pub enum ClaimError {
     Lost { location: String, why: String },
 }
 
-pub struct Claim {
+pub struct MigrationClaim {
     api: Api<BackupStorageLocation>,
     location: String,
     run: String,
-    last: Mutex<Last>,
+    last: Mutex<LastRenewal>,
 }
 
 /// When the mark was last renewed, by two clocks, because one of them stops while the machine is
 /// suspended.
-struct Last {
+struct LastRenewal {
     mark: String,
     since: (Instant, Timestamp),
 }
 
-impl Claim {
+impl MigrationClaim {
     /// Waits until it is clear whether the mark of another run is still renewed.
     pub async fn take(
         api: Api<BackupStorageLocation>,
         location: &str,
         run: &str,
         tell: &impl Fn(&str),
-    ) -> Result<Self, ClaimError> {
+    ) -> Result<Self, MigrationClaimError> {
         let mut first: Option<(String, Instant)> = None;
         let mut pauses = Pauses::default();
         loop {
@@ -65,21 +65,21 @@ impl Claim {
             let watched = first.as_ref().map(|(_, at)| passed(at.elapsed())).unwrap_or_default();
             let seen = first.as_ref().map(|(mark, _)| mark.as_str());
             match step(mark.map(String::as_str), seen, length(watched)) {
-                Step::Refuse => {
+                MigrationClaimStep::Refuse => {
                     let by = mark.map(String::as_str).unwrap_or_default().to_owned();
-                    return Err(ClaimError::Busy { location: location.to_owned(), by });
+                    return Err(MigrationClaimError::Busy { location: location.to_owned(), by });
                 }
-                Step::Watch => {
+                MigrationClaimStep::Watch => {
                     if let (None, Some(mark)) = (&first, mark) {
                         tell(&format!("{mark} was migrating from here: waiting for a sign of life"));
                         first = Some((mark.clone(), Instant::now()));
                     }
                     sleep(paced(RENEW.unsigned_abs())).await;
                 }
-                Step::Take => {
+                MigrationClaimStep::Take => {
                     let mark = format!("{run} {}", since.1);
                     if write(&api, &found, Some(&mark)).await? {
-                        let last = Mutex::new(Last { mark, since });
+                        let last = Mutex::new(LastRenewal { mark, since });
                         return Ok(Self { api, location: location.to_owned(), run: run.to_owned(), last });
                     }
                     sleep(paced(pauses.pause())).await;
@@ -93,7 +93,7 @@ impl Claim {
     }
 
     /// Is the mark still this run's? Checked before anything is removed.
-    pub fn ensure(&self) -> Result<(), ClaimError> {
+    pub fn ensure(&self) -> Result<(), MigrationClaimError> {
         let (instant, time) = self.last.lock().since;
         let now = Timestamp::now();
         let by_time = now.duration_since(counted(time, now));
@@ -104,7 +104,7 @@ impl Claim {
     }
 
     /// Renews the mark. Fails if another run has it, or if it was removed.
-    pub async fn renew(&self) -> Result<(), ClaimError> {
+    pub async fn renew(&self) -> Result<(), MigrationClaimError> {
         let mut pauses = Pauses::default();
         loop {
             let since = now();
@@ -117,7 +117,7 @@ impl Claim {
             }
             let mark = format!("{} {}", self.run, since.1);
             if write(&self.api, &found, Some(&mark)).await? {
-                *self.last.lock() = Last { mark, since };
+                *self.last.lock() = LastRenewal { mark, since };
                 return Ok(());
             }
             sleep(paced(pauses.pause())).await;
@@ -125,12 +125,12 @@ impl Claim {
     }
 
     /// Keeps renewing the mark; returns when that fails for good.
-    pub async fn keep(&self) -> ClaimError {
+    pub async fn keep(&self) -> MigrationClaimError {
         loop {
             sleep(paced(RENEW.unsigned_abs())).await;
             match self.renew().await {
                 Ok(()) => {}
-                Err(ClaimError::Api(_, error)) => {
+                Err(MigrationClaimError::Api(_, error)) => {
                     if self.ensure().is_err() {
                         return self.lost(chain(&*error));
                     }
@@ -156,8 +156,8 @@ impl Claim {
         }
     }
 
-    fn lost(&self, why: String) -> ClaimError {
-        ClaimError::Lost { location: self.location.clone(), why }
+    fn lost(&self, why: String) -> MigrationClaimError {
+        MigrationClaimError::Lost { location: self.location.clone(), why }
     }
 }
 
@@ -169,8 +169,11 @@ fn length(elapsed: std::time::Duration) -> SignedDuration {
     SignedDuration::try_from(elapsed).unwrap_or(SignedDuration::MAX)
 }
 
-async fn get(api: &Api<BackupStorageLocation>, location: &str) -> Result<BackupStorageLocation, ClaimError> {
-    api.get(location).await.map_err(|error| ClaimError::Api(location.to_owned(), Box::new(error)))
+async fn get(
+    api: &Api<BackupStorageLocation>,
+    location: &str,
+) -> Result<BackupStorageLocation, MigrationClaimError> {
+    api.get(location).await.map_err(|error| MigrationClaimError::Api(location.to_owned(), Box::new(error)))
 }
 
 /// `false`: the location has changed since it was read.
@@ -178,13 +181,13 @@ async fn write(
     api: &Api<BackupStorageLocation>,
     found: &BackupStorageLocation,
     mark: Option<&str>,
-) -> Result<bool, ClaimError> {
+) -> Result<bool, MigrationClaimError> {
     let change = json!({"metadata": {"annotations": {keys::MIGRATED_BY: mark}}});
     match patch(api, Write::on(found).uid(None), change).await {
-        Answer::Conflict(_) => Ok(false),
+        WriteResult::Conflict(_) => Ok(false),
         answer => match answer.written() {
             Ok(_) => Ok(true),
-            Err(error) => Err(ClaimError::Api(found.name_any(), Box::new(error))),
+            Err(error) => Err(MigrationClaimError::Api(found.name_any(), Box::new(error))),
         },
     }
 }

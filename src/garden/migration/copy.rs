@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_garden_core::migration::{Attempt, Item, Listed};
+use berth_garden_core::migration::{CopyAttempt, MigrationItem, SourceObject};
 use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::path::Path;
@@ -19,13 +19,13 @@ const PART: usize = 8 * 1024 * 1024;
 
 /// A directory in a bucket.
 #[derive(Clone)]
-pub struct Directory {
+pub struct BucketDirectory {
     store: Arc<DynObjectStore>,
     /// Without slashes at its ends. May be empty.
     prefix: String,
 }
 
-impl Directory {
+impl BucketDirectory {
     pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>) -> Self {
         Self { store, prefix: prefix.unwrap_or_default().trim_matches('/').to_owned() }
     }
@@ -44,7 +44,7 @@ impl Directory {
     }
 
     /// By key relative to the place.
-    pub async fn list(&self) -> object_store::Result<BTreeMap<String, Listed>> {
+    pub async fn list(&self) -> object_store::Result<BTreeMap<String, SourceObject>> {
         let prefix = (!self.prefix.is_empty()).then(|| Path::parse(&self.prefix)).transpose()?;
         let mut listed = self.store.list(prefix.as_ref());
         let mut all = BTreeMap::new();
@@ -59,7 +59,7 @@ impl Directory {
                 continue;
             }
             let modified = jiff::Timestamp::from_second(object.last_modified.timestamp()).unwrap_or_default();
-            all.insert(key.to_owned(), Listed { size: object.size, tag: object.e_tag, modified });
+            all.insert(key.to_owned(), SourceObject { size: object.size, tag: object.e_tag, modified });
         }
         Ok(all)
     }
@@ -89,41 +89,46 @@ impl Directory {
 }
 
 /// Copies one object, unless it is there already.
-pub async fn copy(source: &Directory, destination: &Directory, key: &str, item: &Item) -> Attempt {
+pub async fn copy(
+    source: &BucketDirectory,
+    destination: &BucketDirectory,
+    key: &str,
+    item: &MigrationItem,
+) -> CopyAttempt {
     match try_copy(source, destination, key, item).await {
         Ok(attempt) => attempt,
-        Err(error) => Attempt::Failed(chain(&error)),
+        Err(error) => CopyAttempt::Failed(chain(&error)),
     }
 }
 
 async fn try_copy(
-    source: &Directory,
-    destination: &Directory,
+    source: &BucketDirectory,
+    destination: &BucketDirectory,
     key: &str,
-    item: &Item,
-) -> object_store::Result<Attempt> {
+    item: &MigrationItem,
+) -> object_store::Result<CopyAttempt> {
     if let Some(there) = destination.checksum(key).await? {
-        let Some(here) = source.checksum(key).await? else { return Ok(Attempt::Missing) };
+        let Some(here) = source.checksum(key).await? else { return Ok(CopyAttempt::Missing) };
         if there == here {
-            return Ok(Attempt::Same { checksum: here });
+            return Ok(CopyAttempt::Same { checksum: here });
         }
         // An earlier copy of this migration may be replaced if the source has changed since.
         // Anything else is foreign.
         if !item.may_replace(&there) {
-            return Ok(Attempt::Taken { source: here, destination: there });
+            return Ok(CopyAttempt::Taken { source: here, destination: there });
         }
     }
     let found = match source.store.get(&source.path(key)?).await {
         Ok(found) => found,
-        Err(Error::NotFound { .. }) => return Ok(Attempt::Missing),
+        Err(Error::NotFound { .. }) => return Ok(CopyAttempt::Missing),
         Err(error) => return Err(error),
     };
     let writer = BufWriter::with_capacity(Arc::clone(&destination.store), destination.path(key)?, PART);
     let sent = read(found, Some(writer)).await?;
     Ok(match destination.checksum(key).await? {
-        Some(arrived) if arrived == sent => Attempt::Same { checksum: sent },
-        Some(arrived) => Attempt::Failed(format!("SHA-256 {sent} was sent, and {arrived} arrived")),
-        None => Attempt::Failed("it was sent, and is not there".to_owned()),
+        Some(arrived) if arrived == sent => CopyAttempt::Same { checksum: sent },
+        Some(arrived) => CopyAttempt::Failed(format!("SHA-256 {sent} was sent, and {arrived} arrived")),
+        None => CopyAttempt::Failed("it was sent, and is not there".to_owned()),
     })
 }
 
@@ -162,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_in_another_by_whole_names() {
-        let at = |prefix: &str| Directory::new(Arc::new(InMemory::new()), Some(prefix));
+        let at = |prefix: &str| BucketDirectory::new(Arc::new(InMemory::new()), Some(prefix));
         for (one, other, wanted) in [
             ("", "a/velero", true),
             ("a", "a/velero", true),

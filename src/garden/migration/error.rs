@@ -1,8 +1,8 @@
 //! Why a migration stops.
 
-use berth_garden_core::migration::Obstacle;
+use berth_garden_core::migration::MigrationObstacle;
 
-use super::claim::ClaimError;
+use super::claim::MigrationClaimError;
 use super::record::RecordError;
 use crate::storage::OpenError;
 
@@ -52,13 +52,13 @@ pub enum MigrationError {
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    Claim(#[from] MigrationClaimError),
     #[error(
         "{count} objects could not be copied; nothing was overwritten and nothing is lost. Run it again. {first}"
     )]
     NotCopied { count: usize, first: String },
     #[error("{0}")]
-    Emptied(Obstacle),
+    Emptied(MigrationObstacle),
     #[error("backups cannot go to the shared bucket yet:\n{0}")]
     Gate(String),
     #[error("{0} backups still run after {1} s: run it again when they have ended")]

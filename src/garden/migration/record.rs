@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::BackupStorageLocationSpec;
-use berth_garden_core::migration::{Item, Items, Listed, Phase, Status, shard_of, shards};
+use berth_garden_core::migration::{
+    CopyStatus, Items, MigrationItem, MigrationPhase, SourceObject, shard_of, shards,
+};
 use berth_garden_core::scope::NOTES;
 use jiff::Timestamp;
 use object_store::path::Path;
@@ -36,7 +38,7 @@ pub enum RecordError {
 /// What is moved, from where to where, and its progress.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Head {
+pub struct MigrationHead {
     pub version: u32,
     /// Owner of the directory: see [`crate::garden::migration`].
     #[serde(default)]
@@ -48,7 +50,7 @@ pub struct Head {
     /// Of the entry.
     pub destination: BackupStorageLocationSpec,
     #[serde(with = "WirePhase")]
-    pub phase: Phase,
+    pub phase: MigrationPhase,
     pub started_at: Timestamp,
     /// The run that wrote it last. It changes with every run, so that another run's conditional
     /// write fails.
@@ -57,7 +59,7 @@ pub struct Head {
     pub shards: usize,
 }
 
-impl Head {
+impl MigrationHead {
     pub fn new(
         entry_uid: &str,
         location: &str,
@@ -72,7 +74,7 @@ impl Head {
             location: location.to_owned(),
             source,
             destination,
-            phase: Phase::Planned,
+            phase: MigrationPhase::Planned,
             started_at: now,
             run: run.to_owned(),
             shards: 0,
@@ -82,7 +84,7 @@ impl Head {
 
 /// The names of the phases in a record.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Phase")]
+#[serde(remote = "MigrationPhase")]
 enum WirePhase {
     Planned,
     Copying,
@@ -100,7 +102,7 @@ struct WireItem {
     tag: Option<String>,
     modified: Timestamp,
     #[serde(with = "WireStatus")]
-    status: Status,
+    status: CopyStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksum: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -111,15 +113,15 @@ struct WireItem {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Status")]
+#[serde(remote = "CopyStatus")]
 enum WireStatus {
     None,
     Copied,
     NotFound,
 }
 
-impl From<&Item> for WireItem {
-    fn from(item: &Item) -> Self {
+impl From<&MigrationItem> for WireItem {
+    fn from(item: &MigrationItem) -> Self {
         Self {
             size: item.listed.size,
             tag: item.listed.tag.clone(),
@@ -133,10 +135,10 @@ impl From<&Item> for WireItem {
     }
 }
 
-impl From<WireItem> for Item {
+impl From<WireItem> for MigrationItem {
     fn from(item: WireItem) -> Self {
         Self {
-            listed: Listed { size: item.size, tag: item.tag, modified: item.modified },
+            listed: SourceObject { size: item.size, tag: item.tag, modified: item.modified },
             status: item.status,
             checksum: item.checksum,
             begun: item.begun,
@@ -147,23 +149,23 @@ impl From<WireItem> for Item {
 }
 
 /// One file, and the version that was read or written.
-struct Versioned<T> {
+struct VersionedFile<T> {
     value: T,
     version: Option<UpdateVersion>,
 }
 
-pub struct Record {
+pub struct MigrationRecord {
     store: Arc<DynObjectStore>,
     folder: Path,
-    head: Versioned<Head>,
-    shards: Vec<Versioned<Items>>,
+    head: VersionedFile<MigrationHead>,
+    shards: Vec<VersionedFile<Items>>,
 }
 
-impl Record {
+impl MigrationRecord {
     /// `None`: there is none.
     pub async fn open(store: Arc<DynObjectStore>, entry: &str) -> Result<Option<Self>, RecordError> {
         let folder = folder(entry);
-        let Some(head) = read::<Head>(&store, &folder.clone().join("migration.json")).await? else {
+        let Some(head) = read::<MigrationHead>(&store, &folder.clone().join("migration.json")).await? else {
             return Ok(None);
         };
         if head.value.version != VERSION {
@@ -173,11 +175,11 @@ impl Record {
         for i in 0..head.value.shards {
             let found = read::<BTreeMap<String, WireItem>>(&store, &shard_path(&folder, i)).await?;
             all.push(match found {
-                Some(Versioned { value, version }) => Versioned {
+                Some(VersionedFile { value, version }) => VersionedFile {
                     value: value.into_iter().map(|(key, item)| (key, item.into())).collect(),
                     version,
                 },
-                None => Versioned { value: Items::new(), version: None },
+                None => VersionedFile { value: Items::new(), version: None },
             });
         }
         Ok(Some(Self { store, folder, head, shards: all }))
@@ -188,20 +190,20 @@ impl Record {
     pub async fn create(
         store: Arc<DynObjectStore>,
         entry: &str,
-        mut head: Head,
+        mut head: MigrationHead,
         items: Items,
         earlier: Option<Self>,
     ) -> Result<Self, RecordError> {
         let folder = folder(entry);
         head.shards = shards(items.len());
-        let mut all: Vec<Versioned<Items>> =
-            (0..head.shards).map(|_| Versioned { value: Items::new(), version: None }).collect();
+        let mut all: Vec<VersionedFile<Items>> =
+            (0..head.shards).map(|_| VersionedFile { value: Items::new(), version: None }).collect();
         for (key, item) in items {
             if let Some(shard) = all.get_mut(shard_of(&key, head.shards)) {
                 shard.value.insert(key, item);
             }
         }
-        let head = Versioned { value: head, version: None };
+        let head = VersionedFile { value: head, version: None };
         let mut record = Self { store, folder, head, shards: all };
         for i in 0..record.shards.len() {
             record.save_shard(i).await?;
@@ -214,7 +216,7 @@ impl Record {
 
     /// Is this store's bucket the one that the record is in, even if its address is another one?
     pub async fn is_in(&self, store: &Arc<DynObjectStore>) -> Result<bool, RecordError> {
-        let found = read::<Head>(store, &self.folder.clone().join("migration.json")).await;
+        let found = read::<MigrationHead>(store, &self.folder.clone().join("migration.json")).await;
         let ours = &self.head.value;
         match found {
             Ok(found) => Ok(found.is_some_and(|found| {
@@ -226,11 +228,11 @@ impl Record {
         }
     }
 
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &MigrationHead {
         &self.head.value
     }
 
-    pub async fn enter(&mut self, phase: Phase) -> Result<(), RecordError> {
+    pub async fn enter(&mut self, phase: MigrationPhase) -> Result<(), RecordError> {
         self.head.value.phase = phase;
         self.confirm().await
     }
@@ -308,7 +310,7 @@ fn mode(version: Option<UpdateVersion>) -> PutMode {
 async fn read<T: DeserializeOwned>(
     store: &Arc<DynObjectStore>,
     path: &Path,
-) -> Result<Option<Versioned<T>>, RecordError> {
+) -> Result<Option<VersionedFile<T>>, RecordError> {
     let found = match store.get(path).await {
         Ok(found) => found,
         Err(Error::NotFound { .. }) => return Ok(None),
@@ -317,7 +319,7 @@ async fn read<T: DeserializeOwned>(
     let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
     let bytes = found.bytes().await.map_err(|error| RecordError::Read(path.clone(), error))?;
     let value = serde_json::from_slice(&bytes).map_err(|error| RecordError::Parse(path.clone(), error))?;
-    Ok(Some(Versioned { value, version: Some(version) }))
+    Ok(Some(VersionedFile { value, version: Some(version) }))
 }
 
 async fn write(

@@ -9,7 +9,7 @@ use crate::client::Clients;
 use crate::events::Events;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::node_agent::repositories::Repositories;
-use crate::queue::{BackupCache, Settings};
+use crate::queue::{BackupCache, QueueSettings};
 use crate::storage::Opener;
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/velero/deployments";
@@ -46,11 +46,11 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         events,
         links: None,
         disabled: BTreeSet::new(),
-        backups: Arc::new(BackupCache::new(Settings::default())),
+        backups: Arc::new(BackupCache::new(QueueSettings::default())),
         metrics: crate::backup::metrics::BackupMetrics::default(),
         schedule_metrics: ScheduleMetrics::default(),
-        schedule: berth_core::schedule::Settings::default(),
-        notes: Notes::default(),
+        schedule: berth_core::schedule::ScheduleSettings::default(),
+        notes: LeaseNotes::default(),
         beside: Beside::default(),
         known: Arc::default(),
         sync_period: std::time::Duration::from_secs(60),

@@ -7,7 +7,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use tokio::time::timeout;
 
 use crate::client::is_not_found;
-use crate::write::Answer;
+use crate::write::WriteResult;
 
 pub(super) const CALL: Duration = Duration::from_secs(10);
 /// Time-out of one page.
@@ -22,9 +22,9 @@ pub(super) fn told(error: kube::Error) -> anyhow::Error {
 }
 
 /// Gone is as good as written, where something is removed or no longer matters.
-pub(super) fn written<K>(answer: Answer<K>) -> anyhow::Result<()> {
+pub(super) fn written<K>(answer: WriteResult<K>) -> anyhow::Result<()> {
     match answer {
-        Answer::Written(_) | Answer::Gone(_) => Ok(()),
+        WriteResult::Written(_) | WriteResult::Gone(_) => Ok(()),
         answer => answer.written().map(drop).map_err(told),
     }
 }

@@ -10,7 +10,8 @@ use berth_api::velero::{
     DeleteBackupRequestPhase as Phase,
 };
 use berth_core::deletion::{
-    Backup as SeenBackup, Location, Owner, Request, Restores, Seen, Step, Volumes, next,
+    DeletionBackup, DeletionLocation, DeletionRequest, DeletionState, DeletionStep, FolderOwner,
+    RemainingVolumeData, Restores, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
 use berth_core::sync::is_name;
@@ -21,9 +22,9 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::calls::{CALL, told, written};
-use super::carrying::{Carrying, Found, VolumeData};
+use super::carrying::{Carrying, DeletionFindings, VolumeData};
 use super::others;
-use crate::events::What;
+use crate::events::EventReason;
 use crate::patch::{digest, known_location};
 use crate::write::{Pauses, Write, delete, patch, patch_to_fit};
 
@@ -41,7 +42,7 @@ const LENGTH: usize = 1000;
 
 /// Is there nothing left to do for the request?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum DeletionEnd {
     Yes,
     /// It waits for something.
     Not,
@@ -50,7 +51,7 @@ pub(super) enum Ended {
 }
 
 /// What a step of a deletion leads to.
-enum Progress {
+enum StepResult {
     Next,
     Ended,
     Later(String),
@@ -60,21 +61,21 @@ impl Carrying<'_> {
     /// Carries the request out, until it has ended or has failed for too long. `since`: when this
     /// process began with it. One that can only wait, or that fails for longer than [`TURN`], gives
     /// its place up meanwhile.
-    pub(super) async fn run(mut self, since: Instant) -> Ended {
+    pub(super) async fn run(mut self, since: Instant) -> DeletionEnd {
         let mut pauses = Pauses::default();
         let mut steps = 0;
         loop {
             let stepped = timeout(STEP, self.step()).await;
             let why = match stepped.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
-                Ok(Progress::Next) if steps < STEPS => {
+                Ok(StepResult::Next) if steps < STEPS => {
                     steps += 1;
                     pauses = Pauses::default();
                     continue;
                 }
-                Ok(Progress::Next) => "it takes more steps than a deletion can have".to_owned(),
-                Ok(Progress::Ended) => return Ended::Yes,
-                Ok(Progress::Later(_)) if since.elapsed() < PATIENCE => return Ended::Not,
-                Ok(Progress::Later(why)) => why,
+                Ok(StepResult::Next) => "it takes more steps than a deletion can have".to_owned(),
+                Ok(StepResult::Ended) => return DeletionEnd::Yes,
+                Ok(StepResult::Later(_)) if since.elapsed() < PATIENCE => return DeletionEnd::Not,
+                Ok(StepResult::Later(why)) => why,
                 Err(error) => {
                     let why = format!("{error:#}");
                     warn!(backup = self.backup_name(), error = %why, "a step of a deletion failed: trying again");
@@ -86,7 +87,7 @@ impl Carrying<'_> {
                 }
             };
             if since.elapsed() < PATIENCE {
-                return Ended::Failed;
+                return DeletionEnd::Failed;
             }
             let ended = match self.read().await {
                 Ok(Some(request)) => {
@@ -100,7 +101,7 @@ impl Carrying<'_> {
                 Ok(None) => true,
                 Err(_) => false,
             };
-            return if ended { Ended::Yes } else { Ended::Not };
+            return if ended { DeletionEnd::Yes } else { DeletionEnd::Not };
         }
     }
 
@@ -113,8 +114,8 @@ impl Carrying<'_> {
         Ok(found.filter(is_same))
     }
 
-    async fn step(&mut self) -> anyhow::Result<Progress> {
-        let Some(request) = self.read().await? else { return Ok(Progress::Ended) };
+    async fn step(&mut self) -> anyhow::Result<StepResult> {
+        let Some(request) = self.read().await? else { return Ok(StepResult::Ended) };
         let has_begun = request.phase() == Phase::InProgress;
         let name = request.spec.backup_name.clone();
         let backup = match name.as_str() {
@@ -131,7 +132,7 @@ impl Carrying<'_> {
         let wanted = wanted_location(&request, backup.as_ref());
         let location = self.location(&wanted).await?;
         let shown = location.as_ref().map_or(wanted.clone(), |location| location.name_any());
-        let mut found = Found {
+        let mut found = DeletionFindings {
             request,
             backup,
             location,
@@ -142,8 +143,8 @@ impl Carrying<'_> {
         };
         let (mut folder, mut volumes, mut restores) = (None, None, None);
         loop {
-            let step = next(&Seen {
-                request: Request {
+            let step = next(&DeletionState {
+                request: DeletionRequest {
                     backup: &name,
                     uid: asked.as_deref(),
                     created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
@@ -157,49 +158,51 @@ impl Carrying<'_> {
                 restores: restores.clone(),
             });
             match step {
-                Step::LookAtFolder => folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?),
-                Step::LookAtVolumes => {
-                    let is_strange = matches!(folder, Some(Owner::Stranger(_)));
+                DeletionStep::LookAtFolder => {
+                    folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?)
+                }
+                DeletionStep::LookAtVolumes => {
+                    let is_strange = matches!(folder, Some(FolderOwner::Stranger(_)));
                     let layout = found.layout.as_ref().filter(|_| !is_strange);
                     let uid = found.backup.as_ref().and_then(|backup| backup.uid()).unwrap_or_default();
                     found.volumes = self.look_at_volumes(layout, &uid).await?;
-                    volumes = Some(Volumes {
+                    volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
                     });
                 }
-                Step::LookAtRestores => {
+                DeletionStep::LookAtRestores => {
                     let (ended, running) = self.look_at_restores().await?;
                     let running = running.iter().map(|restore| restore.name_any()).collect();
                     restores = Some(Restores { running, ended: ended.len() });
                     found.restores = ended;
                 }
-                Step::RemoveOthers => {
+                DeletionStep::RemoveOthers => {
                     for other in &others {
                         self.remove_request(other).await?;
                     }
-                    return Ok(Progress::Next);
+                    return Ok(StepResult::Next);
                 }
                 step => return self.act(step, &found).await,
             }
         }
     }
 
-    async fn act(&mut self, step: Step, found: &Found) -> anyhow::Result<Progress> {
+    async fn act(&mut self, step: DeletionStep, found: &DeletionFindings) -> anyhow::Result<StepResult> {
         let request = &found.request;
         match step {
-            Step::TakeOut | Step::RemoveBackup => {
+            DeletionStep::TakeOut | DeletionStep::RemoveBackup => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 // Only as it was looked at, because a Backup that waits may start meanwhile.
                 written(delete(&self.backups(), Write::on(backup)).await)
                     .context("failed to remove the Backup")?;
-                if step == Step::TakeOut {
+                if step == DeletionStep::TakeOut {
                     self.count_begun();
                     self.done(request, &backup.uid().unwrap_or_default(), "taken out of the queue").await?;
-                    return Ok(Progress::Ended);
+                    return Ok(StepResult::Ended);
                 }
             }
-            Step::Begin => {
+            DeletionStep::Begin => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 let location = found.location.as_ref().map(|location| location.name_any());
                 let change = json!({
@@ -216,15 +219,15 @@ impl Carrying<'_> {
                     .context("failed to write the request")?;
                 info!(backup = self.backup_name(), uid = backup.uid(), "began to delete a backup");
             }
-            Step::Mark => {
+            DeletionStep::Mark => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
                 written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
                     .context("failed to make the Backup Deleting")?;
                 self.count_begun();
             }
-            Step::Claim => self.claim(found).await?,
-            Step::RemoveSnapshots => {
+            DeletionStep::Claim => self.claim(found).await?,
+            DeletionStep::RemoveSnapshots => {
                 let removed = async {
                     if !found.volumes.snapshots.is_empty() {
                         self.remove_snapshots(&found.volumes.snapshots).await?;
@@ -245,37 +248,42 @@ impl Carrying<'_> {
                 }
                 self.are_snapshots_gone = true;
             }
-            Step::Record => {
+            DeletionStep::Record => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
                 let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
                 written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
                     .context("failed to write to the Backup that its files go")?;
             }
-            Step::RemoveFiles => self.remove_files(found).await?,
-            Step::RemoveRestores => self.remove_restores(found.layout.as_ref(), &found.restores).await?,
-            Step::Done => {
+            DeletionStep::RemoveFiles => self.remove_files(found).await?,
+            DeletionStep::RemoveRestores => {
+                self.remove_restores(found.layout.as_ref(), &found.restores).await?
+            }
+            DeletionStep::Done => {
                 let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
                 self.done(request, &uid, "deleted, with all that was stored of it").await?;
-                return Ok(Progress::Ended);
+                return Ok(StepResult::Ended);
             }
-            Step::Forget => {
+            DeletionStep::Forget => {
                 self.remove_request(request).await?;
                 info!(
                     backup = self.backup_name(),
                     request = request.name_any(),
                     "ended the deletion of a Backup that is gone: one of the same name has been created since"
                 );
-                return Ok(Progress::Ended);
+                return Ok(StepResult::Ended);
             }
-            Step::Wait(why) => return Ok(Progress::Later(why)),
-            Step::End(errors) => {
+            DeletionStep::Wait(why) => return Ok(StepResult::Later(why)),
+            DeletionStep::End(errors) => {
                 self.count_begun();
                 self.end(request, found.backup.as_ref(), errors).await?;
-                return Ok(Progress::Ended);
+                return Ok(StepResult::Ended);
             }
-            Step::RemoveOthers | Step::LookAtFolder | Step::LookAtVolumes | Step::LookAtRestores => {}
+            DeletionStep::RemoveOthers
+            | DeletionStep::LookAtFolder
+            | DeletionStep::LookAtVolumes
+            | DeletionStep::LookAtRestores => {}
         }
-        Ok(Progress::Next)
+        Ok(StepResult::Next)
     }
 
     fn count_begun(&mut self) {
@@ -299,7 +307,7 @@ impl Carrying<'_> {
         }
         self.remove_request(request).await?;
         info!(backup = self.backup_name(), %uid, "a backup is {note}");
-        self.lifecycle.events.tell(What::Deleted, self.backup_name(), uid, note);
+        self.lifecycle.events.tell(EventReason::Deleted, self.backup_name(), uid, note);
         self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), true);
         Ok(())
     }
@@ -318,7 +326,7 @@ impl Carrying<'_> {
         let why = errors.join("; ");
         warn!(backup = self.backup_name(), request = request.name_any(), %why, "could not delete a backup");
         if let Some(uid) = backup.and_then(|backup| backup.uid()) {
-            self.lifecycle.events.tell(What::DeletionFailed, self.backup_name(), &uid, why);
+            self.lifecycle.events.tell(EventReason::DeletionFailed, self.backup_name(), &uid, why);
         }
         self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), false);
         Ok(())
@@ -349,10 +357,10 @@ fn wanted_location(request: &DeleteBackupRequest, backup: Option<&DynamicObject>
     of_backup.or_else(recorded).unwrap_or_default()
 }
 
-fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
+fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
     let annotations = backup.annotations();
     let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
-    SeenBackup {
+    DeletionBackup {
         uid: backup.meta().uid.as_deref().unwrap_or_default(),
         created: backup.meta().creation_timestamp.as_ref().map(|time| time.0),
         phase: backup.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
@@ -363,12 +371,12 @@ fn seen_backup(backup: &DynamicObject) -> SeenBackup<'_> {
     }
 }
 
-fn seen_location<'a>(location: Option<&BackupStorageLocation>, name: &'a str) -> Location<'a> {
-    let Some(location) = location else { return Location::Missing(name) };
+fn seen_location<'a>(location: Option<&BackupStorageLocation>, name: &'a str) -> DeletionLocation<'a> {
+    let Some(location) = location else { return DeletionLocation::Missing(name) };
     let phase = location.status.as_ref().and_then(|status| status.phase);
     match location.spec.access_mode {
-        Some(AccessMode::ReadOnly) => Location::ReadOnly(name),
-        _ if phase == Some(BackupStorageLocationPhase::Unavailable) => Location::Unavailable(name),
-        _ => Location::Usable,
+        Some(AccessMode::ReadOnly) => DeletionLocation::ReadOnly(name),
+        _ if phase == Some(BackupStorageLocationPhase::Unavailable) => DeletionLocation::Unavailable(name),
+        _ => DeletionLocation::Usable,
     }
 }

@@ -9,15 +9,15 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::Requests;
+use super::DeletionRequests;
 use super::calls::{CALL, told};
 use crate::lifecycle::Lifecycle;
-use crate::storage::{Layout, Survey};
+use crate::storage::{BackupLayout, Survey};
 
 /// A deletion, and what this process knows of it. Whatever decides is read again before each step.
 pub(super) struct Carrying<'a> {
     pub(super) lifecycle: &'a Lifecycle,
-    pub(super) requests: &'a Requests,
+    pub(super) requests: &'a DeletionRequests,
     pub(super) request: Arc<DeleteBackupRequest>,
     pub(super) cluster: Option<String>,
     /// UIDs of requests that this deletion has removed, which the watch may still show.
@@ -30,11 +30,11 @@ pub(super) struct Carrying<'a> {
 }
 
 /// What one look has found besides what the next step is decided on.
-pub(super) struct Found {
+pub(super) struct DeletionFindings {
     pub(super) request: DeleteBackupRequest,
     pub(super) backup: Option<DynamicObject>,
     pub(super) location: Option<BackupStorageLocation>,
-    pub(super) layout: Option<Layout>,
+    pub(super) layout: Option<BackupLayout>,
     pub(super) survey: Option<Survey>,
     pub(super) volumes: VolumeData,
     pub(super) restores: Vec<DynamicObject>,
@@ -42,7 +42,7 @@ pub(super) struct Found {
 
 /// A CSI snapshot in its storage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Snapshot {
+pub(super) struct StoredSnapshot {
     pub driver: String,
     pub handle: String,
     /// The VolumeSnapshotContent that it had.
@@ -51,7 +51,7 @@ pub(super) struct Snapshot {
     pub namespace: String,
 }
 
-impl Snapshot {
+impl StoredSnapshot {
     /// What no two snapshots have in common.
     pub(super) fn key(&self) -> (&str, &str) {
         (self.driver.as_str(), self.handle.as_str())
@@ -70,14 +70,14 @@ pub(super) struct Files {
 #[derive(Default)]
 pub(super) struct VolumeData {
     pub out_of_reach: Vec<String>,
-    pub snapshots: BTreeSet<Snapshot>,
+    pub snapshots: BTreeSet<StoredSnapshot>,
     pub files: BTreeSet<Files>,
 }
 
 impl<'a> Carrying<'a> {
     pub(super) fn new(
         lifecycle: &'a Lifecycle,
-        requests: &'a Requests,
+        requests: &'a DeletionRequests,
         request: Arc<DeleteBackupRequest>,
     ) -> Self {
         Self {

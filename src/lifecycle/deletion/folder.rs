@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
-use berth_core::claim::Claim;
-use berth_core::deletion::{DELETION, Inherited, Known, Owner, Stranger, owner};
+use berth_core::claim::FolderClaim;
+use berth_core::deletion::{BackupIdentity, DELETION, FolderOwner, ForeignFolderReason, Inherited, owner};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::calls::{CALL, told};
-use super::carrying::{Carrying, Found};
-use crate::storage::{ClaimError, Layout};
+use super::carrying::{Carrying, DeletionFindings};
+use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
 /// Namespace by whose UID a cluster is known.
@@ -35,17 +35,17 @@ impl Carrying<'_> {
     /// `asked`: the UID that the request records, for the time after the Backup.
     pub(super) async fn look_at_folder(
         &mut self,
-        found: &mut Found,
+        found: &mut DeletionFindings,
         asked: Option<&str>,
-    ) -> anyhow::Result<Owner> {
+    ) -> anyhow::Result<FolderOwner> {
         let location = found.location.as_ref().context("the location is gone")?;
         let opened = self.lifecycle.opener.open_existing(location).await;
         let store = opened.map_err(|error| anyhow!(chain(&error)))?;
         let prefix = location.spec.object_storage.prefix.as_deref();
-        let layout = Layout::new(store, prefix, self.backup_name());
+        let layout = BackupLayout::new(store, prefix, self.backup_name());
         let survey = match layout.survey().await {
             Ok(survey) => survey,
-            Err(ClaimError::Unreadable(_)) => return Ok(Owner::Stranger(Stranger::Unknown)),
+            Err(ClaimError::Unreadable(_)) => return Ok(FolderOwner::Stranger(ForeignFolderReason::Unknown)),
             Err(error) => return Err(anyhow!(chain(&error))),
         };
         let uid = found.backup.as_ref().and_then(|backup| backup.uid());
@@ -54,7 +54,7 @@ impl Carrying<'_> {
             let text = found.backup.as_ref()?.data.pointer(&format!("/status/{key}"))?.as_str()?;
             text.parse::<Timestamp>().ok()
         };
-        let known = Known {
+        let known = BackupIdentity {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
             uid,
@@ -63,8 +63,10 @@ impl Carrying<'_> {
         };
         let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
         let whose = match owner(&known, &survey.stored, Inherited(inherits)) {
-            Owner::Nobody if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? => {
-                Owner::NobodyInEmpty
+            FolderOwner::Nobody
+                if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? =>
+            {
+                FolderOwner::NobodyInEmpty
             }
             whose => whose,
         };
@@ -73,11 +75,11 @@ impl Carrying<'_> {
     }
 
     /// Writes the claim of this deletion in place of what was looked at.
-    pub(super) async fn claim(&mut self, found: &Found) -> anyhow::Result<()> {
+    pub(super) async fn claim(&mut self, found: &DeletionFindings) -> anyhow::Result<()> {
         let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
             return Ok(());
         };
-        let ours = Claim {
+        let ours = FolderClaim {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
             backup: backup.uid().unwrap_or_default(),
@@ -88,7 +90,7 @@ impl Carrying<'_> {
         claimed.map_err(|error| anyhow!(chain(&error))).context("failed to claim the folder")
     }
 
-    pub(super) async fn remove_files(&self, found: &Found) -> anyhow::Result<()> {
+    pub(super) async fn remove_files(&self, found: &DeletionFindings) -> anyhow::Result<()> {
         let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
         let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
             return Ok(());

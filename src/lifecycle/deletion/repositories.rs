@@ -1,5 +1,6 @@
-//! Removes the snapshots of a backup from berth's own repositories. Only those that have the backup's name as
-//! a tag, because what names them lies in the store, where others may be able to write.
+//! Removes the snapshots of a backup from berth's own repositories. Only those that have the
+//! backup's name as a tag, because what names them lies in the store, where others may be able to
+//! write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

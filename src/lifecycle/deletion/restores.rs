@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use super::calls::{list, written};
 use super::carrying::Carrying;
-use crate::storage::Layout;
+use crate::storage::BackupLayout;
 use crate::write::{Write, delete, patch};
 
-/// Velero's server removes it when it has removed the files of a Restore. Here that is done already.
+/// Velero's server removes it when it has removed the files of a Restore. Here that is done
+/// already.
 const FINALIZER: &str = "restores.velero.io/external-resources-finalizer";
 
 fn phase(restore: &DynamicObject) -> &str {
@@ -44,7 +45,7 @@ impl Carrying<'_> {
     /// Removes Restores that have ended, files first.
     pub(super) async fn remove_restores(
         &self,
-        layout: Option<&Layout>,
+        layout: Option<&BackupLayout>,
         restores: &[DynamicObject],
     ) -> anyhow::Result<()> {
         let api = self.restores();
@@ -65,7 +66,7 @@ impl Carrying<'_> {
                     finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
                 let change = json!({"metadata": {"finalizers": left}});
                 match patch(&api, Write::on(restore), change).await {
-                    crate::write::Answer::Written(now) => that_one = now,
+                    crate::write::WriteResult::Written(now) => that_one = now,
                     answer => {
                         written(answer).with_context(|| format!("failed to release Restore {name}"))?;
                         continue;

@@ -1,8 +1,8 @@
 //! Removes CSI snapshots. The VolumeSnapshotContent that a snapshot had is gone since its backup
-//! ended, or it is that of a snapshot which is kept. So each snapshot gets a content of its own, with
-//! the deletion policy Delete, and this content is deleted: the driver then deletes the snapshot. The
-//! content has its finalizer from the beginning, because without it the API server would let the
-//! content go before the driver has seen it.
+//! ended, or it is that of a snapshot which is kept. So each snapshot gets a content of its own,
+//! with the deletion policy Delete, and this content is deleted: the driver then deletes the
+//! snapshot. The content has its finalizer from the beginning, because without it the API server
+//! would let the content go before the driver has seen it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::info;
 
 use super::calls::{CALL, list, told, written};
-use super::carrying::{Carrying, Snapshot};
+use super::carrying::{Carrying, StoredSnapshot};
 use crate::client::is_not_found;
 use crate::pace::paced;
 use crate::patch::digest;
-use crate::write::{Answer, Write, create, delete, patch};
+use crate::write::{Write, WriteResult, create, delete, patch};
 
 /// The snapshot controller's own: the driver's sidecar removes it once the snapshot is deleted.
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
@@ -56,7 +56,7 @@ impl Carrying<'_> {
     }
 
     /// Removes snapshots from their storage, and waits until their drivers have done so.
-    pub(super) async fn remove_snapshots(&self, all: &BTreeSet<Snapshot>) -> anyhow::Result<()> {
+    pub(super) async fn remove_snapshots(&self, all: &BTreeSet<StoredSnapshot>) -> anyhow::Result<()> {
         self.check_others(all).await?;
         let mut pending = Vec::new();
         for snapshot in all {
@@ -82,7 +82,7 @@ impl Carrying<'_> {
     }
 
     /// Has a snapshot deleted. Returns the name of the content that is gone once that is done.
-    async fn remove_snapshot(&self, snapshot: &Snapshot) -> anyhow::Result<String> {
+    async fn remove_snapshot(&self, snapshot: &StoredSnapshot) -> anyhow::Result<String> {
         if let Some(content) = self.of_backup(snapshot).await? {
             let name = content.name_any();
             if content.data.pointer("/spec/deletionPolicy").and_then(Value::as_str) != Some("Delete") {
@@ -96,7 +96,7 @@ impl Carrying<'_> {
                 let api = snapshots(self.lifecycle.clients.call.clone(), namespace);
                 match delete(&api, Write::to(of).uid(Some(uid))).await {
                     // Another VolumeSnapshot has this name by now.
-                    Answer::Conflict(_) => {}
+                    WriteResult::Conflict(_) => {}
                     answer => written(answer)
                         .with_context(|| format!("failed to remove VolumeSnapshot {namespace}/{of}"))?,
                 }
@@ -105,7 +105,7 @@ impl Carrying<'_> {
                 .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;
             return Ok(name);
         }
-        let Snapshot { driver, handle, .. } = snapshot;
+        let StoredSnapshot { driver, handle, .. } = snapshot;
         let name = format!("berth-delete-{:.32}", digest(&format!("{driver}/{handle}")));
         let content: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "snapshot.storage.k8s.io/v1",
@@ -124,7 +124,7 @@ impl Carrying<'_> {
         }))?;
         match create(&self.contents(), &content).await {
             // From a deletion that was interrupted.
-            Answer::Written(_) | Answer::Conflict(_) => {}
+            WriteResult::Written(_) | WriteResult::Conflict(_) => {}
             answer => answer
                 .written()
                 .map(drop)
@@ -136,9 +136,9 @@ impl Carrying<'_> {
         Ok(name)
     }
 
-    /// The content that the snapshot had, if it is still there and still of this snapshot and of this
-    /// backup.
-    async fn of_backup(&self, snapshot: &Snapshot) -> anyhow::Result<Option<DynamicObject>> {
+    /// The content that the snapshot had, if it is still there and still of this snapshot and of
+    /// this backup.
+    async fn of_backup(&self, snapshot: &StoredSnapshot) -> anyhow::Result<Option<DynamicObject>> {
         if snapshot.content.is_empty() {
             return Ok(None);
         }
@@ -158,9 +158,9 @@ impl Carrying<'_> {
             && of.is_some_and(|of| of == namespace || of == self.lifecycle.namespace)
     }
 
-    /// Checks that no content of somebody else has one of the snapshots: what names them lies in the
-    /// store, where others may be able to write.
-    async fn check_others(&self, all: &BTreeSet<Snapshot>) -> anyhow::Result<()> {
+    /// Checks that no content of somebody else has one of the snapshots: what names them lies in
+    /// the store, where others may be able to write.
+    async fn check_others(&self, all: &BTreeSet<StoredSnapshot>) -> anyhow::Result<()> {
         let named: HashMap<(&str, &str), &str> =
             all.iter().map(|snapshot| (snapshot.key(), snapshot.namespace.as_str())).collect();
         let is_others = |content: &DynamicObject| {
@@ -179,7 +179,7 @@ impl Carrying<'_> {
     }
 }
 
-fn is_content_of(content: &DynamicObject, snapshot: &Snapshot) -> bool {
+fn is_content_of(content: &DynamicObject, snapshot: &StoredSnapshot) -> bool {
     keys_of(content).any(|key| key == snapshot.key())
 }
 

@@ -8,9 +8,9 @@ use berth_test_scripted::{Ask, Scripted, delete as deleting, get, list, patch as
 use serde_json::{Value, json};
 use tokio::time::{Instant, advance};
 
-use super::carry::Ended;
+use super::carry::DeletionEnd;
 use super::carrying::Carrying;
-use super::{Requests, others};
+use super::{DeletionRequests, others};
 use crate::lifecycle::Lifecycle;
 use crate::storage::{Opener, Roots};
 use crate::watch::WatchEvent;
@@ -89,13 +89,13 @@ fn reads(api: &Scripted, version: &str, phase: &str, found: Option<Value>) {
     };
 }
 
-async fn carry(api: &Scripted, root: &Path) -> Ended {
+async fn carry(api: &Scripted, root: &Path) -> DeletionEnd {
     carry_since(api, root, Instant::now()).await
 }
 
-async fn carry_since(api: &Scripted, root: &Path, since: Instant) -> Ended {
+async fn carry_since(api: &Scripted, root: &Path, since: Instant) -> DeletionEnd {
     let lifecycle = lifecycle(api, root);
-    let requests = Requests::default();
+    let requests = DeletionRequests::default();
     let request = serde_json::from_value(request("1", "New")).unwrap();
     Carrying::new(&lifecycle, &requests, Arc::new(request)).run(since).await
 }
@@ -136,7 +136,7 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     api.next(deleting(&backup_path).answers(json!({"kind": "Status", "status": "Success"})));
     reads(&api, "2", "InProgress", None);
     api.next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
-    assert_eq!(carry(&api, root).await, Ended::Yes);
+    assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
     assert!(!root.join("bucket/backups/b").exists());
     let writes = api.writes();
     let begun = &writes[0].body;
@@ -166,7 +166,7 @@ async fn a_volume_that_is_not_mounted_is_not_taken_for_a_backup_that_is_gone() {
     let api = script(root);
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(ends);
-    assert_eq!(carry(&api, root).await, Ended::Yes);
+    assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
     let [write] = api.writes().try_into().unwrap();
     let said = write.body["status"]["errors"][0].as_str().unwrap();
     assert!(said.contains("neither this backup nor any other"), "{said}");
@@ -186,7 +186,7 @@ async fn a_volume_that_is_not_mounted_is_not_taken_for_a_backup_that_is_gone() {
     api.next(
         deleting(&path("deletebackuprequests", "r")).answers(json!({"kind": "Status", "status": "Success"})),
     );
-    assert_eq!(carry(&api, root).await, Ended::Yes);
+    assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
     api.finish();
 }
 
@@ -198,7 +198,7 @@ async fn a_strangers_folder_ends_the_request_and_nothing_else_is_written() {
     let api = script(root);
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&path("deletebackuprequests", "r")).answers(request("2", "Processed")));
-    assert_eq!(carry(&api, root).await, Ended::Yes);
+    assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
     let [write] = api.writes().try_into().unwrap();
     assert_eq!(write.body["status"]["phase"], "Processed");
     let said = write.body["status"]["errors"][0].as_str().unwrap();
@@ -216,7 +216,7 @@ async fn a_backup_that_starts_meanwhile_is_not_taken_out_of_the_queue() {
     api.next(deleting(&backup_path).refuses(409));
     reads(&api, "1", "New", Some(backup("6", "InProgress")));
     api.next(patching(&request_path).answers(request("2", "Processed")));
-    assert_eq!(carry(&api, root.path()).await, Ended::Yes);
+    assert_eq!(carry(&api, root.path()).await, DeletionEnd::Yes);
     let writes = api.writes();
     assert_eq!(writes[0].body["preconditions"], json!({"uid": "u", "resourceVersion": "5"}));
     assert!(writes[1].body["status"]["errors"][0].as_str().unwrap().contains("still in progress"));
@@ -231,16 +231,16 @@ async fn a_deletion_that_fails_gives_its_place_up_and_ends_with_the_reason() {
         .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
         .always(get(&path("backupstoragelocations", "l")).answers(location(&root.path().join("unmounted"))));
     let since = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Failed);
+    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
     let turn = since.elapsed();
     assert!(turn > Duration::from_secs(25) && turn < Duration::from_secs(40), "others wait: {turn:?}");
     let again = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Failed);
+    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
     assert!(again.elapsed() < Duration::from_secs(1), "it has had its turn: {:?}", again.elapsed());
     assert!(api.writes().is_empty());
     advance(Duration::from_secs(600)).await;
     api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
-    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Yes);
+    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Yes);
     let [write] = api.writes().try_into().unwrap();
     let said = write.body["status"]["errors"][0].as_str().unwrap();
     assert!(said.starts_with("given up after 10 minutes: "), "{said}");
@@ -257,12 +257,12 @@ async fn a_deletion_that_waits_for_its_store_gives_its_place_up_until_its_time_i
         .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
         .always(get(&path("backupstoragelocations", "l")).answers(unavailable));
     let since = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Not);
+    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Not);
     assert!(since.elapsed() < Duration::from_secs(1), "it waits elsewhere");
     assert!(api.writes().is_empty());
     advance(Duration::from_secs(600)).await;
     api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
-    assert_eq!(carry_since(&api, root.path(), since).await, Ended::Yes);
+    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Yes);
     let [write] = api.writes().try_into().unwrap();
     let said = write.body["status"]["errors"][0].as_str().unwrap();
     assert!(said.contains("given up after 10 minutes: ") && said.contains("unavailable"), "{said}");
@@ -271,7 +271,7 @@ async fn a_deletion_that_waits_for_its_store_gives_its_place_up_until_its_time_i
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
-    use super::carrying::Snapshot;
+    use super::carrying::StoredSnapshot;
     let root = tempfile::tempdir().unwrap();
     let all = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
     let others = json!({
@@ -280,13 +280,13 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     });
     let api = Scripted::new();
     let lifecycle = lifecycle(&api, root.path());
-    let requests = Requests::default();
+    let requests = DeletionRequests::default();
     let request: berth_api::velero::DeleteBackupRequest =
         serde_json::from_value(request("1", "New")).unwrap();
     let carrying = Carrying::new(&lifecycle, &requests, Arc::new(request));
     let snapshot = |handle: &str| {
         let [driver, handle, content, namespace] = ["d", handle, "c", "shop"].map(str::to_owned);
-        Snapshot { driver, handle, content, namespace }
+        StoredSnapshot { driver, handle, content, namespace }
     };
     // Of a Backup of the same name in another namespace.
     let mut same_name = others.clone();
@@ -334,7 +334,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     use object_store::memory::InMemory;
     use object_store::{ObjectStoreExt as _, path::Path as StorePath};
 
-    use crate::storage::Layout;
+    use crate::storage::BackupLayout;
     let root = tempfile::tempdir().unwrap();
     let restore = |name: &str, backup: &str, phase: &str| {
         json!({
@@ -355,7 +355,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let kind = format!("{VELERO}/restores");
     let api = Scripted::new().next(get(&kind).answers(list("1", &all)));
     let lifecycle = lifecycle(&api, root.path());
-    let requests = Requests::default();
+    let requests = DeletionRequests::default();
     let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
     let carrying = Carrying::new(&lifecycle, &requests, request);
     let (ended, running) = carrying.look_at_restores().await.unwrap();
@@ -365,7 +365,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     assert_eq!(names(&ended), ["good", "refused"]);
     assert_eq!(names(&running), ["running"]);
 
-    let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+    let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
     for restore in ["good", "refused"] {
         layout.store().put(&file(restore), "x".into()).await.unwrap();
@@ -382,7 +382,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
 
 #[test]
 fn requests_for_another_backup_of_the_same_name_are_left() {
-    let requests = Requests::default();
+    let requests = DeletionRequests::default();
     let of = |name: &str, uid: Option<&str>, phase: &str| {
         let mut made = request("1", phase);
         made["metadata"] = json!({"name": name, "uid": name, "labels": {}});

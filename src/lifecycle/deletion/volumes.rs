@@ -1,8 +1,8 @@
 //! The volume data of a backup that is deleted: what can be removed, and what nobody here can.
 //!
-//! CSI snapshots are removed by their drivers, and files in berth's own (restic) repositories are forgotten
-//! there. Data in kopia repositories, and native snapshots of plugins, can be removed only by a Velero,
-//! because nothing else opens its repositories or runs its plugins.
+//! CSI snapshots are removed by their drivers, and files in berth's own (restic) repositories are
+//! forgotten there. Data in kopia repositories, and native snapshots of plugins, can be removed
+//! only by a Velero, because nothing else opens its repositories or runs its plugins.
 
 use std::io::Read as _;
 
@@ -19,9 +19,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::calls::list;
-use super::carrying::{Carrying, Files, Snapshot, VolumeData};
+use super::carrying::{Carrying, Files, StoredSnapshot, VolumeData};
 use crate::patch::digest;
-use crate::storage::{Layout, StoredBackups};
+use crate::storage::{BackupLayout, StoredBackups};
 
 /// Bytes of a file that lists volumes, as it is stored and unpacked.
 const PACKED: u64 = 16 << 20;
@@ -39,7 +39,7 @@ impl Carrying<'_> {
     /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup.
     pub(super) async fn look_at_volumes(
         &self,
-        layout: Option<&Layout>,
+        layout: Option<&BackupLayout>,
         uid: &str,
     ) -> anyhow::Result<VolumeData> {
         let mut found = VolumeData::default();
@@ -47,12 +47,12 @@ impl Carrying<'_> {
         if let Some(layout) = layout {
             for info in read(layout, "-volumeinfo.json.gz").await? {
                 match told_by(info) {
-                    Told::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
-                    Told::Moved => moved += 1,
-                    Told::Nothing => {}
+                    VolumeInfoEntry::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
+                    VolumeInfoEntry::Moved => moved += 1,
+                    VolumeInfoEntry::Nothing => {}
                 }
             }
-            let files: Vec<Stored> = read(layout, "-podvolumebackups.json.gz").await?;
+            let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
             for one in files.iter().filter(|one| one.is_in_repository()) {
                 match one.own_files() {
                     Some(files) => drop(found.files.insert(files)),
@@ -60,7 +60,7 @@ impl Carrying<'_> {
                 }
             }
             drop(files);
-            let snapshots: Vec<Stored> = read(layout, "-volumesnapshots.json.gz").await?;
+            let snapshots: Vec<StoredVolumeObject> = read(layout, "-volumesnapshots.json.gz").await?;
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
@@ -68,7 +68,7 @@ impl Carrying<'_> {
         }
         if repositories == 0 && found.files.is_empty() {
             for object in self.stored(&ApiResource::erase::<PodVolumeBackup>(&()), uid).await? {
-                match Stored::deserialize(&object.data).ok().and_then(|one| one.own_files()) {
+                match StoredVolumeObject::deserialize(&object.data).ok().and_then(|one| one.own_files()) {
                     Some(files) => drop(found.files.insert(files)),
                     None => repositories += 1,
                 }
@@ -134,8 +134,8 @@ fn has_text(object: &Value, pointer: &str) -> bool {
 
 /// What an entry of the file with volume infos tells.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
-    Snapshot(Snapshot),
+enum VolumeInfoEntry {
+    Snapshot(StoredSnapshot),
     Moved,
     Nothing,
 }
@@ -167,7 +167,7 @@ struct MovementInfo {
 
 /// What is read of a PodVolumeBackup, and of a native snapshot.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredVolumeObject {
     spec: Option<Box<StoredSpec>>,
     status: Option<Box<StoredStatus>>,
 }
@@ -192,7 +192,7 @@ struct StoredStatus {
     native: Option<String>,
 }
 
-impl Stored {
+impl StoredVolumeObject {
     fn is_in_repository(&self) -> bool {
         self.has(|status| status.in_repository.as_deref())
     }
@@ -215,14 +215,18 @@ impl Stored {
     }
 }
 
-fn told_by(info: VolumeInfo) -> Told {
+fn told_by(info: VolumeInfo) -> VolumeInfoEntry {
     let known = |text: Option<String>| text.filter(|text| text != "unknown").unwrap_or_default();
     if info.snapshot_data_moved == Some(true) {
         let moved = info.snapshot_data_movement_info.map(|moved| *moved).unwrap_or_default();
-        return if known(moved.snapshot_handle).is_empty() { Told::Nothing } else { Told::Moved };
+        return if known(moved.snapshot_handle).is_empty() {
+            VolumeInfoEntry::Nothing
+        } else {
+            VolumeInfoEntry::Moved
+        };
     }
     let csi = info.csi_snapshot_info.map(|csi| *csi).unwrap_or_default();
-    let snapshot = Snapshot {
+    let snapshot = StoredSnapshot {
         driver: known(csi.driver),
         handle: known(csi.snapshot_handle),
         content: known(csi.vsc_name),
@@ -230,11 +234,11 @@ fn told_by(info: VolumeInfo) -> Told {
     };
     let is_csi = info.backup_method.as_deref() == Some("CSISnapshot");
     let is_named = !snapshot.driver.is_empty() && !snapshot.handle.is_empty();
-    if is_csi && is_named { Told::Snapshot(snapshot) } else { Told::Nothing }
+    if is_csi && is_named { VolumeInfoEntry::Snapshot(snapshot) } else { VolumeInfoEntry::Nothing }
 }
 
 /// The entries of a file beside the archive. A missing file has none.
-async fn read<T: DeserializeOwned>(layout: &Layout, suffix: &str) -> anyhow::Result<Vec<T>> {
+async fn read<T: DeserializeOwned>(layout: &BackupLayout, suffix: &str) -> anyhow::Result<Vec<T>> {
     let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
     let found = match layout.store().get(&path).await {
         Ok(found) => found,
@@ -274,22 +278,22 @@ mod tests {
     fn each_entry_tells_who_can_remove_its_data() {
         let snapshot = json!({"driver": "d", "snapshotHandle": "h", "vscName": "c"});
         let [driver, handle, content, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
-        let found = Snapshot { driver, handle, content, namespace };
+        let found = StoredSnapshot { driver, handle, content, namespace };
         let unknown = json!({"driver": "d", "snapshotHandle": "unknown", "vscName": "unknown"});
         for (info, told) in [
             (
                 json!({"backupMethod": "CSISnapshot", "pvcNamespace": "shop", "csiSnapshotInfo": snapshot}),
-                Told::Snapshot(found),
+                VolumeInfoEntry::Snapshot(found),
             ),
-            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), Told::Nothing),
+            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), VolumeInfoEntry::Nothing),
             (
                 json!({"backupMethod": "CSISnapshot", "snapshotDataMoved": true, "csiSnapshotInfo": snapshot,
                     "snapshotDataMovementInfo": {"snapshotHandle": "k"}}),
-                Told::Moved,
+                VolumeInfoEntry::Moved,
             ),
-            (json!({"snapshotDataMoved": true}), Told::Nothing),
-            (json!({"skipped": true}), Told::Nothing),
-            (json!({"backupMethod": null, "csiSnapshotInfo": null}), Told::Nothing),
+            (json!({"snapshotDataMoved": true}), VolumeInfoEntry::Nothing),
+            (json!({"skipped": true}), VolumeInfoEntry::Nothing),
+            (json!({"backupMethod": null, "csiSnapshotInfo": null}), VolumeInfoEntry::Nothing),
         ] {
             assert_eq!(told_by(VolumeInfo::deserialize(&info).unwrap()), told, "{info}");
         }
@@ -307,7 +311,7 @@ mod tests {
             (json!({"status": null}), false, false),
             (json!({}), false, false),
         ] {
-            let stored = Stored::deserialize(&entry).unwrap();
+            let stored = StoredVolumeObject::deserialize(&entry).unwrap();
             let found = (stored.is_in_repository(), stored.is_native());
             assert_eq!(found, (is_in_repository, is_native), "{entry}");
         }
@@ -321,7 +325,7 @@ mod tests {
                 "spec": {"uploaderType": uploader, "pod": {"namespace": namespace}, "volume": "v"},
                 "status": {"snapshotID": id},
             });
-            Stored::deserialize(&entry).unwrap().own_files()
+            StoredVolumeObject::deserialize(&entry).unwrap().own_files()
         };
         let files = Files { namespace: "shop".to_owned(), snapshot: id.clone() };
         assert_eq!(stored("restic", "shop", &id), Some(files));
@@ -344,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
         let bomb = format!("[{}]", vec![r#"{"":0}"#; VALUES / 2].join(","));
         for text in [bomb, " ".repeat(usize::try_from(UNPACKED).unwrap() + 1)] {
@@ -356,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_is_read_whatever_the_store_holds() {
-        let layout = Layout::new(Arc::new(InMemory::new()), None, "b");
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
         let path = layout.folder().join("b-x.gz");
         assert!(read::<VolumeInfo>(&layout, "-x.gz").await.unwrap().is_empty());
         for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {

@@ -1,7 +1,7 @@
-//! Links to files of folders. A link names the location, the file and when it expires, and is signed
-//! with a key that every replica of the controller derives from the private key of the webhooks'
-//! certificate, so that any of them can serve what the leader has signed. The link is all that
-//! whoever has it needs.
+//! Links to files of folders. A link names the location, the file and when it expires, and is
+//! signed with a key that every replica of the controller derives from the private key of the
+//! webhooks' certificate, so that any of them can serve what the leader has signed. The link is all
+//! that whoever has it needs.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub struct Links {
 
 /// What a link says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed<'a> {
+pub struct LinkClaims<'a> {
     pub location: &'a str,
     /// Without the location's prefix.
     pub key: &'a str,
@@ -50,7 +50,7 @@ pub struct Claimed<'a> {
     pub expires: i64,
 }
 
-impl Claimed<'_> {
+impl LinkClaims<'_> {
     /// Neither a namespace, a location nor a key has line feeds.
     fn text(&self, namespace: &str) -> String {
         format!("{namespace}\n{}\n{}\n{}", self.location, self.key, self.expires)
@@ -83,9 +83,9 @@ impl Links {
     /// # Errors
     /// When the key cannot be read.
     pub async fn make(&self, location: &str, key: &str, until: Timestamp) -> anyhow::Result<String> {
-        let claimed = Claimed { location, key, expires: until.as_second() };
+        let claimed = LinkClaims { location, key, expires: until.as_second() };
         let signature = claimed.sign(&self.key().await?, &self.namespace);
-        let Claimed { expires, .. } = claimed;
+        let LinkClaims { expires, .. } = claimed;
         Ok(format!("{}{PATH}/{location}/{key}?expires={expires}&signature={signature}", self.url))
     }
 
@@ -114,31 +114,32 @@ impl Links {
 }
 
 /// Checks links by the key as it was last read, so that whoever has no link causes no calls.
-pub struct Checker {
+pub struct LinkChecker {
     pub links: Links,
-    known: Mutex<Known>,
+    known: Mutex<CachedLinkKey>,
 }
 
 #[derive(Default)]
-struct Known {
+struct CachedLinkKey {
     /// With the time at which it was read.
     key: Option<(hmac::Key, Instant)>,
     tried: Option<Instant>,
 }
 
-impl Checker {
+impl LinkChecker {
     pub fn new(links: Links) -> Self {
         Self { links, known: Mutex::default() }
     }
 
-    /// Has berth made this link, and is it still valid? One that is not valid by the known key may be
-    /// signed by a later one, so the key is read again, but at most every [`PAUSE`], whoever asks.
+    /// Has berth made this link, and is it still valid? One that is not valid by the known key may
+    /// be signed by a later one, so the key is read again, but at most every [`PAUSE`], whoever
+    /// asks.
     ///
     /// # Errors
     /// When the key cannot be read.
     pub async fn is_valid(
         &self,
-        claimed: &Claimed<'_>,
+        claimed: &LinkClaims<'_>,
         signature: &str,
         now: Timestamp,
     ) -> anyhow::Result<bool> {
@@ -173,7 +174,7 @@ mod tests {
         hmac::Key::new(hmac::HMAC_SHA256, &[seed; 32])
     }
 
-    const GOOD: Claimed<'_> = Claimed { location: "l", key: "backups/b/b-logs.gz", expires: 100 };
+    const GOOD: LinkClaims<'_> = LinkClaims { location: "l", key: "backups/b/b-logs.gz", expires: 100 };
 
     #[test]
     fn a_link_is_good_for_one_file_for_a_while() {
@@ -181,10 +182,10 @@ mod tests {
         let signature = GOOD.sign(&key(1), "velero");
         assert!(GOOD.is_valid(&key(1), "velero", &signature, now));
         for other in [
-            Claimed { location: "m", ..GOOD },
-            Claimed { key: "backups/c/c-logs.gz", ..GOOD },
-            Claimed { expires: 101, ..GOOD },
-            Claimed { location: "l\nbackups", key: "b/b-logs.gz", ..GOOD },
+            LinkClaims { location: "m", ..GOOD },
+            LinkClaims { key: "backups/c/c-logs.gz", ..GOOD },
+            LinkClaims { expires: 101, ..GOOD },
+            LinkClaims { location: "l\nbackups", key: "b/b-logs.gz", ..GOOD },
         ] {
             assert!(!other.is_valid(&key(1), "velero", &signature, now), "{other:?}");
         }

@@ -1,6 +1,6 @@
-//! Serves files of folders by signed links, over HTTPS with the webhooks' certificate, or over plain
-//! HTTP behind a proxy. Every replica of the controller does, not only the leader, because whoever
-//! comes by a Service does not know who leads.
+//! Serves files of folders by signed links, over HTTPS with the webhooks' certificate, or over
+//! plain HTTP behind a proxy. Every replica of the controller does, not only the leader, because
+//! whoever comes by a Service does not know who leads.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::SocketAddr;
@@ -29,10 +29,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::links::{Checker, Claimed, Links, PATH};
+use super::links::{LinkChecker, LinkClaims, Links, PATH};
 use crate::certificates::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::pace::paced;
-use crate::storage::{Layout, Opener};
+use crate::storage::{BackupLayout, Opener};
 use crate::text::chain;
 
 /// Files that are sent at the same time. Each takes a buffer, and a thread while it reads.
@@ -47,7 +47,7 @@ const RELOAD: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(100);
 
 struct Server {
-    checker: Checker,
+    checker: LinkChecker,
     opener: Opener,
     places: Arc<Semaphore>,
 }
@@ -68,12 +68,12 @@ impl<'a> Signed<'a> {
 
 /// The bytes that a Range header asks for, up to the end if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
+struct RequestedRange {
     first: u64,
     last: Option<u64>,
 }
 
-impl Asked {
+impl RequestedRange {
     /// `None`: the whole file is sent, as for any header that this does not know.
     fn parse(header: &str) -> Option<Self> {
         let (first, last) = header.trim().strip_prefix("bytes=")?.split_once('-')?;
@@ -134,7 +134,7 @@ pub fn serve(
 
 pub(super) fn router(links: Links, opener: Opener) -> Router {
     let places = Arc::new(Semaphore::new(AT_ONCE));
-    let server = Arc::new(Server { checker: Checker::new(links), opener, places });
+    let server = Arc::new(Server { checker: LinkChecker::new(links), opener, places });
     let route = format!("{PATH}/{{location}}/{{*key}}");
     Router::new().route(&route, get(answer)).with_state(server)
 }
@@ -182,14 +182,14 @@ async fn answer(
     let Some(signed) = Signed::parse(query.as_deref().unwrap_or_default()) else {
         return (StatusCode::FORBIDDEN, "this is no link that berth has made\n").into_response();
     };
-    let asked = headers.get(header::RANGE).and_then(|value| Asked::parse(value.to_str().ok()?));
+    let asked = headers.get(header::RANGE).and_then(|value| RequestedRange::parse(value.to_str().ok()?));
     match server.file(&location, &key, &signed, asked).await {
         Ok(response) => response,
         Err((status, why)) => (status, why.to_owned() + "\n").into_response(),
     }
 }
 
-type Refused = (StatusCode, &'static str);
+type HttpRefusal = (StatusCode, &'static str);
 
 impl Server {
     async fn file(
@@ -197,13 +197,13 @@ impl Server {
         location: &str,
         key: &str,
         signed: &Signed<'_>,
-        asked: Option<Asked>,
-    ) -> Result<Response, Refused> {
+        asked: Option<RequestedRange>,
+    ) -> Result<Response, HttpRefusal> {
         let failed = |why: &str| {
             warn!(%location, %key, error = %why, "could not serve a download");
             (StatusCode::INTERNAL_SERVER_ERROR, "the file cannot be read: see the log of berth controller")
         };
-        let claimed = Claimed { location, key, expires: signed.expires };
+        let claimed = LinkClaims { location, key, expires: signed.expires };
         let is_valid = self.checker.is_valid(&claimed, signed.signature, Timestamp::now()).await;
         if !is_valid.map_err(|error| failed(&format!("{error:#}")))? {
             return Err((
@@ -218,7 +218,7 @@ impl Server {
         let api: Api<BackupStorageLocation> = Api::namespaced(client.clone(), namespace);
         let found = timeout(CALL, api.get_opt(location)).await.map_err(|_| failed("no answer in time"))?;
         let location = found.map_err(|error| failed(&chain(&error)))?.ok_or(missing)?;
-        let path = Layout::path(location.spec.object_storage.prefix.as_deref(), key);
+        let path = BackupLayout::path(location.spec.object_storage.prefix.as_deref(), key);
         let opener = self.opener.clone();
         let opened = spawn_blocking(move || {
             let found = opener.file(&location, &path)?;

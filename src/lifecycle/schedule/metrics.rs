@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_core::schedule::Skipped;
+use berth_core::schedule::SkipReason;
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -11,24 +11,24 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::Item;
+use super::CachedSchedule;
 use crate::backup::metrics::{BackupMetrics, SCHEDULES};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct BySchedule {
+struct ScheduleLabels {
     schedule: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByReason {
+struct SkipReasonLabels {
     reason: &'static str,
 }
 
 #[derive(Clone)]
 pub struct ScheduleMetrics {
-    interval: Family<BySchedule, Gauge>,
+    interval: Family<ScheduleLabels, Gauge>,
     created: Counter,
-    skipped: Family<ByReason, Counter>,
+    skipped: Family<SkipReasonLabels, Counter>,
     failed: Counter,
     lateness: Histogram,
 }
@@ -69,7 +69,7 @@ impl ScheduleMetrics {
             "From the time of a Schedule to the creation of its Backup",
             all.lateness.clone(),
         );
-        for why in [Skipped::Late, Skipped::Overlap] {
+        for why in [SkipReason::Late, SkipReason::Overlap] {
             drop(all.skipped.get_or_create(&by(why)));
         }
         all
@@ -80,7 +80,7 @@ impl ScheduleMetrics {
         self.lateness.observe(late.as_secs_f64().max(0.0));
     }
 
-    pub fn skipped(&self, why: Skipped) {
+    pub fn skipped(&self, why: SkipReason) {
         self.skipped.get_or_create(&by(why)).inc();
     }
 
@@ -91,7 +91,7 @@ impl ScheduleMetrics {
     /// Shows each Schedule, right after it is seen. `known`: those that are shown.
     pub(super) fn keep(
         &self,
-        items: &[Item],
+        items: &[CachedSchedule],
         known: &mut BTreeSet<String>,
         backups: &BackupMetrics,
         now: Timestamp,
@@ -99,11 +99,11 @@ impl ScheduleMetrics {
         let names: BTreeSet<String> =
             items.iter().take(SCHEDULES).map(|item| item.schedule.name.clone()).collect();
         for gone in known.difference(&names) {
-            self.interval.remove(&BySchedule { schedule: gone.clone() });
+            self.interval.remove(&ScheduleLabels { schedule: gone.clone() });
         }
         for item in items.iter().take(SCHEDULES) {
             let schedule = &item.schedule;
-            let label = BySchedule { schedule: schedule.name.clone() };
+            let label = ScheduleLabels { schedule: schedule.name.clone() };
             let seconds =
                 schedule.interval(now).filter(|_| !schedule.paused).map(|interval| interval.as_secs());
             match seconds {
@@ -119,7 +119,7 @@ impl ScheduleMetrics {
 
     /// Gives the gauge a value, because a family without one is not encoded.
     pub fn show_any(&self, schedule: &str) {
-        drop(self.interval.get_or_create(&BySchedule { schedule: schedule.to_owned() }));
+        drop(self.interval.get_or_create(&ScheduleLabels { schedule: schedule.to_owned() }));
     }
 
     /// No Schedule is shown any more, because another leader shows them.
@@ -128,11 +128,11 @@ impl ScheduleMetrics {
     }
 }
 
-fn by(why: Skipped) -> ByReason {
-    ByReason {
+fn by(why: SkipReason) -> SkipReasonLabels {
+    SkipReasonLabels {
         reason: match why {
-            Skipped::Overlap => "Overlap",
-            Skipped::Late => "Late",
+            SkipReason::Overlap => "Overlap",
+            SkipReason::Late => "Late",
         },
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::Schedule;
-use berth_core::schedule::preview::{Others, Planned};
+use berth_core::schedule::preview::{Others, PlannedSchedule};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::RwLock;
@@ -19,15 +19,15 @@ const MAX_WEIGHT: usize = 50_000;
 const OWN_WEIGHT: usize = 2;
 
 /// What is kept of a Schedule.
-enum Kept {
-    Planned(Arc<Planned>),
+enum CachedSchedulePlan {
+    Planned(Arc<PlannedSchedule>),
     /// It is never due, because it is paused or faulty.
     Idle,
     /// There was no room for it.
     LeftOut,
 }
 
-impl Kept {
+impl CachedSchedulePlan {
     fn of(schedule: &Schedule, weight: usize) -> Self {
         match schedule.planned() {
             None => Self::Idle,
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-fn weight_of(planned: &Planned) -> usize {
+fn weight_of(planned: &PlannedSchedule) -> usize {
     OWN_WEIGHT + planned.namespaces.weight()
 }
 
@@ -52,7 +52,7 @@ fn weight_of(planned: &Planned) -> usize {
 #[derive(Default)]
 pub struct Plans {
     /// `None`: not listed yet.
-    kept: RwLock<Option<BTreeMap<String, Kept>>>,
+    kept: RwLock<Option<BTreeMap<String, CachedSchedulePlan>>>,
 }
 
 impl Plans {
@@ -62,9 +62,9 @@ impl Plans {
         let mut others = Others::default();
         for one in kept.as_ref()?.values() {
             match one {
-                Kept::Planned(planned) => others.plans.push(Arc::clone(planned)),
-                Kept::LeftOut => others.left_out += 1,
-                Kept::Idle => {}
+                CachedSchedulePlan::Planned(planned) => others.plans.push(Arc::clone(planned)),
+                CachedSchedulePlan::LeftOut => others.left_out += 1,
+                CachedSchedulePlan::Idle => {}
             }
         }
         Some(others)
@@ -74,7 +74,7 @@ impl Plans {
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let weight = Cell::new(0);
         let keep = |schedule: Schedule| {
-            let kept = Kept::of(&schedule, weight.get());
+            let kept = CachedSchedulePlan::of(&schedule, weight.get());
             weight.set(weight.get() + kept.weight());
             (schedule.name_any(), kept)
         };
@@ -88,12 +88,12 @@ impl Plans {
     }
 
     /// Returns what all of them weigh now.
-    fn observe(&self, event: WatchEvent<(String, Kept)>) -> usize {
+    fn observe(&self, event: WatchEvent<(String, CachedSchedulePlan)>) -> usize {
         let mut kept = self.kept.write();
         if kept.is_some() || matches!(event, WatchEvent::Replaced(_)) {
             event.apply_to(kept.get_or_insert_default());
         }
-        kept.iter().flat_map(BTreeMap::values).map(Kept::weight).sum()
+        kept.iter().flat_map(BTreeMap::values).map(CachedSchedulePlan::weight).sum()
     }
 }
 

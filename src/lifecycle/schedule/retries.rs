@@ -11,9 +11,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Failures in a row, by UID.
 #[derive(Default)]
-pub struct Retries(HashMap<String, (u32, Instant)>);
+pub struct ScheduleRetries(HashMap<String, (u32, Instant)>);
 
-impl Retries {
+impl ScheduleRetries {
     /// Forgets all others.
     pub fn retain<'u>(&mut self, uids: impl Iterator<Item = &'u str>) {
         if !self.0.is_empty() {

@@ -177,7 +177,7 @@ async fn of_backups_that_have_not_ended_those_count_that_the_schedule_made() {
         serde_json::from_value::<Backup>(one).unwrap()
     });
     scheduler.store.observe(WatchEvent::Replaced(named.collect()));
-    let one = |name: &str| vec![(name.to_owned(), Phase::New)];
+    let one = |name: &str| vec![(name.to_owned(), QueuePhase::New)];
     let expected = HashMap::from([("s1".to_owned(), one("b0")), ("s2".to_owned(), one("b1"))]);
     assert_eq!(scheduler.unfinished(), expected);
 }

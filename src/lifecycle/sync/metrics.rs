@@ -1,7 +1,7 @@
 //! What the sync of each location has done, and what it found.
 
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
-use berth_core::sync::Skip;
+use berth_core::sync::SyncSkipReason;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -23,7 +23,7 @@ pub struct ByLocation {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct BySkip {
     pub location: String,
-    /// See [`Skip::word`].
+    /// See [`SyncSkipReason::word`].
     pub reason: &'static str,
 }
 
@@ -72,10 +72,10 @@ impl SyncMetrics {
     }
 
     /// After a complete round.
-    pub fn round(&self, location: &str, skipped: impl Fn(Skip) -> usize, now: Timestamp) {
+    pub fn round(&self, location: &str, skipped: impl Fn(SyncSkipReason) -> usize, now: Timestamp) {
         let label = ByLocation { location: location.to_owned() };
         self.last.get_or_create(&label).set(now.as_second());
-        for why in Skip::ALL {
+        for why in SyncSkipReason::ALL {
             let label = BySkip { location: location.to_owned(), reason: why.word() };
             self.skipped.get_or_create(&label).set(i64::try_from(skipped(why)).unwrap_or(i64::MAX));
         }
@@ -88,7 +88,7 @@ impl SyncMetrics {
             family.remove(&label);
         }
         self.last.remove(&label);
-        for why in Skip::ALL {
+        for why in SyncSkipReason::ALL {
             self.skipped.remove(&BySkip { location: location.to_owned(), reason: why.word() });
         }
     }

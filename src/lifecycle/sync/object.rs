@@ -5,7 +5,7 @@ use std::io::Read as _;
 
 use berth_api::keys::{self, label_value};
 use berth_api::velero::Backup;
-use berth_core::sync::{Skip, Stored, Take, is_name, judge};
+use berth_core::sync::{StoredBackupFile, SyncSkipReason, Take, is_name, judge};
 use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -44,14 +44,14 @@ pub fn backup(
     location: &str,
     namespace: &str,
     now: Timestamp,
-) -> Result<Restored, Skip> {
+) -> Result<Restored, SyncSkipReason> {
     if !StoredBackups::is_light(json, VALUES) {
-        return Err(Skip::TooLarge);
+        return Err(SyncSkipReason::TooLarge);
     }
-    let stored: Value = serde_json::from_slice(json).map_err(|_| Skip::Unreadable)?;
+    let stored: Value = serde_json::from_slice(json).map_err(|_| SyncSkipReason::Unreadable)?;
     let text = |pointer: &str| stored.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let time = |pointer: &str| text(pointer).parse::<Timestamp>().ok();
-    let found = Stored {
+    let found = StoredBackupFile {
         api_version: text("/apiVersion"),
         kind: text("/kind"),
         name: text("/metadata/name"),
@@ -84,12 +84,12 @@ pub fn backup(
         merge_into(&mut object, json!({"status": {"phase": "PartiallyFailed"}}));
     }
     // What the types of this program cannot read would be overlooked by all of it once it is there.
-    serde_json::from_value::<Backup>(object.clone()).map_err(|_| Skip::Unreadable)?;
+    serde_json::from_value::<Backup>(object.clone()).map_err(|_| SyncSkipReason::Unreadable)?;
     Ok(Restored { object, ended, owners })
 }
 
-/// What whoever writes to a store could forge in order to have berth remove other backups: two notes
-/// about a deletion, and the mark by which a Schedule's own Backups push out older ones.
+/// What whoever writes to a store could forge in order to have berth remove other backups: two
+/// notes about a deletion, and the mark by which a Schedule's own Backups push out older ones.
 const NOT_BELIEVED: [&str; 3] = [keys::VOLUMES_MISSING, keys::FILES_GO, keys::SCHEDULE_UID];
 
 /// Name, labels and annotations. UID, resourceVersion, owners, finalizers and the record of who
@@ -193,7 +193,7 @@ mod tests {
         })
     }
 
-    fn read(value: &Value) -> Result<Restored, Skip> {
+    fn read(value: &Value) -> Result<Restored, SyncSkipReason> {
         backup("b", value.to_string().as_bytes(), "here", "velero", "2026-02-01T00:00:00Z".parse().unwrap())
     }
 
@@ -223,7 +223,7 @@ mod tests {
     fn one_that_waits_for_operations_for_ever_is_partially_failed_once_it_has_expired() {
         let mut waits = stored();
         waits["status"]["phase"] = json!("WaitingForPluginOperations");
-        assert_eq!(read(&waits).unwrap_err(), Skip::Unfinished);
+        assert_eq!(read(&waits).unwrap_err(), SyncSkipReason::Unfinished);
         waits["status"]["expiration"] = json!("2026-01-31T00:00:00Z");
         assert_eq!(read(&waits).unwrap().object["status"]["phase"], "PartiallyFailed");
     }
@@ -235,17 +235,20 @@ mod tests {
             *changed.pointer_mut(pointer).unwrap() = value;
             read(&changed).unwrap_err()
         };
-        assert_eq!(with("/kind", json!("Restore")), Skip::Unreadable);
-        assert_eq!(with("/metadata/name", json!("c")), Skip::OtherName);
-        assert_eq!(with("/status/formatVersion", json!("2.0.0")), Skip::NewerFormat);
-        assert_eq!(with("/spec/ttl", json!({"is": "no text"})), Skip::Unreadable);
+        assert_eq!(with("/kind", json!("Restore")), SyncSkipReason::Unreadable);
+        assert_eq!(with("/metadata/name", json!("c")), SyncSkipReason::OtherName);
+        assert_eq!(with("/status/formatVersion", json!("2.0.0")), SyncSkipReason::NewerFormat);
+        assert_eq!(with("/spec/ttl", json!({"is": "no text"})), SyncSkipReason::Unreadable);
         let now = Timestamp::UNIX_EPOCH;
         for text in ["", "null", "[]", "{", "{\"kind\": \"Backup\"}", &"[".repeat(VALUES)] {
-            assert_eq!(backup("b", text.as_bytes(), "here", "velero", now).unwrap_err(), Skip::Unreadable);
+            assert_eq!(
+                backup("b", text.as_bytes(), "here", "velero", now).unwrap_err(),
+                SyncSkipReason::Unreadable
+            );
         }
         let whole = stored().to_string();
         let cut = &whole.as_bytes()[..whole.len() / 2];
-        assert_eq!(backup("b", cut, "here", "velero", now).unwrap_err(), Skip::Unreadable);
+        assert_eq!(backup("b", cut, "here", "velero", now).unwrap_err(), SyncSkipReason::Unreadable);
     }
 
     #[test]
@@ -253,11 +256,11 @@ mod tests {
         let bomb = |entries: usize| format!("[{}]", vec![r#"{"":0}"#; entries].join(","));
         let now = Timestamp::UNIX_EPOCH;
         let read = |text: String| backup("b", text.as_bytes(), "here", "velero", now).unwrap_err();
-        assert_eq!(read(bomb(VALUES)), Skip::TooLarge);
-        assert_eq!(read(bomb(VALUES / 4)), Skip::Unreadable);
+        assert_eq!(read(bomb(VALUES)), SyncSkipReason::TooLarge);
+        assert_eq!(read(bomb(VALUES / 4)), SyncSkipReason::Unreadable);
         let mut large = stored();
         large["newer"] = json!(vec![0; VALUES]);
-        assert_eq!(read(large.to_string()), Skip::TooLarge);
+        assert_eq!(read(large.to_string()), SyncSkipReason::TooLarge);
         let refused = pod_volume_backups(&gzip(&bomb(VALUES_OF_VOLUMES))).unwrap_err();
         assert!(refused.contains("200000 values"), "{refused}");
         assert!(pod_volume_backups(&gzip(&bomb(1000))).unwrap().is_empty());

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
-use berth_core::sync::{Doubtful, Plan, Skip, Tag};
+use berth_core::sync::{Doubtful, SyncPlan, SyncSkipReason, Tag};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,13 +15,13 @@ use kube::api::Api;
 use serde_json::json;
 use tracing::{debug, info, warn};
 
-use super::take::{Allowance, Site, Taken};
+use super::take::{Allowance, FolderResult, SyncRoundContext};
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::client::{is_not_found, list_as};
-use crate::events::What;
-use crate::storage::{Files, StoredBackups};
+use crate::events::EventReason;
+use crate::storage::{FileSizes, StoredBackups};
 use crate::text::{chain, few};
-use crate::write::{Answer, Write, delete, patch};
+use crate::write::{Write, WriteResult, delete, patch};
 
 /// Failures of a store in one round, after which the round ends.
 const MOST_FAILURES: usize = 10;
@@ -32,7 +32,7 @@ const MOST_TOLD: usize = 20;
 
 /// What a round could not bring.
 #[derive(Default)]
-struct Left {
+struct RoundFailures {
     /// The store or the API server failed.
     failed: bool,
     /// The round has brought enough.
@@ -79,22 +79,23 @@ impl Sync<'_> {
         let after = lifecycle.known.standings(&name);
         let plan = past.memory.plan(&listing, &before, &after, Timestamp::now());
         self.tell_names(location, &plan, past);
-        let Left { mut failed, later } =
+        let RoundFailures { mut failed, later } =
             self.create(location, &stored, &plan, listing.names.len(), past, last).await?;
         failed |= !self.remove(location, &stored, &plan.doubtful, past).await;
         self.repair(location, &stored, past).await;
         self.note(location, !(failed || later) && past.memory.has_all(&listing, &plan)).await;
         let counts = past.memory.skipped();
-        let count = |why: Skip| counts.get(&why).copied().unwrap_or(0);
+        let count = |why: SyncSkipReason| counts.get(&why).copied().unwrap_or(0);
         lifecycle.sync_metrics.round(&name, count, Timestamp::now());
         debug!(location = name, names = listing.names.len(), ?plan, "storage location is synced");
         ensure!(!failed, "the store or the API server failed for some backups: they come in a later round");
         Ok(())
     }
 
-    fn tell_names(&self, location: &BackupStorageLocation, plan: &Plan, past: &mut Past) {
+    fn tell_names(&self, location: &BackupStorageLocation, plan: &SyncPlan, past: &mut Past) {
         let name = location.name_any();
-        for (names, why) in [(&plan.invalid, Skip::Name), (&plan.taken, Skip::NameTaken)] {
+        for (names, why) in [(&plan.invalid, SyncSkipReason::Name), (&plan.taken, SyncSkipReason::NameTaken)]
+        {
             self.tell_skipped(location, why, names, "");
         }
         if plan.spared > 0 && plan.spared != past.spared {
@@ -108,7 +109,13 @@ impl Sync<'_> {
     }
 
     /// Logs each of the folders, and sends one Event.
-    fn tell_skipped(&self, location: &BackupStorageLocation, why: Skip, names: &[String], more: &str) {
+    fn tell_skipped(
+        &self,
+        location: &BackupStorageLocation,
+        why: SyncSkipReason,
+        names: &[String],
+        more: &str,
+    ) {
         if names.is_empty() {
             return;
         }
@@ -119,7 +126,7 @@ impl Sync<'_> {
         }
         let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
         let note = format!("{}: {message}", few(&names));
-        self.lifecycle.events.tell_about(What::NotSynced, reference(location), note);
+        self.lifecycle.events.tell_about(EventReason::NotSynced, reference(location), note);
     }
 
     /// Reads what is new, and creates its Backups.
@@ -127,17 +134,17 @@ impl Sync<'_> {
         &self,
         location: &BackupStorageLocation,
         stored: &StoredBackups,
-        plan: &Plan,
+        plan: &SyncPlan,
         folders: usize,
         past: &mut Past,
         last: Option<Timestamp>,
-    ) -> anyhow::Result<Left> {
+    ) -> anyhow::Result<RoundFailures> {
         if plan.read.is_empty() {
-            return Ok(Left::default());
+            return Ok(RoundFailures::default());
         }
         let name = location.name_any();
         let period = self.period(location).unwrap_or(SignedDuration::ZERO);
-        let files: Option<Files> = match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
+        let files: Option<FileSizes> = match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
             true => stored.files(folders).await.context("failed to list the files of the store")?,
             false => None,
         };
@@ -146,16 +153,16 @@ impl Sync<'_> {
         let mut standing = self.lifecycle.known.size(&name);
         standing.bytes = past.brought.values().fold(standing.bytes, |all, bytes| all.saturating_add(*bytes));
         let (files, allowance) = (files.as_ref(), Allowance::new(standing));
-        let site = Site { sync: self, location, stored, files, deleted: &deleted, allowance };
+        let site = SyncRoundContext { sync: self, location, stored, files, deleted: &deleted, allowance };
         let site = &site;
         let mut reads = futures::stream::iter(&plan.read)
             .map(|folder| async move { (folder, site.take(folder).await) })
             .buffer_unordered(READS_AT_ONCE);
         let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
-        let mut told: Vec<(Skip, String, String)> = Vec::new();
+        let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
-                Taken::Created { ended, volumes } => {
+                FolderResult::Created { ended, volumes } => {
                     created += 1;
                     if volumes > 0 {
                         past.brought.insert(folder.clone(), volumes);
@@ -166,17 +173,23 @@ impl Sync<'_> {
                     info!(location = name, backup = folder, "created a Backup that the store has");
                     self.look_for_others(location, stored, folder, ended, last, past).await;
                 }
-                Taken::Skipped { why, tag, more } => {
+                FolderResult::Skipped { why, tag, more } => {
                     if past.memory.skip(folder, why, tag, period, Timestamp::now()) && !why.passes() {
                         told.push((why, more, folder.clone()));
                     }
                 }
                 // Somebody else has created it; the watch will show it.
-                Taken::Exists => {
-                    past.memory.skip(folder, Skip::Unfinished, Tag::new(), period, Timestamp::now());
+                FolderResult::Exists => {
+                    past.memory.skip(
+                        folder,
+                        SyncSkipReason::Unfinished,
+                        Tag::new(),
+                        period,
+                        Timestamp::now(),
+                    );
                 }
-                Taken::Later => later += 1,
-                Taken::Failed(why) => {
+                FolderResult::Later => later += 1,
+                FolderResult::Failed(why) => {
                     failures += 1;
                     if failures == 1 {
                         warn!(
@@ -209,7 +222,7 @@ impl Sync<'_> {
         if created > 0 {
             info!(location = name, created, "created Backups that the store has");
         }
-        Ok(Left { failed: failures > 0, later: later > 0 })
+        Ok(RoundFailures { failed: failures > 0, later: later > 0 })
     }
 
     /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
@@ -276,17 +289,17 @@ impl Sync<'_> {
         // On the version that was looked at, because somebody may use the Backup by now.
         let write = Write::to(&one.name).uid(Some(&one.uid)).version(Some(&backup.resource_version));
         match delete(&api, write).await {
-            Answer::Written(()) | Answer::Gone(_) => {
+            WriteResult::Written(()) | WriteResult::Gone(_) => {
                 known.forget(&one.name, &one.uid);
                 let label = super::metrics::ByLocation { location: location.to_owned() };
                 self.lifecycle.sync_metrics.removed.get_or_create(&label).inc();
                 info!(location, backup = one.name, "removed a Backup that the store has no longer");
             }
-            Answer::Conflict(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Conflict(_) => {}
+            WriteResult::Refused(error) => {
                 warn!(location, backup = one.name, error = chain(&error), "failed to remove a Backup");
             }
-            Answer::TimedOut => warn!(location, backup = one.name, "removing a Backup took too long"),
+            WriteResult::TimedOut => warn!(location, backup = one.name, "removing a Backup took too long"),
         }
     }
 
@@ -301,12 +314,12 @@ impl Sync<'_> {
         });
         let uid = location.metadata.uid.as_deref();
         match patch(&api, Write::to(&location.name_any()).uid(uid), change).await {
-            Answer::Written(_) | Answer::Conflict(_) | Answer::Gone(_) => {}
-            Answer::Refused(error) => {
+            WriteResult::Written(_) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Refused(error) => {
                 let error = chain(&error);
                 warn!(location = location.name_any(), error, "failed to write when the location was synced");
             }
-            Answer::TimedOut => {
+            WriteResult::TimedOut => {
                 warn!(location = location.name_any(), "writing when the location was synced took too long");
             }
         }

@@ -7,7 +7,9 @@ use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
-use berth_core::sync::{Room, Size, Skip, Tag, is_written_by_copy, is_written_elsewhere, room};
+use berth_core::sync::{
+    BackupCapacity, Size, SyncSkipReason, Tag, is_written_by_copy, is_written_elsewhere, room,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
@@ -20,14 +22,14 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::object::{Restored, backup};
-use super::volumes::Volumes;
+use super::volumes::StoredPodVolumeBackups;
 use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
-use crate::events::What;
+use crate::events::EventReason;
 use crate::patch::{json_size, merge_into};
-use crate::storage::{Files, Metadata, StoredBackups};
+use crate::storage::{FileSizes, MetadataFile, StoredBackups};
 use crate::text::chain;
-use crate::write::{Answer, create};
+use crate::write::{WriteResult, create};
 
 const CALL: Duration = Duration::from_secs(30);
 /// The namespace by whose UID a cluster is known.
@@ -38,12 +40,12 @@ const MOST_OTHERS: usize = 10;
 const REASON: usize = 300;
 
 /// What the reads of one round share.
-pub(super) struct Site<'r> {
+pub(super) struct SyncRoundContext<'r> {
     pub(super) sync: &'r Sync<'r>,
     pub(super) location: &'r BackupStorageLocation,
     pub(super) stored: &'r StoredBackups,
     /// What a list of all files shows, if there was one.
-    pub(super) files: Option<&'r Files>,
+    pub(super) files: Option<&'r FileSizes>,
     /// Names of Backups that are being deleted.
     pub(super) deleted: &'r BTreeSet<String>,
     pub(super) allowance: Allowance,
@@ -63,26 +65,26 @@ impl Allowance {
     }
 
     /// Before anything is read.
-    fn look(&self) -> Room {
+    fn look(&self) -> BackupCapacity {
         let (brought, is_spent) = *self.brought.lock();
-        if is_spent { Room::Later } else { room(self.standing, brought, 0) }
+        if is_spent { BackupCapacity::Later } else { room(self.standing, brought, 0) }
     }
 
     /// Takes the room, if there is enough.
-    fn take(&self, bytes: usize) -> Room {
+    fn take(&self, bytes: usize) -> BackupCapacity {
         let (brought, is_spent) = &mut *self.brought.lock();
         let found = room(self.standing, *brought, bytes);
         match found {
-            Room::Enough => *brought = brought.with(bytes),
-            Room::Later => *is_spent = true,
-            Room::None => {}
+            BackupCapacity::Enough => *brought = brought.with(bytes),
+            BackupCapacity::Later => *is_spent = true,
+            BackupCapacity::None => {}
         }
         found
     }
 }
 
 /// What became of a folder.
-pub(super) enum Taken {
+pub(super) enum FolderResult {
     Created {
         /// When the backup ended.
         ended: Option<Timestamp>,
@@ -90,7 +92,7 @@ pub(super) enum Taken {
         volumes: usize,
     },
     Skipped {
-        why: Skip,
+        why: SyncSkipReason,
         tag: Tag,
         more: String,
     },
@@ -101,25 +103,25 @@ pub(super) enum Taken {
     Failed(String),
 }
 
-impl Site<'_> {
-    pub(super) async fn take(&self, name: &str) -> Taken {
-        let skipped = |why, tag| Taken::Skipped { why, tag, more: String::new() };
+impl SyncRoundContext<'_> {
+    pub(super) async fn take(&self, name: &str) -> FolderResult {
+        let skipped = |why, tag| FolderResult::Skipped { why, tag, more: String::new() };
         match self.allowance.look() {
-            Room::Enough => {}
-            Room::Later => return Taken::Later,
-            Room::None => return skipped(Skip::NoRoom, Tag::new()),
+            BackupCapacity::Enough => {}
+            BackupCapacity::Later => return FolderResult::Later,
+            BackupCapacity::None => return skipped(SyncSkipReason::NoRoom, Tag::new()),
         }
         if self.deleted.contains(name) {
-            return skipped(Skip::BeingDeleted, Tag::new());
+            return skipped(SyncSkipReason::BeingDeleted, Tag::new());
         }
         if self.files.is_some_and(|files| !files.has_metadata(name)) {
-            return skipped(Skip::NoMetadata, Tag::new());
+            return skipped(SyncSkipReason::NoMetadata, Tag::new());
         }
         let (json, tag) = match self.stored.metadata(name).await {
-            Ok(Metadata::Found { json, tag }) => (json, tag),
-            Ok(Metadata::TooLarge(tag)) => return skipped(Skip::TooLarge, tag),
-            Ok(Metadata::Absent) => return skipped(Skip::NoMetadata, Tag::new()),
-            Err(error) => return Taken::Failed(chain(&error)),
+            Ok(MetadataFile::Found { json, tag }) => (json, tag),
+            Ok(MetadataFile::TooLarge(tag)) => return skipped(SyncSkipReason::TooLarge, tag),
+            Ok(MetadataFile::Absent) => return skipped(SyncSkipReason::NoMetadata, Tag::new()),
+            Err(error) => return FolderResult::Failed(chain(&error)),
         };
         let namespace = &self.sync.lifecycle.namespace;
         let restored = backup(name, &json, &self.location.name_any(), namespace, Timestamp::now());
@@ -130,24 +132,25 @@ impl Site<'_> {
         };
         match self.stored.deletion(name, self.files).await {
             Ok(None) => {}
-            Ok(Some(claim)) => return skipped(Skip::HalfDeleted, claim),
-            Err(error) => return Taken::Failed(chain(&error)),
+            Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
+            Err(error) => return FolderResult::Failed(chain(&error)),
         }
-        // Read before the Backup is created, because afterwards nobody would look at this folder again.
+        // Read before the Backup is created, because afterwards nobody would look at this folder
+        // again.
         let volumes = match self.stored.pod_volume_backups(name, self.files).await {
-            Ok(gzip) => Volumes::read(name, gzip.as_deref()),
-            Err(error) => return Taken::Failed(chain(&error)),
+            Ok(gzip) => StoredPodVolumeBackups::read(name, gzip.as_deref()),
+            Err(error) => return FolderResult::Failed(chain(&error)),
         };
         // The room is taken before the API server is asked, because others are read meanwhile.
         let bytes = json_size(&restored.object).saturating_add(volumes.bytes());
         match self.allowance.take(bytes) {
-            Room::Enough => {}
-            Room::Later => return Taken::Later,
-            Room::None => return skipped(Skip::NoRoom, Tag::new()),
+            BackupCapacity::Enough => {}
+            BackupCapacity::Later => return FolderResult::Later,
+            BackupCapacity::None => return skipped(SyncSkipReason::NoRoom, Tag::new()),
         }
         match self.create(name, restored, volumes, &tag).await {
             Ok(taken) => taken,
-            Err(error) => Taken::Failed(chain(&*error)),
+            Err(error) => FolderResult::Failed(chain(&*error)),
         }
     }
 
@@ -155,9 +158,9 @@ impl Site<'_> {
         &self,
         name: &str,
         restored: Restored,
-        volumes: Volumes,
+        volumes: StoredPodVolumeBackups,
         tag: &str,
-    ) -> anyhow::Result<Taken> {
+    ) -> anyhow::Result<FolderResult> {
         let lifecycle = self.sync.lifecycle;
         let Restored { mut object, ended, owners } = restored;
         let owners = self.owners(owners).await?;
@@ -174,17 +177,17 @@ impl Site<'_> {
         );
         let object: DynamicObject = serde_json::from_value(object)?;
         let created = match create(&api, &object).await {
-            Answer::Written(created) => created,
-            Answer::Conflict(_) => return Ok(Taken::Exists),
-            Answer::Gone(error) => return Err(error).context("there is no such namespace or kind"),
-            Answer::Refused(error)
+            WriteResult::Written(created) => created,
+            WriteResult::Conflict(_) => return Ok(FolderResult::Exists),
+            WriteResult::Gone(error) => return Err(error).context("there is no such namespace or kind"),
+            WriteResult::Refused(error)
                 if is_unprocessable(&error) || is_too_large(&error) || is_forbidden(&error) =>
             {
                 let more: String = chain(&error).chars().take(REASON).collect();
-                return Ok(Taken::Skipped { why: Skip::Refused, tag: tag.to_owned(), more });
+                return Ok(FolderResult::Skipped { why: SyncSkipReason::Refused, tag: tag.to_owned(), more });
             }
-            Answer::Refused(error) => return Err(error).context("the API server refuses the Backup"),
-            Answer::TimedOut => anyhow::bail!("the API server did not answer in time"),
+            WriteResult::Refused(error) => return Err(error).context("the API server refuses the Backup"),
+            WriteResult::TimedOut => anyhow::bail!("the API server did not answer in time"),
         };
         let created: Backup = read_again(&created).context("the Backup that was created cannot be read")?;
         lifecycle.known.assume(&created);
@@ -194,7 +197,7 @@ impl Site<'_> {
                 debug!(backup = name, error = chain(&*error), "some PodVolumeBackups come in a later round");
             }
         }
-        Ok(Taken::Created { ended, volumes: volumes.bytes() })
+        Ok(FolderResult::Created { ended, volumes: volumes.bytes() })
     }
 
     /// The owners that exist here, too. Of another cluster's, the garbage collector would take the
@@ -265,7 +268,7 @@ impl Sync<'_> {
                      give the copy locations of its own"
                 );
                 warn!(location = location.name_any(), "{note}");
-                self.lifecycle.events.tell_about(What::WrittenElsewhere, reference(location), note);
+                self.lifecycle.events.tell_about(EventReason::WrittenElsewhere, reference(location), note);
             }
             return;
         }
@@ -278,7 +281,7 @@ impl Sync<'_> {
                  location with accessMode ReadOnly for the other one's"
             );
             warn!(location = location.name_any(), "{note}");
-            self.lifecycle.events.tell_about(What::WrittenElsewhere, reference(location), note);
+            self.lifecycle.events.tell_about(EventReason::WrittenElsewhere, reference(location), note);
         }
     }
 

@@ -135,7 +135,7 @@ async fn a_backup_that_a_deletion_has_claimed_does_not_come_until_its_claim_is_g
     place.store("half", "berth-run.json", claim("deletion-of-r"));
     let asked = || get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[]));
     place.round(&Scripted::new().once(asked())).await;
-    assert_eq!(place.past.memory.skipped(), [(berth_core::sync::Skip::HalfDeleted, 1)].into());
+    assert_eq!(place.past.memory.skipped(), [(berth_core::sync::SyncSkipReason::HalfDeleted, 1)].into());
     // Somebody else's claim, and one that nobody can read, are of backups that are whole.
     for (name, text) in [("other", claim("r")), ("odd", "{".to_owned())] {
         place.past.memory = berth_core::sync::Memory::default();
@@ -145,7 +145,7 @@ async fn a_backup_that_a_deletion_has_claimed_does_not_come_until_its_claim_is_g
             Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup(name)));
         place.round(&api).await;
     }
-    assert_eq!(place.past.memory.skipped(), [(berth_core::sync::Skip::HalfDeleted, 1)].into());
+    assert_eq!(place.past.memory.skipped(), [(berth_core::sync::SyncSkipReason::HalfDeleted, 1)].into());
     place.past.memory = berth_core::sync::Memory::default();
     std::fs::remove_file(place.root.path().join("b/p/backups/half/berth-run.json")).unwrap();
     let api = Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup("half")));
@@ -160,7 +160,7 @@ async fn what_the_api_server_refuses_is_not_tried_again_at_once() {
         .once(get(&format!("{VELERO}/deletebackuprequests")).refuses(404))
         .once(post(&format!("{VELERO}/backups")).refuses(422));
     place.round(&api).await;
-    assert_eq!(place.past.memory.skipped().get(&berth_core::sync::Skip::Refused), Some(&1));
+    assert_eq!(place.past.memory.skipped().get(&berth_core::sync::SyncSkipReason::Refused), Some(&1));
     place.round(&Scripted::new()).await;
 }
 
@@ -227,7 +227,7 @@ async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
 /// A bucket of somebody who wants to fill etcd.
 #[tokio::test(start_paused = true)]
 async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_etcd() {
-    use berth_core::sync::{MOST_STANDING, Skip};
+    use berth_core::sync::{MOST_STANDING, SyncSkipReason};
     let mut place = Place::new();
     for i in 0..MOST_STANDING - 1 {
         place.known(&format!("known-{i}"));
@@ -240,7 +240,11 @@ async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_e
         .once(post(&format!("{VELERO}/backups")).answers(backup("a")));
     place.round(&api).await;
     assert_eq!(api.writes().len(), 2, "one Backup, and the time of the round");
-    assert_eq!(place.past.memory.skipped().get(&Skip::NoRoom), Some(&2), "which is told and counted");
+    assert_eq!(
+        place.past.memory.skipped().get(&SyncSkipReason::NoRoom),
+        Some(&2),
+        "which is told and counted"
+    );
     let annotations = &api.writes()[1].body["metadata"]["annotations"];
     assert_eq!(*annotations, json!({keys::ALL_BROUGHT: null}), "not all is brought");
 }

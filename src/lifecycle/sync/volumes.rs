@@ -1,6 +1,6 @@
 //! PodVolumeBackups of a Backup that was brought from its store: a restore looks for the objects,
-//! not for the file. Those that could not be created come in a later round; until then an annotation
-//! of the Backup says that some are missing.
+//! not for the file. Those that could not be created come in a later round; until then an
+//! annotation of the Backup says that some are missing.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -19,15 +19,15 @@ use super::{Past, READS_AT_ONCE, Sync};
 use crate::patch::json_size;
 use crate::storage::StoredBackups;
 use crate::text::chain;
-use crate::write::{Answer, Write, create, patch};
+use crate::write::{Write, WriteResult, create, patch};
 
 /// Backups that one round repairs.
 const MOST_REPAIRED: usize = 50;
 
 /// The PodVolumeBackups that a store has of a backup.
-pub(super) struct Volumes(Vec<Value>);
+pub(super) struct StoredPodVolumeBackups(Vec<Value>);
 
-impl Volumes {
+impl StoredPodVolumeBackups {
     /// Of the file in gzip. One that cannot be read has none, because nobody could read it later.
     pub(super) fn read(backup: &str, gzip: Option<&[u8]>) -> Self {
         match gzip.map_or(Ok(Vec::new()), pod_volume_backups) {
@@ -58,7 +58,7 @@ impl Sync<'_> {
         &self,
         location: &BackupStorageLocation,
         backup: &Backup,
-        volumes: &Volumes,
+        volumes: &StoredPodVolumeBackups,
     ) -> anyhow::Result<()> {
         let (client, namespace) = (self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
         let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
@@ -79,10 +79,10 @@ impl Sync<'_> {
         let backups: Api<Backup> = Api::namespaced(client, namespace);
         let change = json!({"metadata": {"annotations": {keys::VOLUMES_MISSING: null}}});
         match patch(&backups, Write::to(&name).uid(Some(&uid)), change).await {
-            Answer::Written(written) => self.lifecycle.known.assume(&written),
-            Answer::Gone(_) | Answer::Conflict(_) => {}
-            Answer::Refused(error) => return Err(error.into()),
-            Answer::TimedOut => return Err(anyhow!("the API server did not answer in time")),
+            WriteResult::Written(written) => self.lifecycle.known.assume(&written),
+            WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+            WriteResult::Refused(error) => return Err(error.into()),
+            WriteResult::TimedOut => return Err(anyhow!("the API server did not answer in time")),
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Sync<'_> {
         let Some(backup) = api.get_opt(name).await? else { return Ok(()) };
         let gzip = stored.pod_volume_backups(name, None).await?;
         let gzip = gzip.context("their file is not in the store now")?;
-        self.create_volumes(location, &backup, &Volumes::read(name, Some(&gzip))).await
+        self.create_volumes(location, &backup, &StoredPodVolumeBackups::read(name, Some(&gzip))).await
     }
 }
 
@@ -151,8 +151,8 @@ fn next_ones(all: &BTreeSet<String>, last: &str, most: usize) -> Vec<String> {
 async fn create_one(api: &Api<DynamicObject>, object: Value, uid: &str) -> anyhow::Result<()> {
     let object: DynamicObject = serde_json::from_value(object)?;
     match create(api, &object).await {
-        Answer::Written(_) => Ok(()),
-        Answer::Conflict(error) => {
+        WriteResult::Written(_) => Ok(()),
+        WriteResult::Conflict(error) => {
             let found = api.get_metadata(&object.name_any()).await?;
             let is_ours = found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid);
             if is_ours {
@@ -161,9 +161,9 @@ async fn create_one(api: &Api<DynamicObject>, object: Value, uid: &str) -> anyho
                 Err(error).context("another Backup has a PodVolumeBackup of this name")
             }
         }
-        Answer::Gone(error) => Err(error).context("the cluster has no PodVolumeBackups"),
-        Answer::Refused(error) => Err(error).context("the API server refuses a PodVolumeBackup"),
-        Answer::TimedOut => Err(anyhow!("the API server did not answer in time")),
+        WriteResult::Gone(error) => Err(error).context("the cluster has no PodVolumeBackups"),
+        WriteResult::Refused(error) => Err(error).context("the API server refuses a PodVolumeBackup"),
+        WriteResult::TimedOut => Err(anyhow!("the API server did not answer in time")),
     }
 }
 

@@ -33,7 +33,7 @@ fn seconds(seconds: u64) -> impl Future<Output = ()> {
 
 /// Runs a webhook with the periods of a real cluster while `story` goes on.
 async fn followed(api: &Scripted, story: impl AsyncFnOnce(&InForce)) {
-    let known = InForce::new(Signs::new(Duration::from_secs(60)));
+    let known = InForce::new(GrantSignPeriods::new(Duration::from_secs(60)));
     let clients = Clients { watch: api.client("velero"), call: api.client("velero") };
     tokio::select! {
         () = known.follow(&clients, "velero") => unreachable!("it follows for ever"),
@@ -140,16 +140,16 @@ async fn a_leader_gives_a_sign_every_twenty_seconds_and_makes_a_ledger_anew_that
         .next(put(IT).refuses(404))
         .next(get(IT).refuses(404))
         .next(post(MAPS).takes_as("9"));
-    let signs = Signs::new(Duration::from_secs(60));
+    let signs = GrantSignPeriods::new(Duration::from_secs(60));
     let client = api.client("velero");
-    let mut own = Ledger::open(client.clone(), "velero").await.unwrap();
+    let mut own = GrantLedger::open(client.clone(), "velero").await.unwrap();
     assert!(own.write(&BTreeSet::new(), Some(1)).await.unwrap());
     seconds(19).await;
     assert!(!own.is_due(signs));
     seconds(1).await;
     assert!(own.is_due(signs));
     assert!(!own.write(&BTreeSet::new(), Some(1)).await.unwrap(), "it is gone: this term ends");
-    let mut anew = Ledger::open(client, "velero").await.unwrap();
+    let mut anew = GrantLedger::open(client, "velero").await.unwrap();
     assert!(anew.uids().is_none() && anew.write(&BTreeSet::new(), Some(1)).await.unwrap());
     assert!(!anew.is_due(signs));
     // A leader whose write succeeds has read all of it.

@@ -37,14 +37,18 @@ fn deleted() -> Value {
 }
 
 /// An item seen at version 7.
-fn seen(kind: MoverKind) -> Item {
+fn seen(kind: MoverKind) -> MoverItem {
     let accepted =
         Mover { phase: MoverPhase::Accepted, ..Mover::new(kind, "one", "u", Timestamp::UNIX_EPOCH) };
     let mover = Mover { bound_node: kind.is_bound().then(|| "n1".to_owned()), ..accepted };
-    Item { mover: Arc::new(mover), resource_version: "7".to_owned(), target_pod: None }
+    MoverItem { mover: Arc::new(mover), resource_version: "7".to_owned(), target_pod: None }
 }
 
-async fn recovered(api: &Scripted, item: &Item, node_gone: bool) -> anyhow::Result<Option<(String, String)>> {
+async fn recovered(
+    api: &Scripted,
+    item: &MoverItem,
+    node_gone: bool,
+) -> anyhow::Result<Option<(String, String)>> {
     let orphan = Recover { mover: 0, keeps_place: false, for_long: false };
     recover(&api.client("velero"), "velero", item, orphan, node_gone).await
 }

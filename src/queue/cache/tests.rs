@@ -16,16 +16,16 @@ fn backup(version: u64, phase: &str) -> Backup {
     serde_json::from_value(object).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-fn phase(store: &BackupCache) -> Option<Phase> {
+fn phase(store: &BackupCache) -> Option<QueuePhase> {
     store.get("b").map(|item| item.entry.phase)
 }
 
 #[test]
 fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
-    let store = BackupCache::new(Settings::default());
+    let store = BackupCache::new(QueueSettings::default());
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     store.observe_write(&backup(2, "ReadyToStart"));
-    assert_eq!(phase(&store), Some(Phase::ReadyToStart));
+    assert_eq!(phase(&store), Some(QueuePhase::ReadyToStart));
     store.observe(WatchEvent::Applied(backup(3, "Completed")));
     store.observe_write(&backup(2, "ReadyToStart"));
     assert_eq!(phase(&store), None, "its slot would be gone for ever");
@@ -33,11 +33,11 @@ fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
 
 #[test]
 fn a_list_does_not_undo_an_answer_that_is_newer() {
-    let store = BackupCache::new(Settings::default());
+    let store = BackupCache::new(QueueSettings::default());
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
     store.observe_write(&backup(2, "ReadyToStart"));
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));
-    assert_eq!(phase(&store), Some(Phase::ReadyToStart), "it would be started twice over");
+    assert_eq!(phase(&store), Some(QueuePhase::ReadyToStart), "it would be started twice over");
     store.observe(WatchEvent::Replaced(Vec::new()));
     assert_eq!(phase(&store), None);
 }
@@ -45,7 +45,7 @@ fn a_list_does_not_undo_an_answer_that_is_newer() {
 #[test]
 fn what_cannot_be_written_holds_no_slot_whether_or_not_it_had_begun() {
     for running in ["ReadyToStart", "InProgress"] {
-        let store = BackupCache::new(Settings::default());
+        let store = BackupCache::new(QueueSettings::default());
         store.observe(WatchEvent::Replaced(vec![backup(1, running)]));
         let shown = || store.view(None, Timestamp::now()).backups.len();
         for left in [1, 1, 0] {
@@ -73,12 +73,12 @@ fn arrived(i: u64, phase: &str, namespace: &str) -> Backup {
 
 #[test]
 fn a_newcomer_is_faced_with_few_and_with_all_where_a_slot_may_be_left_for_it() {
-    let store = BackupCache::new(Settings { slots: 1, ..Settings::default() });
+    let store = BackupCache::new(QueueSettings { slots: 1, ..QueueSettings::default() });
     let mut backups = vec![arrived(0, "InProgress", "runs")];
     backups.extend((1..100).map(|i| arrived(i, "Queued", "busy")));
     store.observe(WatchEvent::Replaced(backups));
     let namespaces = NamespaceSet::literal(Glob::parse("free"));
-    let newcomer = Entry { phase: Phase::Queued, namespaces, ..Entry::default() };
+    let newcomer = QueueEntry { phase: QueuePhase::Queued, namespaces, ..QueueEntry::default() };
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(200);
     let seen = |few: usize| {
         let view = store.view_facing(&newcomer, now, few);
@@ -111,7 +111,7 @@ fn however_many_backups_name_many_namespaces_only_so_many_names_are_kept() {
         view.backups.iter().map(|entry| entry.namespaces.weight()).sum::<usize>()
     };
     let count = MAX_WEIGHT as u64 / 1000 + 50;
-    let store = BackupCache::new(Settings::default());
+    let store = BackupCache::new(QueueSettings::default());
     store.observe(WatchEvent::Replaced((0..count).map(many).collect()));
     assert_eq!(kept(&store), MAX_WEIGHT);
     let namespaces = |i: u64| store.get(&format!("b{i}")).map(|item| item.entry.namespaces.clone()).unwrap();
@@ -146,7 +146,7 @@ fn names_many(i: u64, version: u64, held: bool) -> Backup {
 /// 400 Backups that were held for ever made everybody else's large ones run alone.
 #[test]
 fn what_is_held_takes_no_room_and_gets_it_when_it_is_let_go() {
-    let store = BackupCache::new(Settings::default());
+    let store = BackupCache::new(QueueSettings::default());
     let most = MAX_WEIGHT as u64 / 1000;
     store.observe(WatchEvent::Replaced((0..most).map(|i| names_many(i, 1, true)).collect()));
     store.observe(WatchEvent::Applied(names_many(most, 1, false)));
@@ -167,7 +167,7 @@ fn the_names_of_a_list_are_bound_as_they_come() {
     let listed = ListWeight::default();
     let kept = |from: u64| {
         let seen = (from..from + 1000).map(|i| {
-            let mut seen = Seen::of(&names_many(i, 1, false), &Order::default());
+            let mut seen = CachedBackup::of(&names_many(i, 1, false), &QueueOrder::default());
             listed.bound(&mut seen.observed);
             let Observed::Kept(item) = seen.observed else { unreachable!() };
             item.entry.namespaces.weight()

@@ -1,19 +1,19 @@
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_core::queue::Phase;
+use berth_core::queue::QueuePhase;
 use berth_test_scripted::{Hold, Scripted, get, list, patch, watch as watching};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::Settings;
+use super::super::QueueSettings;
 use super::super::cache::reflect_queue;
-use super::super::writer::Keeping;
+use super::super::writer::EndedBackupSettings;
 use super::*;
 use crate::events::Events;
-use crate::leader::Notes;
+use crate::leader::LeaseNotes;
 use crate::metrics::QueueMetrics;
 use crate::watch::WatchEvent;
 
@@ -45,15 +45,15 @@ struct Queue {
 
 impl Queue {
     fn new(api: &Scripted, slots: usize) -> Self {
-        let store = Arc::new(BackupCache::new(Settings { slots, ..Settings::default() }));
+        let store = Arc::new(BackupCache::new(QueueSettings { slots, ..QueueSettings::default() }));
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-        let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
+        let keeping = EndedBackupSettings { default_ttl: Duration::from_secs(3600), writes_spec: true };
         let writer =
-            Writer::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
+            QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
         let (stopped, is_stopped) = watch::channel(None);
-        let teller = Teller::new(metrics.clone(), events, Notes::default());
+        let teller = QueueReporter::new(metrics.clone(), events, LeaseNotes::default());
         let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, teller, Pulse::default());
         Self { store, metrics, cycle, _stopped: stopped }
     }
@@ -171,7 +171,7 @@ async fn no_more_start_than_there_are_slots_though_the_watch_shows_nothing() {
     let _ = timeout(Duration::from_secs(30), cycle.run(CancellationToken::new())).await;
     let writes = api.writes();
     let starts = writes.iter().filter(|write| write.body["status"]["phase"] == "ReadyToStart").count();
-    assert_eq!((starts, store.in_phase(Phase::ReadyToStart).len()), (2, 2));
+    assert_eq!((starts, store.in_phase(QueuePhase::ReadyToStart).len()), (2, 2));
 }
 
 /// More than are ended in one cycle, and all of them ahead of the others.
@@ -208,7 +208,7 @@ async fn those_that_cannot_be_ended_keep_nobody_from_ending_nor_from_the_queue()
         let Queue { store, cycle, _stopped, .. } = Queue::new(&api, 1).showing(&shown);
         let _ = timeout(Duration::from_secs(200), cycle.run(CancellationToken::new())).await;
         let phase = |name: &str| store.get(name).map(|item| item.entry.phase);
-        let ready = Some(Phase::ReadyToStart);
+        let ready = Some(QueuePhase::ReadyToStart);
         assert_eq!((phase("last"), phase("new")), (None, ready), "refused: {is_refused}");
     }
 }

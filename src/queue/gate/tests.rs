@@ -1,7 +1,7 @@
 use berth_test_scripted::{Scripted, delete, get, patch, post};
 use prometheus_client::registry::Registry;
 
-use super::super::Settings;
+use super::super::QueueSettings;
 use super::*;
 use crate::watch::WatchEvent;
 
@@ -24,10 +24,10 @@ fn gate(api: &Scripted, executor: Executor) -> Gate {
         client: api.client("velero"),
         namespace: "velero".to_owned(),
         executor,
-        store: Arc::new(BackupCache::new(Settings::default())),
+        store: Arc::new(BackupCache::new(QueueSettings::default())),
         metrics: QueueMetrics::new(&mut Registry::default()),
         stopped: Arc::default(),
-        notes: Notes::default(),
+        notes: LeaseNotes::default(),
         configuration: "berth".to_owned(),
     }
 }

@@ -4,7 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::super::Settings;
+use super::super::QueueSettings;
 use super::*;
 use crate::watch::WatchEvent;
 
@@ -20,29 +20,29 @@ fn backup(version: &str, phase: &str) -> Value {
 
 struct Queue {
     store: Arc<BackupCache>,
-    writer: Writer,
+    writer: QueueWriter,
     metrics: QueueMetrics,
 }
 
 impl Queue {
     /// The watch has shown version 7.
     fn new(api: &Scripted, phase: &str) -> Self {
-        let store = Arc::new(BackupCache::new(Settings::default()));
+        let store = Arc::new(BackupCache::new(QueueSettings::default()));
         store.observe(WatchEvent::Replaced(vec![serde_json::from_value(backup("7", phase)).unwrap()]));
         let metrics = QueueMetrics::new(&mut Registry::default());
         let client = api.client("velero");
         let (events, _) = Events::new(client.clone(), "velero", Counter::default());
-        let keeping = Keeping { default_ttl: Duration::from_secs(3600), writes_spec: true };
-        let writer = Writer::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events);
+        let keeping = EndedBackupSettings { default_ttl: Duration::from_secs(3600), writes_spec: true };
+        let writer = QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events);
         Self { store, writer, metrics }
     }
 
-    fn entry(&self) -> Arc<Entry> {
+    fn entry(&self) -> Arc<QueueEntry> {
         self.store.get("one").unwrap().entry
     }
 
     /// What the next plan will see.
-    fn known(&self) -> Option<(Phase, String)> {
+    fn known(&self) -> Option<(QueuePhase, String)> {
         self.store.get("one").map(|item| (item.entry.phase, item.resource_version))
     }
 }
@@ -57,13 +57,14 @@ async fn a_start_is_written_on_the_version_it_was_decided_on_and_known_before_th
     let status = json!({"phase": "ReadyToStart", "queuePosition": null});
     assert_eq!(writes[0].body, json!({"metadata": {"resourceVersion": "7", "uid": "u"}, "status": status}));
     assert!(writes[0].query.contains(&format!("fieldManager={FIELD_MANAGER}")), "{}", writes[0].query);
-    assert_eq!(queue.known(), Some((Phase::ReadyToStart, "8".to_owned())));
+    assert_eq!(queue.known(), Some((QueuePhase::ReadyToStart, "8".to_owned())));
     // What was decided on is no more: nothing is sent.
     assert!(!queue.writer.start(&decided_on).await);
     api.finish();
 }
 
-/// A Backup that somebody patches without a pause has another version whenever it is written. It was never started.
+/// A Backup that somebody patches without a pause has another version whenever it is written. It
+/// was never started.
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_about_something_else_the_decision_is_written_on_what_it_depended_on() {
     let mut patched = backup("8", "Queued");
@@ -85,7 +86,7 @@ async fn after_a_conflict_about_something_else_the_decision_is_written_on_what_i
             {"op": "replace", "path": "/status/phase", "value": "ReadyToStart"},
         ])
     );
-    assert_eq!(queue.known(), Some((Phase::ReadyToStart, "10".to_owned())));
+    assert_eq!(queue.known(), Some((QueuePhase::ReadyToStart, "10".to_owned())));
     assert_eq!(queue.metrics.conflicts.get(), 1);
     api.finish();
 }
@@ -100,7 +101,7 @@ async fn after_a_conflict_about_what_was_decided_on_nothing_is_written_or_assume
         let api = Scripted::new().next(patch(ONE).refuses(409)).next(get(ONE).answers(meanwhile));
         let queue = Queue::new(&api, "Queued");
         assert!(!queue.writer.start(&queue.entry()).await);
-        assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
+        assert_eq!(queue.known(), Some((QueuePhase::Queued, "7".to_owned())));
         api.finish();
     }
     // It changes between the read and the write.
@@ -110,7 +111,7 @@ async fn after_a_conflict_about_what_was_decided_on_nothing_is_written_or_assume
         .next(patch(ONE).refuses(422));
     let queue = Queue::new(&api, "Queued");
     assert!(!queue.writer.start(&queue.entry()).await);
-    assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
+    assert_eq!(queue.known(), Some((QueuePhase::Queued, "7".to_owned())));
     assert!(queue.store.refusals.failures().is_empty(), "nobody refused this Backup");
     api.finish();
 }
@@ -130,9 +131,9 @@ async fn no_answer_is_waited_for_longer_than_ten_seconds_and_nothing_is_assumed(
     let begun = Instant::now();
     assert!(!queue.writer.start(&queue.entry()).await);
     assert_eq!(begun.elapsed().as_secs(), 10);
-    assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())), "it may have been written, or not");
+    assert_eq!(queue.known(), Some((QueuePhase::Queued, "7".to_owned())), "it may have been written, or not");
     assert!(!queue.writer.start(&queue.entry()).await);
-    assert_eq!(queue.known(), Some((Phase::Queued, "7".to_owned())));
+    assert_eq!(queue.known(), Some((QueuePhase::Queued, "7".to_owned())));
     assert_eq!(queue.metrics.conflicts.get(), 0);
 }
 
@@ -184,7 +185,8 @@ async fn one_that_ends_without_having_run_says_why_and_until_when_it_is_kept_and
         let life = expiration.duration_since(before).as_secs();
         assert!((3590..=3601).contains(&life), "{life}");
         assert!(status["queuePosition"].is_null() && status["completionTimestamp"].is_string(), "{status}");
-        // Whoever deletes what has expired asks the spec where it is. Where a Velero runs backups, specs are that one's to write.
+        // Whoever deletes what has expired asks the spec where it is. Where a Velero runs backups,
+        // specs are that one's to write.
         let spec = if writes_spec { json!({"storageLocation": "default"}) } else { Value::Null };
         assert_eq!(written["spec"], spec);
         assert_eq!(queue.known(), None);

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, Method, header};
@@ -16,9 +16,10 @@ use percent_encoding::utf8_percent_encode;
 use serde_json::Value;
 
 use super::line::{
-    Answer, ENCODED_IN_KEY, Line, Request, add_query, address, lacks, name, text, word, wrong,
+    ENCODED_IN_KEY, StoreHttpClient, StoreRequest, StoreResponse, add_query, address, lacks, name, text,
+    word, wrong,
 };
-use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Version, blobs, xml};
+use super::{Created, Hold, Marker, Removal, Result, StoreError, Version, VersionPage, blobs, xml};
 
 /// Keys of Gardener's Secrets (source: `gardener-extension-provider-azure` and
 /// `etcd-backup-restore`).
@@ -33,7 +34,7 @@ const REMOVED_AT_ONCE: usize = 16;
 const CONTAINER: (&str, &str) = ("restype", "container");
 
 pub struct Azure {
-    line: Line,
+    line: StoreHttpClient,
     account: String,
     credential: AzureCredential,
     container: String,
@@ -43,7 +44,7 @@ pub struct Azure {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Call<'a> {
+struct AzureRequest<'a> {
     key: Option<&'a str>,
     query: &'a [(&'a str, &'a str)],
     headers: &'a [(&'static str, &'static str)],
@@ -83,7 +84,7 @@ impl Azure {
                     .ok_or_else(|| wrong(what()))?
             }
         };
-        let line = Line::new(&service, config)?;
+        let line = StoreHttpClient::new(&service, config)?;
         let url = format!("{service}/{container}");
         let (container, credential) = (container.to_owned(), AzureCredential::AccessKey(key));
         Ok(Self { line, account, credential, container, url, is_lock_wanted: config.object_lock.is_some() })
@@ -92,7 +93,7 @@ impl Azure {
     /// Creates the container. Another account cannot have its name, because names are unique per
     /// account.
     pub async fn create(&self) -> Result<Created> {
-        match self.send(Method::PUT, Call { query: &[CONTAINER], ..Call::default() }).await {
+        match self.send(Method::PUT, AzureRequest { query: &[CONTAINER], ..AzureRequest::default() }).await {
             Ok(_) => Ok(Created::New),
             Err(error) if error.word == "ContainerAlreadyExists" => Ok(Created::Already),
             Err(error) => Err(error),
@@ -100,7 +101,8 @@ impl Azure {
     }
 
     pub async fn configure(&self) -> Result<Vec<String>> {
-        let answer = self.send(Method::GET, Call { query: &[CONTAINER], ..Call::default() }).await?;
+        let answer =
+            self.send(Method::GET, AzureRequest { query: &[CONTAINER], ..AzureRequest::default() }).await?;
         let mut warnings = Vec::new();
         let access = answer.header("x-ms-blob-public-access");
         if !access.is_empty() {
@@ -129,14 +131,16 @@ impl Azure {
     pub async fn delete(&self) -> Result<()> {
         if let Some(found) = self.page("", None, 1).await?.versions.first() {
             let message = format!("{self} is not empty: {} is in it, for one", found.key);
-            return Err(StoreError::new(Fault::NotEmpty, message));
+            return Err(StoreError::new(StoreFault::NotEmpty, message));
         }
-        self.send(Method::DELETE, Call { query: &[CONTAINER], ..Call::default() }).await.map(|_| ())
+        self.send(Method::DELETE, AzureRequest { query: &[CONTAINER], ..AzureRequest::default() })
+            .await
+            .map(|_| ())
     }
 
     /// Lists blobs with snapshots and earlier versions, but without soft-deleted ones, which cannot
     /// be deleted again.
-    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<VersionPage> {
         let most = most.to_string();
         let mut query = vec![
             CONTAINER,
@@ -146,7 +150,8 @@ impl Azure {
             ("prefix", prefix),
         ];
         query.extend(after.map(|after| ("marker", after.key.as_str())));
-        let answer = self.send(Method::GET, Call { query: &query, ..Call::default() }).await?;
+        let answer =
+            self.send(Method::GET, AzureRequest { query: &query, ..AzureRequest::default() }).await?;
         let page = blobs::page(&answer.body).map_err(|error| self.unreadable(&error))?;
         match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
             Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
@@ -175,25 +180,32 @@ impl Azure {
         let key = Some(version.key.as_str());
         let of_that = |(name, value)| [(name, value)];
         let with_snapshots = [("x-ms-delete-snapshots", "include")];
-        let whole = Call { key, headers: &with_snapshots, ..Call::default() };
-        match blobs::Which::of(version) {
-            blobs::Which::Only => self.gone(whole).await,
-            blobs::Which::Snapshot(time) => {
-                self.gone(Call { key, query: &of_that(("snapshot", time)), ..Call::default() }).await
+        let whole = AzureRequest { key, headers: &with_snapshots, ..AzureRequest::default() };
+        match blobs::BlobVersion::of(version) {
+            blobs::BlobVersion::Only => self.gone(whole).await,
+            blobs::BlobVersion::Snapshot(time) => {
+                self.gone(AzureRequest {
+                    key,
+                    query: &of_that(("snapshot", time)),
+                    ..AzureRequest::default()
+                })
+                .await
             }
-            blobs::Which::Version(id) => {
-                self.gone(Call { key, query: &of_that(("versionid", id)), ..Call::default() }).await
+            blobs::BlobVersion::Version(id) => {
+                self.gone(AzureRequest { key, query: &of_that(("versionid", id)), ..AzureRequest::default() })
+                    .await
             }
             // The current version cannot be deleted by its version id. Deleting the blob makes it
             // an earlier version.
-            blobs::Which::Current(id) => {
+            blobs::BlobVersion::Current(id) => {
                 self.gone(whole).await?;
-                self.gone(Call { key, query: &of_that(("versionid", id)), ..Call::default() }).await
+                self.gone(AzureRequest { key, query: &of_that(("versionid", id)), ..AzureRequest::default() })
+                    .await
             }
         }
     }
 
-    async fn gone(&self, call: Call<'_>) -> Result<()> {
+    async fn gone(&self, call: AzureRequest<'_>) -> Result<()> {
         match self.send(Method::DELETE, call).await {
             Err(error) if error.word != "BlobNotFound" => Err(error),
             _ => Ok(()),
@@ -201,7 +213,7 @@ impl Azure {
     }
 
     pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
-        match self.send(Method::GET, Call { key: Some(key), ..Call::default() }).await {
+        match self.send(Method::GET, AzureRequest { key: Some(key), ..AzureRequest::default() }).await {
             Ok(answer) => Ok(Some(answer.body)),
             Err(error) if error.word == "BlobNotFound" => Ok(None),
             Err(error) => Err(error),
@@ -211,18 +223,21 @@ impl Azure {
     pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
         let headers = [("x-ms-blob-type", "BlockBlob"), ("if-none-match", "*")];
         let body = object.to_string();
-        let call = Call { key: Some(key), headers: &headers, body: &body, ..Call::default() };
+        let call = AzureRequest { key: Some(key), headers: &headers, body: &body, ..AzureRequest::default() };
         self.send(Method::PUT, call).await.map(|_| ())
     }
 
     pub async fn hold(&self, version: &Version) -> Result<Hold> {
         let key = Some(version.key.as_str());
-        let query = match blobs::Which::of(version) {
-            blobs::Which::Only => Vec::new(),
-            blobs::Which::Snapshot(time) => vec![("snapshot", time)],
-            blobs::Which::Version(id) | blobs::Which::Current(id) => vec![("versionid", id)],
+        let query = match blobs::BlobVersion::of(version) {
+            blobs::BlobVersion::Only => Vec::new(),
+            blobs::BlobVersion::Snapshot(time) => vec![("snapshot", time)],
+            blobs::BlobVersion::Version(id) | blobs::BlobVersion::Current(id) => vec![("versionid", id)],
         };
-        let answer = match self.send(Method::HEAD, Call { key, query: &query, ..Call::default() }).await {
+        let answer = match self
+            .send(Method::HEAD, AzureRequest { key, query: &query, ..AzureRequest::default() })
+            .await
+        {
             Err(error) if error.word == "BlobNotFound" => return Ok(Hold::None),
             answer => answer?,
         };
@@ -236,19 +251,20 @@ impl Azure {
             return Ok(Hold::Until(until));
         }
         // The container's policy. The account's key cannot read how long it lasts.
-        let container = self.send(Method::GET, Call { query: &[CONTAINER], ..Call::default() }).await?;
+        let container =
+            self.send(Method::GET, AzureRequest { query: &[CONTAINER], ..AzureRequest::default() }).await?;
         let is_held = ["x-ms-has-immutability-policy", "x-ms-has-legal-hold"]
             .iter()
             .any(|header| container.header(header) == "true");
         Ok(if is_held { Hold::Indefinite } else { Hold::None })
     }
 
-    async fn send(&self, method: Method, call: Call<'_>) -> Result<Answer> {
+    async fn send(&self, method: Method, call: AzureRequest<'_>) -> Result<StoreResponse> {
         let what = match call.key {
             Some(key) => format!("{method} {}/{key}", self.container),
             None => format!("{method} {self}"),
         };
-        let judge = |answer: &Answer| refusal(&what, answer);
+        let judge = |answer: &StoreResponse| refusal(&what, answer);
         self.line
             .ask(
                 &what,
@@ -258,7 +274,7 @@ impl Azure {
             .await
     }
 
-    fn request(&self, method: &Method, call: Call<'_>) -> Result<Request> {
+    fn request(&self, method: &Method, call: AzureRequest<'_>) -> Result<StoreRequest> {
         let mut url = self.url.clone();
         if let Some(key) = call.key {
             // Refused, because no encoding of such a key keeps the URL in the container.
@@ -290,7 +306,10 @@ impl Azure {
     }
 
     fn unreadable(&self, error: &str) -> StoreError {
-        StoreError::new(Fault::Unavailable, format!("{self}: the store's answer is not Azure's: {error}"))
+        StoreError::new(
+            StoreFault::Unavailable,
+            format!("{self}: the store's answer is not Azure's: {error}"),
+        )
     }
 }
 
@@ -300,7 +319,7 @@ impl fmt::Display for Azure {
     }
 }
 
-fn refusal(what: &str, answer: &Answer) -> StoreError {
+fn refusal(what: &str, answer: &StoreResponse) -> StoreError {
     let told = xml::refusal(&answer.body);
     // The code comes from the header, because an answer to HEAD has no body.
     let code = Some(answer.header("x-ms-error-code")).filter(|code| !code.is_empty()).unwrap_or(&told.code);
@@ -312,7 +331,7 @@ fn refusal(what: &str, answer: &Answer) -> StoreError {
             message = format!("{message} {word}");
         }
     }
-    StoreError { fault: Fault::of(answer.status.as_u16(), code), word: code.to_owned(), message }
+    StoreError { fault: StoreFault::of(answer.status.as_u16(), code), word: code.to_owned(), message }
 }
 
 #[cfg(test)]
@@ -381,7 +400,7 @@ mod tests {
         let azure = open("c", Some("http://s/acc1"), &[]).unwrap();
         let uri = |key| {
             let query = [("versionid", "2026-11-22T08:00:00.1Z")];
-            let call = Call { key: Some(key), query: &query, headers: &[], body: "" };
+            let call = AzureRequest { key: Some(key), query: &query, headers: &[], body: "" };
             azure.request(&Method::DELETE, call).map(|request| request.uri().to_string())
         };
         let wanted = "http://s/acc1/c/e/%C3%A4%20%3F%23%25%26%2B.txt?versionid=2026-11-22T08%3A00%3A00.1Z";

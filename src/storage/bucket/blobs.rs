@@ -4,21 +4,21 @@ use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use super::{Marker, Page, Version, xml};
+use super::{Marker, Version, VersionPage, xml};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Listing {
+struct BlobListing {
     /// Required, because an answer without it is not Azure's and must not be taken for an empty
     /// container.
-    blobs: Blobs,
+    blobs: BlobsElement,
     #[serde(default)]
     next_marker: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Blobs {
+struct BlobsElement {
     #[serde(rename = "Blob")]
     all: Vec<Blob>,
 }
@@ -26,7 +26,7 @@ struct Blobs {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Blob {
-    name: Name,
+    name: BlobName,
     snapshot: Option<String>,
     version_id: Option<String>,
     is_current_version: Option<bool>,
@@ -36,7 +36,7 @@ struct Blob {
 /// A name, percent-encoded where XML cannot hold it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Name {
+struct BlobName {
     #[serde(rename = "@Encoded")]
     is_encoded: bool,
     #[serde(rename = "$text")]
@@ -54,7 +54,7 @@ struct Properties {
 
 /// The kind of version that [`Version::id`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which<'a> {
+pub enum BlobVersion<'a> {
     /// The account keeps no versions.
     Only,
     Snapshot(&'a str),
@@ -65,7 +65,7 @@ pub enum Which<'a> {
 const SNAPSHOT: &str = "snapshot=";
 const CURRENT: &str = "current=";
 
-impl<'a> Which<'a> {
+impl<'a> BlobVersion<'a> {
     pub fn of(version: &'a Version) -> Self {
         match version.id.as_deref() {
             None => Self::Only,
@@ -78,11 +78,11 @@ impl<'a> Which<'a> {
     }
 }
 
-pub fn page(body: &[u8]) -> Result<Page, String> {
-    let listing: Listing = xml::read(body)?;
+pub fn page(body: &[u8]) -> Result<VersionPage, String> {
+    let listing: BlobListing = xml::read(body)?;
     let versions = listing.blobs.all.into_iter().map(version).collect::<Result<Vec<_>, String>>()?;
     let next = listing.next_marker.filter(|marker| !marker.is_empty());
-    Ok(Page { versions, next: next.map(|key| Marker { key, version: None }) })
+    Ok(VersionPage { versions, next: next.map(|key| Marker { key, version: None }) })
 }
 
 fn version(blob: Blob) -> Result<Version, String> {
@@ -92,7 +92,7 @@ fn version(blob: Blob) -> Result<Version, String> {
         (None, Some(id), Some(true)) => Some(format!("{CURRENT}{id}")),
         (None, id, _) => id,
     };
-    let Name { is_encoded, text } = blob.name;
+    let BlobName { is_encoded, text } = blob.name;
     let key = if is_encoded {
         let decoded = percent_decode_str(&text).decode_utf8().map(|key| key.into_owned());
         decoded.map_err(|error| format!("{text:?} is no name: {error}"))?
@@ -124,12 +124,13 @@ mod tests {
             <Blob><Name Encoded=\"true\">e/%01%26</Name><Properties><Content-Length>4</Content-Length></Properties></Blob>\
             </Blobs><NextMarker>e/2!x</NextMarker></EnumerationResults>";
         let page = page(text.as_bytes()).unwrap();
-        let seen: Vec<_> = page.versions.iter().map(|v| (v.key.as_str(), Which::of(v), v.bytes)).collect();
+        let seen: Vec<_> =
+            page.versions.iter().map(|v| (v.key.as_str(), BlobVersion::of(v), v.bytes)).collect();
         let wanted = [
-            ("e/1", Which::Snapshot("2026-01-01T00:00:00.1Z"), 1),
-            ("e/1", Which::Current("v2"), 2),
-            ("e/1", Which::Version("v1"), 3),
-            ("e/\u{1}&", Which::Only, 4),
+            ("e/1", BlobVersion::Snapshot("2026-01-01T00:00:00.1Z"), 1),
+            ("e/1", BlobVersion::Current("v2"), 2),
+            ("e/1", BlobVersion::Version("v1"), 3),
+            ("e/\u{1}&", BlobVersion::Only, 4),
         ];
         assert_eq!(seen, wanted);
         assert_eq!(page.versions[1].modified, Timestamp::from_second(7).ok());
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn the_last_page_has_no_marker() {
         let text = "<EnumerationResults><Blobs /><NextMarker /></EnumerationResults>";
-        assert_eq!(page(text.as_bytes()), Ok(Page::default()));
+        assert_eq!(page(text.as_bytes()), Ok(VersionPage::default()));
         for other in [&b"<html>"[..], b"<html></html>", b""] {
             assert!(page(other).is_err());
         }

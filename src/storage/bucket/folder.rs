@@ -9,24 +9,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Created, Marker, Page, Removal, Result, Roots, StoreError, Version};
+use super::{Created, Marker, Removal, Result, Roots, StoreError, Version, VersionPage};
 
 /// More is read of no object.
 const LARGEST: u64 = 64 * 1024;
 
 #[derive(Clone)]
-pub struct Folder {
+pub struct FolderBucket {
     path: Arc<Path>,
     is_lock_wanted: bool,
 }
 
-impl Folder {
+impl FolderBucket {
     pub fn open(name: &str, config: &StoreConfig, roots: &Roots) -> Result<Self> {
-        let wrong = |what: String| Err(StoreError::new(Fault::Configuration, what));
+        let wrong = |what: String| Err(StoreError::new(StoreFault::Configuration, what));
         let Some(root) = config.path.as_deref().filter(|path| path.starts_with('/')) else {
             return wrong(
                 "spec.providerConfig.path: required, the absolute path of the folder that holds the buckets"
@@ -50,8 +50,8 @@ impl Folder {
         });
         made.await.map_err(|error| match error.fault {
             // Because a volume that is not mounted must not be taken for an empty one.
-            Fault::NoSuchBucket => StoreError::new(
-                Fault::Configuration,
+            StoreFault::NoSuchBucket => StoreError::new(
+                StoreFault::Configuration,
                 format!("spec.providerConfig.path: the folder that is to hold {self} is not there"),
             ),
             _ => error,
@@ -67,13 +67,13 @@ impl Folder {
         self.blocking(|path| fs::remove_dir(path)).await
     }
 
-    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<VersionPage> {
         let (prefix, after) = (prefix.to_owned(), after.map(|marker| marker.key.clone()));
         self.blocking(move |path| {
             // Fails for a missing bucket, because a missing directory inside it is an empty page.
             fs::metadata(path)?;
             // One more than the page, to know whether a next page follows.
-            let mut walk = Walk { root: path, after, most: most.saturating_add(1), found: Vec::new() };
+            let mut walk = FolderWalk { root: path, after, most: most.saturating_add(1), found: Vec::new() };
             let base = prefix.trim_end_matches('/').to_owned();
             walk.descend(&base)?;
             let mut versions = walk.found;
@@ -81,7 +81,7 @@ impl Folder {
                 versions.truncate(most);
                 versions.last().map(|last| Marker { key: last.key.clone(), version: None })
             });
-            Ok(Page { versions, next: next.flatten() })
+            Ok(VersionPage { versions, next: next.flatten() })
         })
         .await
     }
@@ -179,12 +179,12 @@ impl Folder {
         match done {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(told(&error, format!("{self}: {error}"))),
-            Err(error) => Err(StoreError::new(Fault::Unavailable, format!("{self}: {error}"))),
+            Err(error) => Err(StoreError::new(StoreFault::Unavailable, format!("{self}: {error}"))),
         }
     }
 }
 
-impl fmt::Display for Folder {
+impl fmt::Display for FolderBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "folder {}", self.path.display())
     }
@@ -193,26 +193,26 @@ impl fmt::Display for Folder {
 fn told(error: &io::Error, message: String) -> StoreError {
     let fault = match error.kind() {
         // The bucket is missing, because missing files inside it are no errors here.
-        ErrorKind::NotFound => Fault::NoSuchBucket,
-        ErrorKind::DirectoryNotEmpty => Fault::NotEmpty,
-        ErrorKind::AlreadyExists => Fault::NameTaken,
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Fault::Unauthorized,
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Fault::QuotaExceeded,
-        _ => Fault::Unavailable,
+        ErrorKind::NotFound => StoreFault::NoSuchBucket,
+        ErrorKind::DirectoryNotEmpty => StoreFault::NotEmpty,
+        ErrorKind::AlreadyExists => StoreFault::NameTaken,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreFault::Unauthorized,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreFault::QuotaExceeded,
+        _ => StoreFault::Unavailable,
     };
     StoreError::new(fault, message)
 }
 
 /// Walks a folder in the order of path segments, beginning after one path. Folders before that path
 /// are not read.
-struct Walk<'a> {
+struct FolderWalk<'a> {
     root: &'a Path,
     after: Option<String>,
     most: usize,
     found: Vec<Version>,
 }
 
-impl Walk<'_> {
+impl FolderWalk<'_> {
     fn descend(&mut self, folder: &str) -> io::Result<()> {
         let mut entries: Vec<(String, FileType)> = Vec::new();
         let Some(listed) = list(&self.root.join(folder))? else { return Ok(()) };

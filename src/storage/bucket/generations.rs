@@ -1,49 +1,49 @@
 //! The documents of Google's JSON API that berth reads and writes (source: its reference, v1).
 
-use berth_garden_core::lock::{Lock, Mode};
+use berth_garden_core::lock::{DefaultLockMode, Lock};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Hold, Marker, Page, Version, xml};
+use super::{Hold, Marker, Version, VersionPage, xml};
 
 const DAY: u64 = 24 * 60 * 60;
 
-pub struct Refusal {
+pub struct GoogleRefusal {
     pub word: String,
     pub message: String,
 }
 
 /// An error answer. Empty where the answer is not Google's. Google's S3-compatible calls answer as
 /// S3 does.
-pub fn refusal(body: &[u8]) -> Refusal {
+pub fn refusal(body: &[u8]) -> GoogleRefusal {
     let Ok(told) = serde_json::from_slice::<Value>(body) else {
         let told = xml::refusal(body);
-        return Refusal { word: told.code, message: told.message };
+        return GoogleRefusal { word: told.code, message: told.message };
     };
     let at = |path: &str| told.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Refusal { word: at("/error/errors/0/reason"), message: at("/error/message") }
+    GoogleRefusal { word: at("/error/errors/0/reason"), message: at("/error/message") }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Objects {
+struct ObjectsDocument {
     kind: String,
     #[serde(default)]
-    items: Vec<Object>,
+    items: Vec<ObjectDocument>,
     next_page_token: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Object {
+struct ObjectDocument {
     name: String,
     generation: Option<String>,
     size: Option<String>,
     updated: Option<String>,
 }
 
-pub fn page(body: &[u8]) -> Result<Page, String> {
-    let found: Objects = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+pub fn page(body: &[u8]) -> Result<VersionPage, String> {
+    let found: ObjectsDocument = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     // Checked, because an answer of another kind must not be taken for an empty list.
     if found.kind != "storage#objects" {
         return Err(format!("{:?} is no list of objects", found.kind));
@@ -56,7 +56,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
     });
     let versions = versions.collect::<Result<Vec<_>, String>>()?;
     let next = found.next_page_token.filter(|token| !token.is_empty());
-    Ok(Page { versions, next: next.map(|key| Marker { key, version: None }) })
+    Ok(VersionPage { versions, next: next.map(|key| Marker { key, version: None }) })
 }
 
 /// The names in a list of buckets.
@@ -64,10 +64,10 @@ pub fn buckets(body: &[u8]) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct Buckets {
         #[serde(default)]
-        items: Vec<Bucket>,
+        items: Vec<BucketDocument>,
     }
     #[derive(Deserialize)]
-    struct Bucket {
+    struct BucketDocument {
         name: String,
     }
     let found: Buckets = serde_json::from_slice(body).map_err(|error| error.to_string())?;
@@ -80,7 +80,7 @@ pub fn lock(bucket: &Value) -> Option<Lock> {
     let seconds = policy.get("retentionPeriod")?;
     let seconds = seconds.as_u64().or_else(|| seconds.as_str()?.parse().ok())?;
     let is_locked = policy.get("isLocked").and_then(Value::as_bool).unwrap_or_default();
-    let mode = if is_locked { Mode::Compliance } else { Mode::Governance };
+    let mode = if is_locked { DefaultLockMode::Compliance } else { DefaultLockMode::Governance };
     Some(Lock { mode, days: u32::try_from(seconds / DAY).unwrap_or(u32::MAX) })
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_no_empty_one() {
-        assert_eq!(page(br#"{"kind": "storage#objects"}"#), Ok(Page::default()));
+        assert_eq!(page(br#"{"kind": "storage#objects"}"#), Ok(VersionPage::default()));
         for other in [&b"{}"[..], br#"{"kind": "storage#bucket"}"#, b"[]", b"<html>", b""] {
             assert!(page(other).is_err());
         }
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn a_retention_policy_is_a_lock() {
         let of = |policy| lock(&json!({"retentionPolicy": policy}));
-        let weak = Lock { mode: Mode::Governance, days: 2 };
+        let weak = Lock { mode: DefaultLockMode::Governance, days: 2 };
         assert_eq!(of(json!({"retentionPeriod": "172800"})), Some(weak));
         assert_eq!(
             of(json!({"retentionPeriod": 172800, "isLocked": true})),
-            Some(Lock { mode: Mode::Compliance, ..weak })
+            Some(Lock { mode: DefaultLockMode::Compliance, ..weak })
         );
         assert_eq!(of(json!({})), None);
         assert_eq!(lock(&json!({})), None);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use berth_garden_api::StoreConfig;
 use berth_garden_api::store::ObjectLockMode;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::lock::{Change, Lock, Mode, change};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::lock::{DefaultLockMode, Lock, LockChange, change};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, Method, header};
@@ -18,9 +18,10 @@ use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::line::{self, Answer, ENCODED, Line, Request, add_query, lacks, wrong};
+use super::line::{self, ENCODED, StoreHttpClient, StoreRequest, StoreResponse, add_query, lacks, wrong};
 use super::{
-    Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, generations, xml,
+    Created, Hold, Marker, Removal, Result, StoreError, UnfinishedUpload, UploadPage, Version, VersionPage,
+    generations, xml,
 };
 
 /// Key of Gardener's Secrets (source: `gardener-extension-provider-gcp`).
@@ -34,7 +35,7 @@ const REMOVED_AT_ONCE: usize = 16;
 const DAY: u64 = 24 * 60 * 60;
 
 pub struct Google {
-    line: Line,
+    line: StoreHttpClient,
     tokens: Arc<dyn CredentialProvider<Credential = GcpCredential>>,
     project: String,
     bucket: String,
@@ -54,7 +55,7 @@ struct ServiceAccount {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Call<'a> {
+struct GoogleRequest<'a> {
     /// Path after the URL of the service, encoded.
     path: &'a str,
     query: &'a [(&'a str, &'a str)],
@@ -99,13 +100,13 @@ impl Google {
             .map_err(|_| of_secret("lacks client_email, private_key_id, or a private_key in PEM"))?;
         let lock = config.object_lock.as_ref().map(|lock| Lock {
             mode: match lock.mode {
-                ObjectLockMode::Governance => Mode::Governance,
-                ObjectLockMode::Compliance => Mode::Compliance,
+                ObjectLockMode::Governance => DefaultLockMode::Governance,
+                ObjectLockMode::Compliance => DefaultLockMode::Compliance,
             },
             days: lock.retention_days,
         });
         Ok(Self {
-            line: Line::new(&service, config)?,
+            line: StoreHttpClient::new(&service, config)?,
             tokens: store.credentials().clone(),
             project: account.project_id,
             bucket: bucket.to_owned(),
@@ -121,7 +122,7 @@ impl Google {
             "iamConfiguration": wanted_access(), "lifecycle": wanted_lifecycle(),
         });
         let query = [("project", self.project.as_str())];
-        let call = Call { path: "/storage/v1/b", query: &query, body: Some(&body), key: None };
+        let call = GoogleRequest { path: "/storage/v1/b", query: &query, body: Some(&body), key: None };
         match self.send(Method::POST, call).await {
             Ok(_) => Ok(Created::New),
             Err(error) if error.word == "conflict" => self.whose(&error).await,
@@ -133,7 +134,7 @@ impl Google {
     /// because another project may have opened a bucket of this name to everybody.
     async fn whose(&self, refused: &StoreError) -> Result<Created> {
         let query = [("project", self.project.as_str()), ("prefix", self.bucket.as_str())];
-        let call = Call { path: "/storage/v1/b", query: &query, ..Call::default() };
+        let call = GoogleRequest { path: "/storage/v1/b", query: &query, ..GoogleRequest::default() };
         let answer = self.send(Method::GET, call).await.map_err(|error| {
             let message = format!(
                 "{self} is there, and whether it is of project {} could not be told: let the service account list its buckets \
@@ -150,7 +151,7 @@ impl Google {
             "a bucket {} exists and belongs to somebody else: names are the store's, not the project's; use another one ({refused})",
             self.bucket
         );
-        Err(StoreError::new(Fault::NameTaken, message))
+        Err(StoreError::new(StoreFault::NameTaken, message))
     }
 
     /// Configures the bucket. Foreign settings stay: a longer retention, other lifecycle rules.
@@ -170,17 +171,17 @@ impl Google {
         let mut warnings = Vec::new();
         let mut lock = None;
         match change(self.lock, generations::lock(&found)) {
-            Change::Keep => {}
-            Change::Set(wanted) => {
+            LockChange::Keep => {}
+            LockChange::Set(wanted) => {
                 let seconds = u64::from(wanted.days).saturating_mul(DAY);
                 patch["retentionPolicy"] = json!({"retentionPeriod": seconds.to_string()});
                 asked.push("/retentionPolicy/retentionPeriod");
                 lock = Some(wanted.mode);
             }
-            Change::Stronger(found) => warnings.push(format!(
+            LockChange::Stronger(found) => warnings.push(format!(
                 "the bucket's retention policy ({} days{}) is stronger than spec.providerConfig.objectLock, and stays",
                 found.days,
-                if found.mode == Mode::Compliance { ", locked" } else { "" }
+                if found.mode == DefaultLockMode::Compliance { ", locked" } else { "" }
             )),
         }
         if asked.is_empty() {
@@ -190,7 +191,7 @@ impl Google {
         let is_unknown = |at: &&&str| set.pointer(at) != patch.pointer(at);
         let unknown: Vec<&str> =
             asked.iter().filter(is_unknown).filter_map(|at| at.split('/').nth(1)).collect();
-        if lock == Some(Mode::Compliance) && !unknown.contains(&"retentionPolicy") {
+        if lock == Some(DefaultLockMode::Compliance) && !unknown.contains(&"retentionPolicy") {
             self.lock_retention(&set).await?;
         }
         if !unknown.is_empty() {
@@ -204,7 +205,11 @@ impl Google {
     async fn lock_retention(&self, found: &Value) -> Result<()> {
         let at = found.get("metageneration").and_then(Value::as_str).unwrap_or_default();
         let path = format!("{}/lockRetentionPolicy", self.path());
-        let call = Call { path: &path, query: &[("ifMetagenerationMatch", at)], ..Call::default() };
+        let call = GoogleRequest {
+            path: &path,
+            query: &[("ifMetagenerationMatch", at)],
+            ..GoogleRequest::default()
+        };
         self.send(Method::POST, call).await.map(|_| ())
     }
 
@@ -213,13 +218,13 @@ impl Google {
             Ok(_) => Ok(()),
             // Google answers with the first, compatible stores with the second.
             Err(error) if matches!(error.word.as_str(), "conflict" | "conditionNotMet") => {
-                Err(StoreError { fault: Fault::NotEmpty, ..error })
+                Err(StoreError { fault: StoreFault::NotEmpty, ..error })
             }
             Err(error) => Err(error),
         }
     }
 
-    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<VersionPage> {
         let most = most.to_string();
         let mut query = vec![
             ("versions", "true"),
@@ -229,7 +234,9 @@ impl Google {
         ];
         query.extend(after.map(|after| ("pageToken", after.key.as_str())));
         let path = format!("{}/o", self.path());
-        let answer = self.send(Method::GET, Call { path: &path, query: &query, ..Call::default() }).await?;
+        let answer = self
+            .send(Method::GET, GoogleRequest { path: &path, query: &query, ..GoogleRequest::default() })
+            .await?;
         let page = generations::page(&answer.body).map_err(|error| self.unreadable(&error))?;
         match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
             Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
@@ -259,25 +266,25 @@ impl Google {
     }
 
     /// Lists unfinished uploads, which only programs that use the S3-compatible API leave.
-    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
+    pub async fn uploads(&self, prefix: &str) -> Result<UploadPage> {
         let path = format!("/{}", self.bucket);
         let query = [("uploads", ""), ("prefix", prefix)];
-        let call = Call { path: &path, query: &query, ..Call::default() };
+        let call = GoogleRequest { path: &path, query: &query, ..GoogleRequest::default() };
         let body = match self.send(Method::GET, call).await {
             Ok(answer) => answer.body,
-            Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
-                return Ok(Uploads::default());
+            Err(error) if matches!(error.fault, StoreFault::NotImplemented | StoreFault::NoSuchBucket) => {
+                return Ok(UploadPage::default());
             }
             Err(error) => return Err(error),
         };
-        let found: xml::Uploads = xml::read(&body).map_err(|error| self.unreadable(&error))?;
+        let found: xml::UploadListing = xml::read(&body).map_err(|error| self.unreadable(&error))?;
         Ok(found.below(prefix))
     }
 
-    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+    pub async fn abort(&self, upload: &UnfinishedUpload) -> Result<()> {
         let path = format!("/{}/{}", self.bucket, utf8_percent_encode(&upload.key, &ENCODED));
         let query = [("uploadId", upload.id.as_str())];
-        let call = Call { path: &path, query: &query, key: Some(&upload.key), body: None };
+        let call = GoogleRequest { path: &path, query: &query, key: Some(&upload.key), body: None };
         match self.send(Method::DELETE, call).await {
             Err(error) if error.word != "NoSuchUpload" => Err(error),
             _ => Ok(()),
@@ -293,7 +300,7 @@ impl Google {
             found => found?,
         };
         let path = format!("{}/o/{}", self.path(), utf8_percent_encode(key, &ENCODED));
-        let call = Call { path: &path, query: &[("alt", "media")], key: Some(key), body: None };
+        let call = GoogleRequest { path: &path, query: &[("alt", "media")], key: Some(key), body: None };
         Ok(Some(self.send(Method::GET, call).await?.body))
     }
 
@@ -301,7 +308,7 @@ impl Google {
         let path = format!("/upload{}/o", self.path());
         // No generation of it: there is none.
         let query = [("uploadType", "media"), ("name", key), ("ifGenerationMatch", "0")];
-        let call = Call { path: &path, query: &query, key: Some(key), body: Some(object) };
+        let call = GoogleRequest { path: &path, query: &query, key: Some(key), body: Some(object) };
         self.send(Method::POST, call).await.map(|_| ())
     }
 
@@ -313,21 +320,22 @@ impl Google {
         }
     }
 
-    async fn of_bucket(&self, method: Method, body: Option<&Value>) -> Result<Answer> {
-        self.send(method, Call { path: &self.path(), body, ..Call::default() }).await
+    async fn of_bucket(&self, method: Method, body: Option<&Value>) -> Result<StoreResponse> {
+        self.send(method, GoogleRequest { path: &self.path(), body, ..GoogleRequest::default() }).await
     }
 
-    async fn of_version(&self, method: Method, version: &Version) -> Result<Answer> {
+    async fn of_version(&self, method: Method, version: &Version) -> Result<StoreResponse> {
         let path = format!("{}/o/{}", self.path(), utf8_percent_encode(&version.key, &ENCODED));
         let query: Vec<_> = version.id.as_deref().map(|id| ("generation", id)).into_iter().collect();
-        self.send(method, Call { path: &path, query: &query, key: Some(&version.key), body: None }).await
+        self.send(method, GoogleRequest { path: &path, query: &query, key: Some(&version.key), body: None })
+            .await
     }
 
     fn path(&self) -> String {
         format!("/storage/v1/b/{}", self.bucket)
     }
 
-    async fn send(&self, method: Method, call: Call<'_>) -> Result<Answer> {
+    async fn send(&self, method: Method, call: GoogleRequest<'_>) -> Result<StoreResponse> {
         let what = match call.key {
             Some(key) => format!("{method} {}/{key}", self.bucket),
             None => format!("{method} {self}"),
@@ -340,7 +348,7 @@ impl Google {
         self.line.ask(&what, make, |answer| refusal(&what, call.key.is_none(), answer)).await
     }
 
-    fn request(&self, method: &Method, call: Call<'_>, token: &str) -> Result<Request> {
+    fn request(&self, method: &Method, call: GoogleRequest<'_>, token: &str) -> Result<StoreRequest> {
         let mut url = format!("{}{}", self.service, call.path);
         add_query(&mut url, call.query);
         let mut builder = http::Request::builder().method(method.clone()).uri(url);
@@ -364,7 +372,10 @@ impl Google {
     }
 
     fn unreadable(&self, error: &str) -> StoreError {
-        StoreError::new(Fault::Unavailable, format!("{self}: the store's answer is not Google's: {error}"))
+        StoreError::new(
+            StoreFault::Unavailable,
+            format!("{self}: the store's answer is not Google's: {error}"),
+        )
     }
 }
 
@@ -387,7 +398,7 @@ fn wanted_lifecycle() -> Value {
     json!({"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": UNFINISHED_DAYS}}]})
 }
 
-fn refusal(what: &str, is_of_bucket: bool, answer: &Answer) -> StoreError {
+fn refusal(what: &str, is_of_bucket: bool, answer: &StoreResponse) -> StoreError {
     let (status, told) = (answer.status.as_u16(), generations::refusal(&answer.body));
     // For a bucket's URL, Google's plain "not found" means the bucket itself.
     let word =
@@ -398,7 +409,7 @@ fn refusal(what: &str, is_of_bucket: bool, answer: &Answer) -> StoreError {
             message = format!("{message} {word}");
         }
     }
-    StoreError { fault: Fault::of(status, word), word: word.to_owned(), message }
+    StoreError { fault: StoreFault::of(status, word), word: word.to_owned(), message }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
@@ -41,24 +41,24 @@ pub fn add_query(url: &mut String, query: &[(&str, &str)]) {
     }
 }
 
-pub type Request = http::Request<HttpRequestBody>;
+pub type StoreRequest = http::Request<HttpRequestBody>;
 
-pub struct Answer {
+pub struct StoreResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-impl Answer {
+impl StoreResponse {
     /// A header's value. Empty where there is none, or it is not text.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 }
 
-pub struct Line(HttpClient);
+pub struct StoreHttpClient(HttpClient);
 
-impl Line {
+impl StoreHttpClient {
     pub fn new(url: &str, config: &StoreConfig) -> Result<Self> {
         ReqwestConnector::default().connect(&options(url, config)?).map(Self).map_err(wrong)
     }
@@ -68,9 +68,9 @@ impl Line {
     pub async fn ask(
         &self,
         what: &str,
-        make: impl Fn() -> Result<Request>,
-        judge: impl Fn(&Answer) -> StoreError,
-    ) -> Result<Answer> {
+        make: impl Fn() -> Result<StoreRequest>,
+        judge: impl Fn(&StoreResponse) -> StoreError,
+    ) -> Result<StoreResponse> {
         let mut tried = 1;
         loop {
             let refused = match self.once(what, make()?).await {
@@ -87,13 +87,14 @@ impl Line {
         }
     }
 
-    async fn once(&self, what: &str, request: Request) -> Result<Answer> {
-        let failed = |why: &dyn fmt::Display| StoreError::new(Fault::Unavailable, format!("{what}: {why}"));
+    async fn once(&self, what: &str, request: StoreRequest) -> Result<StoreResponse> {
+        let failed =
+            |why: &dyn fmt::Display| StoreError::new(StoreFault::Unavailable, format!("{what}: {why}"));
         let response = self.0.execute(request).await.map_err(|error| failed(&chain(&error)))?;
         let (head, body) = response.into_parts();
         // The time-out covers the body, too.
         let body = Limited::new(body, LARGEST).collect().await.map_err(|error| failed(&error))?.to_bytes();
-        Ok(Answer { status: head.status, headers: head.headers, body })
+        Ok(StoreResponse { status: head.status, headers: head.headers, body })
     }
 }
 
@@ -135,7 +136,7 @@ pub fn address(endpoint: &str) -> Option<String> {
 }
 
 pub fn wrong(what: impl fmt::Display) -> StoreError {
-    StoreError::new(Fault::Configuration, what.to_string())
+    StoreError::new(StoreFault::Configuration, what.to_string())
 }
 
 /// One value of a Secret, which must be one line. Empty where it is missing, empty or not one line.

@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_garden_api::StoreConfig;
 use berth_garden_api::store::ObjectLockMode;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::lock::{Change, Lock, Mode, change};
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::lock::{DefaultLockMode, Lock, LockChange, change};
 use bytes::Bytes;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::signed::{Call, Endpoint, Keys, partition};
-use super::{Created, Hold, Marker, Page, Removal, Result, StoreError, Upload, Uploads, Version, xml};
+use super::signed::{Endpoint, S3Credentials, S3Request, partition};
+use super::{
+    Created, Hold, Marker, Removal, Result, StoreError, UnfinishedUpload, UploadPage, Version, VersionPage,
+    xml,
+};
 
 /// Unfinished uploads are aborted after this many days, because they cost money and no list of
 /// objects shows them.
@@ -29,11 +32,11 @@ pub struct S3 {
 }
 
 impl S3 {
-    pub fn open(name: &str, region: &str, config: &StoreConfig, keys: Keys) -> Result<Self> {
+    pub fn open(name: &str, region: &str, config: &StoreConfig, keys: S3Credentials) -> Result<Self> {
         let lock = config.object_lock.as_ref().map(|lock| Lock {
             mode: match lock.mode {
-                ObjectLockMode::Governance => Mode::Governance,
-                ObjectLockMode::Compliance => Mode::Compliance,
+                ObjectLockMode::Governance => DefaultLockMode::Governance,
+                ObjectLockMode::Compliance => DefaultLockMode::Compliance,
             },
             days: lock.retention_days,
         });
@@ -49,13 +52,16 @@ impl S3 {
             if self.lock.is_some() { &[("x-amz-bucket-object-lock-enabled", "true")] } else { &[] };
         // In us-east-1 S3 reports success for a bucket that the account already owns.
         let is_there = region == UNNAMED_REGION && self.is_there().await?;
-        let made = self.endpoint.send(Call { method: Method::PUT, headers, body, ..Call::default() }).await;
+        let made = self
+            .endpoint
+            .send(S3Request { method: Method::PUT, headers, body, ..S3Request::default() })
+            .await;
         match made {
             Ok(_) if is_there => Ok(Created::Already),
             Ok(_) => Ok(Created::New),
             Err(error) if error.word == "BucketAlreadyOwnedByYou" => Ok(Created::Already),
-            Err(error) if error.fault == Fault::NameTaken => Err(StoreError::new(
-                Fault::NameTaken,
+            Err(error) if error.fault == StoreFault::NameTaken => Err(StoreError::new(
+                StoreFault::NameTaken,
                 format!(
                     "a bucket {} exists and belongs to somebody else: names are the store's, not the account's; use another one ({error})",
                     self.endpoint.bucket
@@ -69,7 +75,9 @@ impl S3 {
         match self.page("", None, 1).await {
             Ok(_) => Ok(true),
             // Another account owns it; a create reports that.
-            Err(error) if matches!(error.fault, Fault::NoSuchBucket | Fault::Unauthorized) => Ok(false),
+            Err(error) if matches!(error.fault, StoreFault::NoSuchBucket | StoreFault::Unauthorized) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -93,14 +101,14 @@ impl S3 {
             };
             match set {
                 Ok(_) => {}
-                Err(error) if error.fault == Fault::NotImplemented => unknown.push(name),
+                Err(error) if error.fault == StoreFault::NotImplemented => unknown.push(name),
                 Err(error) => return Err(error),
             }
         }
         if let Some(wanted) = self.lock {
             match self.set_lock(wanted).await {
                 Ok(warning) => warnings.extend(warning),
-                Err(error) if error.fault == Fault::NotImplemented => unknown.push("object-lock"),
+                Err(error) if error.fault == StoreFault::NotImplemented => unknown.push("object-lock"),
                 Err(error) => return Err(error),
             }
         }
@@ -112,8 +120,8 @@ impl S3 {
 
     async fn set_lock(&self, wanted: Lock) -> Result<Option<String>> {
         match change(Some(wanted), self.default_lock().await?) {
-            Change::Keep => Ok(None),
-            Change::Set(lock) => {
+            LockChange::Keep => Ok(None),
+            LockChange::Set(lock) => {
                 let body = xml::object_lock(word(lock.mode), lock.days);
                 match self.setting(Method::PUT, "object-lock", body.clone()).await {
                     // The bucket was created without object lock. Some stores also answer so for
@@ -128,7 +136,7 @@ impl S3 {
                 }
                 Ok(None)
             }
-            Change::Stronger(found) => Ok(Some(format!(
+            LockChange::Stronger(found) => Ok(Some(format!(
                 "the bucket's object lock ({}, {} days) is stronger than the one in spec.providerConfig.objectLock, and stays",
                 word(found.mode).to_lowercase(),
                 found.days
@@ -137,7 +145,7 @@ impl S3 {
     }
 
     async fn setting(&self, method: Method, name: &str, body: String) -> Result<Bytes> {
-        self.endpoint.send(Call { method, query: &[(name, "")], body, ..Call::default() }).await
+        self.endpoint.send(S3Request { method, query: &[(name, "")], body, ..S3Request::default() }).await
     }
 
     fn policy(&self) -> String {
@@ -157,10 +165,10 @@ impl S3 {
     }
 
     pub async fn delete(&self) -> Result<()> {
-        self.endpoint.send(Call { method: Method::DELETE, ..Call::default() }).await.map(|_| ())
+        self.endpoint.send(S3Request { method: Method::DELETE, ..S3Request::default() }).await.map(|_| ())
     }
 
-    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<Page> {
+    pub async fn page(&self, prefix: &str, after: Option<&Marker>, most: usize) -> Result<VersionPage> {
         let most = most.to_string();
         if !self.is_unversioned.load(Ordering::Relaxed) {
             let mut query =
@@ -169,9 +177,9 @@ impl S3 {
                 query.push(("key-marker", &after.key));
                 query.extend(after.version.as_deref().map(|version| ("version-id-marker", version)));
             }
-            match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
+            match self.endpoint.send(S3Request { query: &query, ..S3Request::default() }).await {
                 Ok(body) => return self.read_page(&body, prefix, after),
-                Err(error) if error.fault == Fault::NotImplemented => {
+                Err(error) if error.fault == StoreFault::NotImplemented => {
                     self.is_unversioned.store(true, Ordering::Relaxed);
                 }
                 Err(error) => return Err(error),
@@ -180,11 +188,11 @@ impl S3 {
         let mut query =
             vec![("list-type", "2"), ("encoding-type", "url"), ("max-keys", &most), ("prefix", prefix)];
         query.extend(after.map(|after| ("start-after", after.key.as_str())));
-        let body = self.endpoint.send(Call { query: &query, ..Call::default() }).await?;
+        let body = self.endpoint.send(S3Request { query: &query, ..S3Request::default() }).await?;
         self.read_page(&body, prefix, after)
     }
 
-    fn read_page(&self, body: &[u8], prefix: &str, after: Option<&Marker>) -> Result<Page> {
+    fn read_page(&self, body: &[u8], prefix: &str, after: Option<&Marker>) -> Result<VersionPage> {
         let mut page = xml::page(body).map_err(|error| self.unreadable(&error))?;
         // Some stores repeat the last version of the previous page; without this check it would
         // count twice.
@@ -205,7 +213,7 @@ impl S3 {
             return Ok(Removal::default());
         }
         let body = xml::delete(&versions);
-        let call = Call { method: Method::POST, query: &[("delete", "")], body, ..Call::default() };
+        let call = S3Request { method: Method::POST, query: &[("delete", "")], body, ..S3Request::default() };
         let answer = self.endpoint.send(call).await?;
         let mut errors = self.read::<xml::Deleted>(&answer)?.errors;
         let mut removal = Removal::default();
@@ -223,9 +231,9 @@ impl S3 {
                 // S3 has no other code for a locked version.
                 "AccessDenied" | "ObjectLocked" => removal.kept.push(version),
                 code => {
-                    let fault = match Fault::of(0, code) {
-                        Fault::RateLimited => Fault::RateLimited,
-                        _ => Fault::Unavailable,
+                    let fault = match StoreFault::of(0, code) {
+                        StoreFault::RateLimited => StoreFault::RateLimited,
+                        _ => StoreFault::Unavailable,
                     };
                     let message = format!("{} was not removed: {code} {}", version.key, error.message);
                     removal.failed.get_or_insert_with(|| StoreError::new(fault, message));
@@ -240,21 +248,26 @@ impl S3 {
         Ok(removal)
     }
 
-    pub async fn uploads(&self, prefix: &str) -> Result<Uploads> {
+    pub async fn uploads(&self, prefix: &str) -> Result<UploadPage> {
         let query = [("uploads", ""), ("prefix", prefix)];
-        let body = match self.endpoint.send(Call { query: &query, ..Call::default() }).await {
+        let body = match self.endpoint.send(S3Request { query: &query, ..S3Request::default() }).await {
             Ok(body) => body,
-            Err(error) if matches!(error.fault, Fault::NotImplemented | Fault::NoSuchBucket) => {
-                return Ok(Uploads::default());
+            Err(error) if matches!(error.fault, StoreFault::NotImplemented | StoreFault::NoSuchBucket) => {
+                return Ok(UploadPage::default());
             }
             Err(error) => return Err(error),
         };
-        self.read::<xml::Uploads>(&body).map(|found| found.below(prefix))
+        self.read::<xml::UploadListing>(&body).map(|found| found.below(prefix))
     }
 
-    pub async fn abort(&self, upload: &Upload) -> Result<()> {
+    pub async fn abort(&self, upload: &UnfinishedUpload) -> Result<()> {
         let query = [("uploadId", upload.id.as_str())];
-        let call = Call { method: Method::DELETE, key: Some(&upload.key), query: &query, ..Call::default() };
+        let call = S3Request {
+            method: Method::DELETE,
+            key: Some(&upload.key),
+            query: &query,
+            ..S3Request::default()
+        };
         match self.endpoint.send(call).await {
             Err(error) if error.word != "NoSuchUpload" => Err(error),
             _ => Ok(()),
@@ -262,7 +275,7 @@ impl S3 {
     }
 
     pub async fn read_object(&self, key: &str) -> Result<Option<Bytes>> {
-        match self.endpoint.send(Call { key: Some(key), ..Call::default() }).await {
+        match self.endpoint.send(S3Request { key: Some(key), ..S3Request::default() }).await {
             Ok(body) => Ok(Some(body)),
             Err(error) if error.word == "NoSuchKey" => Ok(None),
             Err(error) => Err(error),
@@ -270,16 +283,16 @@ impl S3 {
     }
 
     pub async fn create_object(&self, key: &str, object: &Value) -> Result<()> {
-        let put = |headers: &'static [(&'static str, &'static str)]| Call {
+        let put = |headers: &'static [(&'static str, &'static str)]| S3Request {
             method: Method::PUT,
             key: Some(key),
             headers,
             body: object.to_string(),
-            ..Call::default()
+            ..S3Request::default()
         };
         match self.endpoint.send(put(&[("if-none-match", "*")])).await {
             // Some stores know no conditions. Whoever calls this has looked.
-            Err(error) if error.fault == Fault::NotImplemented => self.endpoint.send(put(&[])).await?,
+            Err(error) if error.fault == StoreFault::NotImplemented => self.endpoint.send(put(&[])).await?,
             answer => answer?,
         };
         Ok(())
@@ -306,7 +319,7 @@ impl S3 {
     async fn default_lock(&self) -> Result<Option<Lock>> {
         match self.setting(Method::GET, "object-lock", String::new()).await {
             Ok(body) => {
-                let found: xml::ObjectLock = self.read(&body)?;
+                let found: xml::ObjectLockConfiguration = self.read(&body)?;
                 Ok(found.rule.and_then(|rule| lock_of(&rule.default_retention)))
             }
             Err(error) if error.word == "ObjectLockConfigurationNotFoundError" => Ok(None),
@@ -322,7 +335,11 @@ impl S3 {
     ) -> Result<Option<T>> {
         let mut query = vec![(what, "")];
         query.extend(version.id.as_deref().map(|id| ("versionId", id)));
-        match self.endpoint.send(Call { key: Some(&version.key), query: &query, ..Call::default() }).await {
+        match self
+            .endpoint
+            .send(S3Request { key: Some(&version.key), query: &query, ..S3Request::default() })
+            .await
+        {
             Ok(body) => self.read(&body).map(Some),
             Err(error) if error.fault.passes() && !error.word.starts_with("NoSuch") => Err(error),
             // Buckets without locks, delete markers, stores without locks, and keys without the
@@ -337,7 +354,7 @@ impl S3 {
 
     fn unreadable(&self, error: &str) -> StoreError {
         StoreError::new(
-            Fault::Unavailable,
+            StoreFault::Unavailable,
             format!("bucket {}: the store's answer is not S3's: {error}", self.endpoint.bucket),
         )
     }
@@ -349,17 +366,17 @@ impl fmt::Display for S3 {
     }
 }
 
-fn word(mode: Mode) -> &'static str {
+fn word(mode: DefaultLockMode) -> &'static str {
     match mode {
-        Mode::Governance => "GOVERNANCE",
-        Mode::Compliance => "COMPLIANCE",
+        DefaultLockMode::Governance => "GOVERNANCE",
+        DefaultLockMode::Compliance => "COMPLIANCE",
     }
 }
 
 fn lock_of(found: &xml::DefaultRetention) -> Option<Lock> {
     let mode = match found.mode.as_str() {
-        "GOVERNANCE" => Mode::Governance,
-        "COMPLIANCE" => Mode::Compliance,
+        "GOVERNANCE" => DefaultLockMode::Governance,
+        "COMPLIANCE" => DefaultLockMode::Compliance,
         _ => return None,
     };
     // One of the two is set; some stores report the other one as 0.

@@ -5,7 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
+use berth_garden_core::fault::StoreFault;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 use k8s_openapi::api::core::v1::Secret;
@@ -14,7 +14,9 @@ use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
 
-use super::line::{Answer, ENCODED_IN_KEY, Line, Request, add_query, lacks, word, wrong};
+use super::line::{
+    ENCODED_IN_KEY, StoreHttpClient, StoreRequest, StoreResponse, add_query, lacks, word, wrong,
+};
 use super::{Result, StoreError, xml};
 
 const BUCKET_REGION: &str = "x-amz-bucket-region";
@@ -23,11 +25,11 @@ const CHECKSUM: HeaderName = HeaderName::from_static("x-amz-checksum-sha256");
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// Keys of Gardener's Secrets (source: `gardener-extension-provider-aws`).
-pub struct Keys(AwsCredential);
+pub struct S3Credentials(AwsCredential);
 
-impl Keys {
+impl S3Credentials {
     /// # Errors
-    /// [`Fault::Configuration`] with the names of all missing keys. It never quotes a value.
+    /// [`StoreFault::Configuration`] with the names of all missing keys. It never quotes a value.
     pub fn read(secret: &Secret) -> Result<Self> {
         match (word(secret, "accessKeyID"), word(secret, "secretAccessKey")) {
             (Some(key_id), Some(secret_key)) => {
@@ -42,7 +44,7 @@ impl Keys {
     /// Signs a request. `digest`: SHA-256 of the body.
     pub fn sign(
         &self,
-        request: &mut Request,
+        request: &mut StoreRequest,
         service: &str,
         region: &str,
         digest: &[u8],
@@ -53,7 +55,7 @@ impl Keys {
 
 /// A request to the bucket, or to a key in it.
 #[derive(Default)]
-pub struct Call<'a> {
+pub struct S3Request<'a> {
     pub method: Method,
     pub key: Option<&'a str>,
     /// The query, in any order.
@@ -64,8 +66,8 @@ pub struct Call<'a> {
 
 /// One bucket of a server.
 pub struct Endpoint {
-    line: Line,
-    keys: Keys,
+    line: StoreHttpClient,
+    keys: S3Credentials,
     pub region: String,
     pub bucket: String,
     /// URL of the bucket, without a slash at the end.
@@ -73,7 +75,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub fn new(bucket: &str, region: &str, config: &StoreConfig, keys: Keys) -> Result<Self> {
+    pub fn new(bucket: &str, region: &str, config: &StoreConfig, keys: S3Credentials) -> Result<Self> {
         let endpoint = config.endpoint.as_deref().map(|url| url.trim_end_matches('/'));
         let (scheme, host) = match endpoint {
             None => ("https", format!("s3.{region}.{}", domain(region))),
@@ -104,7 +106,7 @@ impl Endpoint {
             format!("{scheme}://{bucket}.{host}")
         };
         url.parse::<http::Uri>().map_err(|error| wrong(format!("{url} is no URL: {error}")))?;
-        let line = Line::new(&url, config)?;
+        let line = StoreHttpClient::new(&url, config)?;
         Ok(Self { line, keys, region: region.to_owned(), bucket: bucket.to_owned(), url })
     }
 
@@ -113,13 +115,13 @@ impl Endpoint {
     }
 
     /// Sends a request, and returns the body of a success.
-    pub async fn send(&self, call: Call<'_>) -> Result<Bytes> {
+    pub async fn send(&self, call: S3Request<'_>) -> Result<Bytes> {
         let what = format!("{} {}", call.method, self.name(&call));
         let asked = self.line.ask(&what, || self.request(&call), |answer| self.refusal(&call, answer));
         Ok(asked.await?.body)
     }
 
-    fn request(&self, call: &Call<'_>) -> Result<Request> {
+    fn request(&self, call: &S3Request<'_>) -> Result<StoreRequest> {
         let mut url = self.url.clone();
         if let Some(key) = call.key {
             url.push('/');
@@ -148,7 +150,7 @@ impl Endpoint {
         Ok(request)
     }
 
-    fn refusal(&self, call: &Call<'_>, answer: &Answer) -> StoreError {
+    fn refusal(&self, call: &S3Request<'_>, answer: &StoreResponse) -> StoreError {
         let refusal = xml::refusal(&answer.body);
         let status = answer.status;
         let mut message = format!("{} {}: {}", call.method, self.name(call), status.as_u16());
@@ -165,11 +167,11 @@ impl Endpoint {
                 self.region
             );
         }
-        let fault = Fault::of(status.as_u16(), &refusal.code);
+        let fault = StoreFault::of(status.as_u16(), &refusal.code);
         StoreError { fault, word: refusal.code, message }
     }
 
-    fn name(&self, call: &Call<'_>) -> String {
+    fn name(&self, call: &S3Request<'_>) -> String {
         let what: Vec<&str> =
             call.query.iter().filter(|(_, v)| v.is_empty()).map(|(name, _)| *name).collect();
         match (call.key, what.as_slice()) {
@@ -216,14 +218,15 @@ mod tests {
 
     fn endpoint(bucket: &str, config: &StoreConfig) -> Result<Endpoint> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let keys = Keys::read(&secret(&[("accessKeyID", "id"), ("secretAccessKey", "word")]))?;
+        let keys = S3Credentials::read(&secret(&[("accessKeyID", "id"), ("secretAccessKey", "word")]))?;
         Endpoint::new(bucket, "eu-west-1", config, keys)
     }
 
     #[test]
     fn missing_keys_are_named_and_nothing_is_quoted() {
-        let lacks =
-            |pairs: &[(&str, &str)]| Keys::read(&secret(pairs)).err().map(|e| e.message).unwrap_or_default();
+        let lacks = |pairs: &[(&str, &str)]| {
+            S3Credentials::read(&secret(pairs)).err().map(|e| e.message).unwrap_or_default()
+        };
         assert_eq!(lacks(&[]), "Secret garden/keys lacks accessKeyID and secretAccessKey");
         assert_eq!(
             lacks(&[("accessKeyID", "id"), ("secretAccessKey", " ")]),
@@ -265,7 +268,7 @@ mod tests {
             endpoint("b", &StoreConfig { endpoint: Some("http://s".to_owned()), ..StoreConfig::default() });
         let endpoint = endpoint.unwrap();
         let query = [("versionId", "a&b=c"), ("retention", "")];
-        let call = Call { key: Some("e/ä ?#%&+.txt"), query: &query, ..Call::default() };
+        let call = S3Request { key: Some("e/ä ?#%&+.txt"), query: &query, ..S3Request::default() };
         let uri = endpoint.request(&call).unwrap().uri().to_string();
         assert_eq!(uri, "http://s/b/e/%C3%A4%20%3F%23%25%26%2B.txt?versionId=a%26b%3Dc&retention=");
     }
@@ -274,13 +277,13 @@ mod tests {
     fn a_bucket_elsewhere_is_said_to_be_there() {
         let endpoint = endpoint("b", &StoreConfig::default()).unwrap();
         let region = HeaderValue::from_static("us-west-2");
-        let answer = Answer {
+        let answer = StoreResponse {
             status: StatusCode::MOVED_PERMANENTLY,
             headers: HeaderMap::from_iter([(HeaderName::from_static(BUCKET_REGION), region)]),
             body: "<Error><Code>PermanentRedirect</Code><Message>Not here.</Message></Error>".into(),
         };
-        let error = endpoint.refusal(&Call::default(), &answer);
-        assert_eq!(error.fault, Fault::Configuration);
+        let error = endpoint.refusal(&S3Request::default(), &answer);
+        assert_eq!(error.fault, StoreFault::Configuration);
         let message = "GET bucket b: 301 PermanentRedirect Not here.; the bucket lies in region us-west-2, and this asks for eu-west-1";
         assert_eq!(error.message, message);
     }

@@ -2,8 +2,8 @@
 //! keys with fewer rights than those that request them, and with an expiry.
 
 use berth_garden_api::StoreConfig;
-use berth_garden_core::fault::Fault;
-use berth_garden_core::scope::Scope;
+use berth_garden_core::fault::StoreFault;
+use berth_garden_core::scope::RemovalScope;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use jiff::Timestamp;
@@ -13,8 +13,8 @@ use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::line::{Answer, ENCODED, Line, Request, wrong};
-use super::signed::{Keys, domain, partition};
+use super::line::{ENCODED, StoreHttpClient, StoreRequest, StoreResponse, wrong};
+use super::signed::{S3Credentials, domain, partition};
 use super::{Result, StoreError, xml};
 
 const VERSION: &str = "2011-06-15";
@@ -26,8 +26,8 @@ const LONGEST_NAME: usize = 32;
 
 /// The service that issues keys, and the keys that sign requests to it.
 pub struct Sts {
-    line: Line,
-    keys: Keys,
+    line: StoreHttpClient,
+    keys: S3Credentials,
     region: String,
     url: String,
     role: Option<String>,
@@ -36,7 +36,7 @@ pub struct Sts {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Made {
+pub struct SessionCredentials {
     pub access_key_id: String,
     pub secret_access_key: String,
     pub session_token: String,
@@ -48,27 +48,27 @@ pub struct Made {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Response {
-    assume_role_result: Option<Outcome>,
-    get_federation_token_result: Option<Outcome>,
+    assume_role_result: Option<StsResult>,
+    get_federation_token_result: Option<StsResult>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Outcome {
-    credentials: Made,
+struct StsResult {
+    credentials: SessionCredentials,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Refused {
-    error: xml::Refusal,
+struct StsErrorResponse {
+    error: xml::S3Refusal,
 }
 
 impl Sts {
     /// Sends no request. `secret`: the keys with rights to the whole store.
     ///
     /// # Errors
-    /// [`Fault::Configuration`], with the faults of the settings or the Secret.
+    /// [`StoreFault::Configuration`], with the faults of the settings or the Secret.
     pub fn open(region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
         let url = match &config.sts_endpoint {
             Some(endpoint) => format!("{}/", endpoint.trim_end_matches('/')),
@@ -78,8 +78,8 @@ impl Sts {
         let role = config.role_arn.clone();
         let usual = if role.is_some() { MINUTES_OF_A_ROLE } else { MINUTES_OF_A_USER };
         Ok(Self {
-            line: Line::new(&url, config)?,
-            keys: Keys::read(secret)?,
+            line: StoreHttpClient::new(&url, config)?,
+            keys: S3Credentials::read(secret)?,
             region: region.to_owned(),
             url,
             role,
@@ -92,13 +92,13 @@ impl Sts {
     ///
     /// # Errors
     /// The service's error.
-    pub async fn make(&self, whose: &str, policy: &str) -> Result<Made> {
+    pub async fn make(&self, whose: &str, policy: &str) -> Result<SessionCredentials> {
         let body = self.body(whose, policy);
-        let refusal = |answer: &Answer| self.refusal(answer);
+        let refusal = |answer: &StoreResponse| self.refusal(answer);
         let answer = self.line.ask(self.action(), || self.request(&body), refusal).await?;
         read(&answer.body).map_err(|error| {
             let message = format!("{}: the answer of {} is not STS's: {error}", self.action(), self.url);
-            StoreError::new(Fault::Unavailable, message)
+            StoreError::new(StoreFault::Unavailable, message)
         })
     }
 
@@ -120,7 +120,7 @@ impl Sts {
         fields.collect::<Vec<_>>().join("&")
     }
 
-    fn request(&self, body: &str) -> Result<Request> {
+    fn request(&self, body: &str) -> Result<StoreRequest> {
         let request = http::Request::builder()
             .method(Method::POST)
             .uri(self.url.as_str())
@@ -132,8 +132,8 @@ impl Sts {
         Ok(request)
     }
 
-    fn refusal(&self, answer: &Answer) -> StoreError {
-        let refused = xml::read::<Refused>(&answer.body).unwrap_or_default().error;
+    fn refusal(&self, answer: &StoreResponse) -> StoreError {
+        let refused = xml::read::<StsErrorResponse>(&answer.body).unwrap_or_default().error;
         let status = answer.status.as_u16();
         let mut message = format!("{} at {}: {status}", self.action(), self.url);
         for word in [&refused.code, &refused.message] {
@@ -141,17 +141,17 @@ impl Sts {
                 message = format!("{message} {word}");
             }
         }
-        StoreError { fault: Fault::of(status, &refused.code), word: refused.code, message }
+        StoreError { fault: StoreFault::of(status, &refused.code), word: refused.code, message }
     }
 }
 
-fn read(body: &[u8]) -> std::result::Result<Made, String> {
+fn read(body: &[u8]) -> std::result::Result<SessionCredentials, String> {
     let response: Response = xml::read(body)?;
     let outcome = response.assume_role_result.or(response.get_federation_token_result);
     let made = outcome.ok_or("it has no keys")?.credentials;
     let expire_at = made.expiration.parse::<Timestamp>();
     let expire_at = expire_at.map_err(|error| format!("{:?} is no time: {error}", made.expiration))?;
-    Ok(Made { expire_at, ..made })
+    Ok(SessionCredentials { expire_at, ..made })
 }
 
 /// The policy of keys for one directory, in Amazon's language. Bucket and directory are names of
@@ -160,7 +160,7 @@ fn read(body: &[u8]) -> std::result::Result<Made, String> {
 /// The keys can list names of objects outside the directory. Without the right to list the whole
 /// bucket, S3 answers 403 instead of 404 for a missing object, and refuses HeadBucket, which
 /// Velero's uploaders call first.
-pub fn policy(bucket: &str, region: &str, directory: &Scope) -> String {
+pub fn policy(bucket: &str, region: &str, directory: &RemovalScope) -> String {
     let bucket = format!("arn:{}:s3:::{bucket}", partition(region));
     let directories = [Some(directory.clone()), directory.notes()];
     let objects: Vec<String> =

@@ -3,20 +3,20 @@
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
-use super::{Marker, Page, Version};
+use super::{Marker, Version, VersionPage};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Refusal {
+pub struct S3Refusal {
     pub code: String,
     pub message: String,
     pub region: Option<String>,
 }
 
 /// An error answer. Empty where the answer is not S3's.
-pub fn refusal(body: &[u8]) -> Refusal {
+pub fn refusal(body: &[u8]) -> S3Refusal {
     read(body).unwrap_or_default()
 }
 
@@ -28,27 +28,27 @@ pub fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
 /// The answer of ListObjectVersions, and of ListObjectsV2.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Listing {
+struct VersionListing {
     encoding_type: Option<String>,
     is_truncated: bool,
     next_key_marker: Option<String>,
     next_version_id_marker: Option<String>,
-    version: Vec<Entry>,
-    delete_marker: Vec<Entry>,
-    contents: Vec<Entry>,
+    version: Vec<VersionElement>,
+    delete_marker: Vec<VersionElement>,
+    contents: Vec<VersionElement>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Entry {
+struct VersionElement {
     key: String,
     version_id: Option<String>,
     last_modified: Option<String>,
     size: u64,
 }
 
-pub fn page(body: &[u8]) -> Result<Page, String> {
-    let listing: Listing = read(body)?;
+pub fn page(body: &[u8]) -> Result<VersionPage, String> {
+    let listing: VersionListing = read(body)?;
     let is_encoded = listing.encoding_type.is_some_and(|kind| kind == "url");
     let decode = |key: String| {
         if !is_encoded {
@@ -79,7 +79,7 @@ pub fn page(body: &[u8]) -> Result<Page, String> {
             None => return Err("a list that goes on, with nothing in it".to_owned()),
         },
     };
-    Ok(Page { versions, next })
+    Ok(VersionPage { versions, next })
 }
 
 /// The objects that could not be removed, and why.
@@ -101,25 +101,25 @@ pub struct NotDeleted {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Uploads {
+pub struct UploadListing {
     pub is_truncated: bool,
-    pub upload: Vec<Upload>,
+    pub upload: Vec<UploadElement>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Upload {
+pub struct UploadElement {
     pub key: String,
     pub upload_id: String,
 }
 
-impl Uploads {
+impl UploadListing {
     /// The uploads below `prefix`. Filtered here, because some stores match only a part of the
     /// prefix.
-    pub fn below(self, prefix: &str) -> super::Uploads {
+    pub fn below(self, prefix: &str) -> super::UploadPage {
         let all = self.upload.into_iter().filter(|upload| upload.key.starts_with(prefix));
-        let uploads = all.map(|upload| super::Upload { key: upload.key, id: upload.upload_id });
-        super::Uploads { uploads: uploads.collect(), is_cut: self.is_truncated }
+        let uploads = all.map(|upload| super::UnfinishedUpload { key: upload.key, id: upload.upload_id });
+        super::UploadPage { uploads: uploads.collect(), is_cut: self.is_truncated }
     }
 }
 
@@ -137,7 +137,7 @@ pub struct LegalHold {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct ObjectLock {
+pub struct ObjectLockConfiguration {
     pub rule: Option<LockRule>,
 }
 

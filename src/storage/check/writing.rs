@@ -1,6 +1,6 @@
-//! Whether a location can be written: a small upload is begun and given up, so that nothing is left,
-//! not even an old version where the bucket keeps those. Without this check a bucket with a wrong
-//! policy, or a full volume, is found only when a backup has been read and cannot be stored.
+//! Whether a location can be written: a small upload is begun and given up, so that nothing is
+//! left, not even an old version where the bucket keeps those. Without this check a bucket with a
+//! wrong policy, or a full volume, is found only when a backup has been read and cannot be stored.
 
 use std::collections::HashMap;
 use std::time::Duration;

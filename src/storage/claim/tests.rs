@@ -6,11 +6,11 @@ use object_store::memory::InMemory;
 use tempfile::TempDir;
 
 use super::*;
-use crate::storage::Artifact;
+use crate::storage::BackupArtifact;
 
-fn claim(cluster: &str, backup: &str, run: &str) -> Claim {
+fn claim(cluster: &str, backup: &str, run: &str) -> FolderClaim {
     let [cluster, backup, run] = [cluster, backup, run].map(str::to_owned);
-    Claim { cluster, namespace: "velero".to_owned(), backup, run, before: None }
+    FolderClaim { cluster, namespace: "velero".to_owned(), backup, run, before: None }
 }
 
 /// One that knows conditions, and one that knows but one of them.
@@ -20,18 +20,18 @@ fn stores() -> (TempDir, [Arc<DynObjectStore>; 2]) {
     (folder, [Arc::new(InMemory::new()), Arc::new(local)])
 }
 
-async fn store_all(layout: &Layout, content: &'static str) {
+async fn store_all(layout: &BackupLayout, content: &'static str) {
     layout.store().put(&layout.archive(), PutPayload::from(content)).await.unwrap();
-    layout.put_artifact(Artifact::Logs, content.into()).await.unwrap();
+    layout.put_artifact(BackupArtifact::Logs, content.into()).await.unwrap();
 }
 
 #[tokio::test]
 async fn of_two_runs_in_one_folder_the_second_finds_out_whose_it_is_and_leaves_no_trace() {
     let (_folder, stores) = stores();
     for store in stores {
-        let layout = Layout::new(store, Some("shared"), "nightly");
+        let layout = BackupLayout::new(store, Some("shared"), "nightly");
         let (first, second) = (claim("a", "1", "x"), claim("b", "2", "y"));
-        assert_eq!(layout.look().await.unwrap().folder, Folder::default());
+        assert_eq!(layout.look().await.unwrap().folder, FolderContents::default());
         layout.claim(&first, None).await.unwrap();
         // Both had seen an empty folder.
         let taken = layout.claim(&second, None).await.unwrap_err().to_string();
@@ -45,7 +45,7 @@ async fn of_two_runs_in_one_folder_the_second_finds_out_whose_it_is_and_leaves_n
         let found = layout.look().await.unwrap();
         assert_eq!((found.folder.claim, found.files.len()), (Some(first.clone()), 3));
         assert!(layout.remove(&first, true).await.unwrap());
-        assert_eq!(layout.look().await.unwrap().folder, Folder::default());
+        assert_eq!(layout.look().await.unwrap().folder, FolderContents::default());
     }
 }
 
@@ -53,12 +53,12 @@ async fn of_two_runs_in_one_folder_the_second_finds_out_whose_it_is_and_leaves_n
 async fn an_index_of_an_earlier_run_is_removed_by_whoever_has_the_claim() {
     let (_folder, stores) = stores();
     for store in stores {
-        let layout = Layout::new(store, None, "nightly");
+        let layout = BackupLayout::new(store, None, "nightly");
         let (ours, other) = (claim("a", "1", "x"), claim("a", "1", "y"));
         layout.claim(&ours, None).await.unwrap();
         store_all(&layout, "ours").await;
         layout.remove_index(&ours).await.unwrap();
-        layout.put_artifact(Artifact::Index, "old".into()).await.unwrap();
+        layout.put_artifact(BackupArtifact::Index, "old".into()).await.unwrap();
         assert!(matches!(layout.remove_index(&other).await, Err(ClaimError::Taken { .. })));
         assert_eq!(layout.look().await.unwrap().files.len(), 4);
         layout.remove_index(&ours).await.unwrap();
@@ -72,7 +72,7 @@ async fn an_index_of_an_earlier_run_is_removed_by_whoever_has_the_claim() {
 async fn a_claim_is_replaced_only_as_it_was_read() {
     let (_folder, stores) = stores();
     for store in stores {
-        let layout = Layout::new(store, None, "nightly");
+        let layout = BackupLayout::new(store, None, "nightly");
         let [dead, next, late] = ["dead", "next", "late"].map(|run| claim("a", run, run));
         layout.claim(&dead, None).await.unwrap();
         let read = layout.look().await.unwrap().version;
@@ -87,7 +87,7 @@ async fn a_claim_is_replaced_only_as_it_was_read() {
 async fn what_is_published_is_not_removed_and_not_published_twice() {
     let (_folder, stores) = stores();
     for store in stores {
-        let layout = Layout::new(store, None, "nightly");
+        let layout = BackupLayout::new(store, None, "nightly");
         let ours = claim("a", "1", "x");
         layout.claim(&ours, None).await.unwrap();
         store_all(&layout, "ours").await;
@@ -103,13 +103,13 @@ async fn what_is_published_is_not_removed_and_not_published_twice() {
 async fn what_no_run_writes_stays_and_so_does_what_lies_beside_the_folder() {
     let (_folder, stores) = stores();
     for store in stores {
-        let layout = Layout::new(Arc::clone(&store), None, "nightly");
+        let layout = BackupLayout::new(Arc::clone(&store), None, "nightly");
         let ours = claim("a", "1", "x");
         layout.claim(&ours, None).await.unwrap();
         store_all(&layout, "ours").await;
         let strange =
             [layout.folder().join("note.txt"), layout.folder().join("deeper").join("nightly.tar.gz")];
-        let beside = Layout::new(Arc::clone(&store), None, "nightly-2").archive();
+        let beside = BackupLayout::new(Arc::clone(&store), None, "nightly-2").archive();
         for path in strange.iter().chain([&beside]) {
             store.put(path, PutPayload::from("somebody's")).await.unwrap();
         }
@@ -125,7 +125,7 @@ async fn what_no_run_writes_stays_and_so_does_what_lies_beside_the_folder() {
 async fn a_claim_that_cannot_be_read_is_somebody_elses() {
     let (_folder, stores) = stores();
     for store in stores {
-        let layout = Layout::new(store, None, "nightly");
+        let layout = BackupLayout::new(store, None, "nightly");
         for text in ["{}".to_owned(), " ".repeat(20_000)] {
             layout.store().put(&layout.claim_path(), PutPayload::from(text)).await.unwrap();
             assert!(matches!(layout.look().await, Err(ClaimError::Unreadable(_))));

@@ -89,8 +89,8 @@ impl Opener {
 }
 
 /// Opens a regular file, if no link leads out of the folder. Whoever may write to the folder may
-/// put a link in place of a file at any moment, so what was opened is compared with what is found at
-/// a path within the folder.
+/// put a link in place of a file at any moment, so what was opened is compared with what is found
+/// at a path within the folder.
 fn open_within(folder: &std::path::Path, path: &std::path::Path) -> Result<Option<File>, IoError> {
     let is_missing = |error: &IoError| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
     let found = match std::fs::symlink_metadata(path) {

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::{Opener, bucket_of};
 use crate::storage::Roots;
-use crate::storage::bucket::{Bucket, Upload};
-use crate::storage::credentials::{self, Keys};
+use crate::storage::bucket::{Bucket, UnfinishedUpload};
+use crate::storage::credentials::{self, AwsProfileKeys};
 
 /// Time-out of one list, and of all aborts.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,12 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MOST: usize = 1000;
 
 /// The unfinished uploads of one key.
-pub enum Unfinished {
-    Uploads(Box<Bucket>, Vec<Upload>),
+pub enum UnfinishedUploads {
+    Uploads(Box<Bucket>, Vec<UnfinishedUpload>),
     Files(Vec<PathBuf>),
 }
 
-impl Unfinished {
+impl UnfinishedUploads {
     /// Keeps only files that nobody has written to for `least`. Uploads of buckets all stay.
     #[must_use]
     pub fn at_rest(self, least: Duration) -> Self {
@@ -83,7 +83,7 @@ impl Opener {
         &self,
         location: &BackupStorageLocation,
         key: &object_store::path::Path,
-    ) -> anyhow::Result<Unfinished> {
+    ) -> anyhow::Result<UnfinishedUploads> {
         let bucket = bucket_of(location)?;
         let none = BTreeMap::new();
         let config = location.spec.config.as_ref().unwrap_or(&none);
@@ -93,14 +93,14 @@ impl Opener {
             "aws" => ("aws", self.amazon_keys(location, bucket, get("region"), get("profile")).await?),
             "gcp" => match self.cloud_file(location).await? {
                 Some(file) => ("gcp", secret([("serviceaccount.json", file.text)])),
-                None => return Ok(Unfinished::Files(Vec::new())),
+                None => return Ok(UnfinishedUploads::Files(Vec::new())),
             },
             FILESYSTEM_PROVIDER => {
                 let file = self.folder_path(config, bucket)?.join(key.as_ref());
-                return staged(&file).map(Unfinished::Files);
+                return staged(&file).map(UnfinishedUploads::Files);
             }
             // Azure removes uncommitted blocks itself within a week.
-            _ => return Ok(Unfinished::Files(Vec::new())),
+            _ => return Ok(UnfinishedUploads::Files(Vec::new())),
         };
         let authority = self.authority(location).await?;
         let store = StoreConfig {
@@ -116,7 +116,7 @@ impl Opener {
         let page = timeout(PATIENCE, bucket.uploads(key)).await.context("the store took too long")??;
         // The prefix may match further keys.
         let of_key = page.uploads.into_iter().filter(|upload| upload.key == key).take(MOST).collect();
-        Ok(Unfinished::Uploads(Box::new(bucket), of_key))
+        Ok(UnfinishedUploads::Uploads(Box::new(bucket), of_key))
     }
 
     async fn amazon_keys(
@@ -132,7 +132,7 @@ impl Opener {
                 let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
                 let store = builder.with_region(region.unwrap_or("us-east-1")).build()?;
                 let found = store.credentials().get_credential().await?;
-                Keys {
+                AwsProfileKeys {
                     access_key_id: found.key_id.clone(),
                     secret_access_key: found.secret_key.clone(),
                     session_token: found.token.clone(),
@@ -187,7 +187,7 @@ mod tests {
         let found = staged(&folder.path().join("one.tar.gz")).unwrap();
         std::fs::write(folder.path().join("one.tar.gz#4"), "of the next run").unwrap();
         std::fs::remove_file(folder.path().join("one.tar.gz#23")).unwrap();
-        Unfinished::Files(found).abort().await.unwrap();
+        UnfinishedUploads::Files(found).abort().await.unwrap();
         let left = names.map(|name| folder.path().join(name).exists());
         assert_eq!(left, [true, false, false, true, true, true]);
         assert!(folder.path().join("one.tar.gz#4").exists());
@@ -204,7 +204,7 @@ mod tests {
         }
         let long_ago = std::time::SystemTime::now() - Duration::from_secs(700);
         std::fs::File::options().write(true).open(file(2)).unwrap().set_modified(long_ago).unwrap();
-        let found = Unfinished::Files(staged(&folder.path().join("berth-run.json")).unwrap());
+        let found = UnfinishedUploads::Files(staged(&folder.path().join("berth-run.json")).unwrap());
         found.at_rest(Duration::from_secs(600)).abort().await.unwrap();
         assert!(file(1).exists() && !file(2).exists());
     }

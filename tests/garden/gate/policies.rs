@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use berth_api::keys::{OWN_DIRECTORY, PLACED_IN, WRITER};
 use berth_core::violation::Violations;
 use berth_garden_api::{self as garden, extensions};
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::entry::Entry;
-use berth_garden_core::view::Extension;
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::entry::GardenEntry;
+use berth_garden_core::view::ExtensionObject;
 use berth_garden_core::{Profile, Seed, check};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -36,19 +36,19 @@ fn by_core(case: &Case) -> Violations {
         (HUB, "CloudProfile") => read::<garden::CloudProfile, Profile>(new).faults(),
         (HUB, "Seed") => check::seed::faults(&read::<garden::Seed, Seed>(new)),
         (HUB, "BackupBucket") => {
-            let read = read::<garden::BackupBucket, Bucket>;
+            let read = read::<garden::BackupBucket, GardenBucket>;
             check::bucket::faults(old.as_ref().map(read).as_ref(), &read(new))
         }
         (HUB, "BackupEntry") => {
-            let read = read::<garden::BackupEntry, Entry>;
+            let read = read::<garden::BackupEntry, GardenEntry>;
             check::entry::faults(old.as_ref().map(read).as_ref(), &read(new), false)
         }
         (_, "BackupBucket") => {
-            let read = read::<extensions::BackupBucket, Extension>;
+            let read = read::<extensions::BackupBucket, ExtensionObject>;
             check::extension::faults(old.as_ref().map(read).as_ref(), &read(new), changed)
         }
         _ => {
-            let read = read::<extensions::BackupEntry, Extension>;
+            let read = read::<extensions::BackupEntry, ExtensionObject>;
             check::extension::faults(old.as_ref().map(read).as_ref(), &read(new), changed)
         }
     }
@@ -373,7 +373,7 @@ fn only_what_is_on_record_is_deleted(kubectl: &Kubectl) {
     for one in &entries {
         let name = one["metadata"]["name"].as_str().unwrap();
         let there = kubectl.run(&["get", ENTRIES, name, "-n", "garden-dev", "-o", "json"]).unwrap();
-        let there = read::<garden::BackupEntry, Entry>(&serde_json::from_str(&there).unwrap());
+        let there = read::<garden::BackupEntry, GardenEntry>(&serde_json::from_str(&there).unwrap());
         let faults = check::entry::check_delete(&there);
         let answer = delete(name);
         let expected = if faults.is_empty() { "  accepted\n".to_owned() } else { format!(": {faults}\n") };

@@ -1,70 +1,70 @@
 //! Shared buckets. The rules are tested in `berth_garden_core::check`; here: which rule answers,
 //! waiting for other objects, and the roles of users.
 
-use berth_garden_core::bucket::Bucket;
-use berth_garden_core::check::Credentials;
-use berth_garden_core::entry::Entry;
-use berth_garden_core::{Backup, Place, Profile, SecretRef, Seed, Store, View};
+use berth_garden_core::bucket::GardenBucket;
+use berth_garden_core::check::SecretLookup;
+use berth_garden_core::entry::GardenEntry;
+use berth_garden_core::{GardenView, Profile, ProfileBackupSettings, ProviderRegion, SecretRef, Seed, Store};
 
 use super::*;
 use crate::listers::GardenListers;
 
 #[derive(Default)]
 pub struct Garden {
-    view: Mutex<Option<Arc<View>>>,
-    credentials: Mutex<Option<Credentials>>,
+    view: Mutex<Option<Arc<GardenView>>>,
+    credentials: Mutex<Option<SecretLookup>>,
     asked: Mutex<Vec<String>>,
     changed: Notify,
 }
 
 impl GardenListers for Arc<Cluster> {
-    fn garden(&self) -> Option<Arc<View>> {
+    fn garden(&self) -> Option<Arc<GardenView>> {
         self.garden.view.lock().clone()
     }
     fn garden_changed(&self) -> impl Future<Output = ()> + Send {
         self.garden.changed.notified()
     }
-    async fn credentials(&self, secret: &SecretRef) -> Credentials {
+    async fn credentials(&self, secret: &SecretRef) -> SecretLookup {
         self.garden.asked.lock().push(format!("{}/{}", secret.namespace, secret.name));
-        let whole = || Credentials::Found(vec!["accessKeyID".to_owned(), "secretAccessKey".to_owned()]);
+        let whole = || SecretLookup::Found(vec!["accessKeyID".to_owned(), "secretAccessKey".to_owned()]);
         self.garden.credentials.lock().clone().unwrap_or_else(whole)
     }
 }
 
 /// A profile, a seed, a bucket and an entry in it.
-fn view() -> View {
-    let mut view = View { garden_namespace: "garden".to_owned(), ..View::default() };
+fn view() -> GardenView {
+    let mut view = GardenView { garden_namespace: "garden".to_owned(), ..GardenView::default() };
     let profile = Profile {
         name: "main".to_owned(),
         provider: "aws".to_owned(),
         regions: vec!["eu".to_owned()],
-        backup: Some(Backup::default()),
+        backup: Some(ProfileBackupSettings::default()),
         ..Profile::default()
     };
     view.profiles.insert("main".to_owned(), profile);
     let seed =
         Seed { name: "s".to_owned(), profile: "main".to_owned(), region: "eu".to_owned(), reaches: None };
     view.seeds.insert("s".to_owned(), seed);
-    let place = Place { provider: "aws".to_owned(), region: "eu".to_owned() };
-    let bucket = Bucket {
+    let place = ProviderRegion { provider: "aws".to_owned(), region: "eu".to_owned() };
+    let bucket = GardenBucket {
         name: "bucket".to_owned(),
         store: Store { place, ..Store::default() },
         profile: Some("main".to_owned()),
-        ..Bucket::default()
+        ..GardenBucket::default()
     };
     view.buckets.insert("bucket".to_owned(), bucket);
-    let entry = Entry {
+    let entry = GardenEntry {
         namespace: "dev".to_owned(),
         name: "e".to_owned(),
         seed: "s".to_owned(),
         bucket: Some("bucket".to_owned()),
-        ..Entry::default()
+        ..GardenEntry::default()
     };
     view.entries.insert(("dev".to_owned(), "e".to_owned()), entry);
     view
 }
 
-fn know(cluster: &Cluster, view: View) {
+fn know(cluster: &Cluster, view: GardenView) {
     *cluster.garden.view.lock() = Some(Arc::new(view));
     cluster.garden.changed.notify_waiters();
 }
@@ -111,7 +111,7 @@ fn refused(answer: &Value) -> (u64, &str) {
 #[tokio::test]
 async fn every_fault_of_a_profile_is_in_one_refusal() {
     let (cluster, router) = gardener();
-    *cluster.garden.credentials.lock() = Some(Credentials::Missing);
+    *cluster.garden.credentials.lock() = Some(SecretLookup::Missing);
     let secret = json!({"name": "operator", "namespace": "garden"});
     let wrong = profile(json!({"provider": "aws", "secretRef": secret, "providerConfig": {"path": "/x"}}));
     let answer = ask(&router, GARDEN_PATH, review_of("CloudProfile", HUB, wrong, Value::Null)).await;
@@ -183,7 +183,7 @@ async fn who_opts_out_is_warned_and_let_in() {
 #[tokio::test]
 async fn what_was_let_in_once_may_be_labelled_and_lose_finalizers() {
     let (cluster, router) = gardener();
-    *cluster.garden.credentials.lock() = Some(Credentials::Missing);
+    *cluster.garden.credentials.lock() = Some(SecretLookup::Missing);
     let wrong = profile(json!({"provider": "aws"}));
     let mut labelled = wrong.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});

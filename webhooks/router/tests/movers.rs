@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::node_agent::ReclaimPolicy;
-use berth_core::affinity::{Decision, Expression, Finding, Operator, Reason, Term, Toleration};
+use berth_core::affinity::{
+    AffinityDecision, AffinityFinding, AffinityReason, Expression, NodeSelectorOperator, Term, Toleration,
+};
 use berth_core::volume::takers::Takers;
 
 use super::*;
@@ -21,17 +23,17 @@ pub struct Known {
 
 #[derive(Default)]
 pub struct Movers {
-    decision: Mutex<Option<Result<Option<Decision>, String>>>,
+    decision: Mutex<Option<Result<Option<AffinityDecision>, String>>>,
     told: Mutex<Vec<String>>,
     granted: AtomicBool,
     pub takers: Mutex<Known>,
 }
 
 impl MoverListers for Arc<Cluster> {
-    async fn place(&self, _: &MoverRef<'_>, _: &PodConstraints) -> Result<Option<Decision>, String> {
+    async fn place(&self, _: &MoverRef<'_>, _: &PodConstraints) -> Result<Option<AffinityDecision>, String> {
         self.movers.decision.lock().clone().unwrap_or(Ok(None))
     }
-    fn tell(&self, mover: &MoverRef<'_>, finding: &Finding) {
+    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
         self.movers.told.lock().push(format!("{}: {finding}", mover.name));
     }
     fn are_granted(&self) -> bool {
@@ -76,17 +78,17 @@ fn required(zone: &str) -> Value {
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}})
 }
 
-fn decision(zones: Option<&[&str]>) -> Decision {
+fn decision(zones: Option<&[&str]>) -> AffinityDecision {
     let term = |zone: &&str| Term {
-        expressions: vec![Expression::new("zone", Operator::In, [*zone])],
+        expressions: vec![Expression::new("zone", NodeSelectorOperator::In, [*zone])],
         ..Term::default()
     };
     let toleration = Toleration { key: "b".into(), value: None, effect: None, seconds: None };
-    Decision {
+    AffinityDecision {
         terms: zones.map(|zones| zones.iter().map(term).collect()),
         tolerations: vec![toleration],
-        reason: Reason::NoRules,
-        findings: vec![Finding::NoNode { nearest: None }],
+        reason: AffinityReason::NoRules,
+        findings: vec![AffinityFinding::NoNode { nearest: None }],
     }
 }
 

@@ -6,14 +6,14 @@ use berth_test_scripted::{patch, post, watch};
 use serde_json::Value;
 
 use super::*;
-use crate::backup::volumes::Access;
+use crate::backup::volumes::VolumeAccess;
 use crate::backup::volumes::files::{FilePod, FileVolume};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
 const REPOSITORIES: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
 
-pub fn access(api: &Scripted, lister: Lister) -> Access {
-    Access {
+pub fn access(api: &Scripted, lister: Lister) -> VolumeAccess {
+    VolumeAccess {
         client: api.client("velero"),
         watches: api.client("velero"),
         lister,
@@ -68,7 +68,7 @@ fn site(there: &[Value]) -> Site {
     site
 }
 
-fn with_files(mut pod: Held) -> Held {
+fn with_files(mut pod: HeldPod) -> HeldPod {
     pod.used.files = Some(FilePod {
         namespace: "shop".to_owned(),
         name: "db".to_owned(),

@@ -68,7 +68,8 @@ async fn no_hook_runs_in_a_pod_that_was_made_anew_while_another_one_of_its_block
     assert_eq!((came(&mut taken).join(" "), site.log.counts().errors), ("a b".to_owned(), 1));
 }
 
-/// What has begun is undone, what has not is told, and all are stored but the one whose hook says otherwise.
+/// What has begun is undone, what has not is told, and all are stored but the one whose hook says
+/// otherwise.
 #[tokio::test(start_paused = true)]
 async fn when_the_first_pod_of_a_block_has_been_still_for_long_hooks_begin_in_no_other_one() {
     let site = Site::new();

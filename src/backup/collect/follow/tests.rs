@@ -13,12 +13,12 @@ use tokio::sync::{Semaphore, mpsc};
 use super::*;
 use crate::backup::collect::fetch::FEW_NAMES;
 use crate::backup::collect::{Counters, Namespace};
-use crate::backup::hold::Holder;
+use crate::backup::hold::PodHolder;
 use crate::backup::hooks::Tally;
-use crate::backup::ledger::{Balance, Extent, Extents, Ledger};
+use crate::backup::ledger::{Balance, Extents, ListExtent, ObjectLedger};
 use crate::backup::list::Lister;
-use crate::backup::log::{BackupLog, Counts, gzip_json};
-use crate::backup::volumes::Volumes;
+use crate::backup::log::{BackupLog, MessageCounts, gzip_json};
+use crate::backup::volumes::RunVolumes;
 use crate::backup::volumes::outcomes::Outcomes;
 
 mod resumed;
@@ -50,18 +50,19 @@ struct Collected {
     /// In the order in which it was handed to the workers.
     archived: Vec<String>,
     stored: BTreeMap<String, Value>,
-    counts: Counts,
+    counts: MessageCounts,
 }
 
-/// What a backup of the namespace `app` with this spec takes, by its resource list, the archive, and the log.
-async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, Counts) {
+/// What a backup of the namespace `app` with this spec takes, by its resource list, the archive,
+/// and the log.
+async fn collect(api: &Scripted, more: Value) -> (Value, Vec<String>, MessageCounts) {
     let mut collected = collect_with(api, &[], more, "").await;
     collected.archived.sort_unstable();
     (collected.listed, collected.archived, collected.counts)
 }
 
 /// The same of a run that goes on with what is stored, by the places of the types below.
-async fn collect_behind(api: &Scripted, more: Value, stored: Balance) -> (Value, Vec<String>, Counts) {
+async fn collect_behind(api: &Scripted, more: Value, stored: Balance) -> (Value, Vec<String>, MessageCounts) {
     let mut collected = collect_all(api, &[], more, "", stored).await;
     collected.archived.sort_unstable();
     (collected.listed, collected.archived, collected.counts)
@@ -107,7 +108,7 @@ async fn collect_all(
     let (log, tally) = (BackupLog::new(String::new()), Tally::default());
     let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
     let outcomes = Outcomes::default();
-    let (volumes, _jobs) = Volumes::idle(policies.volumes.clone(), &log, &outcomes);
+    let (volumes, _jobs) = RunVolumes::idle(policies.volumes.clone(), &log, &outcomes);
     let collector = Collector {
         lister: lister(api),
         wanted: &wanted,
@@ -120,9 +121,9 @@ async fn collect_all(
         log: &log,
         counters: &counters,
         volumes: &volumes,
-        ledger: &Ledger::again(&types, stored).unwrap(),
+        ledger: &ObjectLedger::again(&types, stored).unwrap(),
         batches,
-        holder: Holder::new(&[], &log, &tally).0,
+        holder: PodHolder::new(&[], &log, &tally).0,
     };
     let pack = async {
         let (mut archived, mut stored) = (Vec::new(), BTreeMap::new());
@@ -198,7 +199,7 @@ async fn what_is_needed_is_got_once_however_often_it_is_named() {
             "priorityclasses/first"
         ]
     );
-    assert_eq!(counts, Counts { warnings: 0, errors: 0 });
+    assert_eq!(counts, MessageCounts { warnings: 0, errors: 0 });
 }
 
 /// A pod that is stored still names its claim, be it that the claim is not stored yet.
@@ -207,7 +208,7 @@ async fn what_an_earlier_run_has_stored_is_looked_at_and_not_stored_again() {
     let api = Scripted::new();
     of(&api, &[pod("a", &["c"], "first"), pod("new", &[], "")], &[claim("c", "v")]);
     api.once(get(&format!("{VOLUMES}/v")).answers(plain("v")));
-    let whole = Extent { is_whole: true, ..Extent::default() };
+    let whole = ListExtent { is_whole: true, ..ListExtent::default() };
     let names = std::collections::BTreeMap::from([(0, vec!["app/a", "app/gone"]), (3, vec!["first"])]);
     let stored = Balance {
         extents: Extents::from([(0, whole.clone()), (1, whole)]),
@@ -222,7 +223,11 @@ async fn what_an_earlier_run_has_stored_is_looked_at_and_not_stored_again() {
     });
     assert_eq!(listed, expected);
     assert_eq!(archived, ["persistentvolumeclaims/c", "persistentvolumes/v", "pods/new"]);
-    assert_eq!(counts, Counts { warnings: 1, errors: 0 }, "what the one that is gone needed nobody knows");
+    assert_eq!(
+        counts,
+        MessageCounts { warnings: 1, errors: 0 },
+        "what the one that is gone needed nobody knows"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +244,7 @@ async fn what_a_list_brings_is_not_asked_for_again() {
         archived,
         ["persistentvolumeclaims/c", "persistentvolumes/v", "persistentvolumes/w", "pods/a"]
     );
-    assert_eq!(counts, Counts { warnings: 0, errors: 0 });
+    assert_eq!(counts, MessageCounts { warnings: 0, errors: 0 });
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,11 +262,11 @@ async fn what_is_gone_is_warned_of_what_may_not_be_read_is_an_error_and_what_kee
     api.once(get(&format!("{VOLUMES}/v")).answers(plain("v")));
     let (listed, _, counts) = collect(&api, json!({})).await;
     assert_eq!(listed["v1/PersistentVolume"], json!(["v"]));
-    assert_eq!(counts, Counts { warnings: 1, errors: 1 });
+    assert_eq!(counts, MessageCounts { warnings: 1, errors: 1 });
     let api = Scripted::new();
     of(&api, &[], &[odd]);
     let (_, archived, counts) = collect(&api, json!({})).await;
-    assert_eq!((archived.len(), counts), (1, Counts { warnings: 1, errors: 0 }));
+    assert_eq!((archived.len(), counts), (1, MessageCounts { warnings: 1, errors: 0 }));
     let api = Scripted::new();
     of(&api, &[], &[leaving]);
     let deleted = json!({"metadata": {"name": "leaving", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f"]}});
@@ -269,7 +274,7 @@ async fn what_is_gone_is_warned_of_what_may_not_be_read_is_an_error_and_what_kee
     let (_, archived, counts) = collect(&api, json!({})).await;
     assert_eq!(
         (archived.len(), counts),
-        (1, Counts { warnings: 1, errors: 0 }),
+        (1, MessageCounts { warnings: 1, errors: 0 }),
         "its volume is being deleted"
     );
 }
@@ -292,7 +297,7 @@ async fn claims_are_listed_while_pods_are_and_taken_when_these_are_through() {
     let (collected, ()) = tokio::join!(collect_with(&api, &[], json!({}), ""), story);
     let expected = ["pods/a", "persistentvolumeclaims/c", "persistentvolumeclaims/d", "persistentvolumes/v"];
     assert_eq!(collected.archived, expected);
-    assert_eq!(collected.counts, Counts { warnings: 0, errors: 0 });
+    assert_eq!(collected.counts, MessageCounts { warnings: 0, errors: 0 });
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,7 +310,7 @@ async fn many_are_taken_from_one_list() {
     api.once(get(VOLUMES).answers(list("5", &volumes)));
     let (listed, _, counts) = collect(&api, json!({})).await;
     assert_eq!(listed["v1/PersistentVolume"].as_array().unwrap().len(), FEW_NAMES);
-    assert_eq!(counts, Counts { warnings: 1, errors: 0 }, "v0 is gone");
+    assert_eq!(counts, MessageCounts { warnings: 1, errors: 0 }, "v0 is gone");
 }
 
 #[tokio::test(start_paused = true)]
@@ -338,7 +343,7 @@ async fn with_a_selector_pods_and_claims_lead_to_each_other_until_nothing_is_new
             "pods/c"
         ]
     );
-    assert_eq!(counts, Counts { warnings: 0, errors: 0 });
+    assert_eq!(counts, MessageCounts { warnings: 0, errors: 0 });
 }
 
 /// A name that a restore could make no file of would end the restore of all others.
@@ -350,7 +355,7 @@ async fn what_no_file_can_be_called_is_left_out_and_told() {
     let (listed, archived, counts) = collect(&api, json!({})).await;
     assert_eq!(listed, json!({"v1/Pod": ["app/a", format!("app/{longest}")]}));
     assert_eq!(archived, ["pods/a".to_owned(), format!("pods/{longest}")]);
-    assert_eq!(counts, Counts { warnings: 0, errors: 1 });
+    assert_eq!(counts, MessageCounts { warnings: 0, errors: 1 });
 }
 
 fn annotated(mut object: Value, annotations: Value) -> Value {
@@ -375,7 +380,7 @@ async fn what_an_action_changes_is_stored_changed_and_what_it_leaves_out_is_nowh
     let expected = json!({
         "v1/Pod": ["app/a"], "v1/PersistentVolumeClaim": ["app/c"], "v1/PersistentVolume": ["v"],
     });
-    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+    assert_eq!((collected.listed, collected.counts), (expected, MessageCounts { warnings: 0, errors: 0 }));
     let stored = labelled(claim("c", "v"), json!({"app": "db"}));
     assert_eq!(collected.stored["persistentvolumeclaims/c"], stored);
 }
@@ -401,7 +406,7 @@ async fn what_an_object_says_must_come_along_comes_whatever_the_filters_say() {
         "v1/Pod": ["app/a", "app/b"], "v1/PersistentVolumeClaim": ["app/c"],
         "scheduling.k8s.io/v1/PriorityClass": ["first"],
     });
-    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+    assert_eq!((collected.listed, collected.counts), (expected, MessageCounts { warnings: 0, errors: 0 }));
     assert_eq!(collected.stored["pods/a"]["metadata"]["annotations"], json!({"mine": "x"}));
 
     let rbac = "rbac.authorization.k8s.io";
@@ -453,7 +458,7 @@ async fn a_class_of_snapshots_brings_the_secret_by_which_they_are_listed_from_wh
     let expected = json!({
         "v1/Secret": ["kube-system/s"], "snapshot.storage.k8s.io/v1/VolumeSnapshotClass": ["fast", "slow"],
     });
-    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+    assert_eq!((collected.listed, collected.counts), (expected, MessageCounts { warnings: 0, errors: 0 }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -476,7 +481,7 @@ async fn with_a_selector_a_claim_brings_those_of_its_group_and_the_pods_that_use
         "v1/Pod": ["app/b"], "v1/PersistentVolumeClaim": ["app/one", "app/two"],
         "v1/PersistentVolume": ["v-one", "v-two"],
     });
-    assert_eq!((listed, counts), (expected, Counts { warnings: 0, errors: 0 }));
+    assert_eq!((listed, counts), (expected, MessageCounts { warnings: 0, errors: 0 }));
 }
 
 /// Kinds that a policy does not have are not listed there, and come along where they are needed.
@@ -496,7 +501,7 @@ async fn a_policy_of_a_namespace_says_which_of_its_objects_are_listed() {
     let expected = json!({
         "v1/Pod": ["app/w1", "app/w2"], "v1/PersistentVolumeClaim": ["app/c"], "v1/PersistentVolume": ["v"],
     });
-    assert_eq!((collected.listed, collected.counts), (expected, Counts { warnings: 0, errors: 0 }));
+    assert_eq!((collected.listed, collected.counts), (expected, MessageCounts { warnings: 0, errors: 0 }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -509,7 +514,7 @@ async fn a_policy_of_the_cluster_tightens_what_is_listed_and_what_is_needed_by_n
     let spec = json!({"includedClusterScopedResources": ["persistentvolumes"]});
     let collected = collect_with(&api, &[], spec, policy).await;
     assert_eq!(collected.listed["v1/PersistentVolume"], json!(["v", "v-new"]));
-    assert_eq!(collected.counts, Counts { warnings: 0, errors: 0 });
+    assert_eq!(collected.counts, MessageCounts { warnings: 0, errors: 0 });
 }
 
 #[tokio::test(start_paused = true)]
@@ -526,7 +531,7 @@ async fn what_is_to_go_first_goes_first_in_its_order_and_what_is_not_there_is_wa
     let collected = collect_with(&api, &[], spec, "").await;
     assert_eq!(collected.archived, ["pods/c", "pods/b", "pods/a", "pods/d"]);
     assert_eq!(collected.listed, json!({"v1/Pod": ["app/a", "app/b", "app/c", "app/d"]}));
-    assert_eq!(collected.counts, Counts { warnings: 1, errors: 0 });
+    assert_eq!(collected.counts, MessageCounts { warnings: 1, errors: 0 });
 }
 
 #[tokio::test(start_paused = true)]
@@ -545,5 +550,5 @@ async fn what_is_to_go_first_is_chosen_as_ever() {
     of(&api, &[], &[]);
     api.once(get(&format!("{PODS}/mine")).refuses(403));
     let spec = json!({"orderedResources": {"pods": "app/mine"}});
-    assert_eq!(collect_with(&api, &[], spec, "").await.counts, Counts { warnings: 0, errors: 1 });
+    assert_eq!(collect_with(&api, &[], spec, "").await.counts, MessageCounts { warnings: 0, errors: 1 });
 }

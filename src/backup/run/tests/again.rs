@@ -1,16 +1,16 @@
-//! Runs that end before their backup does, and what the next leader makes of it. Objects are large and parts small here, so that what
-//! one run has stored is more than nothing.
+//! Runs that end before their backup does, and what the next leader makes of it. Objects are large
+//! and parts small here, so that what one run has stored is more than nothing.
 
 use std::collections::BTreeMap;
 
 use berth_core::run::Runs;
-use berth_core::selection::{Fate, ResourceType, Selection};
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 
 use super::*;
-use crate::backup::checkpoint::{Checkpoint, Scope};
-use crate::backup::index::Index;
+use crate::backup::checkpoint::{BackupScope, Checkpoint};
+use crate::backup::index::ArchiveIndex;
 use crate::backup::ledger::Balance;
 
 mod counted;
@@ -243,7 +243,8 @@ async fn a_run_whose_process_is_gone_is_gone_on_with_and_each_object_is_stored_o
     assert_eq!(standing.now()["status"]["progress"], json!({"totalItems": 3, "itemsBackedUp": 3}));
 }
 
-/// Its objects went, others came, and the API server that is asked now knows nothing of where the one before had come to.
+/// Its objects went, others came, and the API server that is asked now knows nothing of where the
+/// one before had come to.
 #[tokio::test]
 async fn what_is_stored_and_deleted_meanwhile_stays_and_what_comes_again_is_stored_once() {
     let never = Hold::new();
@@ -299,7 +300,8 @@ async fn one_that_is_handed_over_before_anything_is_stored_begins_anew() {
     assert_eq!(standing.now()["status"]["startTimestamp"], begun);
 }
 
-/// By this a backup that takes long and is interrupted often is told from one that ends each of its runs.
+/// By this a backup that takes long and is interrupted often is told from one that ends each of its
+/// runs.
 #[tokio::test]
 async fn a_run_says_how_far_its_checkpoint_is_once_that_stands() {
     let never = Hold::new();
@@ -356,7 +358,8 @@ async fn an_archive_that_is_stored_is_not_made_again() {
     assert_eq!(standing.now()["status"]["progress"], json!({"totalItems": 3, "itemsBackedUp": 3}));
 }
 
-/// A lifecycle rule of the bucket, or an old process that wakes: what a run has begun in parts is gone while it goes on with it.
+/// A lifecycle rule of the bucket, or an old process that wakes: what a run has begun in parts is
+/// gone while it goes on with it.
 #[tokio::test]
 async fn a_run_whose_upload_is_gone_begins_anew_from_nothing_and_that_counts() {
     let never = Hold::new();
@@ -498,7 +501,7 @@ async fn no_index_of_an_earlier_run_lies_beside_an_archive_that_has_none() {
     site.is_killed_after(story).await;
     let folder = site.folder.path().join("bucket/backups/one");
     let mut kept = Checkpoint::read(std::fs::read(folder.join(CHECKPOINT)).unwrap().into()).unwrap();
-    kept.balance.index = Index::void();
+    kept.balance.index = ArchiveIndex::void();
     std::fs::write(folder.join(CHECKPOINT), Bytes::from(kept.content().unwrap())).unwrap();
     std::fs::write(folder.join("one-index.json.gz"), "old").unwrap();
     site.api.once(third().answers(list("5", &[large("c")])));
@@ -509,7 +512,8 @@ async fn no_index_of_an_earlier_run_lies_beside_an_archive_that_has_none() {
     assert_eq!(site.stored(), without);
 }
 
-/// By somebody who may write to the bucket, and to nothing in the cluster: as a run of a Backup writes it that takes Secrets of everybody.
+/// By somebody who may write to the bucket, and to nothing in the cluster: as a run of a Backup
+/// writes it that takes Secrets of everybody.
 fn forge(site: &Site) {
     let path = site.folder.path().join("bucket/backups/one").join(CHECKPOINT);
     let mut forged = Checkpoint::read(std::fs::read(&path).unwrap().into()).unwrap();
@@ -522,10 +526,10 @@ fn forge(site: &Site) {
         short_names: Vec::new(),
         namespaced: true,
     };
-    let selection = Selection::of([("secrets".to_owned(), Fate::Listed)], true);
+    let selection = Selection::of([("secrets".to_owned(), TypeSelection::Listed)], true);
     let everybody = ["app", "kube-system"].map(str::to_owned).into();
     let policy = forged.scope.open().unwrap().policy().to_owned();
-    forged.scope = Packed::new(&Scope::of(&[secrets], &selection, &everybody, &policy)).unwrap();
+    forged.scope = Packed::new(&BackupScope::of(&[secrets], &selection, &everybody, &policy)).unwrap();
     forged.balance = Balance::default();
     std::fs::write(&path, Bytes::from(forged.content().unwrap())).unwrap();
 }
@@ -546,7 +550,8 @@ async fn a_checkpoint_that_is_forged_does_not_say_what_is_read() {
         if is_on_record {
             forge(&site);
         } else {
-            // One that began where no checkpoints are written has nothing that says which of them is its own.
+            // One that began where no checkpoints are written has nothing that says which of them
+            // is its own.
             standing.0.lock()["metadata"]["annotations"].as_object_mut().unwrap().remove(keys::SCOPE);
         }
         site.api.once(third().answers(list("5", &[large("c")])));
@@ -591,7 +596,8 @@ async fn one_that_began_anew_is_gone_on_with_by_its_own_checkpoint() {
     site.holds(&["a", "b", "c"]);
 }
 
-/// It may be what kills whoever reads it: so no more than its first line is looked at before the run is counted.
+/// It may be what kills whoever reads it: so no more than its first line is looked at before the
+/// run is counted.
 #[tokio::test]
 async fn what_a_checkpoint_holds_is_read_when_the_run_that_reads_it_is_counted() {
     let never = Hold::new();
@@ -606,7 +612,8 @@ async fn what_a_checkpoint_holds_is_read_when_the_run_that_reads_it_is_counted()
     let whole = std::fs::read(&path).unwrap();
     let line = memchr::memchr(b'\n', &whole).unwrap();
     std::fs::write(&path, &whole[..=line]).unwrap();
-    // All of it is there again once the run is counted. Two writes come before there is progress: it is taken over, and counted.
+    // All of it is there again once the run is counted. Two writes come before there is progress:
+    // it is taken over, and counted.
     for _ in 0..2 {
         let (standing, path, whole) = (standing.clone(), path.clone(), whole.clone());
         site.api.once(patch(ONE).answers_with(move |sent| {

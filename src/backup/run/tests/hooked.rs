@@ -1,4 +1,5 @@
-//! Runs whose pods have hooks: what stands on the Backup meanwhile, and what becomes of the pods when the run ends early.
+//! Runs whose pods have hooks: what stands on the Backup meanwhile, and what becomes of the pods
+//! when the run ends early.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
@@ -11,12 +12,12 @@ use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
 use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
-use crate::backup::frozen::Frozen;
-use crate::backup::ledger::Ledger;
+use crate::backup::frozen::FrozenPods;
+use crate::backup::ledger::ObjectLedger;
 use crate::backup::progress::{PROGRESS, keep_record};
 use crate::backup::runner::Runner;
 use crate::events::Events;
-use crate::queue::{BackupCache, Settings};
+use crate::queue::{BackupCache, QueueSettings};
 use crate::watch::WatchEvent;
 
 mod block;
@@ -213,7 +214,7 @@ async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_
         played.note("two".to_owned());
         backup("9", "Completed")
     }));
-    let store = Arc::new(BackupCache::new(Settings { slots: 2, ..Settings::default() }));
+    let store = Arc::new(BackupCache::new(QueueSettings { slots: 2, ..QueueSettings::default() }));
     let ready = |name: &str| {
         let mut ready = backup("7", "ReadyToStart");
         ready["metadata"]["name"] = json!(name);
@@ -353,8 +354,8 @@ async fn where_a_record_is_refused_no_hook_waits_for_it_and_the_progress_is_writ
     api.next(patch(ONE).answers(backup("8", "InProgress")));
     let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
     let counters = Counters { total: AtomicU64::new(3), done: Arc::new(AtomicU64::new(2)) };
-    let ledger = Ledger::new(&[]);
-    let frozen = Frozen::default();
+    let ledger = ObjectLedger::new(&[]);
+    let frozen = FrozenPods::default();
     let [db, web] = ["db", "web"].map(|name| PodId { name: name.to_owned(), ..PodId::default() });
     let story = async {
         for pod in [&db, &web] {
@@ -389,8 +390,8 @@ async fn whoever_takes_up_a_dead_run_undoes_what_is_on_record_in_the_pods_that_a
     let at = |name: &str| get(&format!("{PODS}/{name}"));
     dead.api.once(at("db").answers(pod("db", "u", "ok"))).once(at("web").answers(web));
     dead.api.once(at("anew").answers(pod("anew", "of another", "ok"))).once(at("gone").refuses(404));
-    // Of the files that are still read, those of a pod that is thawed are read anew: nobody may patch
-    // another one.
+    // Of the files that are still read, those of a pod that is thawed are read anew: nobody may
+    // patch another one.
     let files = |name: &str, pod: &str, phase: &str| {
         json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",

@@ -114,15 +114,15 @@ fn pod(name: &str) -> Value {
 }
 
 /// An archive of two members, and its index.
-fn archive() -> (Vec<u8>, Index) {
+fn archive() -> (Vec<u8>, ArchiveIndex) {
     let first = member(&[("pods/namespaces/web/a", pod("a")), ("pods/namespaces/web/c", pod("c"))]);
     let second = member(&[("pods/namespaces/web/e", pod("e")), ("nodes/cluster/n", json!({"kind": "Node"}))]);
     let (middle, end) = (first.len() as u64, (first.len() + second.len()) as u64);
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    index.note("pods", &names(&["web/a", "web/c"]), Piece { from: 0, to: middle });
-    index.note("pods", &names(&["web/e"]), Piece { from: middle, to: end });
-    index.note("nodes", &names(&["n"]), Piece { from: middle, to: end });
+    index.note("pods", &names(&["web/a", "web/c"]), ByteRange { from: 0, to: middle });
+    index.note("pods", &names(&["web/e"]), ByteRange { from: middle, to: end });
+    index.note("nodes", &names(&["n"]), ByteRange { from: middle, to: end });
     ([first, second].concat(), index)
 }
 
@@ -139,15 +139,15 @@ async fn look(wanted: &str, index: Vec<u8>, archive: Vec<u8>, way: Way) -> (Look
             let _ = serving.answer(connection.unwrap());
         }
     });
-    let source = |name: &str, artifact| Source {
+    let source = |name: &str, artifact| ArtifactSource {
         url: format!("http://{address}/{name}"),
         fetcher: Fetcher::new(&[], false).unwrap(),
         name: "b".to_owned(),
         artifact,
         deadline: Instant::now() + Duration::from_secs(120),
     };
-    let archive = source("archive", Artifact::Contents);
-    let found = looked_up(Ok(source("index", Artifact::Index)), &archive, wanted).await;
+    let archive = source("archive", DownloadArtifact::Contents);
+    let found = looked_up(Ok(source("index", DownloadArtifact::Index)), &archive, wanted).await;
     let asked = store.asked.lock().clone();
     (found, asked, store.sent.load(Ordering::Relaxed))
 }
@@ -199,9 +199,9 @@ async fn a_piece_that_has_not_what_the_index_says_denies_nothing() {
     let zeros = zeros.finish().unwrap();
     let nothing = GzEncoder::new(Vec::new(), Compression::none()).finish().unwrap();
     for piece in [nodes, zeros, nothing] {
-        let mut index = Index::default();
+        let mut index = ArchiveIndex::default();
         let names = ["web/a".to_owned(), "web/z".to_owned()];
-        index.note("pods", &names, Piece { from: 0, to: piece.len() as u64 });
+        index.note("pods", &names, ByteRange { from: 0, to: piece.len() as u64 });
         let archive = [piece, archive.clone()].concat();
         let index = index.file(archive.len() as u64).unwrap().unwrap();
         assert_eq!(look("pods/web/b", index, archive, Way::Rightly).await.0, LookedUp::Unknown);
@@ -233,9 +233,9 @@ async fn of_an_answer_no_more_is_read_than_the_piece_and_one_that_is_shorter_den
 async fn an_index_that_names_too_many_pieces_is_not_followed() {
     let (archive, _) = archive();
     let names = ["web/a".to_owned(), "web/z".to_owned()];
-    let mut index = Index::default();
+    let mut index = ArchiveIndex::default();
     for i in 0..100 {
-        index.note("pods", &names, Piece { from: i * 2, to: i * 2 + 1 });
+        index.note("pods", &names, ByteRange { from: i * 2, to: i * 2 + 1 });
     }
     let index = index.file(archive.len() as u64).unwrap().unwrap();
     let (found, asked, _) = look("pods/web/b", index, archive, Way::Rightly).await;

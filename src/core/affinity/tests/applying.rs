@@ -13,7 +13,7 @@ fn each_topology_term_is_combined_with_each_alternative() {
     let topology = terms(&["disk=1", "disk=2 rack=r"]);
     let there = terms(&["disk=1 pool=x zone=a linux", "disk=2 rack=r zone=a pool=x linux"]);
     for topology in [Some(topology.as_slice()), None] {
-        let situation = Situation { operation: with_topology(topology), ..situation(&rules, &there) };
+        let situation = AffinityInput { operation: with_topology(topology), ..situation(&rules, &there) };
         becomes(
             &decide(&situation),
             &[
@@ -34,11 +34,11 @@ fn a_topology_that_asks_for_the_same_as_a_rule_stays() {
     // The fourth would equal the second.
     let expected = ["zone=a linux zone=a", "zone=a linux zone=b", "zone=b linux zone=b"];
     for topology in [Some(topology.as_slice()), None] {
-        let situation = Situation { operation: with_topology(topology), ..situation(&rules, &there) };
+        let situation = AffinityInput { operation: with_topology(topology), ..situation(&rules, &there) };
         let first = decide(&situation);
         becomes(&first, &expected);
         let now = first.terms.unwrap_or_default();
-        stays(&decide(&Situation { terms: &now, ..situation }));
+        stays(&decide(&AffinityInput { terms: &now, ..situation }));
     }
 }
 
@@ -52,7 +52,7 @@ fn what_velero_repeats_is_kept_once_and_a_contradiction_is_told() {
     let there = terms(&["zone=a windows linux windows linux"]);
     let decision = decide(&situation(&two, &there));
     becomes(&decision, &["windows linux zone=a", "windows linux zone=b"]);
-    assert_eq!(decision.findings, [Finding::TwoSystems]);
+    assert_eq!(decision.findings, [AffinityFinding::TwoSystems]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn what_somebody_adds_to_our_terms_changes_nothing_more() {
     let there = terms(&["disk=1 linux zone=a spot!=yes", "disk=1 linux zone=b spot!=yes"]);
     for topology in [None, Some(terms(&["disk=1"]))] {
         let operation = with_topology(topology.as_deref());
-        stays(&decide(&Situation { operation, ..situation(&rules, &there) }));
+        stays(&decide(&AffinityInput { operation, ..situation(&rules, &there) }));
     }
 }
 
@@ -91,7 +91,7 @@ fn an_older_choice_goes_only_if_an_agent_may_have_made_it() {
     let base = situation(&rules, &there);
     let decide = |known: bool, agents_outdated| {
         let operation = with_topology(known.then_some(topology.as_slice()));
-        decide(&Situation { operation, agents_outdated, ..base })
+        decide(&AffinityInput { operation, agents_outdated, ..base })
     };
     let (system, own) = ("linux kubernetes.io/hostname!=n1 spot!=yes", "disk=1 zone=z");
     let both = |base: &str| [format!("{base} zone=a"), format!("{base} zone=b")];
@@ -113,27 +113,30 @@ fn an_older_choice_that_cannot_be_told_from_the_topology_is_kept_and_told() {
         (rules(&["zone=a", "zone=b"]), &["zone=c linux zone=a", "zone=c linux zone=b"][..]),
         (rules(&["slow: zone=a"]), &[]),
     ] {
-        let situation =
-            Situation { operation: with_topology(None), agents_outdated: true, ..situation(&rules, &there) };
+        let situation = AffinityInput {
+            operation: with_topology(None),
+            agents_outdated: true,
+            ..situation(&rules, &there)
+        };
         let decision = decide(&situation);
         if expected.is_empty() {
             stays(&decision)
         } else {
             becomes(&decision, expected)
         }
-        assert_eq!(decision.findings, [Finding::ChoiceKept]);
+        assert_eq!(decision.findings, [AffinityFinding::ChoiceKept]);
     }
     // A restore has no topology, so nothing is ambiguous.
     let rules = rules(&["zone=a", "zone=b"]);
-    let operation = Operation::Restore {
+    let operation = MoverOperation::Restore {
         class: None,
-        binding: Binding::Immediate,
+        binding: VolumeBindingMode::Immediate,
         ignore_delay_binding: false,
         selected_node: None,
     };
-    let base = Situation { operation, agents_outdated: true, ..situation(&rules, &there) };
+    let base = AffinityInput { operation, agents_outdated: true, ..situation(&rules, &there) };
     becomes(&decide(&base), &["linux zone=a", "linux zone=b"]);
-    becomes(&decide(&Situation { rules: &[], ..base }), &["linux"]);
+    becomes(&decide(&AffinityInput { rules: &[], ..base }), &["linux"]);
 }
 
 #[test]
@@ -141,11 +144,11 @@ fn a_rule_that_asks_for_nothing_makes_the_others_idle() {
     let there = terms(&["disk=1 zone=a linux"]);
     let topology = terms(&["disk=1"]);
     let rules = rules(&["zone=a", "", "zone=b"]);
-    let situation = Situation { operation: with_topology(Some(&topology)), ..situation(&rules, &there) };
+    let situation = AffinityInput { operation: with_topology(Some(&topology)), ..situation(&rules, &there) };
     let decision = decide(&situation);
     becomes(&decision, &["disk=1 linux"]);
     let now = decision.terms.unwrap_or_default();
-    stays(&decide(&Situation { terms: &now, ..situation }));
+    stays(&decide(&AffinityInput { terms: &now, ..situation }));
     // Nothing else remains either: no restriction at all.
     let there = terms(&["zone=a"]);
     assert_eq!(decide(&super::situation(&rules, &there)).terms, Some(Vec::new()));
@@ -162,7 +165,7 @@ fn a_term_that_matches_nothing_does_not_come_to_match() {
 #[test]
 fn fields_stay_with_their_term() {
     let rules = rules(&["zone=a", "zone=b"]);
-    let fields = vec![Expression::new("metadata.name", Operator::In, ["n1"])];
+    let fields = vec![Expression::new("metadata.name", NodeSelectorOperator::In, ["n1"])];
     let there = [Term { fields: fields.clone(), ..term("zone=a linux") }];
     let decision = decide(&situation(&rules, &there));
     let expected =
@@ -187,7 +190,7 @@ fn rules_for_the_other_system_count_only_if_there_are_no_others() {
         let first = decide(&situation(&rules, &there));
         if expected.is_empty() {
             stays(&first);
-            assert_eq!(first.findings, [Finding::TwoSystems]);
+            assert_eq!(first.findings, [AffinityFinding::TwoSystems]);
             continue;
         }
         // The operating system once and in its place. If a single rule was written already, only
@@ -202,8 +205,8 @@ fn rules_for_the_other_system_count_only_if_there_are_no_others() {
 fn a_rule_that_asks_for_nothing_waits_for_the_topology_to_be_known() {
     let (rules, there) = (rules(&["zone=a", ""]), terms(&["zone=a linux"]));
     let situation = situation(&rules, &there);
-    let decision = decide(&Situation { operation: with_topology(None), ..situation });
+    let decision = decide(&AffinityInput { operation: with_topology(None), ..situation });
     stays(&decision);
-    assert_eq!(decision.findings, [Finding::ChoiceKept]);
+    assert_eq!(decision.findings, [AffinityFinding::ChoiceKept]);
     becomes(&decide(&situation), &["linux"]);
 }

@@ -1,12 +1,12 @@
-use super::super::coverage::{Cluster, System, cover};
+use super::super::coverage::{CoverageInput, System, cover};
 use super::*;
 
-fn restore(class: &str, binding: Binding) -> Operation<'_> {
-    Operation::Restore { class: Some(class), binding, ignore_delay_binding: false, selected_node: None }
+fn restore(class: &str, binding: VolumeBindingMode) -> MoverOperation<'_> {
+    MoverOperation::Restore { class: Some(class), binding, ignore_delay_binding: false, selected_node: None }
 }
 
-fn backup<'a>(class: &'a str, mapped_class: Option<&'a str>) -> Operation<'a> {
-    Operation::Backup { claim_class: None, mapped_class, source_class: Some(class), topology: Some(&[]) }
+fn backup<'a>(class: &'a str, mapped_class: Option<&'a str>) -> MoverOperation<'a> {
+    MoverOperation::Backup { claim_class: None, mapped_class, source_class: Some(class), topology: Some(&[]) }
 }
 
 #[test]
@@ -34,14 +34,14 @@ fn movers_of_a_class_may_run_where_a_rule_a_system_and_a_node_agent_are() {
     let toleration_rules =
         [TolerationRule { storage_class: Some("fast".to_owned()), tolerations: vec![exists("own")] }];
     let agent_tolerations = [exists("CriticalAddonsOnly"), exists("other")];
-    let cluster = Cluster {
+    let cluster = CoverageInput {
         rules: &rules,
         toleration_rules: &toleration_rules,
         agent_tolerations: &agent_tolerations,
         nodes: &nodes,
     };
     let (linux, windows) = (System::Linux, System::Windows);
-    let waits = restore("fast", Binding::WaitForFirstConsumer);
+    let waits = restore("fast", VolumeBindingMode::WaitForFirstConsumer);
     for (operation, system, expected, reason, findings) in [
         (backup("fast", None), linux, &["a1", "a2", "b", "b-critical", "b-own"][..], "ClassRules", &[][..]),
         (backup("fast", None), windows, &["win"], "ClassRules", &[]),
@@ -53,7 +53,7 @@ fn movers_of_a_class_may_run_where_a_rule_a_system_and_a_node_agent_are() {
             "ClassRules",
             &["no node matches zone In [x]; nearest: a1 has zone=a"],
         ),
-        (restore("fast", Binding::Immediate), windows, &["win"], "ClassRules", &[]),
+        (restore("fast", VolumeBindingMode::Immediate), windows, &["win"], "ClassRules", &[]),
         (waits, linux, &["a1", "a2", "b", "b-critical", "b-own", "c"], "WaitsForConsumer", &[]),
     ] {
         let found = cover(operation, system, &cluster);
@@ -70,8 +70,8 @@ fn movers_of_a_class_may_run_where_a_rule_a_system_and_a_node_agent_are() {
 #[test]
 fn a_class_that_waits_for_its_consumer_needs_some_node_too() {
     let nodes = nodes(&["n1", "n2"]);
-    let cluster = Cluster { rules: &[], toleration_rules: &[], agent_tolerations: &[], nodes: &nodes };
-    let found = cover(restore("fast", Binding::WaitForFirstConsumer), System::Linux, &cluster);
+    let cluster = CoverageInput { rules: &[], toleration_rules: &[], agent_tolerations: &[], nodes: &nodes };
+    let found = cover(restore("fast", VolumeBindingMode::WaitForFirstConsumer), System::Linux, &cluster);
     let told: Vec<String> = found.findings.iter().map(ToString::to_string).collect();
     assert_eq!(told, ["no node-agent runs on a node that matches: n1, n2"]);
     assert_eq!(found.nodes, [""; 0]);

@@ -27,12 +27,12 @@ fn an_alternative_without_agents_is_left_out_if_another_has_one() {
         ),
     ] {
         let nodes = nodes(texts);
-        let base = Situation { nodes: Some(&nodes), ..situation(&rules, &there) };
+        let base = AffinityInput { nodes: Some(&nodes), ..situation(&rules, &there) };
         let decision = decide(&base);
         becomes(&decision, expected);
         assert_eq!(told(&decision), findings);
         let now = decision.terms.clone().unwrap_or_default();
-        let again = decide(&Situation { terms: &now, ..base });
+        let again = decide(&AffinityInput { terms: &now, ..base });
         stays(&again);
         assert_eq!(again.findings, decision.findings, "a second look says the same");
     }
@@ -48,7 +48,7 @@ fn the_nearest_miss_names_what_is_lacking() {
     ] {
         let rules = rules(&[rule]);
         let there = [term(&format!("{rule} linux"))];
-        let decision = decide(&Situation { nodes: Some(&nodes), ..situation(&rules, &there) });
+        let decision = decide(&AffinityInput { nodes: Some(&nodes), ..situation(&rules, &there) });
         let told = told(&decision);
         if rule.starts_with('!') {
             // Equally near, by either half: the first by name.
@@ -59,7 +59,7 @@ fn the_nearest_miss_names_what_is_lacking() {
     }
     let empty = Nodes::default();
     let there = terms(&["linux"]);
-    let decision = decide(&Situation { nodes: Some(&empty), ..situation(&[], &there) });
+    let decision = decide(&AffinityInput { nodes: Some(&empty), ..situation(&[], &there) });
     assert_eq!(told(&decision), ["no node matches"]);
 }
 
@@ -81,17 +81,17 @@ fn tolerations_of_the_class_beat_the_global_ones_and_open_tainted_nodes() {
     let mut nodes = nodes(&["n1*"]);
     let taint = Taint { key: "gpu".to_owned(), value: String::new(), effect: Effect::NoSchedule };
     nodes.put(Node { name: "n1".to_owned(), labels: Default::default(), taints: vec![taint] });
-    let base = Situation { tolerations: &there, nodes: Some(&nodes), ..situation(&[], &[]) };
+    let base = AffinityInput { tolerations: &there, nodes: Some(&nodes), ..situation(&[], &[]) };
     let without = decide(&base);
-    assert_eq!(without.findings.iter().map(Finding::word).collect::<Vec<_>>(), ["NotTolerated"]);
+    assert_eq!(without.findings.iter().map(AffinityFinding::word).collect::<Vec<_>>(), ["NotTolerated"]);
     assert!(told(&without)[0].contains("n1 has gpu:NoSchedule"), "{:?}", told(&without));
-    let base = Situation { toleration_rules: &rules, ..base };
+    let base = AffinityInput { toleration_rules: &rules, ..base };
     let with = decide(&base);
     assert_eq!(with.tolerations, [toleration("pool"), toleration("gpu")]);
     assert_eq!(with.findings, []);
     // A given node may be tainted as well.
-    let operation = Operation::PodVolume { class: None, node: "n1" };
-    assert_eq!(decide(&Situation { operation, ..base }).tolerations, [toleration("global")]);
+    let operation = MoverOperation::PodVolume { class: None, node: "n1" };
+    assert_eq!(decide(&AffinityInput { operation, ..base }).tolerations, [toleration("global")]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn placing_a_mover_among_five_thousand_nodes() {
         let topology = terms(&["zone=z0", "zone=z1", "zone=z2"]);
         let there: Vec<Term> = (0..3).map(|i| term(&format!("zone=z{i} {} linux", texts[0]))).collect();
         let operation = with_topology(Some(&topology));
-        let situation = Situation { operation, nodes: Some(&nodes), ..situation(&rules, &there) };
+        let situation = AffinityInput { operation, nodes: Some(&nodes), ..situation(&rules, &there) };
         let (start, rounds) = (std::time::Instant::now(), 200);
         for _ in 0..rounds {
             assert!(decide(&situation).terms.is_some());

@@ -57,7 +57,7 @@ impl Made {
         terms
     }
 
-    fn rules(&self) -> Vec<Rule> {
+    fn rules(&self) -> Vec<LoadAffinityRule> {
         self.elements.iter().map(|element| rule(element)).collect()
     }
 
@@ -145,7 +145,7 @@ proptest! {
     #[test]
     fn a_mover_runs_where_its_volume_is_and_any_rule_allows(made in made()) {
         let (rules, there) = (made.rules(), made.pod());
-        let situation = Situation {
+        let situation = AffinityInput {
             operation: with_topology(Some(&made.topology)),
             agents_outdated: made.old.is_some(),
             ..situation(&rules, &there)
@@ -163,7 +163,7 @@ proptest! {
     #[test]
     fn a_second_look_changes_nothing(made in made(), known: bool, placed: bool) {
         let (rules, there, nodes) = (made.rules(), made.pod(), made.nodes());
-        let situation = Situation {
+        let situation = AffinityInput {
             operation: with_topology(known.then_some(made.topology.as_slice())),
             agents_outdated: made.old.is_some(),
             nodes: placed.then_some(&nodes),
@@ -171,7 +171,7 @@ proptest! {
         };
         let first = decide(&situation);
         let now = first.terms.unwrap_or_else(|| there.clone());
-        let second = decide(&Situation { terms: &now, ..situation });
+        let second = decide(&AffinityInput { terms: &now, ..situation });
         prop_assert_eq!(second.terms.as_deref().map(shown), None, "{:#?} to {:#?}", shown(&there), shown(&now));
     }
 
@@ -183,7 +183,7 @@ proptest! {
     ) {
         let (rules, nodes) = (made.rules(), made.nodes());
         let there: Vec<Term> = there.iter().map(|text| term(&format!("{text} linux stranger"))).collect();
-        let situation = Situation {
+        let situation = AffinityInput {
             operation: with_topology(known.then_some(made.topology.as_slice())),
             agents_outdated: made.old.is_some(),
             nodes: Some(&nodes),

@@ -1,17 +1,18 @@
 //! BackupBuckets of the hub.
 
 use super::{
-    Credentials, FORGET_DATA, Findings, check_provider, check_reason, check_secret, deletion, entries, name,
+    AdmissionFindings, FORGET_DATA, SecretLookup, check_provider, check_reason, check_secret, deletion,
+    entries, name,
 };
-use crate::bucket::Bucket;
+use crate::bucket::GardenBucket;
 use crate::name::name_fault;
 use crate::profile::secret_faults;
 use crate::store::{check_config, check_lock};
-use crate::view::View;
+use crate::view::GardenView;
 use berth_core::violation::{Field, Violations};
 
 /// Faults that do not depend on other objects. `old` is `None` on create.
-pub fn faults(old: Option<&Bucket>, new: &Bucket) -> Violations {
+pub fn faults(old: Option<&GardenBucket>, new: &GardenBucket) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
     // Without a name yet, the API server generates one after the mutating webhooks, and before the
@@ -60,8 +61,13 @@ fn is_bucket_name(name: &str) -> bool {
 }
 
 /// `old` is `None` on create.
-pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credentials>, view: &View) -> Findings {
-    let mut found = Findings { faults: faults(old, new), ..Findings::default() };
+pub fn check(
+    old: Option<&GardenBucket>,
+    new: &GardenBucket,
+    credentials: Option<&SecretLookup>,
+    view: &GardenView,
+) -> AdmissionFindings {
+    let mut found = AdmissionFindings { faults: faults(old, new), ..AdmissionFindings::default() };
     let spec = Field::root("spec");
     let provider = &new.store.place.provider;
     check_secret(&spec, provider, new.secret(), credentials, view, &mut found);
@@ -70,7 +76,7 @@ pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credential
     if let Some(old) = old {
         found.faults.append(check_lock(&config, old.store.config.object_lock, new.store.config.object_lock));
         let store =
-            |bucket: &Bucket| (bucket.store.config.endpoint.clone(), bucket.store.config.path.clone());
+            |bucket: &GardenBucket| (bucket.store.config.endpoint.clone(), bucket.store.config.path.clone());
         let inside: Vec<&str> = view.entries_of(&new.name).map(|entry| entry.name.as_str()).collect();
         if store(old) != store(new) && !inside.is_empty() {
             let who = entries(inside);
@@ -85,7 +91,12 @@ pub fn check(old: Option<&Bucket>, new: &Bucket, credentials: Option<&Credential
 }
 
 /// Is there such a profile, and do its backups go to where this bucket is?
-fn check_owner(old: Option<&Bucket>, new: &Bucket, view: &View, found: &mut Findings) {
+fn check_owner(
+    old: Option<&GardenBucket>,
+    new: &GardenBucket,
+    view: &GardenView,
+    found: &mut AdmissionFindings,
+) {
     // Naming another one is refused elsewhere: it cannot change.
     let Some(owner) = new.profile.as_ref().filter(|_| old.is_none_or(|old| old.profile.is_none())) else {
         return;
@@ -107,8 +118,8 @@ fn owner_field() -> Field {
 }
 
 /// May it be deleted? Terminating entries count: their data is still there.
-pub fn check_delete(bucket: &str, view: &View) -> Findings {
-    let mut found = Findings::default();
+pub fn check_delete(bucket: &str, view: &GardenView) -> AdmissionFindings {
+    let mut found = AdmissionFindings::default();
     let inside: Vec<&str> = view.entries_of(bucket).map(|entry| entry.name.as_str()).collect();
     if !inside.is_empty() {
         found.blame(deletion(), format!("holds {}: migrate or delete them first", entries(inside)));

@@ -1,18 +1,18 @@
 //! BackupEntries of the hub.
 
-use super::{FORCE_DELETION, FORGET_DATA, Findings, check_reason, name};
-use crate::bucket::Bucket;
-use crate::entry::Entry;
+use super::{AdmissionFindings, FORCE_DELETION, FORGET_DATA, check_reason, name};
+use crate::bucket::GardenBucket;
+use crate::entry::GardenEntry;
 use crate::profile::Seed;
-use crate::store::Place;
-use crate::view::{SOURCE, View};
+use crate::store::ProviderRegion;
+use crate::view::{GardenView, SOURCE};
 use berth_core::violation::{Field, Violations};
 
 const NAME_LENGTH: usize = 63;
 
 /// Faults that do not depend on other objects. `old` is `None` on create; `by_hub`: the hub's own
 /// controllers write.
-pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
+pub fn faults(old: Option<&GardenEntry>, new: &GardenEntry, by_hub: bool) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
     if old.is_none() {
@@ -46,8 +46,13 @@ pub fn faults(old: Option<&Entry>, new: &Entry, by_hub: bool) -> Violations {
 }
 
 /// `old` is `None` on create; `by_hub`: the hub's own controllers write.
-pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Findings {
-    let mut found = Findings { faults: faults(old, new, by_hub), ..Findings::default() };
+pub fn check(
+    old: Option<&GardenEntry>,
+    new: &GardenEntry,
+    by_hub: bool,
+    view: &GardenView,
+) -> AdmissionFindings {
+    let mut found = AdmissionFindings { faults: faults(old, new, by_hub), ..AdmissionFindings::default() };
     let spec = Field::root("spec");
     if old.is_none() {
         let other =
@@ -92,7 +97,7 @@ pub fn check(old: Option<&Entry>, new: &Entry, by_hub: bool, view: &View) -> Fin
 
 /// May it be deleted? An entry that the hub has not taken up is gone at once, and its data stays in
 /// the directory.
-pub fn check_delete(old: &Entry) -> Violations {
+pub fn check_delete(old: &GardenEntry) -> Violations {
     let mut found = Violations::default();
     found.require(
         old.bucket.is_none() || old.is_claimed || old.is_deleted() || old.forget_data.is_some(),
@@ -106,7 +111,7 @@ pub fn check_delete(old: &Entry) -> Violations {
 /// Why its name seems to be another cluster's: it ends in digits of a UID, and not of its own, nor
 /// of that one's SHA-1. Both are in use (source: Gardener's proposal on backup infrastructure, and
 /// its names since). `sha1`: in hexadecimal digits.
-pub fn has_another_uid(new: &Entry, sha1: impl FnOnce(&str) -> String) -> Option<String> {
+pub fn has_another_uid(new: &GardenEntry, sha1: impl FnOnce(&str) -> String) -> Option<String> {
     const DIGITS: usize = 5;
     let uid = new.shoot_uid.as_deref()?;
     let (_, end) = new.name.rsplit_once("--")?;
@@ -121,12 +126,12 @@ pub fn has_another_uid(new: &Entry, sha1: impl FnOnce(&str) -> String) -> Option
 
 /// Is this bucket one for this entry?
 fn check_bucket(
-    old: Option<&Entry>,
-    new: &Entry,
+    old: Option<&GardenEntry>,
+    new: &GardenEntry,
     wanted: &str,
-    (seed, place): (&Seed, &Place),
-    view: &View,
-    found: &mut Findings,
+    (seed, place): (&Seed, &ProviderRegion),
+    view: &GardenView,
+    found: &mut AdmissionFindings,
 ) {
     let spec = Field::root("spec");
     // An entry that has a bucket and moves to another seed has to fit the bucket that has its data.
@@ -155,7 +160,7 @@ fn check_bucket(
     }
 }
 
-fn check_vacancy(new: &Entry, bucket: &Bucket, field: &Field, found: &mut Findings) {
+fn check_vacancy(new: &GardenEntry, bucket: &GardenBucket, field: &Field, found: &mut AdmissionFindings) {
     let why = if bucket.is_deleted {
         "is being deleted"
     } else if bucket.has_failed() {
@@ -171,7 +176,7 @@ fn check_vacancy(new: &Entry, bucket: &Bucket, field: &Field, found: &mut Findin
     );
 }
 
-fn warn_of_two_writers(old: Option<&Entry>, new: &Entry, found: &mut Findings) {
+fn warn_of_two_writers(old: Option<&GardenEntry>, new: &GardenEntry, found: &mut AdmissionFindings) {
     let Some(reason) = &new.take_over else { return };
     if old.is_some_and(|old| old.take_over == new.take_over) {
         return;
@@ -186,7 +191,12 @@ fn warn_of_two_writers(old: Option<&Entry>, new: &Entry, found: &mut Findings) {
     });
 }
 
-fn warn_of_locked_data(old: Option<&Entry>, new: &Entry, view: &View, found: &mut Findings) {
+fn warn_of_locked_data(
+    old: Option<&GardenEntry>,
+    new: &GardenEntry,
+    view: &GardenView,
+    found: &mut AdmissionFindings,
+) {
     let is_new = old.is_none_or(|old| old.force_deletion.is_none());
     if new.force_deletion.is_none() || !is_new {
         return;

@@ -3,15 +3,15 @@
 use super::deletion;
 use crate::profile::secret_faults;
 use crate::store::{SERVED, SecretRef};
-use crate::view::Extension;
+use crate::view::ExtensionObject;
 use berth_core::violation::{Field, Violations};
 
-pub fn is_served(one: &Extension) -> bool {
+pub fn is_served(one: &ExtensionObject) -> bool {
     SERVED.contains(&one.place.provider.as_str())
 }
 
 /// Faults that do not depend on other objects. `old` is `None` on create.
-pub fn faults(old: Option<&Extension>, new: &Extension, spec_changed: bool) -> Violations {
+pub fn faults(old: Option<&ExtensionObject>, new: &ExtensionObject, spec_changed: bool) -> Violations {
     let mut found = Violations::default();
     let spec = Field::root("spec");
     if let Some(old) = old {
@@ -40,7 +40,7 @@ pub fn faults(old: Option<&Extension>, new: &Extension, spec_changed: bool) -> V
 }
 
 /// May it be deleted?
-pub fn check_delete(old: &Extension) -> Violations {
+pub fn check_delete(old: &ExtensionObject) -> Violations {
     let mut found = Violations::default();
     found.require(
         old.is_confirmed,

@@ -1,14 +1,14 @@
 //! BackupStorageLocations that lead into a bucket which clusters share: one cluster's backups must
 //! not meet another's.
 
-use super::Findings;
+use super::AdmissionFindings;
 use crate::store::SERVED;
-use crate::view::{SOURCE, View, directory};
+use crate::view::{GardenView, SOURCE, directory};
 use berth_core::violation::Field;
 
 /// A BackupStorageLocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Location {
+pub struct ReviewedLocation {
     pub name: String,
     pub provider: String,
     pub bucket: String,
@@ -20,15 +20,15 @@ pub struct Location {
     pub entry: Option<String>,
 }
 
-impl Location {
+impl ReviewedLocation {
     /// The directory of the bucket that it leads into. Empty: all of the bucket.
     pub fn directory(&self) -> &str {
         self.prefix.trim_matches('/').split('/').next().unwrap_or_default()
     }
 }
 
-pub fn check(new: &Location, view: &View) -> Findings {
-    let mut found = Findings::default();
+pub fn check(new: &ReviewedLocation, view: &GardenView) -> AdmissionFindings {
+    let mut found = AdmissionFindings::default();
     let Some((place, directories)) = view.shared(&new.bucket) else { return found };
     let spec = Field::root("spec");
     let storage = spec.child("objectStorage");

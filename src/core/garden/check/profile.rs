@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::{Credentials, Findings, check_provider, check_secret, count, deletion, some};
-use crate::entry::Entry;
+use super::{AdmissionFindings, SecretLookup, check_provider, check_secret, count, deletion, some};
+use crate::entry::GardenEntry;
 use crate::profile::Profile;
-use crate::store::{LocationKeys, Place, SERVED, check_config, check_lock};
-use crate::view::View;
+use crate::store::{LocationKeyMode, ProviderRegion, SERVED, check_config, check_lock};
+use crate::view::GardenView;
 use berth_core::violation::Field;
 
 /// `old` is `None` on create.
 pub fn check(
     old: Option<&Profile>,
     new: &Profile,
-    credentials: Option<&Credentials>,
-    view: &View,
-) -> Findings {
-    let mut found = Findings { faults: new.faults(), ..Findings::default() };
+    credentials: Option<&SecretLookup>,
+    view: &GardenView,
+) -> AdmissionFindings {
+    let mut found = AdmissionFindings { faults: new.faults(), ..AdmissionFindings::default() };
     let spec = Field::root("spec");
     let field = spec.child("constraints").child("regions");
     let mut seen = BTreeSet::new();
@@ -36,9 +36,9 @@ pub fn check(
 fn check_backup(
     old: Option<&Profile>,
     new: &Profile,
-    credentials: Option<&Credentials>,
-    view: &View,
-    found: &mut Findings,
+    credentials: Option<&SecretLookup>,
+    view: &GardenView,
+    found: &mut AdmissionFindings,
 ) {
     let (Some(backup), Some(provider)) = (&new.backup, new.backup_provider()) else { return };
     let field = Field::root("spec").child("backup");
@@ -79,8 +79,8 @@ fn check_location_keys(
     old: Option<&Profile>,
     config: &Field,
     provider: &str,
-    keys: Option<LocationKeys>,
-    found: &mut Findings,
+    keys: Option<LocationKeyMode>,
+    found: &mut AdmissionFindings,
 ) {
     if keys.is_some() {
         return;
@@ -98,8 +98,8 @@ fn check_location_keys(
 }
 
 /// Entries whose data would be left behind. Compares where backups go, not how that is written.
-fn check_dependents(old: &Profile, new: &Profile, view: &View, found: &mut Findings) {
-    let moved: Vec<(&Entry, Place, Option<Place>)> = view
+fn check_dependents(old: &Profile, new: &Profile, view: &GardenView, found: &mut AdmissionFindings) {
+    let moved: Vec<(&GardenEntry, ProviderRegion, Option<ProviderRegion>)> = view
         .entries
         .values()
         .filter(|entry| entry.bucket.is_some())
@@ -134,7 +134,7 @@ fn check_dependents(old: &Profile, new: &Profile, view: &View, found: &mut Findi
 }
 
 /// Buckets that would be looked for in another store, and not found there.
-fn check_addresses(old: &Profile, new: &Profile, view: &View, found: &mut Findings) {
+fn check_addresses(old: &Profile, new: &Profile, view: &GardenView, found: &mut AdmissionFindings) {
     let (Some(before), Some(after)) = (&old.backup, &new.backup) else { return };
     let buckets: Vec<&str> = view
         .buckets
@@ -170,16 +170,16 @@ fn check_addresses(old: &Profile, new: &Profile, view: &View, found: &mut Findin
 }
 
 /// `2 entries (a, b) in 1 bucket`.
-fn dependents<'e>(entries: impl Iterator<Item = &'e Entry> + Clone) -> String {
+fn dependents<'e>(entries: impl Iterator<Item = &'e GardenEntry> + Clone) -> String {
     let buckets: BTreeSet<&str> = entries.clone().filter_map(|entry| entry.bucket.as_deref()).collect();
     let names = super::entries(entries.map(|entry| entry.name.as_str()));
     format!("{names} in {}", count(buckets.len(), "bucket", "buckets"))
 }
 
 /// May it be deleted?
-pub fn check_delete(profile: &str, view: &View) -> Findings {
-    let mut found = Findings::default();
-    let is_of = |entry: &&Entry| {
+pub fn check_delete(profile: &str, view: &GardenView) -> AdmissionFindings {
+    let mut found = AdmissionFindings::default();
+    let is_of = |entry: &&GardenEntry| {
         let bucket = entry.bucket.as_ref().and_then(|bucket| view.buckets.get(bucket));
         let owned = bucket.is_some_and(|bucket| bucket.profile.as_deref() == Some(profile));
         entry.bucket.is_some()

@@ -1,8 +1,8 @@
 //! Seeds.
 
-use super::{Findings, entries};
+use super::{AdmissionFindings, entries};
 use crate::profile::Seed;
-use crate::view::View;
+use crate::view::GardenView;
 use berth_core::violation::{Field, Violations};
 
 /// Faults that do not depend on other objects.
@@ -19,8 +19,8 @@ pub fn faults(new: &Seed) -> Violations {
 }
 
 /// `old` is `None` on create.
-pub fn check(old: Option<&Seed>, new: &Seed, view: &View) -> Findings {
-    let mut found = Findings { faults: faults(new), ..Findings::default() };
+pub fn check(old: Option<&Seed>, new: &Seed, view: &GardenView) -> AdmissionFindings {
+    let mut found = AdmissionFindings { faults: faults(new), ..AdmissionFindings::default() };
     let spec = Field::root("spec");
     for (index, store) in new.reaches.iter().flatten().enumerate() {
         let is_one = !store.is_empty() && !store.contains(char::is_whitespace);
@@ -65,14 +65,14 @@ pub fn check(old: Option<&Seed>, new: &Seed, view: &View) -> Findings {
 }
 
 /// Entries of a seed that have a bucket.
-fn of<'v>(seed: &str, view: &'v View) -> Vec<&'v str> {
+fn of<'v>(seed: &str, view: &'v GardenView) -> Vec<&'v str> {
     let of = view.entries.values().filter(|entry| entry.seed == seed && entry.bucket.is_some());
     of.map(|entry| entry.name.as_str()).collect()
 }
 
 /// A bucket outlives its seeds, so nothing is refused.
-pub fn check_delete(seed: &str, view: &View) -> Findings {
-    let mut found = Findings::default();
+pub fn check_delete(seed: &str, view: &GardenView) -> AdmissionFindings {
+    let mut found = AdmissionFindings::default();
     let left = of(seed, view);
     if !left.is_empty() {
         found.warn(format!("leaves {}: another seed that reaches their store acts on them", entries(left)));

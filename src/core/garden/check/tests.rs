@@ -1,10 +1,12 @@
 use super::*;
-use crate::bucket::{Bucket, BucketStatus};
-use crate::entry::Entry;
-use crate::operation::{Operation, OperationState, OperationType};
-use crate::profile::{Backup, Profile, Seed};
-use crate::store::{AWS, GCP, LocationKeys, ObjectLock, ObjectLockMode, Place, Store, StoreConfig};
-use crate::view::Extension;
+use crate::bucket::{BucketStatus, GardenBucket};
+use crate::entry::GardenEntry;
+use crate::operation::{OperationReport, OperationState, OperationType};
+use crate::profile::{Profile, ProfileBackupSettings, Seed};
+use crate::store::{
+    AWS, GCP, LocationKeyMode, ObjectLockSettings, ProviderRegion, RetentionMode, Store, StoreSettings,
+};
+use crate::view::ExtensionObject;
 
 fn text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
@@ -14,8 +16,8 @@ fn secret() -> Option<SecretRef> {
     Some(SecretRef { name: "operator".to_owned(), namespace: "garden".to_owned() })
 }
 
-fn place(provider: &str, region: &str) -> Place {
-    Place { provider: provider.to_owned(), region: region.to_owned() }
+fn place(provider: &str, region: &str) -> ProviderRegion {
+    ProviderRegion { provider: provider.to_owned(), region: region.to_owned() }
 }
 
 /// Clusters at `aws`, each backed up in its own region, unless one is named.
@@ -24,11 +26,14 @@ fn profile(name: &str, region: &str) -> Profile {
         name: name.to_owned(),
         provider: "aws".to_owned(),
         regions: vec!["eu".to_owned(), "us".to_owned()],
-        backup: Some(Backup {
+        backup: Some(ProfileBackupSettings {
             region: text(region),
             secret: secret(),
-            config: StoreConfig { location_keys: Some(LocationKeys::Shared), ..StoreConfig::default() },
-            ..Backup::default()
+            config: StoreSettings {
+                location_keys: Some(LocationKeyMode::Shared),
+                ..StoreSettings::default()
+            },
+            ..ProfileBackupSettings::default()
         }),
         allows_cross_provider: false,
         same_store: None,
@@ -39,29 +44,29 @@ fn seed(name: &str, profile: &str, region: &str) -> Seed {
     Seed { name: name.to_owned(), profile: profile.to_owned(), region: region.to_owned(), reaches: None }
 }
 
-fn bucket(name: &str, region: &str) -> Bucket {
-    Bucket {
+fn bucket(name: &str, region: &str) -> GardenBucket {
+    GardenBucket {
         name: name.to_owned(),
         store: Store { place: place("aws", region), secret: secret().unwrap(), ..Store::default() },
         names_secret: true,
         profile: text("main"),
-        ..Bucket::default()
+        ..GardenBucket::default()
     }
 }
 
-fn entry(name: &str, seed: &str, bucket: &str) -> Entry {
-    Entry {
+fn entry(name: &str, seed: &str, bucket: &str) -> GardenEntry {
+    GardenEntry {
         namespace: "garden-dev".to_owned(),
         name: name.to_owned(),
         seed: seed.to_owned(),
         bucket: text(bucket),
-        ..Entry::default()
+        ..GardenEntry::default()
     }
 }
 
 /// Two profiles, a seed in each region, a bucket with two entries in it, and one that is full.
-fn view() -> View {
-    let mut view = View { garden_namespace: "garden".to_owned(), ..View::default() };
+fn view() -> GardenView {
+    let mut view = GardenView { garden_namespace: "garden".to_owned(), ..GardenView::default() };
     for one in [profile("main", ""), profile("other", "eu"), Profile { backup: None, ..profile("none", "") }]
     {
         view.profiles.insert(one.name.clone(), one);
@@ -76,21 +81,24 @@ fn view() -> View {
     ] {
         view.seeds.insert(one.name.clone(), one);
     }
-    let full = Bucket {
+    let full = GardenBucket {
         status: BucketStatus { limit: Some(1), allocated: vec!["x".to_owned()], ..BucketStatus::default() },
         ..bucket("main-eu-2", "eu")
     };
-    let failed =
-        Operation { kind: OperationType::Create, state: OperationState::Failed, description: String::new() };
+    let failed = OperationReport {
+        kind: OperationType::Create,
+        state: OperationState::Failed,
+        description: String::new(),
+    };
     for one in [
         bucket("main-eu", "eu"),
         full,
-        Bucket { is_deleted: true, ..bucket("going", "eu") },
-        Bucket {
+        GardenBucket { is_deleted: true, ..bucket("going", "eu") },
+        GardenBucket {
             status: BucketStatus { operation: Some(failed), ..BucketStatus::default() },
             ..bucket("failed", "eu")
         },
-        Bucket { profile: None, ..bucket("made-by-hand", "eu") },
+        GardenBucket { profile: None, ..bucket("made-by-hand", "eu") },
     ] {
         view.buckets.insert(one.name.clone(), one);
     }
@@ -100,33 +108,33 @@ fn view() -> View {
     view
 }
 
-fn there() -> Option<Credentials> {
-    Some(Credentials::Found(secret_keys(AWS).iter().map(|key| (*key).to_owned()).collect()))
+fn there() -> Option<SecretLookup> {
+    Some(SecretLookup::Found(secret_keys(AWS).iter().map(|key| (*key).to_owned()).collect()))
 }
 
 /// The fields at fault; then, after a bar, how many warnings there are.
-fn said(found: &Findings) -> String {
+fn said(found: &AdmissionFindings) -> String {
     let fields: Vec<String> = found.violations().iter().map(|one| one.field.to_string()).collect();
     format!("{} | {}", fields.join(" "), found.warnings.len()).trim_start().to_owned()
 }
 
-fn message(found: &Findings) -> String {
+fn message(found: &AdmissionFindings) -> String {
     format!("{} {}", found.violations(), found.warnings.join("; "))
 }
 
 #[test]
 fn a_secret_is_where_it_can_be_read_and_there_and_whole() {
-    let judge = |namespace: &str, credentials: Option<Credentials>| {
+    let judge = |namespace: &str, credentials: Option<SecretLookup>| {
         let mut profile = profile("main", "");
         profile.backup.as_mut().unwrap().secret.as_mut().unwrap().namespace = namespace.to_owned();
         profile::check(None, &profile, credentials.as_ref(), &view())
     };
     assert_eq!(said(&judge("garden", there())), "| 0");
     assert_eq!(said(&judge("elsewhere", there())), "spec.backup.secretRef.namespace | 0");
-    assert_eq!(said(&judge("garden", Some(Credentials::Missing))), "spec.backup.secretRef.name | 0");
-    let unknown = judge("garden", Some(Credentials::Unknown("timed out".to_owned())));
+    assert_eq!(said(&judge("garden", Some(SecretLookup::Missing))), "spec.backup.secretRef.name | 0");
+    let unknown = judge("garden", Some(SecretLookup::Unknown("timed out".to_owned())));
     assert_eq!(said(&unknown), "| 1");
-    let half = judge("garden", Some(Credentials::Found(vec!["accessKeyID".to_owned()])));
+    let half = judge("garden", Some(SecretLookup::Found(vec!["accessKeyID".to_owned()])));
     assert!(message(&half).ends_with("Secret garden/operator lacks secretAccessKey"), "{}", message(&half));
 }
 
@@ -222,10 +230,10 @@ fn a_profile_cannot_leave_its_entries_behind() {
 
 #[test]
 fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
-    let locked = |days: u32| StoreConfig {
-        object_lock: Some(ObjectLock { mode: ObjectLockMode::Compliance, retention_days: days }),
-        location_keys: Some(LocationKeys::Shared),
-        ..StoreConfig::default()
+    let locked = |days: u32| StoreSettings {
+        object_lock: Some(ObjectLockSettings { mode: RetentionMode::Compliance, retention_days: days }),
+        location_keys: Some(LocationKeyMode::Shared),
+        ..StoreSettings::default()
     };
     let profile_with = |days| {
         let mut one = profile("main", "");
@@ -247,7 +255,7 @@ fn a_lock_cannot_be_weakened_by_the_profile_or_the_bucket() {
 #[test]
 fn a_new_profile_says_how_locations_come_by_their_keys() {
     let said_so = Profile { provider: GCP.to_owned(), ..profile("other", "") };
-    let there = || Some(Credentials::Found(secret_keys(GCP).iter().map(|key| (*key).to_owned()).collect()));
+    let there = || Some(SecretLookup::Found(secret_keys(GCP).iter().map(|key| (*key).to_owned()).collect()));
     let mut unsaid = said_so.clone();
     unsaid.backup.as_mut().unwrap().config.location_keys = None;
     let bare = Profile { backup: None, ..said_so.clone() };
@@ -317,8 +325,9 @@ fn a_seed_belongs_to_a_profile_and_stays_where_its_backups_are() {
 
 #[test]
 fn a_bucket_stays_what_it_is() {
-    let judge =
-        |old: Option<&Bucket>, new: &Bucket| said(&bucket::check(old, new, there().as_ref(), &view()));
+    let judge = |old: Option<&GardenBucket>, new: &GardenBucket| {
+        said(&bucket::check(old, new, there().as_ref(), &view()))
+    };
     let good = bucket("new-eu", "eu");
     assert_eq!(judge(None, &good), "| 0");
     for (name, legal) in [
@@ -342,21 +351,25 @@ fn a_bucket_stays_what_it_is() {
         ("gcp", "a--b", "| 1"),
         ("gcp", "goog-a", "metadata.name | 1"),
     ] {
-        let mut new = Bucket { profile: None, ..bucket(name, "eu") };
+        let mut new = GardenBucket { profile: None, ..bucket(name, "eu") };
         new.store.place = place(provider, "eu");
         assert_eq!(judge(None, &new), expected, "{provider} {name}");
     }
     assert_eq!(judge(None, &bucket("", "eu")), "| 0", "the API server has not named it yet");
-    let empty = Bucket { name: "x".to_owned(), ..Bucket::default() };
+    let empty = GardenBucket { name: "x".to_owned(), ..GardenBucket::default() };
     assert_eq!(judge(None, &empty), "metadata.name spec.provider spec.region spec.secretRef | 0");
-    let mut moved = Bucket { profile: text("other"), ..good.clone() };
+    let mut moved = GardenBucket { profile: text("other"), ..good.clone() };
     moved.store.place = place("packet", "us");
     assert_eq!(
         judge(Some(&good), &moved),
         "spec.provider spec.region metadata.annotations[garden.berth.dev/cloud-profile] | 1"
     );
-    assert_eq!(judge(Some(&Bucket { profile: None, ..good.clone() }), &good), "| 0", "it gets an owner");
-    let elsewhere = StoreConfig { endpoint: text("http://127.0.0.1:1"), ..StoreConfig::default() };
+    assert_eq!(
+        judge(Some(&GardenBucket { profile: None, ..good.clone() }), &good),
+        "| 0",
+        "it gets an owner"
+    );
+    let elsewhere = StoreSettings { endpoint: text("http://127.0.0.1:1"), ..StoreSettings::default() };
     let old = bucket("main-eu", "eu");
     let mut moved = old.clone();
     moved.store.config = elsewhere;
@@ -372,7 +385,7 @@ fn a_bucket_stays_what_it_is() {
 
 #[test]
 fn an_entry_gets_a_bucket_that_fits_its_seed() {
-    let judge = |new: &Entry| said(&entry::check(None, new, false, &view()));
+    let judge = |new: &GardenEntry| said(&entry::check(None, new, false, &view()));
     for (seed, bucket, expected) in [
         ("eu-1", "", "| 0"),
         ("eu-1", "main-eu", "| 0"),
@@ -393,15 +406,15 @@ fn an_entry_gets_a_bucket_that_fits_its_seed() {
         assert_eq!(judge(&entry("new", seed, bucket)), expected, "{seed} {bucket}");
     }
     assert_eq!(
-        judge(&Entry { uid: "x".to_owned(), ..entry("new", "eu-1", "main-eu-2") }),
+        judge(&GardenEntry { uid: "x".to_owned(), ..entry("new", "eu-1", "main-eu-2") }),
         "| 0",
         "it has its place"
     );
-    let again = Entry { placed_in: text("main-eu-2"), ..entry("new", "eu-1", "main-eu-2") };
+    let again = GardenEntry { placed_in: text("main-eu-2"), ..entry("new", "eu-1", "main-eu-2") };
     assert_eq!(judge(&again), "| 0", "it had its place before the hub was restored");
     let restored = entry::check(None, &entry("new", "nobody", ""), false, &view()).of_a_restore();
     assert_eq!(said(&restored), "| 1", "others may come later");
-    let held = Entry { namespace: "another".to_owned(), ..entry("a", "eu-1", "main-eu") };
+    let held = GardenEntry { namespace: "another".to_owned(), ..entry("a", "eu-1", "main-eu") };
     let restored = entry::check(None, &held, false, &view()).of_a_restore();
     assert_eq!(said(&restored), "metadata.name | 0", "two of one name share a directory, whoever makes them");
 }
@@ -409,19 +422,19 @@ fn an_entry_gets_a_bucket_that_fits_its_seed() {
 #[test]
 fn who_does_not_wait_for_a_writer_is_told_what_that_means() {
     let old = entry("a", "eu-1", "main-eu");
-    let said = |old: &Entry, reason: &str| {
-        let new = Entry { take_over: text(reason), ..entry("a", "eu-1", "main-eu") };
+    let said = |old: &GardenEntry, reason: &str| {
+        let new = GardenEntry { take_over: text(reason), ..entry("a", "eu-1", "main-eu") };
         said(&entry::check(Some(old), &new, false, &view()))
     };
     assert_eq!(said(&old, "it burned down"), "| 1");
     assert_eq!(said(&old, "true"), "| 1");
-    let annotated = Entry { take_over: text("it burned down"), ..old };
+    let annotated = GardenEntry { take_over: text("it burned down"), ..old };
     assert_eq!(said(&annotated, "it burned down"), "| 0", "it was told before");
 }
 
 #[test]
 fn an_entrys_name_is_a_directory_of_its_own() {
-    let judge = |new: &Entry| said(&entry::check(None, new, false, &view()));
+    let judge = |new: &GardenEntry| said(&entry::check(None, new, false, &view()));
     for (name, expected) in [
         ("shoot--dev--example--3ef42", "| 0"),
         ("with.dots", "| 0"),
@@ -431,16 +444,16 @@ fn an_entrys_name_is_a_directory_of_its_own() {
     ] {
         assert_eq!(judge(&entry(name, "eu-1", "")), expected, "{name}");
     }
-    let same = Entry { namespace: "garden-prod".to_owned(), ..entry("a", "eu-1", "") };
+    let same = GardenEntry { namespace: "garden-prod".to_owned(), ..entry("a", "eu-1", "") };
     assert_eq!(judge(&same), "metadata.name | 0");
     assert_eq!(judge(&entry("a", "eu-1", "")), "| 0", "itself");
 }
 
 #[test]
 fn an_entry_keeps_its_bucket_and_moves_only_to_a_seed_that_fits() {
-    let old = Entry { shoot_uid: text("u"), ..entry("a", "eu-1", "main-eu") };
-    let judge = |new: &Entry, by_hub: bool| said(&entry::check(Some(&old), new, by_hub, &view()));
-    let to = |seed: &str, bucket: &str| Entry { shoot_uid: text("u"), ..entry("a", seed, bucket) };
+    let old = GardenEntry { shoot_uid: text("u"), ..entry("a", "eu-1", "main-eu") };
+    let judge = |new: &GardenEntry, by_hub: bool| said(&entry::check(Some(&old), new, by_hub, &view()));
+    let to = |seed: &str, bucket: &str| GardenEntry { shoot_uid: text("u"), ..entry("a", seed, bucket) };
     assert_eq!(judge(&to("eu-2", "main-eu"), false), "| 0", "another seed, the same data");
     assert_eq!(judge(&to("eu-1", "made-by-hand"), false), "spec.bucketName | 0");
     assert_eq!(judge(&to("eu-1", "made-by-hand"), true), "| 0");
@@ -471,14 +484,17 @@ fn an_entry_that_the_hub_does_not_know_is_not_deleted_with_its_bucket_named() {
     );
     for (what, other) in [
         ("without a bucket there is no data", entry("a", "eu-1", "")),
-        ("its end will be on record", Entry { is_claimed: true, ..old.clone() }),
-        ("the hub has let it go", Entry { deleted_at: Some(jiff::Timestamp::UNIX_EPOCH), ..old.clone() }),
-        ("it is meant", Entry { forget_data: text("the store is being given up"), ..old.clone() }),
+        ("its end will be on record", GardenEntry { is_claimed: true, ..old.clone() }),
+        (
+            "the hub has let it go",
+            GardenEntry { deleted_at: Some(jiff::Timestamp::UNIX_EPOCH), ..old.clone() },
+        ),
+        ("it is meant", GardenEntry { forget_data: text("the store is being given up"), ..old.clone() }),
     ] {
         assert!(entry::check_delete(&other).is_empty(), "{what}");
     }
     assert!(
-        !entry::check_delete(&Entry { force_deletion: text("now"), ..old }).is_empty(),
+        !entry::check_delete(&GardenEntry { force_deletion: text("now"), ..old }).is_empty(),
         "force is no record"
     );
 }
@@ -519,11 +535,11 @@ fn filled_buckets_are_not_looked_for_elsewhere() {
 #[test]
 fn force_says_why_and_does_not_shorten_a_lock() {
     let mut locked = view();
-    let lock = ObjectLock { mode: ObjectLockMode::Governance, retention_days: 30 };
+    let lock = ObjectLockSettings { mode: RetentionMode::Governance, retention_days: 30 };
     locked.buckets.get_mut("main-eu").unwrap().store.config.object_lock = Some(lock);
     let old = entry("a", "eu-1", "main-eu");
-    let judge = |reason: &str, view: &View| {
-        let new = Entry { force_deletion: Some(reason.to_owned()), ..old.clone() };
+    let judge = |reason: &str, view: &GardenView| {
+        let new = GardenEntry { force_deletion: Some(reason.to_owned()), ..old.clone() };
         said(&entry::check(Some(&old), &new, false, view))
     };
     assert_eq!(judge("customer left", &view()), "| 0");
@@ -536,11 +552,12 @@ fn force_says_why_and_does_not_shorten_a_lock() {
 #[test]
 fn a_bucket_is_made_for_a_profile_that_backs_up_there() {
     let of = |owner: &str, provider: &str| {
-        let mut bucket = Bucket { profile: text(owner), ..bucket("new-eu", "eu") };
+        let mut bucket = GardenBucket { profile: text(owner), ..bucket("new-eu", "eu") };
         bucket.store.place = place(provider, "eu");
         bucket
     };
-    let judge = |old: Option<&Bucket>, new: &Bucket| said(&bucket::check(old, new, None, &view()));
+    let judge =
+        |old: Option<&GardenBucket>, new: &GardenBucket| said(&bucket::check(old, new, None, &view()));
     let refused = "metadata.annotations[garden.berth.dev/cloud-profile] | 0";
     for (owner, provider, expected) in [
         ("main", "aws", "| 0"),
@@ -565,11 +582,11 @@ fn a_bucket_is_made_for_a_profile_that_backs_up_there() {
 #[test]
 fn what_is_forgotten_says_why() {
     let of_entry = |old: &str, new: &str| {
-        let with = |why: &str| Entry { forget_data: text(why), ..entry("a", "eu-1", "main-eu") };
+        let with = |why: &str| GardenEntry { forget_data: text(why), ..entry("a", "eu-1", "main-eu") };
         said(&entry::check(Some(&with(old)), &with(new), false, &view()))
     };
     let of_bucket = |old: &str, new: &str| {
-        let with = |why: &str| Bucket { forget_data: text(why), ..bucket("main-eu", "eu") };
+        let with = |why: &str| GardenBucket { forget_data: text(why), ..bucket("main-eu", "eu") };
         said(&bucket::check(Some(&with(old)), &with(new), there().as_ref(), &view()))
     };
     let expected = "metadata.annotations[garden.berth.dev/forget-data] | 0";
@@ -581,68 +598,74 @@ fn what_is_forgotten_says_why() {
         assert_eq!(judge("true", "true"), "| 0", "it was let in once");
         assert_eq!(judge("the store is given up", ""), "| 0", "taken back");
     }
-    let both = Entry { force_deletion: text("true"), forget_data: text("true"), ..entry("new", "eu-1", "") };
+    let both =
+        GardenEntry { force_deletion: text("true"), forget_data: text("true"), ..entry("new", "eu-1", "") };
     assert_eq!(entry::faults(None, &both, false).iter().count(), 2);
 }
 
 #[test]
 fn what_members_hold_is_guarded_as_gardener_does_it() {
-    let bucket = Extension {
+    let bucket = ExtensionObject {
         name: "b".to_owned(),
         place: place("aws", "eu"),
         secret: secret(),
-        ..Extension::default()
+        ..ExtensionObject::default()
     };
-    let entry = Extension { bucket: text("b"), ..bucket.clone() };
-    let fields = |old: Option<&Extension>, new: &Extension, spec_changed: bool| {
+    let entry = ExtensionObject { bucket: text("b"), ..bucket.clone() };
+    let fields = |old: Option<&ExtensionObject>, new: &ExtensionObject, spec_changed: bool| {
         let found = extension::faults(old, new, spec_changed);
         found.iter().map(|one| one.field.to_string()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(fields(None, &bucket, true), "");
     assert_eq!(fields(None, &entry, true), "");
-    let empty =
-        Extension { bucket: Some(String::new()), place: place("aws", ""), secret: None, ..bucket.clone() };
+    let empty = ExtensionObject {
+        bucket: Some(String::new()),
+        place: place("aws", ""),
+        secret: None,
+        ..bucket.clone()
+    };
     assert_eq!(
         fields(None, &empty, true),
         "spec.region spec.bucketName spec.secretRef.name spec.secretRef.namespace"
     );
-    let moved = |old: &Extension| Extension { place: place("berth.dev/filesystem", "us"), ..old.clone() };
+    let moved =
+        |old: &ExtensionObject| ExtensionObject { place: place("berth.dev/filesystem", "us"), ..old.clone() };
     assert_eq!(fields(Some(&bucket), &moved(&bucket), true), "spec.type spec.region");
     assert_eq!(
         fields(Some(&entry), &moved(&entry), true),
         "spec.type",
         "an entry may be moved to another region"
     );
-    let going = Extension { is_terminating: true, ..entry.clone() };
+    let going = ExtensionObject { is_terminating: true, ..entry.clone() };
     assert_eq!(fields(Some(&going), &entry, true), "spec");
     assert_eq!(fields(Some(&going), &entry, false), "");
     assert!(!extension::check_delete(&entry).is_empty());
-    assert!(extension::check_delete(&Extension { is_confirmed: true, ..entry.clone() }).is_empty());
-    assert!(extension::is_served(&entry) && !extension::is_served(&Extension::default()));
+    assert!(extension::check_delete(&ExtensionObject { is_confirmed: true, ..entry.clone() }).is_empty());
+    assert!(extension::is_served(&entry) && !extension::is_served(&ExtensionObject::default()));
 }
 
 #[test]
 fn a_location_in_a_shared_bucket_is_of_one_entry() {
-    use location::Location;
+    use location::ReviewedLocation;
     let mut view = view();
-    let here = Extension {
+    let here = ExtensionObject {
         name: "member".to_owned(),
         place: place("berth.dev/filesystem", "here"),
-        ..Extension::default()
+        ..ExtensionObject::default()
     };
     view.extension_buckets.insert("member".to_owned(), here.clone());
-    let moving = Extension { name: "source-m".to_owned(), bucket: text("member"), ..here };
+    let moving = ExtensionObject { name: "source-m".to_owned(), bucket: text("member"), ..here };
     view.extension_entries.insert("source-m".to_owned(), moving);
-    let good = Location {
+    let good = ReviewedLocation {
         name: "a".to_owned(),
         provider: "aws".to_owned(),
         bucket: "main-eu".to_owned(),
         prefix: "a/velero".to_owned(),
-        ..Location::default()
+        ..ReviewedLocation::default()
     };
-    let judge = |new: Location| said(&location::check(&new, &view));
+    let judge = |new: ReviewedLocation| said(&location::check(&new, &view));
     assert_eq!(judge(good.clone()), "| 0");
-    let with = |change: &dyn Fn(&mut Location)| {
+    let with = |change: &dyn Fn(&mut ReviewedLocation)| {
         let mut one = good.clone();
         change(&mut one);
         judge(one)
@@ -650,7 +673,7 @@ fn a_location_in_a_shared_bucket_is_of_one_entry() {
     for (what, change, expected) in [
         (
             "another bucket",
-            &(|l: &mut Location| l.bucket = "private".to_owned()) as &dyn Fn(&mut Location),
+            &(|l: &mut ReviewedLocation| l.bucket = "private".to_owned()) as &dyn Fn(&mut ReviewedLocation),
             "| 0",
         ),
         ("Velero's other name", &|l| l.provider = "velero.io/aws".to_owned(), "| 0"),
@@ -720,7 +743,7 @@ fn a_name_with_another_clusters_uid_is_noticed() {
         ("shoot--dev--example--123456", &uid, false),
         ("12345", &uid, false),
     ] {
-        let new = Entry { shoot_uid: shoot_uid.clone(), ..entry(name, "eu-1", "") };
+        let new = GardenEntry { shoot_uid: shoot_uid.clone(), ..entry(name, "eu-1", "") };
         assert_eq!(entry::has_another_uid(&new, sha1).is_some(), is_noticed, "{name} {shoot_uid:?}");
     }
 }

@@ -11,35 +11,35 @@ use std::collections::{BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::reason::Waiting;
-use super::view::{ProfileStatus, Settings, View};
+use super::reason::PlacementWaitReason;
+use super::view::{HubSettings, HubView, ProfileStatus};
 use crate::assignment::SeedHealth;
-use crate::bucket::{Bucket, BucketStatus};
-use crate::condition::Conditions;
+use crate::bucket::{BucketStatus, GardenBucket};
+use crate::condition::ConditionMap;
 use crate::entry::EntryStatus;
 use crate::fence::{HandoverReason, WaitingFor};
-use crate::operation::{Operation, OperationState, OperationType};
+use crate::operation::{OperationReport, OperationState, OperationType};
 use crate::{Store, wanted};
 
 /// What to do, as indices into the view: buckets first, then entries. Each write carries the
 /// resourceVersion that the view shows; a write that fails is left to the next plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct HubPlan {
     pub create: Vec<NewBucket>,
     pub buckets: Vec<BucketPlan>,
     pub entries: Vec<EntryPlan>,
     pub profiles: Vec<(usize, ProfileStatus)>,
-    pub seeds: Vec<(usize, Conditions)>,
+    pub seeds: Vec<(usize, ConditionMap)>,
     /// By name: whether the Secret should have the hub's finalizer.
     pub secrets: Vec<(String, bool)>,
     /// By Seed: the Secrets that it should be able to read from now on; `None`: the Seed is gone.
     pub access: Vec<(String, Option<BTreeSet<String>>)>,
     /// Entries without a place, and why.
-    pub waiting: Vec<(usize, Waiting)>,
+    pub waiting: Vec<(usize, PlacementWaitReason)>,
     /// Entries that should move to another cluster, and what they wait for.
     pub moving: Vec<(usize, WaitingFor)>,
     /// UIDs that have a place, and that no entry of this view has. Those that the API server does
-    /// not have either belong into [`View::gone`].
+    /// not have either belong into [`HubView::gone`].
     pub unknown: BTreeSet<String>,
     /// When the next plan is due, whatever happens before.
     pub next: Option<Timestamp>,
@@ -80,23 +80,23 @@ pub struct EntryPlan {
     pub claim: Option<usize>,
     pub status: Option<EntryStatus>,
     /// With that status another cluster may write there.
-    pub handed: Option<Handed>,
+    pub handed: Option<EntryHandover>,
     /// Set the annotation that names the writer, as the status does by then.
     pub writer: Option<String>,
     /// Record its end, and remove the hub's finalizer.
-    pub end: Option<End>,
+    pub end: Option<EntryEnd>,
 }
 
 /// A move from one cluster to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handed {
+pub struct EntryHandover {
     pub from: String,
     pub to: String,
     pub because: HandoverReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EntryEnd {
     /// Its data is gone.
     Removed,
     /// Its data was left alone, because a person said so.
@@ -107,8 +107,8 @@ pub enum End {
 
 /// The state of one planning walk. Entries that have a place keep it, whatever the limits are now;
 /// entries without one get a place, oldest first.
-pub fn plan(view: &View, settings: &Settings, now: Timestamp) -> Plan {
-    let mut walk = Walk::new(view, settings, now);
+pub fn plan(view: &HubView, settings: &HubSettings, now: Timestamp) -> HubPlan {
+    let mut walk = HubPlanner::new(view, settings, now);
     walk.keep_places();
     walk.take_named();
     walk.place_waiting();
@@ -122,11 +122,11 @@ pub fn plan(view: &View, settings: &Settings, now: Timestamp) -> Plan {
 }
 
 /// Where a seed's backups go.
-type Home = Result<(usize, Store), Waiting>;
+type Home = Result<(usize, Store), PlacementWaitReason>;
 
-struct Walk<'v> {
-    view: &'v View,
-    settings: &'v Settings,
+struct HubPlanner<'v> {
+    view: &'v HubView,
+    settings: &'v HubSettings,
     now: Timestamp,
     buckets: HashMap<&'v str, usize>,
     homes: HashMap<&'v str, Home>,
@@ -139,12 +139,12 @@ struct Walk<'v> {
     /// By entry: the bucket that it should be in.
     target: Vec<Option<usize>>,
     /// By entry.
-    waiting: Vec<Option<Waiting>>,
-    plan: Plan,
+    waiting: Vec<Option<PlacementWaitReason>>,
+    plan: HubPlan,
 }
 
-impl<'v> Walk<'v> {
-    fn new(view: &'v View, settings: &'v Settings, now: Timestamp) -> Self {
+impl<'v> HubPlanner<'v> {
+    fn new(view: &'v HubView, settings: &'v HubSettings, now: Timestamp) -> Self {
         let names = |i: usize| view.seeds.get(i).map(|cluster| cluster.member.seed.name.as_str());
         let homes = (0..view.seeds.len()).filter_map(|i| Some((names(i)?, home(view, i)?)));
         let seeds = || view.seeds.iter().map(|cluster| &cluster.member.seed);
@@ -163,11 +163,11 @@ impl<'v> Walk<'v> {
             holders: HashMap::new(),
             target: vec![None; view.entries.len()],
             waiting: vec![None; view.entries.len()],
-            plan: Plan::default(),
+            plan: HubPlan::default(),
         }
     }
 
-    fn limit(&self, bucket: &Bucket) -> Option<u32> {
+    fn limit(&self, bucket: &GardenBucket) -> Option<u32> {
         self.settings.quota.limit(&bucket.store.place.provider)
     }
 
@@ -192,41 +192,44 @@ impl<'v> Walk<'v> {
     }
 }
 
-fn home(view: &View, seed: usize) -> Option<Home> {
+fn home(view: &HubView, seed: usize) -> Option<Home> {
     let seed = &view.seeds.get(seed)?.member.seed;
     let Some(p) = view.profiles.iter().position(|one| one.profile.name == seed.profile) else {
-        return Some(Err(Waiting::NoProfile { seed: seed.name.clone(), profile: seed.profile.clone() }));
+        return Some(Err(PlacementWaitReason::NoProfile {
+            seed: seed.name.clone(),
+            profile: seed.profile.clone(),
+        }));
     };
     let profile = &view.profiles.get(p)?.profile;
     let faults = profile.faults();
     if !faults.is_empty() {
-        return Some(Err(Waiting::Faulty { profile: profile.name.clone(), faults }));
+        return Some(Err(PlacementWaitReason::Faulty { profile: profile.name.clone(), faults }));
     }
     let Some(backup) = &profile.backup else {
-        return Some(Err(Waiting::NoBackups { profile: profile.name.clone() }));
+        return Some(Err(PlacementWaitReason::NoBackups { profile: profile.name.clone() }));
     };
     let store = profile.place(&seed.region).map(|place| Store {
         place,
         secret: backup.secret.clone().unwrap_or_default(),
         config: backup.config.clone(),
     });
-    Some(store.map(|store| (p, store)).ok_or_else(|| Waiting::Stranded {
+    Some(store.map(|store| (p, store)).ok_or_else(|| PlacementWaitReason::Stranded {
         seed: seed.name.clone(),
         region: seed.region.clone(),
         profile: profile.name.clone(),
     }))
 }
 
-fn was_removed(operation: &Operation) -> bool {
+fn was_removed(operation: &OperationReport) -> bool {
     operation.is(OperationType::Delete, OperationState::Succeeded)
 }
 
-fn pending(kind: OperationType, description: String) -> Operation {
-    Operation { kind, state: OperationState::Pending, description }
+fn pending(kind: OperationType, description: String) -> OperationReport {
+    OperationReport { kind, state: OperationState::Pending, description }
 }
 
-fn released(description: &str) -> Operation {
-    Operation {
+fn released(description: &str) -> OperationReport {
+    OperationReport {
         kind: OperationType::Delete,
         state: OperationState::Processing,
         description: description.to_owned(),
@@ -235,6 +238,6 @@ fn released(description: &str) -> Operation {
 
 /// The operation of an object that is not deleted. After a restore of the hub its status may be of
 /// a deletion that the hub has lost, and must not outlive it.
-fn kept(found: Option<&Operation>) -> Option<Operation> {
+fn kept(found: Option<&OperationReport>) -> Option<OperationReport> {
     found.filter(|found| found.kind != OperationType::Delete).cloned()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Place;
+use crate::ProviderRegion;
 use berth_core::violation::Violations;
 
 /// An entry keeps the bucket that it names.
@@ -10,7 +10,7 @@ const ANOTHER: &str = "make another entry without spec.bucketName, and one is ch
 
 /// Why an entry has no place yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum PlacementWaitReason {
     /// Its bucket is being created, which takes a moment and is not reported.
     Making,
     NoSeed {
@@ -59,9 +59,9 @@ pub enum Waiting {
     /// The bucket that it names is not where its seed's backups go.
     OtherPlace {
         bucket: String,
-        at: Place,
+        at: ProviderRegion,
         seed: String,
-        place: Place,
+        place: ProviderRegion,
     },
     /// The bucket that it names is for other clusters.
     OtherProfile {
@@ -86,7 +86,7 @@ pub enum Waiting {
     },
 }
 
-impl Waiting {
+impl PlacementWaitReason {
     pub fn word(&self) -> &'static str {
         match self {
             Self::Making => "Making",
@@ -109,7 +109,7 @@ impl Waiting {
     }
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for PlacementWaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Making => write!(f, "its bucket is being made"),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 /// What the record of an entry says of its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record<'r> {
+pub struct EntryRecord<'r> {
     /// The record's own.
     pub name: &'r str,
     pub entry: &'r str,
@@ -19,7 +19,7 @@ pub struct Record<'r> {
     pub is_removed: bool,
 }
 
-impl<'r> Record<'r> {
+impl<'r> EntryRecord<'r> {
     /// The directory that the record is of, and whose it was.
     fn subject(&self) -> (&'r str, &'r str, &'r str) {
         (self.entry, self.namespace, self.bucket)
@@ -28,7 +28,7 @@ impl<'r> Record<'r> {
 
 /// Data of an entry that has ended, which is still in its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct LeftoverData {
     pub namespace: String,
     /// Empty: unknown.
     pub bucket: String,
@@ -38,21 +38,21 @@ pub struct Left {
 
 /// By name of entries. Data that a namespace left is gone if the same namespace later removed that
 /// directory.
-pub fn left<'r>(records: impl IntoIterator<Item = Record<'r>>) -> BTreeMap<String, Vec<Left>> {
-    let (removed, kept): (Vec<Record>, Vec<Record>) =
+pub fn left<'r>(records: impl IntoIterator<Item = EntryRecord<'r>>) -> BTreeMap<String, Vec<LeftoverData>> {
+    let (removed, kept): (Vec<EntryRecord>, Vec<EntryRecord>) =
         records.into_iter().partition(|record| record.is_removed);
     let mut last: BTreeMap<(&str, &str, &str), Option<Timestamp>> = BTreeMap::new();
     for record in &removed {
         let when = last.entry(record.subject()).or_default();
         *when = record.when.max(*when);
     }
-    let mut left: BTreeMap<String, Vec<Left>> = BTreeMap::new();
+    let mut left: BTreeMap<String, Vec<LeftoverData>> = BTreeMap::new();
     for record in kept {
         // Without a time it is unknown which was first.
         let is_over = record.when.is_some()
             && last.get(&record.subject()).is_some_and(|removed| *removed > record.when);
         if !is_over {
-            left.entry(record.entry.to_owned()).or_default().push(Left {
+            left.entry(record.entry.to_owned()).or_default().push(LeftoverData {
                 namespace: record.namespace.to_owned(),
                 bucket: record.bucket.to_owned(),
                 record: record.name.to_owned(),
@@ -73,15 +73,15 @@ mod tests {
         bucket: &'r str,
         second: i64,
         is_removed: bool,
-    ) -> Record<'r> {
+    ) -> EntryRecord<'r> {
         let when = Timestamp::from_second(second).ok();
-        Record { name, entry: "e", namespace, bucket, when, is_removed }
+        EntryRecord { name, entry: "e", namespace, bucket, when, is_removed }
     }
 
     #[test]
     fn what_was_left_is_there_until_its_namespace_has_removed_it() {
         let was_left = record("left", "one", "b", 5, false);
-        let named = |records: &[Record<'_>]| -> Vec<String> {
+        let named = |records: &[EntryRecord<'_>]| -> Vec<String> {
             let left = left(records.iter().copied());
             left.into_values().flatten().map(|left| left.record).collect()
         };
@@ -91,8 +91,8 @@ mod tests {
             ("in the same second", record("r", "one", "b", 5, true), true),
             ("by another namespace", record("r", "two", "b", 6, true), true),
             ("from another bucket", record("r", "one", "c", 6, true), true),
-            ("under another name", Record { entry: "f", ..record("r", "one", "b", 6, true) }, true),
-            ("nobody knows when", Record { when: None, ..record("r", "one", "b", 6, true) }, true),
+            ("under another name", EntryRecord { entry: "f", ..record("r", "one", "b", 6, true) }, true),
+            ("nobody knows when", EntryRecord { when: None, ..record("r", "one", "b", 6, true) }, true),
         ] {
             let expected: &[&str] = if is_there { &["left"] } else { &[] };
             assert_eq!(named(&[was_left, other]), expected, "{what}");
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(named(&[removed[1], was_left, removed[0]]), [""; 0]);
         let again = record("again", "one", "b", 10, false);
         assert_eq!(named(&[removed[0], was_left, again]), ["again"]);
-        let timeless = Record { when: None, ..was_left };
+        let timeless = EntryRecord { when: None, ..was_left };
         assert_eq!(named(&[timeless, removed[0]]), ["left"]);
     }
 }

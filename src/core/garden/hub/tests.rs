@@ -4,13 +4,13 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::bucket::{Bucket, BucketStatus};
+use crate::bucket::{BucketStatus, GardenBucket};
 use crate::condition::ConditionType;
-use crate::entry::{Entry, EntryStatus};
-use crate::operation::{Operation, OperationState, OperationType};
+use crate::entry::{EntryStatus, GardenEntry};
+use crate::operation::{OperationReport, OperationState, OperationType};
 use crate::quota::Quota;
 use crate::retention::{Grace, GraceScope, Purpose};
-use crate::{Place, SecretRef, Store};
+use crate::{ProviderRegion, SecretRef, Store};
 
 mod moves;
 mod properties;
@@ -100,7 +100,13 @@ fn gold(world: &mut World) -> String {
         ..world.view.buckets[0].store.clone()
     };
     let profile = Some("gold".to_owned());
-    let gold = Bucket { name: "gold-eu-1".to_owned(), is_claimed: true, profile, store, ..Bucket::default() };
+    let gold = GardenBucket {
+        name: "gold-eu-1".to_owned(),
+        is_claimed: true,
+        profile,
+        store,
+        ..GardenBucket::default()
+    };
     world.view.buckets.push(gold);
     "gold-eu-1".to_owned()
 }
@@ -147,7 +153,7 @@ fn a_forged_place_in_another_profiles_bucket_yields_nothing() {
         let end = world.plan().entries.iter().find_map(|one| one.end);
         // By this record nobody of another namespace gets the name in that bucket, should it not
         // have been forged at all.
-        assert_eq!(end, is_claimed.then_some(End::Forgotten));
+        assert_eq!(end, is_claimed.then_some(EntryEnd::Forgotten));
         assert_eq!(listed(&world), [""; 0]);
     }
 }
@@ -351,7 +357,7 @@ fn two_entries_of_one_name_never_share_a_directory() {
 fn copy(world: &mut World, of: usize, is_claimed: bool) -> usize {
     let original = world.view.entries[of].clone();
     world.made += 1;
-    world.view.entries.push(Entry {
+    world.view.entries.push(GardenEntry {
         namespace: "a-copy".to_owned(),
         uid: format!("uid-copy-{}", world.made),
         created_at: at(world.second),
@@ -386,7 +392,7 @@ fn what_a_copy_says_of_its_place_gives_it_none() {
         world.view.entries[copied].status.released_at = Some(at(world.second));
         let plan = world.plan();
         let planned = plan.entries.iter().find(|one| one.entry == copied).unwrap();
-        assert_eq!(planned.end, Some(End::NotIts), "{is_claimed}");
+        assert_eq!(planned.end, Some(EntryEnd::NotIts), "{is_claimed}");
         assert_eq!(planned.status.as_ref().unwrap().released_at, None);
         world.settle();
         assert_eq!(world.view.entries.len(), 1);
@@ -429,7 +435,7 @@ fn a_bucket_that_cannot_be_made_is_waited_for_and_a_refused_name_is_left() {
     let state = |world: &mut World, state| {
         let bucket = world.view.buckets.last_mut().unwrap();
         bucket.status.operation =
-            Some(Operation { kind: OperationType::Create, state, description: String::new() });
+            Some(OperationReport { kind: OperationType::Create, state, description: String::new() });
         bucket.error = Some("no such key".to_owned());
     };
     let mut world = World::new(None, &["one"]);
@@ -481,7 +487,7 @@ fn data_outlives_its_entry_for_its_grace_and_leaves_a_place() {
     assert_eq!(world.used(), [1], "its objects are still there");
     world.execute();
     let plan = world.plan();
-    assert_eq!(plan.entries[0].end, Some(End::Removed));
+    assert_eq!(plan.entries[0].end, Some(EntryEnd::Removed));
     world.settle();
     assert_eq!(world.used(), [0]);
 }
@@ -494,7 +500,7 @@ fn leave_for_an_earlier_deletion_is_no_leave() {
     let entry = world.entry("one", None);
     world.settle();
     world.view.entries[entry].status.released_at = Some(at(0));
-    world.view.entries[entry].status.operation = Some(Operation {
+    world.view.entries[entry].status.operation = Some(OperationReport {
         kind: OperationType::Delete,
         state: OperationState::Succeeded,
         description: String::new(),
@@ -552,7 +558,7 @@ fn somebody_else_removes_what_a_lost_seed_left() {
     world.view.seeds.clear();
     assert!(world.plan().entries.is_empty(), "whoever had it may come back");
     world.view.entries[entry].forget_data = Some("it is meant".to_owned());
-    assert_eq!(world.plan().entries[0].end, Some(End::Forgotten));
+    assert_eq!(world.plan().entries[0].end, Some(EntryEnd::Forgotten));
 }
 
 #[test]
@@ -657,7 +663,7 @@ fn credentials_of_the_profile_are_those_of_its_buckets() {
         (missing.holds, missing.message.as_str()),
         (false, "there is no Secret garden/renewed: create it")
     );
-    world.view.secrets.insert("renewed".to_owned(), Credentials::default());
+    world.view.secrets.insert("renewed".to_owned(), SecretState::default());
     world.settle();
     assert!(world.view.buckets[0].status.conditions[&ConditionType::CredentialsAvailable].holds);
     assert!(world.view.secrets["renewed"].is_guarded);
@@ -685,9 +691,9 @@ fn a_bucket_is_looked_for_elsewhere_only_where_somebody_says_that_it_is_there() 
 #[test]
 fn what_people_made_is_theirs() {
     let mut world = World::new(None, &["one"]);
-    let place = Place { provider: "aws".to_owned(), region: "eu-west-1".to_owned() };
+    let place = ProviderRegion { provider: "aws".to_owned(), region: "eu-west-1".to_owned() };
     let store = Store { place, secret: secret(), ..Store::default() };
-    world.view.buckets.push(Bucket { name: "theirs".to_owned(), store, ..Bucket::default() });
+    world.view.buckets.push(GardenBucket { name: "theirs".to_owned(), store, ..GardenBucket::default() });
     world.entry("one", None);
     let named = world.entry("two", Some("theirs"));
     world.settle();

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::view::{EntryView, MemberLocation, Problem};
-use super::{Step, Stop};
-use crate::entry_life::Phase;
+use super::view::{EntryView, MemberLocation, StatusProblem};
+use super::{MemberStep, Stop};
+use crate::entry_life::EntryPhase;
 
 /// A client that saw a location writable begins its backup there within this time, or not at all.
 pub const SETTLED: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ pub enum Handoff {
     /// the directory for made, wherever the entry goes.
     Leaving { running: usize, is_made: bool },
     /// This cluster cannot be kept from writing.
-    Stays(Problem),
+    Stays(StatusProblem),
 }
 
 /// The hub has the answer to what it wants now. Of what was never made it has no generation.
@@ -32,7 +32,7 @@ fn is_answered(view: &EntryView<'_>) -> bool {
 /// Nothing that is known writes there, and the answer is still due.
 pub(super) fn is_quiet(view: &EntryView<'_>) -> bool {
     let is_closed = view.of_entry().all(|one| one.location.is_read_only);
-    view.phase() == Some(Phase::Leaving) && !is_answered(view) && is_closed && stray(view).is_none()
+    view.phase() == Some(EntryPhase::Leaving) && !is_answered(view) && is_closed && stray(view).is_none()
 }
 
 /// A foreign location by which something can write into the entry's directory.
@@ -48,16 +48,16 @@ fn stray<'v>(view: &'v EntryView<'_>) -> Option<&'v MemberLocation> {
 /// `None`: nothing, or nothing yet.
 pub(super) fn plan(view: &EntryView<'_>) -> Result<Option<Handoff>, Stop> {
     let Some(hub) = &view.hub else { return Ok(None) };
-    if view.phase() != Some(Phase::Leaving) || is_answered(view) {
+    if view.phase() != Some(EntryPhase::Leaving) || is_answered(view) {
         return Ok(None);
     }
     if view.of_entry().any(|one| !one.location.is_read_only) {
         // Somebody may have opened it since it was closed: the next pass closes it again.
         let failed = view.facts.location_failed.as_deref();
-        return Ok(failed.map(|why| Handoff::Stays(Problem::of_call(why))));
+        return Ok(failed.map(|why| Handoff::Stays(StatusProblem::of_call(why))));
     }
     if let Some(stray) = stray(view) {
-        return Ok(Some(Handoff::Stays(Problem::of_configuration(format!(
+        return Ok(Some(Handoff::Stays(StatusProblem::of_configuration(format!(
             "BackupStorageLocation {} also leads into its directory, and was not made for a hub: delete it, or make it ReadOnly",
             stray.location.name
         )))));
@@ -71,7 +71,7 @@ pub(super) fn plan(view: &EntryView<'_>) -> Result<Option<Handoff>, Stop> {
             }
         }
         _ => {
-            view.facts.first(Step::BeginQuiet)?;
+            view.facts.first(MemberStep::BeginQuiet)?;
             return Ok(None);
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn plan(view: &EntryView<'_>) -> Result<Option<Handoff>, Stop> {
         if view.named(view.name).is_none() {
             theirs.insert(view.name.to_owned());
         }
-        return Err(Stop::Do(Step::CountBackups(theirs)));
+        return Err(Stop::Do(MemberStep::CountBackups(theirs)));
     };
     Ok(Some(Handoff::Leaving { running, is_made: hub.was_made }))
 }

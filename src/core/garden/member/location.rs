@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::view::{CopyState, Credentials, EntryView, HubEntry, LocationCredentials, MemberLocation};
-use super::{LocationStep, Step, Stop, object};
-use crate::entry_life::Phase;
-use crate::location::{Access, Wanted, wanted};
+use super::view::{CopyState, CredentialsState, EntryView, HubEntry, LocationCredentials, MemberLocation};
+use super::{LocationStep, MemberStep, Stop, object};
+use crate::entry_life::EntryPhase;
+use crate::location::{DesiredLocation, LocationAccess, wanted};
 
 /// What the hub should be told of the location.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +16,12 @@ pub enum LocationReport {
     AsFound {
         tells_validating: bool,
     },
-    Without(Reason, String),
+    Without(NoLocationReason, String),
 }
 
 /// Why there is no location that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum NoLocationReason {
     Unavailable,
     BucketNotReady,
     /// The cluster that the entry comes from has to stop writing first.
@@ -53,7 +53,7 @@ const AS_FOUND: LocationReport = LocationReport::AsFound { tells_validating: tru
 
 pub(super) fn plan(view: &EntryView<'_>) -> Result<Settled, Stop> {
     if let Some(why) = &view.facts.location_failed {
-        return Settled::here(LocationReport::Without(Reason::Unavailable, why.clone()));
+        return Settled::here(LocationReport::Without(NoLocationReason::Unavailable, why.clone()));
     }
     let over: Vec<_> = view.of_entry().filter(|one| view.has_ended(one.hub_uid.as_deref())).collect();
     let is_secret_over = view.location_secret.as_ref().is_some_and(|uid| view.has_ended(uid.as_deref()));
@@ -66,18 +66,21 @@ pub(super) fn plan(view: &EntryView<'_>) -> Result<Settled, Stop> {
     let (Some(hub), Some(phase)) = (&view.hub, view.phase()) else {
         return Ok(Settled { is_away: view.own_location().is_none(), report: LocationReport::Nothing });
     };
-    if phase == Phase::Removing {
+    if phase == EntryPhase::Removing {
         let all: Vec<_> = view.of_entry().collect();
         let is_known = !all.is_empty() || view.location_secret.is_some() || hub.object.state.is_ours;
         let is_away = !is_known || take_away(view, &all)?;
-        return Ok(Settled { is_away, report: LocationReport::Without(Reason::Removed, String::new()) });
+        return Ok(Settled {
+            is_away,
+            report: LocationReport::Without(NoLocationReason::Removed, String::new()),
+        });
     }
     // Before anything that may fail, because who may write there depends on nothing else.
-    if let Wanted::Kept(access) = wanted(phase, view.is_ready(), true) {
+    if let DesiredLocation::Kept(access) = wanted(phase, view.is_ready(), true) {
         set_access(view, hub, access)?;
     }
     let own = view.own_location();
-    if matches!(phase, Phase::Elsewhere | Phase::Leaving) && own.is_none() {
+    if matches!(phase, EntryPhase::Elsewhere | EntryPhase::Leaving) && own.is_none() {
         return Settled::away(LocationReport::Nothing);
     }
     if own.is_none() && view.named(view.name).is_some() {
@@ -85,30 +88,35 @@ pub(super) fn plan(view: &EntryView<'_>) -> Result<Settled, Stop> {
             "BackupStorageLocation {} in namespace {} was not made for a hub: rename or delete it",
             view.name, view.namespace
         );
-        return Settled::away(LocationReport::Without(Reason::NameTaken, message));
+        return Settled::away(LocationReport::Without(NoLocationReason::NameTaken, message));
     }
     let access = match wanted(phase, view.is_ready(), own.is_some()) {
-        Wanted::Kept(access) => access,
-        Wanted::AsItIs => return Settled::here(own.map_or(LocationReport::Nothing, |_| AS_FOUND)),
-        Wanted::None => return Settled::away(not_yet(hub, phase)),
+        DesiredLocation::Kept(access) => access,
+        DesiredLocation::AsItIs => return Settled::here(own.map_or(LocationReport::Nothing, |_| AS_FOUND)),
+        DesiredLocation::None => return Settled::away(not_yet(hub, phase)),
     };
     keep(view, hub, phase, access)
 }
 
-fn not_yet(hub: &HubEntry, phase: Phase) -> LocationReport {
+fn not_yet(hub: &HubEntry, phase: EntryPhase) -> LocationReport {
     match phase {
         // What never had a location is not said to have none.
         _ if !hub.has_condition => LocationReport::Nothing,
-        Phase::Arriving => {
+        EntryPhase::Arriving => {
             let message = format!("waiting for Seed {} to stop writing there", hub.holder);
-            LocationReport::Without(Reason::Moving, message)
+            LocationReport::Without(NoLocationReason::Moving, message)
         }
-        _ => LocationReport::Without(Reason::BucketNotReady, String::new()),
+        _ => LocationReport::Without(NoLocationReason::BucketNotReady, String::new()),
     }
 }
 
 /// Makes and keeps the own location.
-fn keep(view: &EntryView<'_>, hub: &HubEntry, phase: Phase, access: Access) -> Result<Settled, Stop> {
+fn keep(
+    view: &EntryView<'_>,
+    hub: &HubEntry,
+    phase: EntryPhase,
+    access: LocationAccess,
+) -> Result<Settled, Stop> {
     let own = view.own_location();
     // While the hub lacks something, what is there stays as it is.
     if view.bucket.is_none() {
@@ -116,27 +124,30 @@ fn keep(view: &EntryView<'_>, hub: &HubEntry, phase: Phase, access: Access) -> R
     }
     let other = own.and_then(|own| object::other_bucket(&own.location.bucket, hub.bucket.as_deref()));
     if let Some(problem) = other {
-        return Settled::here(LocationReport::Without(Reason::BucketNotReady, problem.description));
+        return Settled::here(LocationReport::Without(NoLocationReason::BucketNotReady, problem.description));
     }
     // A seed that gave the entry away may no longer read its keys.
-    if phase != Phase::Elsewhere {
+    if phase != EntryPhase::Elsewhere {
         match (&view.object.credentials, &view.location_credentials) {
-            (Credentials::Unanswered, _) => return Err(Stop::Await),
-            (Credentials::Known, LocationCredentials::Faulty(message)) => {
-                return Settled::here(LocationReport::Without(Reason::Credentials, message.clone()));
+            (CredentialsState::Unanswered, _) => return Err(Stop::Await),
+            (CredentialsState::Known, LocationCredentials::Faulty(message)) => {
+                return Settled::here(LocationReport::Without(
+                    NoLocationReason::Credentials,
+                    message.clone(),
+                ));
             }
-            (Credentials::Known, LocationCredentials::Copy(CopyState::Absent | CopyState::Stale)) => {
-                view.facts.first(Step::Location(LocationStep::KeepCredentials))?;
+            (CredentialsState::Known, LocationCredentials::Copy(CopyState::Absent | CopyState::Stale)) => {
+                view.facts.first(MemberStep::Location(LocationStep::KeepCredentials))?;
             }
             (
-                Credentials::Known,
+                CredentialsState::Known,
                 LocationCredentials::Copy(CopyState::Current) | LocationCredentials::NotNeeded,
             )
-            | (Credentials::Missing(_) | Credentials::NoBucket, _) => {}
+            | (CredentialsState::Missing(_) | CredentialsState::NoBucket, _) => {}
         }
     }
     if own.is_none() || view.own.differs {
-        view.facts.first(Step::Location(LocationStep::Apply(access)))?;
+        view.facts.first(MemberStep::Location(LocationStep::Apply(access)))?;
     }
     // What the store was not asked yet is told once there is an answer.
     Settled::here(
@@ -146,14 +157,14 @@ fn keep(view: &EntryView<'_>, hub: &HubEntry, phase: Phase, access: Access) -> R
     )
 }
 
-fn set_access(view: &EntryView<'_>, hub: &HubEntry, access: Access) -> Result<(), Stop> {
+fn set_access(view: &EntryView<'_>, hub: &HubEntry, access: LocationAccess) -> Result<(), Stop> {
     for one in view.of_entry() {
         // The mark by which its end is told apart from that of another entry of the same name.
         let is_marked = one.is_ours || one.hub_uid.as_ref() == Some(&hub.object.uid);
-        let is_so = one.location.is_read_only == (access == Access::ReadOnly);
+        let is_so = one.location.is_read_only == (access == LocationAccess::ReadOnly);
         if !is_so || !is_marked {
             let name = one.location.name.clone();
-            view.facts.first(Step::Location(LocationStep::SetAccess(name, access)))?;
+            view.facts.first(MemberStep::Location(LocationStep::SetAccess(name, access)))?;
         }
     }
     Ok(())
@@ -163,7 +174,7 @@ fn set_access(view: &EntryView<'_>, hub: &HubEntry, access: Access) -> Result<()
 /// next; then their Backups; the credentials last. `true`: all of it is gone.
 fn take_away(view: &EntryView<'_>, locations: &[&MemberLocation]) -> Result<bool, Stop> {
     for one in locations {
-        view.facts.first(Step::Location(LocationStep::Delete(one.location.name.clone())))?;
+        view.facts.first(MemberStep::Location(LocationStep::Delete(one.location.name.clone())))?;
     }
     // The watch may have shown by now that they are gone.
     let deleted: BTreeSet<&String> = view.facts.done.iter().filter_map(deleted).collect();
@@ -173,21 +184,21 @@ fn take_away(view: &EntryView<'_>, locations: &[&MemberLocation]) -> Result<bool
         if view.named(view.name).is_none() {
             theirs.insert(view.name.to_owned());
         }
-        return Err(Stop::Do(Step::Location(LocationStep::RemoveBackups(theirs))));
+        return Err(Stop::Do(MemberStep::Location(LocationStep::RemoveBackups(theirs))));
     };
     // What was there a moment ago is looked for again.
     if !deleted.is_empty() || left > 0 {
         return Ok(false);
     }
     if view.location_secret.is_some() {
-        view.facts.first(Step::Location(LocationStep::DeleteCredentials))?;
+        view.facts.first(MemberStep::Location(LocationStep::DeleteCredentials))?;
     }
     Ok(true)
 }
 
-fn deleted(step: &Step) -> Option<&String> {
+fn deleted(step: &MemberStep) -> Option<&String> {
     match step {
-        Step::Location(LocationStep::Delete(name)) => Some(name),
+        MemberStep::Location(LocationStep::Delete(name)) => Some(name),
         _ => None,
     }
 }

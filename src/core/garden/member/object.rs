@@ -2,8 +2,8 @@
 //! of the hub. Its data is removed for one reason only: the hub says that it is to go, and that
 //! this seed is to remove it. A hub that does not know an object, or lost it, has not said that.
 
-use super::view::{CopyState, Credentials, Facts, HubObject, ObjectView, Problem, Wanted};
-use super::{ObjectStep, Step, Stop};
+use super::view::{CopyState, CredentialsState, Facts, HubObject, ObjectDrift, ObjectView, StatusProblem};
+use super::{MemberStep, ObjectStep, Stop};
 use crate::entry_life::{Intent, MemberState};
 
 /// What the hub should be told of the member's object.
@@ -11,7 +11,7 @@ use crate::entry_life::{Intent, MemberState};
 pub enum ObjectReport {
     Nothing,
     Failed {
-        problem: Problem,
+        problem: StatusProblem,
         is_removal: bool,
     },
     /// What is there was not made for this hub, and a person has said that data may stay.
@@ -25,7 +25,7 @@ pub enum ObjectReport {
 
 /// What a table of intent and state says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum ObjectAction {
     Nothing,
     /// Make it what the hub wants, where it is not.
     Apply,
@@ -39,37 +39,37 @@ pub enum Action {
     Release,
 }
 
-pub fn next(intent: Intent, state: MemberState) -> Action {
+pub fn next(intent: Intent, state: MemberState) -> ObjectAction {
     use Intent::{Elsewhere, Keep, Remove, Removed, Unassigned, Unknown};
     use MemberState::{Absent, Done, GivenUp, Going, Live};
     match (intent, state) {
-        (Unknown | Unassigned, Absent | Live { .. } | Going { .. } | GivenUp) => Action::Nothing,
-        (Unassigned, Done { .. }) => Action::Nothing,
+        (Unknown | Unassigned, Absent | Live { .. } | Going { .. } | GivenUp) => ObjectAction::Nothing,
+        (Unassigned, Done { .. }) => ObjectAction::Nothing,
         // All was done and reported; what is left is a shell.
-        (Unknown, Done { .. }) => Action::Release,
-        (Elsewhere, Absent) => Action::Nothing,
-        (Elsewhere, Live { let_go: false } | Going { let_go: false }) => Action::LetGo,
-        (Elsewhere, Live { let_go: true } | Going { let_go: true }) => Action::Nothing,
-        (Elsewhere, GivenUp) => Action::Delete,
-        (Elsewhere, Done { .. }) => Action::Release,
-        (Keep, Absent | Live { let_go: false }) => Action::Apply,
+        (Unknown, Done { .. }) => ObjectAction::Release,
+        (Elsewhere, Absent) => ObjectAction::Nothing,
+        (Elsewhere, Live { let_go: false } | Going { let_go: false }) => ObjectAction::LetGo,
+        (Elsewhere, Live { let_go: true } | Going { let_go: true }) => ObjectAction::Nothing,
+        (Elsewhere, GivenUp) => ObjectAction::Delete,
+        (Elsewhere, Done { .. }) => ObjectAction::Release,
+        (Keep, Absent | Live { let_go: false }) => ObjectAction::Apply,
         // The hub was restored from before the removal, or somebody deleted the object here: what
         // is left is saved.
-        (Keep, Going { let_go: false }) => Action::LetGo,
-        (Keep, Live { let_go: true } | Going { let_go: true }) => Action::Nothing,
-        (Keep, GivenUp) => Action::Delete,
-        (Keep, Done { .. }) => Action::Release,
+        (Keep, Going { let_go: false }) => ObjectAction::LetGo,
+        (Keep, Live { let_go: true } | Going { let_go: true }) => ObjectAction::Nothing,
+        (Keep, GivenUp) => ObjectAction::Delete,
+        (Keep, Done { .. }) => ObjectAction::Release,
         // Only the executor removes data: where another seed made it, the object is made here
         // first.
-        (Remove, Absent) => Action::Apply,
-        (Remove, Live { let_go: false }) => Action::Delete,
-        (Remove, Live { let_go: true } | Going { .. }) => Action::Nothing,
-        (Remove, GivenUp) => Action::Delete,
-        (Remove, Done { gone: true }) => Action::Report,
+        (Remove, Absent) => ObjectAction::Apply,
+        (Remove, Live { let_go: false }) => ObjectAction::Delete,
+        (Remove, Live { let_go: true } | Going { .. }) => ObjectAction::Nothing,
+        (Remove, GivenUp) => ObjectAction::Delete,
+        (Remove, Done { gone: true }) => ObjectAction::Report,
         // It was given up with its data, so removal starts again.
-        (Remove, Done { gone: false }) => Action::Release,
-        (Removed, Done { .. }) => Action::Release,
-        (Removed, Absent | Live { .. } | Going { .. } | GivenUp) => Action::Nothing,
+        (Remove, Done { gone: false }) => ObjectAction::Release,
+        (Removed, Done { .. }) => ObjectAction::Release,
+        (Removed, Absent | Live { .. } | Going { .. } | GivenUp) => ObjectAction::Nothing,
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) struct BucketOf<'v> {
     pub(super) is_known: bool,
 }
 
-pub(super) struct Situation<'v> {
+pub(super) struct ObjectContext<'v> {
     pub(super) hub: Option<&'v HubObject>,
     pub(super) object: &'v ObjectView,
     pub(super) facts: &'v Facts,
@@ -94,17 +94,17 @@ pub(super) struct Situation<'v> {
 
 /// What is in bucket `found` cannot follow an entry that was placed in another one: its data would
 /// stay behind.
-pub(super) fn other_bucket(found: &str, wanted: Option<&str>) -> Option<Problem> {
+pub(super) fn other_bucket(found: &str, wanted: Option<&str>) -> Option<StatusProblem> {
     let wanted = wanted.filter(|wanted| *wanted != found)?;
-    Some(Problem::of_configuration(format!(
+    Some(StatusProblem::of_configuration(format!(
         "spec.bucketName: its data is in bucket {found}, and the hub has placed it in {wanted}: delete it in the hub with the \
          annotation garden.berth.dev/forget-data, and create it again with spec.bucketName: {found}"
     )))
 }
 
-pub(super) fn plan(at: &Situation<'_>) -> Result<ObjectReport, Stop> {
+pub(super) fn plan(at: &ObjectContext<'_>) -> Result<ObjectReport, Stop> {
     let is_removal = at.intent == Intent::Remove;
-    if at.acts() && at.object.credentials == Credentials::Unanswered {
+    if at.acts() && at.object.credentials == CredentialsState::Unanswered {
         return Err(Stop::Await);
     }
     if let Some(problem) = at.mismatch().filter(|_| at.acts()) {
@@ -126,7 +126,7 @@ pub(super) fn plan(at: &Situation<'_>) -> Result<ObjectReport, Stop> {
     })
 }
 
-impl Situation<'_> {
+impl ObjectContext<'_> {
     /// The hub wants something of this seed.
     fn acts(&self) -> bool {
         matches!(self.intent, Intent::Keep | Intent::Remove)
@@ -140,7 +140,7 @@ impl Situation<'_> {
         self.hub.is_some_and(|hub| hub.state.is_deleted)
     }
 
-    fn failed(&self, problem: Problem) -> ObjectReport {
+    fn failed(&self, problem: StatusProblem) -> ObjectReport {
         let is_removal = self.intent == Intent::Remove;
         // Otherwise the hub would write its own status again, and again.
         let is_heard = !self.is_deleted() || is_removal;
@@ -159,7 +159,7 @@ impl Situation<'_> {
     }
 
     /// Why the member's object and the hub's have nothing to do with each other.
-    fn mismatch(&self) -> Option<Problem> {
+    fn mismatch(&self) -> Option<StatusProblem> {
         let found = self.object;
         if !found.is_found() {
             return None;
@@ -174,22 +174,24 @@ impl Situation<'_> {
         other_bucket(found.bucket.as_deref()?, wanted).filter(|_| is_kept)
     }
 
-    fn missing_credentials(&self) -> Option<Problem> {
+    fn missing_credentials(&self) -> Option<StatusProblem> {
         match (&self.object.credentials, self.bucket) {
-            (Credentials::Missing(problem), _) => Some(problem.clone()),
-            (_, Some(BucketOf { name: Some(name), is_known: false })) => Some(Problem::of_configuration(
-                format!("spec.bucketName: there is no BackupBucket {name} in the hub: create it again"),
-            )),
+            (CredentialsState::Missing(problem), _) => Some(problem.clone()),
+            (_, Some(BucketOf { name: Some(name), is_known: false })) => {
+                Some(StatusProblem::of_configuration(format!(
+                    "spec.bucketName: there is no BackupBucket {name} in the hub: create it again"
+                )))
+            }
             _ => None,
         }
     }
 
     /// `Some`: why it cannot be done, for a person to put right.
-    fn step(&self) -> Result<Option<Problem>, Stop> {
+    fn step(&self) -> Result<Option<StatusProblem>, Stop> {
         use ObjectStep::{Apply, Confirm, CopyCredentials, Delete, DeleteCopy, LetGo, PassOn, Release};
         let found = self.object;
-        let first = |step| self.facts.first(Step::Object(step));
-        let is_over = [Delete, LetGo, Release].map(Step::Object);
+        let first = |step| self.facts.first(MemberStep::Object(step));
+        let is_over = [Delete, LetGo, Release].map(MemberStep::Object);
         // The watch shows later what comes of these.
         if found.is_found() && !found.is_ours || is_over.iter().any(|step| self.facts.done.contains(step)) {
             return Ok(None);
@@ -198,7 +200,7 @@ impl Situation<'_> {
         let action = next(self.intent, state);
         let is_done = matches!(state, MemberState::Done { .. });
         // An object that is being removed needs new keys most.
-        if found.credentials == Credentials::Known
+        if found.credentials == CredentialsState::Known
             && self.acts()
             && !is_done
             && found.copy != CopyState::Current
@@ -206,15 +208,15 @@ impl Situation<'_> {
             first(CopyCredentials)?;
         }
         // Where the hub has none, a copy that is there serves as well.
-        let is_new = state == MemberState::Absent && action == Action::Apply;
+        let is_new = state == MemberState::Absent && action == ObjectAction::Apply;
         let lacks_copy = is_new && !self.forgets_data() && found.copy == CopyState::Absent;
         if let Some(problem) = self.missing_credentials().filter(|_| lacks_copy) {
             return Ok(Some(problem));
         }
-        let differs = matches!(found.wanted, Wanted::Different { .. });
+        let differs = matches!(found.wanted, ObjectDrift::Different { .. });
         match action {
-            Action::Apply if differs => first(Apply)?,
-            Action::Delete => {
+            ObjectAction::Apply if differs => first(Apply)?,
+            ObjectAction::Delete => {
                 let has_data = state == MemberState::Live { let_go: false };
                 if has_data && self.is_blocked {
                     return Ok(None);
@@ -225,8 +227,8 @@ impl Situation<'_> {
                 first(Confirm)?;
                 first(Delete)?;
             }
-            Action::LetGo => first(LetGo)?,
-            Action::Release => {
+            ObjectAction::LetGo => first(LetGo)?,
+            ObjectAction::Release => {
                 // Its Secret first, because the object that refers to it is the one reason to keep
                 // it.
                 if found.copy != CopyState::Absent {
@@ -236,22 +238,22 @@ impl Situation<'_> {
             }
             // Its spec is frozen, but annotations that people set meanwhile, and new keys, must
             // reach it.
-            Action::Nothing
+            ObjectAction::Nothing
                 if self.intent == Intent::Remove && matches!(state, MemberState::Going { .. }) =>
             {
-                if found.wanted == (Wanted::Different { in_marks: true }) {
+                if found.wanted == (ObjectDrift::Different { in_marks: true }) {
                     first(PassOn)?;
                 }
             }
-            Action::Apply | Action::Nothing | Action::Report => {}
+            ObjectAction::Apply | ObjectAction::Nothing | ObjectAction::Report => {}
         }
         Ok(None)
     }
 }
 
 /// An object of that name was not made for a hub.
-pub fn foreign(kind: &str, name: &str) -> Problem {
-    Problem::of_configuration(format!(
+pub fn foreign(kind: &str, name: &str) -> StatusProblem {
+    StatusProblem::of_configuration(format!(
         "{kind} {name} in the member cluster was not made for a hub: rename one of the two, or delete that one"
     ))
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::check::location::Location;
-use crate::entry_life::{Holder, MemberState};
+use crate::check::location::ReviewedLocation;
+use crate::entry_life::{AssignedSeed, MemberState};
 
 mod clusters;
 mod table;
@@ -44,22 +44,22 @@ impl Scene {
         }
     }
 
-    pub(super) fn next(&self) -> Next<EntryReport> {
+    pub(super) fn next(&self) -> MemberDecision<EntryReport> {
         entry(&self.view())
     }
 
     /// All that is done in one pass, where nothing of it shows before the next one.
-    pub(super) fn pass(&mut self) -> (Vec<Step>, Option<EntryReport>) {
+    pub(super) fn pass(&mut self) -> (Vec<MemberStep>, Option<EntryReport>) {
         let mut steps = Vec::new();
         loop {
             match self.next() {
-                Next::Report(report) => return (steps, Some(report)),
-                Next::Await => return (steps, None),
-                Next::Do(step) => {
+                MemberDecision::Report(report) => return (steps, Some(report)),
+                MemberDecision::Await => return (steps, None),
+                MemberDecision::Do(step) => {
                     match &step {
-                        Step::AskHub => self.facts.confirmed = Some(true),
-                        Step::CountBackups(_) => self.facts.running = Some(0),
-                        Step::Location(LocationStep::RemoveBackups(_)) => self.facts.removed = Some(0),
+                        MemberStep::AskHub => self.facts.confirmed = Some(true),
+                        MemberStep::CountBackups(_) => self.facts.running = Some(0),
+                        MemberStep::Location(LocationStep::RemoveBackups(_)) => self.facts.removed = Some(0),
                         _ => {}
                     }
                     self.facts.done.insert(step.clone());
@@ -73,13 +73,13 @@ impl Scene {
 
 pub(super) fn own_location(is_read_only: bool) -> MemberLocation {
     MemberLocation {
-        location: Location {
+        location: ReviewedLocation {
             name: NAME.to_owned(),
             bucket: "b".to_owned(),
             prefix: format!("{NAME}/velero"),
             is_read_only,
             entry: Some(NAME.to_owned()),
-            ..Location::default()
+            ..ReviewedLocation::default()
         },
         is_ours: true,
         hub_uid: Some("uid".to_owned()),
@@ -101,14 +101,14 @@ pub(super) fn hub_entry(state: HubState) -> HubEntry {
 
 pub(super) fn kept_object() -> ObjectView {
     ObjectView {
-        kind: Kind::BackupEntry,
+        kind: HubKind::BackupEntry,
         name: NAME.to_owned(),
         state: MemberState::Live { let_go: false },
         is_ours: true,
         hub_uid: Some("uid".to_owned()),
         bucket: Some("b".to_owned()),
-        wanted: Wanted::Same,
-        credentials: Credentials::Known,
+        wanted: ObjectDrift::Same,
+        credentials: CredentialsState::Known,
         copy: CopyState::Current,
         is_permitted: false,
         is_permit_fresh: false,
@@ -118,7 +118,7 @@ pub(super) fn kept_object() -> ObjectView {
 /// An entry of this cluster, as it should be.
 pub(super) fn live() -> Scene {
     Scene {
-        hub: Some(hub_entry(HubState { is_ours: true, holder: Holder::Us, ..HubState::default() })),
+        hub: Some(hub_entry(HubState { is_ours: true, holder: AssignedSeed::Us, ..HubState::default() })),
         bucket: Some(BucketOfEntry { is_made: true }),
         object: kept_object(),
         locations: vec![own_location(false)],
@@ -128,8 +128,8 @@ pub(super) fn live() -> Scene {
     }
 }
 
-fn holders() -> impl Strategy<Value = Holder> {
-    prop_oneof![Just(Holder::Nobody), Just(Holder::Us), Just(Holder::Another)]
+fn holders() -> impl Strategy<Value = AssignedSeed> {
+    prop_oneof![Just(AssignedSeed::Nobody), Just(AssignedSeed::Us), Just(AssignedSeed::Another)]
 }
 
 fn hub_states() -> impl Strategy<Value = HubState> {
@@ -175,15 +175,15 @@ fn member_states() -> impl Strategy<Value = MemberState> {
 
 fn objects() -> impl Strategy<Value = ObjectView> {
     let wanted = prop_oneof![
-        Just(Wanted::Unknown),
-        Just(Wanted::Same),
-        any::<bool>().prop_map(|in_marks| Wanted::Different { in_marks }),
+        Just(ObjectDrift::Unknown),
+        Just(ObjectDrift::Same),
+        any::<bool>().prop_map(|in_marks| ObjectDrift::Different { in_marks }),
     ];
     let credentials = prop_oneof![
-        1 => Just(Credentials::NoBucket),
-        1 => Just(Credentials::Unanswered),
-        1 => Just(Credentials::Missing(Problem::of_configuration("none"))),
-        3 => Just(Credentials::Known),
+        1 => Just(CredentialsState::NoBucket),
+        1 => Just(CredentialsState::Unanswered),
+        1 => Just(CredentialsState::Missing(StatusProblem::of_configuration("none"))),
+        3 => Just(CredentialsState::Known),
     ];
     let copy = prop_oneof![Just(CopyState::Absent), Just(CopyState::Stale), Just(CopyState::Current)];
     let uid = prop_oneof![1 => Just(None), 1 => Just(Some("other")), 3 => Just(Some("uid"))];
@@ -262,7 +262,7 @@ proptest! {
     #[test]
     fn a_pass_ends_and_takes_each_step_once(mut scene in scenes()) {
         let (steps, _) = scene.pass();
-        let all: BTreeSet<&Step> = steps.iter().collect();
+        let all: BTreeSet<&MemberStep> = steps.iter().collect();
         prop_assert_eq!(all.len(), steps.len(), "{:?}", steps);
     }
 
@@ -272,11 +272,11 @@ proptest! {
         let phase = scene.view().phase();
         let (steps, _) = scene.pass();
         for step in steps {
-            if let Step::Location(
-                LocationStep::SetAccess(_, Access::ReadWrite) | LocationStep::Apply(Access::ReadWrite),
+            if let MemberStep::Location(
+                LocationStep::SetAccess(_, LocationAccess::ReadWrite) | LocationStep::Apply(LocationAccess::ReadWrite),
             ) = step
             {
-                prop_assert_eq!(phase, Some(Phase::Live));
+                prop_assert_eq!(phase, Some(EntryPhase::Live));
             }
         }
     }
@@ -287,17 +287,17 @@ proptest! {
     fn data_is_removed_only_by_the_hubs_word(mut scene in scenes()) {
         let before = scene.clone();
         let (steps, _) = scene.pass();
-        let deletes = steps.iter().position(|step| *step == Step::Object(ObjectStep::Delete));
+        let deletes = steps.iter().position(|step| *step == MemberStep::Object(ObjectStep::Delete));
         if let Some(at) = deletes.filter(|_| before.object.state == (MemberState::Live { let_go: false })) {
             let hub = before.hub.as_ref().unwrap();
-            prop_assert!(hub.object.state.is_released && hub.object.state.holder == Holder::Us);
-            prop_assert!(before.object.is_permit_fresh || steps[..at].contains(&Step::AskHub));
-            prop_assert!(steps[..at].contains(&Step::Object(ObjectStep::Confirm)));
+            prop_assert!(hub.object.state.is_released && hub.object.state.holder == AssignedSeed::Us);
+            prop_assert!(before.object.is_permit_fresh || steps[..at].contains(&MemberStep::AskHub));
+            prop_assert!(steps[..at].contains(&MemberStep::Object(ObjectStep::Confirm)));
             prop_assert!(before.object.is_ours);
             let is_open = |one: &MemberLocation| !one.location.is_read_only;
             let view = before.view();
             for one in view.of_entry().filter(|one| is_open(one)) {
-                let deleted = Step::Location(LocationStep::Delete(one.location.name.clone()));
+                let deleted = MemberStep::Location(LocationStep::Delete(one.location.name.clone()));
                 prop_assert!(steps[..at].contains(&deleted), "{:?}", steps);
             }
         }
@@ -313,11 +313,11 @@ proptest! {
         let (steps, _) = scene.pass();
         for step in &steps {
             match step {
-                Step::Object(_) => prop_assert!(before.object.is_ours || !before.object.is_found(), "{:?}", step),
-                Step::Location(LocationStep::SetAccess(name, _) | LocationStep::Delete(name)) => {
+                MemberStep::Object(_) => prop_assert!(before.object.is_ours || !before.object.is_found(), "{:?}", step),
+                MemberStep::Location(LocationStep::SetAccess(name, _) | LocationStep::Delete(name)) => {
                     prop_assert!(of_entry.contains(name.as_str()), "{:?}", step);
                 }
-                Step::Location(LocationStep::Apply(_)) => {
+                MemberStep::Location(LocationStep::Apply(_)) => {
                     let found = view.named(NAME);
                     prop_assert!(found.is_none_or(|found| found.is_ours), "{:?}", step);
                 }

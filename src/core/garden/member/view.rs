@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Step;
-use crate::check::location::Location;
-use crate::entry_life::{HubState, MemberState, Phase, phase};
-use crate::location::{self, Access, is_default};
+use super::MemberStep;
+use crate::check::location::ReviewedLocation;
+use crate::entry_life::{EntryPhase, HubState, MemberState, phase};
+use crate::location::{self, LocationAccess, is_default};
 
 /// Why something cannot be done, for the status of the hub's object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct StatusProblem {
     pub description: String,
     /// Nothing changes before a person changes something.
     pub is_configuration: bool,
 }
 
-impl Problem {
+impl StatusProblem {
     pub fn of_configuration(description: impl Into<String>) -> Self {
         Self { description: description.into(), is_configuration: true }
     }
@@ -30,17 +30,17 @@ impl Problem {
 /// What the agent has learned and done since it began to look at an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    pub done: BTreeSet<Step>,
-    /// Answer to [`Step::AskHub`]: the data is still to be removed.
+    pub done: BTreeSet<MemberStep>,
+    /// Answer to [`MemberStep::AskHub`]: the data is still to be removed.
     pub confirmed: Option<bool>,
-    /// How many backups [`Step::CountBackups`] found.
+    /// How many backups [`MemberStep::CountBackups`] found.
     pub running: Option<usize>,
     /// How many objects [`RemoveBackups`](super::LocationStep::RemoveBackups) found.
     pub removed: Option<usize>,
     /// Why a step of the location failed. No further ones are taken.
     pub location_failed: Option<String>,
     /// Why a step of the object failed. No further ones are taken.
-    pub object_failed: Option<Problem>,
+    pub object_failed: Option<StatusProblem>,
 }
 
 /// The hub's object of a bucket or an entry.
@@ -75,13 +75,13 @@ pub struct HubEntry {
 
 /// Credentials of the hub for an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Credentials {
+pub enum CredentialsState {
     /// The hub has no bucket to have credentials for.
     #[default]
     NoBucket,
     /// The hub has not been heard of them yet.
     Unanswered,
-    Missing(Problem),
+    Missing(StatusProblem),
     Known,
 }
 
@@ -97,7 +97,7 @@ pub enum CopyState {
 
 /// How the member's object compares with what the hub wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ObjectDrift {
     /// The hub lacks something that it takes to say what it wants.
     #[default]
     Unknown,
@@ -109,13 +109,13 @@ pub enum Wanted {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum HubKind {
     #[default]
     BackupBucket,
     BackupEntry,
 }
 
-impl Kind {
+impl HubKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BackupBucket => "BackupBucket",
@@ -127,7 +127,7 @@ impl Kind {
 /// The member's object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectView {
-    pub kind: Kind,
+    pub kind: HubKind,
     pub name: String,
     pub state: MemberState,
     /// It was made for a hub.
@@ -136,8 +136,8 @@ pub struct ObjectView {
     pub hub_uid: Option<String>,
     /// The bucket that an entry is in.
     pub bucket: Option<String>,
-    pub wanted: Wanted,
-    pub credentials: Credentials,
+    pub wanted: ObjectDrift,
+    pub credentials: CredentialsState,
     pub copy: CopyState,
     /// The executor may remove its data, by what the hub said.
     pub is_permitted: bool,
@@ -154,7 +154,7 @@ impl ObjectView {
 /// A BackupStorageLocation of the member cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberLocation {
-    pub location: Location,
+    pub location: ReviewedLocation,
     pub is_ours: bool,
     pub hub_uid: Option<String>,
     pub is_default: bool,
@@ -225,7 +225,7 @@ pub struct EntryView<'a> {
 }
 
 impl EntryView<'_> {
-    pub fn phase(&self) -> Option<Phase> {
+    pub fn phase(&self) -> Option<EntryPhase> {
         self.hub.as_ref().map(|hub| phase(&hub.object.state))
     }
 
@@ -260,10 +260,10 @@ impl EntryView<'_> {
 
     /// Who may write in the own location, which is there or is to be made. `None`: there should be
     /// none, or it stays as it is.
-    pub fn access(&self) -> Option<Access> {
+    pub fn access(&self) -> Option<LocationAccess> {
         match location::wanted(self.phase()?, self.is_ready(), self.own_location().is_some()) {
-            location::Wanted::Kept(access) => Some(access),
-            location::Wanted::AsItIs | location::Wanted::None => None,
+            location::DesiredLocation::Kept(access) => Some(access),
+            location::DesiredLocation::AsItIs | location::DesiredLocation::None => None,
         }
     }
 

@@ -14,7 +14,7 @@ pub const DEAD: SignedDuration = SignedDuration::from_secs(15);
 
 /// What to do about a mark on the location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MigrationClaimStep {
     Take,
     /// It may be dead: look again.
     Watch,
@@ -23,12 +23,12 @@ pub enum Step {
 }
 
 /// `found`: the mark as it is; `first`: as it was when it was first seen, `watched` ago.
-pub fn step(found: Option<&str>, first: Option<&str>, watched: SignedDuration) -> Step {
+pub fn step(found: Option<&str>, first: Option<&str>, watched: SignedDuration) -> MigrationClaimStep {
     match found {
-        None => Step::Take,
-        Some(found) if first.is_some_and(|first| first != found) => Step::Refuse,
-        Some(_) if first.is_some() && watched >= DEAD => Step::Take,
-        Some(_) => Step::Watch,
+        None => MigrationClaimStep::Take,
+        Some(found) if first.is_some_and(|first| first != found) => MigrationClaimStep::Refuse,
+        Some(_) if first.is_some() && watched >= DEAD => MigrationClaimStep::Take,
+        Some(_) => MigrationClaimStep::Watch,
     }
 }
 
@@ -44,13 +44,17 @@ mod tests {
     #[test]
     fn a_mark_that_changes_is_alive_and_one_that_does_not_is_dead_in_time() {
         let seconds = SignedDuration::from_secs;
-        assert_eq!(step(None, None, seconds(0)), Step::Take);
-        assert_eq!(step(None, Some("a 1"), seconds(1)), Step::Take, "it let go");
-        assert_eq!(step(Some("a 1"), None, seconds(0)), Step::Watch);
-        assert_eq!(step(Some("a 1"), Some("a 1"), seconds(14)), Step::Watch);
-        assert_eq!(step(Some("a 1"), Some("a 1"), seconds(15)), Step::Take);
-        assert_eq!(step(Some("a 2"), Some("a 1"), seconds(4)), Step::Refuse);
-        assert_eq!(step(Some("b 1"), Some("a 1"), seconds(20)), Step::Refuse, "somebody else was faster");
+        assert_eq!(step(None, None, seconds(0)), MigrationClaimStep::Take);
+        assert_eq!(step(None, Some("a 1"), seconds(1)), MigrationClaimStep::Take, "it let go");
+        assert_eq!(step(Some("a 1"), None, seconds(0)), MigrationClaimStep::Watch);
+        assert_eq!(step(Some("a 1"), Some("a 1"), seconds(14)), MigrationClaimStep::Watch);
+        assert_eq!(step(Some("a 1"), Some("a 1"), seconds(15)), MigrationClaimStep::Take);
+        assert_eq!(step(Some("a 2"), Some("a 1"), seconds(4)), MigrationClaimStep::Refuse);
+        assert_eq!(
+            step(Some("b 1"), Some("a 1"), seconds(20)),
+            MigrationClaimStep::Refuse,
+            "somebody else was faster"
+        );
     }
 
     #[test]

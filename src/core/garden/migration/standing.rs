@@ -1,7 +1,7 @@
 //! What a record that is found in a bucket is to whoever asks for a migration. It outlives a good
 //! deal: nothing is removed on the word of one that is of something else by now.
 
-use super::Phase;
+use super::MigrationPhase;
 
 /// Where the location leads now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Leads {
 
 /// A record, compared with what is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundRecord {
     /// Made for this entry, and not for an earlier one of its name.
     pub is_of_entry: bool,
     /// Of the location whose backups are to be moved.
@@ -21,13 +21,13 @@ pub struct Found {
     /// The entry's directory is where it was.
     pub is_in_place: bool,
     pub leads: Leads,
-    pub phase: Phase,
+    pub phase: MigrationPhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// From this phase.
-    GoOn(Phase),
+    GoOn(MigrationPhase),
     /// It is of an earlier entry: planned anew, as if there were none.
     Earlier,
     /// That migration is over, and this is another one: planned anew.
@@ -40,8 +40,8 @@ pub enum Resume {
     Astray,
 }
 
-pub fn standing(found: &Found) -> Resume {
-    let is_over = found.phase == Phase::Retired;
+pub fn standing(found: &FoundRecord) -> Resume {
+    let is_over = found.phase == MigrationPhase::Retired;
     match found.leads {
         _ if !found.is_of_entry => Resume::Earlier,
         _ if !found.is_in_place => Resume::Moved,
@@ -51,7 +51,7 @@ pub fn standing(found: &Found) -> Resume {
         _ if is_over => Resume::Over,
         Leads::Elsewhere => Resume::Astray,
         // Somebody may have written at the source since it was last looked at.
-        Leads::ToSource if found.phase == Phase::CutOver => Resume::GoOn(Phase::Delta),
+        Leads::ToSource if found.phase == MigrationPhase::CutOver => Resume::GoOn(MigrationPhase::Delta),
         Leads::ToSource => Resume::GoOn(found.phase),
     }
 }
@@ -63,28 +63,33 @@ mod tests {
     #[test]
     fn a_record_is_of_what_it_was_made_for() {
         use Leads::{Elsewhere, ToDestination, ToSource};
-        use Phase::{Copying, CutOver, Retired};
-        let found =
-            |phase, leads| Found { is_of_entry: true, is_of_location: true, is_in_place: true, leads, phase };
+        use MigrationPhase::{Copying, CutOver, Retired};
+        let found = |phase, leads| FoundRecord {
+            is_of_entry: true,
+            is_of_location: true,
+            is_in_place: true,
+            leads,
+            phase,
+        };
         let rows = [
             (found(Copying, ToSource), Resume::GoOn(Copying)),
             (found(CutOver, ToDestination), Resume::GoOn(CutOver)),
-            (found(CutOver, ToSource), Resume::GoOn(Phase::Delta)),
+            (found(CutOver, ToSource), Resume::GoOn(MigrationPhase::Delta)),
             (found(Retired, ToDestination), Resume::GoOn(Retired)),
             (found(Retired, ToSource), Resume::Over),
             (found(Retired, Elsewhere), Resume::Over),
             (found(CutOver, Elsewhere), Resume::Astray),
             (found(Copying, Elsewhere), Resume::Astray),
-            (Found { is_of_location: false, ..found(CutOver, ToDestination) }, Resume::Another),
-            (Found { is_of_location: false, ..found(Retired, ToSource) }, Resume::Over),
-            (Found { is_in_place: false, ..found(CutOver, ToDestination) }, Resume::Moved),
+            (FoundRecord { is_of_location: false, ..found(CutOver, ToDestination) }, Resume::Another),
+            (FoundRecord { is_of_location: false, ..found(Retired, ToSource) }, Resume::Over),
+            (FoundRecord { is_in_place: false, ..found(CutOver, ToDestination) }, Resume::Moved),
         ];
         for (found, wanted) in rows {
             assert_eq!(standing(&found), wanted, "{found:?}");
         }
         for leads in [ToSource, ToDestination, Elsewhere] {
             for phase in [Copying, CutOver, Retired] {
-                let earlier = Found { is_of_entry: false, ..found(phase, leads) };
+                let earlier = FoundRecord { is_of_entry: false, ..found(phase, leads) };
                 assert_eq!(standing(&earlier), Resume::Earlier, "{earlier:?}");
             }
         }

@@ -2,16 +2,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn listed(size: u64) -> Listed {
-    Listed { size, tag: Some(format!("t{size}")), modified: Timestamp::UNIX_EPOCH }
+fn listed(size: u64) -> SourceObject {
+    SourceObject { size, tag: Some(format!("t{size}")), modified: Timestamp::UNIX_EPOCH }
 }
 
-fn listing(objects: &[(&str, u64)]) -> BTreeMap<String, Listed> {
+fn listing(objects: &[(&str, u64)]) -> BTreeMap<String, SourceObject> {
     objects.iter().map(|(key, size)| ((*key).to_owned(), listed(*size))).collect()
 }
 
-fn same() -> Attempt {
-    Attempt::Same { checksum: "c".to_owned() }
+fn same() -> CopyAttempt {
+    CopyAttempt::Same { checksum: "c".to_owned() }
 }
 
 fn copied(objects: &[(&str, u64)]) -> Items {
@@ -28,22 +28,22 @@ fn sizes(objects: &[(&str, u64)]) -> BTreeMap<String, u64> {
 #[test]
 fn a_second_listing_adds_what_is_new_and_what_changed() {
     let mut items = copied(&[("a", 1), ("b", 2), ("c", 3)]);
-    items.get_mut("c").unwrap().status = Status::NotFound;
+    items.get_mut("c").unwrap().status = CopyStatus::NotFound;
     assert_eq!(relist(&mut items, listing(&[("a", 1), ("b", 9), ("c", 3), ("d", 4)])), 3);
     let status = |key: &str| items[key].status;
-    assert_eq!(status("a"), Status::Copied);
+    assert_eq!(status("a"), CopyStatus::Copied);
     for key in ["b", "c", "d"] {
-        assert_eq!(status(key), Status::None, "{key}");
+        assert_eq!(status(key), CopyStatus::None, "{key}");
     }
-    assert_eq!(Counts::of(&items), Counts { none: 3, copied: 1, not_found: 0, bytes: 17 });
+    assert_eq!(CopyCounts::of(&items), CopyCounts { none: 3, copied: 1, not_found: 0, bytes: 17 });
 }
 
 #[test]
 fn what_is_at_the_destination_already_is_never_overwritten() {
-    let mut item = Item::new(listed(1));
-    let taken = Attempt::Taken { source: "s".into(), destination: "d".into() };
+    let mut item = MigrationItem::new(listed(1));
+    let taken = CopyAttempt::Taken { source: "s".into(), destination: "d".into() };
     assert!(!record(&mut item, taken));
-    assert_eq!(item.status, Status::None);
+    assert_eq!(item.status, CopyStatus::None);
     assert_eq!(item.error.as_deref(), Some("something else is there already: SHA-256 d, at the source s"));
 }
 
@@ -73,16 +73,16 @@ fn everything_in_the_way_of_the_cut_over_is_told() {
 fn a_backup_may_expire_but_not_lose_a_file() {
     let objects = [("backups/x/x.tar.gz", 1), ("backups/x/velero-backup.json", 2)];
     let mut items = copied(&objects);
-    items.get_mut("backups/x/x.tar.gz").unwrap().status = Status::NotFound;
+    items.get_mut("backups/x/x.tar.gz").unwrap().status = CopyStatus::NotFound;
     let there = sizes(&objects);
     assert_eq!(gate(&items, &BTreeMap::new(), &there), Ok(()), "it has expired");
     assert_eq!(
         expire(&mut items.clone(), &BTreeMap::new()),
-        Err(Obstacle::Emptied(2)),
+        Err(MigrationObstacle::Emptied(2)),
         "but not if that was all there was: it may be gone from sight only"
     );
     let told = gate(&items, &listing(&objects[1..]), &there).unwrap_err();
-    assert_eq!(told, [Obstacle::Torn("x".into())]);
+    assert_eq!(told, [MigrationObstacle::Torn("x".into())]);
 }
 
 #[test]
@@ -90,12 +90,12 @@ fn what_expired_is_on_record_before_it_goes_and_goes_however_often_that_is_inter
     let mut items = copied(&[("a", 1), ("b", 2), ("c", 3)]);
     let foreign = listing(&[("theirs", 1)]);
     relist(&mut items, foreign);
-    assert!(record(items.get_mut("theirs").unwrap(), Attempt::Missing));
+    assert!(record(items.get_mut("theirs").unwrap(), CopyAttempt::Missing));
     let source = listing(&[("a", 1)]);
     let there = sizes(&[("a", 1), ("b", 2), ("theirs", 1)]);
     assert_eq!(leftovers(&items, &there), [""; 0], "nothing is on record as gone");
     assert_eq!(expire(&mut items, &source), Ok(()));
-    assert_eq!(items["b"].status, Status::NotFound);
+    assert_eq!(items["b"].status, CopyStatus::NotFound);
     assert_eq!(leftovers(&items, &there), ["b"], "c is not there, and what we did not put there is not ours");
     assert_eq!(expire(&mut items, &source), Ok(()), "a second time");
     assert_eq!(leftovers(&items, &there), ["b"]);
@@ -106,12 +106,12 @@ fn a_source_that_is_empty_all_at_once_removes_nothing() {
     let mut items = copied(&[("a", 1), ("b", 2)]);
     let before = items.clone();
     let refused = expire(&mut items, &BTreeMap::new()).unwrap_err();
-    assert_eq!(refused, Obstacle::Emptied(2));
+    assert_eq!(refused, MigrationObstacle::Emptied(2));
     assert!(refused.to_string().contains("is its folder mounted?"), "{refused}");
     assert_eq!(items, before);
     // Nor is what is on record as gone already, once there is nothing to compare it with.
-    items.values_mut().for_each(|item| item.status = Status::NotFound);
-    assert_eq!(expire(&mut items, &BTreeMap::new()), Err(Obstacle::Emptied(2)));
+    items.values_mut().for_each(|item| item.status = CopyStatus::NotFound);
+    assert_eq!(expire(&mut items, &BTreeMap::new()), Err(MigrationObstacle::Emptied(2)));
     let mut untouched = Items::new();
     relist(&mut untouched, listing(&[("a", 1)]));
     assert_eq!(expire(&mut untouched, &BTreeMap::new()), Ok(()), "nothing was copied");
@@ -119,20 +119,20 @@ fn a_source_that_is_empty_all_at_once_removes_nothing() {
 
 #[test]
 fn what_was_begun_and_not_looked_at_may_be_replaced_and_nothing_else() {
-    let mut item = Item::new(listed(1));
+    let mut item = MigrationItem::new(listed(1));
     assert!(item.is_to_begin() && !item.may_replace("x"));
     item.begun = true;
     let mut items: Items = [("a".to_owned(), item)].into();
     relist(&mut items, listing(&[("a", 2)]));
     assert!(items["a"].may_replace("what an earlier copy left there"));
     let mut gone = items.clone();
-    assert!(record(gone.get_mut("a").unwrap(), Attempt::Missing));
+    assert!(record(gone.get_mut("a").unwrap(), CopyAttempt::Missing));
     assert_eq!(leftovers(&gone, &sizes(&[("a", 1)])), ["a"], "half of what nobody has any more");
     let item = items.get_mut("a").unwrap();
     assert!(record(item, same()));
     assert!(item.may_replace("c") && !item.may_replace("x") && !item.is_to_begin());
-    let mut taken = Item { begun: true, ..Item::new(listed(1)) };
-    assert!(!record(&mut taken, Attempt::Taken { source: "s".into(), destination: "d".into() }));
+    let mut taken = MigrationItem { begun: true, ..MigrationItem::new(listed(1)) };
+    assert!(!record(&mut taken, CopyAttempt::Taken { source: "s".into(), destination: "d".into() }));
     assert!(!taken.may_replace("d"));
 }
 
@@ -150,7 +150,7 @@ fn nothing_goes_at_the_source_that_is_not_at_the_destination() {
 
 #[test]
 fn phases_follow_one_another() {
-    let mut phase = Phase::Planned;
+    let mut phase = MigrationPhase::Planned;
     let mut seen = vec![phase];
     while let Some(next) = phase.next() {
         assert!(next > phase);
@@ -158,7 +158,7 @@ fn phases_follow_one_another() {
         seen.push(phase);
     }
     assert_eq!(seen.len(), 6);
-    assert_eq!(phase, Phase::Retired);
+    assert_eq!(phase, MigrationPhase::Retired);
 }
 
 proptest! {
@@ -170,28 +170,28 @@ proptest! {
         let mut there: BTreeMap<String, u64> = BTreeMap::new();
         let mut dice = fails;
         for round in &rounds {
-            let source: BTreeMap<String, Listed> = round.iter().map(|(k, s)| (k.clone(), listed(*s))).collect();
+            let source: BTreeMap<String, SourceObject> = round.iter().map(|(k, s)| (k.clone(), listed(*s))).collect();
             relist(&mut items, source.clone());
             for (key, item) in &mut items {
                 dice = dice.rotate_left(7) ^ 0x9e37;
-                if item.status != Status::None || dice % 3 == 0 { continue; }
+                if item.status != CopyStatus::None || dice % 3 == 0 { continue; }
                 match source.get(key) {
-                    None => { record(item, Attempt::Missing); }
+                    None => { record(item, CopyAttempt::Missing); }
                     Some(found) => { there.insert(key.clone(), found.size); record(item, same()); }
                 }
             }
         }
-        let last: BTreeMap<String, Listed> = rounds.last().unwrap().iter().map(|(k, s)| (k.clone(), listed(*s))).collect();
+        let last: BTreeMap<String, SourceObject> = rounds.last().unwrap().iter().map(|(k, s)| (k.clone(), listed(*s))).collect();
         relist(&mut items, last.clone());
         for (key, item) in &mut items {
-            if item.status == Status::None {
+            if item.status == CopyStatus::None {
                 match last.get(key) {
-                    None => { record(item, Attempt::Missing); }
+                    None => { record(item, CopyAttempt::Missing); }
                     Some(found) => { there.insert(key.clone(), found.size); record(item, same()); }
                 }
             }
         }
-        let is_emptied = last.is_empty() && items.values().any(Item::is_ours);
+        let is_emptied = last.is_empty() && items.values().any(MigrationItem::is_ours);
         prop_assert_eq!(expire(&mut items, &last).is_err(), is_emptied);
         if is_emptied { return Ok(()); }
         for key in leftovers(&items, &there) {

@@ -13,11 +13,11 @@ fn profile(provider: &str, regions: &[&str], backup: Option<(&str, &str)>) -> Pr
         name: "profile".to_owned(),
         provider: provider.to_owned(),
         regions: regions.iter().map(|region| (*region).to_owned()).collect(),
-        backup: backup.map(|(provider, region)| Backup {
+        backup: backup.map(|(provider, region)| ProfileBackupSettings {
             provider: word(provider),
             region: word(region),
             secret: secret(),
-            config: StoreConfig::default(),
+            config: StoreSettings::default(),
         }),
         allows_cross_provider: false,
         same_store: None,
@@ -123,13 +123,13 @@ fn a_seed_outside_the_regions_is_told_of_and_one_of_another_profile_is_not() {
 fn a_seed_reaches_a_provider_or_one_region_of_it() {
     let reaches = |list: &[&str], provider: &str, region: &str| {
         let reaches = Some(list.iter().map(|one| (*one).to_owned()).collect());
-        let place = Place { provider: provider.to_owned(), region: region.to_owned() };
+        let place = ProviderRegion { provider: provider.to_owned(), region: region.to_owned() };
         Seed { reaches, ..Seed::default() }.reaches(&place)
     };
     assert!(reaches(&["aws"], "aws", "x") && reaches(&["gcp", "aws/x"], "aws", "x"));
     assert!(reaches(&["berth.dev/filesystem"], "berth.dev/filesystem", "x"));
     assert!(!reaches(&[], "aws", "x") && !reaches(&["aws/y"], "aws", "x") && !reaches(&["aw"], "aws", "x"));
-    assert!(Seed::default().reaches(&Place::default()));
+    assert!(Seed::default().reaches(&ProviderRegion::default()));
 }
 
 fn words(of: &'static [&'static str]) -> impl Strategy<Value = String> {
@@ -137,13 +137,14 @@ fn words(of: &'static [&'static str]) -> impl Strategy<Value = String> {
 }
 
 fn any_profile() -> impl Strategy<Value = Profile> {
-    let backup =
-        (words(&["", "aws", "packet"]), words(&["", "r1", "r9"])).prop_map(|(provider, region)| Backup {
+    let backup = (words(&["", "aws", "packet"]), words(&["", "r1", "r9"])).prop_map(|(provider, region)| {
+        ProfileBackupSettings {
             provider: Some(provider),
             region: Some(region),
             secret: secret(),
-            config: StoreConfig::default(),
-        });
+            config: StoreSettings::default(),
+        }
+    });
     let regions = prop::collection::vec(words(&["r1", "r2", "r3"]), 0..4);
     (words(&["aws", "packet"]), regions, prop::option::of(backup), any::<bool>()).prop_map(
         |(provider, regions, backup, allows_cross_provider)| Profile {

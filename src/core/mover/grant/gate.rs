@@ -5,7 +5,7 @@ use crate::mover::MoverKind;
 
 /// One write of the phase of a data mover, as admission sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PhaseWrite {
     pub kind: MoverKind,
     /// The stored phase. `None`: the object is being created.
     pub from: Option<MoverPhase>,
@@ -18,7 +18,7 @@ pub struct Step {
 
 /// How to refuse a write, so that a stock node-agent handles it well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum GateRefusal {
     /// Status 409: the node-agent that accepts a DataUpload or DataDownload assumes that another
     /// one was faster, and continues with the next object without an error.
     Conflict,
@@ -34,7 +34,7 @@ pub enum Refusal {
 ///
 /// # Errors
 /// How to refuse the write.
-pub fn judge(step: &Step) -> Result<(), Refusal> {
+pub fn judge(step: &PhaseWrite) -> Result<(), GateRefusal> {
     let takes_place = step.to.holds_place() && !step.from.is_some_and(MoverPhase::holds_place);
     if step.third_party || !takes_place {
         return Ok(());
@@ -42,13 +42,13 @@ pub fn judge(step: &Step) -> Result<(), Refusal> {
     match step.from {
         Some(MoverPhase::New) if step.to == MoverPhase::Accepted => match step.granted {
             true => Ok(()),
-            false if step.kind.is_bound() => Err(Refusal::Forbidden),
-            false => Err(Refusal::Conflict),
+            false if step.kind.is_bound() => Err(GateRefusal::Forbidden),
+            false => Err(GateRefusal::Conflict),
         },
         // Some writers do not check the phase that they replace: a data mover that has ended would
         // come back, and one that was reset to New would become Prepared without the objects it
         // needs.
-        _ => Err(Refusal::Forbidden),
+        _ => Err(GateRefusal::Forbidden),
     }
 }
 
@@ -56,8 +56,8 @@ pub fn judge(step: &Step) -> Result<(), Refusal> {
 mod tests {
     use super::*;
 
-    fn judged(kind: MoverKind, from: MoverPhase, to: MoverPhase, granted: bool) -> Result<(), Refusal> {
-        judge(&Step { kind, from: Some(from), to, granted, third_party: false })
+    fn judged(kind: MoverKind, from: MoverPhase, to: MoverPhase, granted: bool) -> Result<(), GateRefusal> {
+        judge(&PhaseWrite { kind, from: Some(from), to, granted, third_party: false })
     }
 
     #[test]
@@ -67,19 +67,19 @@ mod tests {
         for (kind, from, to, granted, expected) in [
             (DataUpload, New, Accepted, true, Ok(())),
             (PodVolumeRestore, New, Accepted, true, Ok(())),
-            (DataUpload, New, Accepted, false, Err(Refusal::Conflict)),
-            (DataDownload, New, Accepted, false, Err(Refusal::Conflict)),
-            (PodVolumeBackup, New, Accepted, false, Err(Refusal::Forbidden)),
-            (PodVolumeRestore, New, Accepted, false, Err(Refusal::Forbidden)),
-            (DataUpload, New, Prepared, false, Err(Refusal::Forbidden)),
-            (DataUpload, New, Prepared, true, Err(Refusal::Forbidden)),
+            (DataUpload, New, Accepted, false, Err(GateRefusal::Conflict)),
+            (DataDownload, New, Accepted, false, Err(GateRefusal::Conflict)),
+            (PodVolumeBackup, New, Accepted, false, Err(GateRefusal::Forbidden)),
+            (PodVolumeRestore, New, Accepted, false, Err(GateRefusal::Forbidden)),
+            (DataUpload, New, Prepared, false, Err(GateRefusal::Forbidden)),
+            (DataUpload, New, Prepared, true, Err(GateRefusal::Forbidden)),
             (DataUpload, New, Canceled, false, Ok(())),
             (DataUpload, New, New, false, Ok(())),
             (DataUpload, Accepted, Prepared, false, Ok(())),
             (DataUpload, Accepted, New, false, Ok(())),
             (DataUpload, Prepared, InProgress, false, Ok(())),
-            (PodVolumeBackup, Canceled, Accepted, true, Err(Refusal::Forbidden)),
-            (DataUpload, InProgress, Prepared, true, Err(Refusal::Forbidden)),
+            (PodVolumeBackup, Canceled, Accepted, true, Err(GateRefusal::Forbidden)),
+            (DataUpload, InProgress, Prepared, true, Err(GateRefusal::Forbidden)),
         ] {
             assert_eq!(judged(kind, from, to, granted), expected, "{kind} {from:?} to {to:?}, {granted}");
         }
@@ -87,20 +87,20 @@ mod tests {
 
     #[test]
     fn none_is_created_with_a_place() {
-        let born = Step {
+        let born = PhaseWrite {
             kind: MoverKind::DataUpload,
             from: None,
             to: MoverPhase::Accepted,
             granted: true,
             third_party: false,
         };
-        assert_eq!(judge(&born), Err(Refusal::Forbidden));
-        assert_eq!(judge(&Step { to: MoverPhase::New, ..born }), Ok(()));
+        assert_eq!(judge(&born), Err(GateRefusal::Forbidden));
+        assert_eq!(judge(&PhaseWrite { to: MoverPhase::New, ..born }), Ok(()));
     }
 
     #[test]
     fn what_others_move_is_never_refused() {
-        let step = Step {
+        let step = PhaseWrite {
             kind: MoverKind::DataUpload,
             from: Some(MoverPhase::New),
             to: MoverPhase::Accepted,

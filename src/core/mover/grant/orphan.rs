@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::view::{Mover, MoverPhase, MoverPod, Patience, View};
+use super::view::{GrantView, Mover, MoverPhase, MoverPod, NodeAgentTimeouts};
 use crate::mover::MoverKind;
 
 /// A mover pod that exists continues without the agent that created it, and may take its time: a
@@ -80,7 +80,7 @@ pub fn remedy(mover: &Mover, circumstances: Circumstances) -> Remedy {
 }
 
 /// Does it hold a place, while no agent that could continue it has been ready for long enough?
-pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
+pub(super) fn is_orphan(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     match mover.phase {
         MoverPhase::Accepted => {
             let pod_is_lost = mover.mover_pod.as_ref().is_some_and(|pod| is_lost(view, pod, now));
@@ -92,21 +92,22 @@ pub(super) fn is_orphan(view: &View, mover: &Mover, now: Timestamp) -> bool {
     }
 }
 
-/// Has it been an orphan for so long that its agent has been away for [`Patience::given_up_after`]?
-pub(super) fn is_orphan_for_long(view: &View, mover: &Mover, now: Timestamp) -> bool {
-    let Patience { out_after, given_up_after } = view.patience;
+/// Has it been an orphan for so long that its agent has been away for
+/// [`NodeAgentTimeouts::given_up_after`]?
+pub(super) fn is_orphan_for_long(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
+    let NodeAgentTimeouts { out_after, given_up_after } = view.patience;
     let before = now.saturating_sub(given_up_after.saturating_sub(out_after)).unwrap_or(Timestamp::MIN);
     is_orphan(view, mover, before)
 }
 
 /// Only the agent of the node of its pod makes it Prepared, whichever agent accepted it. The agent
 /// of a new node may become ready after the pod.
-fn is_lost(view: &View, pod: &MoverPod, now: Timestamp) -> bool {
+fn is_lost(view: &GrantView, pod: &MoverPod, now: Timestamp) -> bool {
     let is_settled = pod.placed_at.is_none_or(|at| now.duration_since(at) >= view.patience.out_after);
     is_settled && pod.node.as_deref().is_some_and(|node| is_out(view, node, now))
 }
 
-fn is_left_by_who_accepted(view: &View, mover: &Mover, now: Timestamp) -> bool {
+fn is_left_by_who_accepted(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     let Some(node) = mover.accepted_by.as_deref().or(mover.bound_node.as_deref()) else { return false };
     if view.has_ready_agent(node) {
         // A restarted agent assumes that an Accepted data mover is exposed already, and never
@@ -121,7 +122,7 @@ fn is_left_by_who_accepted(view: &View, mover: &Mover, now: Timestamp) -> bool {
 }
 
 /// Has this node been without a ready agent for long enough?
-pub(super) fn is_out(view: &View, node: &str, now: Timestamp) -> bool {
+pub(super) fn is_out(view: &GrantView, node: &str, now: Timestamp) -> bool {
     let since = match view.agents.get(node) {
         Some(agent) if agent.ready => return false,
         Some(agent) => agent.not_ready_since,
@@ -131,7 +132,7 @@ pub(super) fn is_out(view: &View, node: &str, now: Timestamp) -> bool {
 }
 
 /// Will the agent of the node of its pod, present or future, continue it?
-fn goes_on_elsewhere(view: &View, mover: &Mover, now: Timestamp) -> bool {
+fn goes_on_elsewhere(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     let Some(pod) = &mover.mover_pod else { return false };
     let has_agent = pod.node.is_some() || view.some_agent_is_ready();
     let accepted = mover.accepted_at.unwrap_or(mover.created_at);

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use jiff::Timestamp;
 
 use super::orphan::{is_orphan, is_orphan_for_long, is_out};
-use super::reason::Reason;
-use super::view::{Mover, MoverPhase, View};
+use super::reason::MoverWaitReason;
+use super::view::{GrantView, Mover, MoverPhase};
 
 /// The most grants of one plan, because the ledger is one object, which has room for some ten
 /// thousand UIDs.
@@ -16,8 +16,8 @@ pub const AT_ONCE: usize = 1000;
 /// `ledger.write` says so; all other actions follow in any order, each with the resourceVersion
 /// that the view shows. A write that fails is left to the next plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    pub ledger: Ledger,
+pub struct GrantPlan {
+    pub ledger: LedgerPlan,
     /// Data movers that get the annotation, in this order.
     pub grant: Vec<usize>,
     /// New data movers whose annotation is removed, because others can use the place.
@@ -26,7 +26,7 @@ pub struct Plan {
     /// [`super::remedy`].
     pub recover: Vec<Recover>,
     /// Data movers that wait, in order.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingMover>,
     /// There is no limit any more, and every data mover that it held back was nudged: mark the
     /// ledger as not in force, with the resourceVersion that was read. A view treats such a ledger
     /// as absent.
@@ -35,7 +35,7 @@ pub struct Plan {
 
 /// What the ledger must contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct LedgerPlan {
     pub uids: BTreeSet<String>,
     pub write: LedgerWrite,
 }
@@ -61,27 +61,27 @@ pub struct Recover {
     /// Keeps its annotation if an agent can run it at once. Otherwise it loses it and waits again,
     /// by its age.
     pub keeps_place: bool,
-    /// Its agent has been away for [`super::Patience::given_up_after`].
+    /// Its agent has been away for [`super::NodeAgentTimeouts::given_up_after`].
     pub for_long: bool,
 }
 
 /// A data mover that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingMover {
     pub mover: usize,
     /// Its exact place in the queue, from 1.
     pub place: usize,
-    pub reason: Reason,
+    pub reason: MoverWaitReason,
 }
 
 /// One walk over all four kinds, oldest first. Places go to the oldest data movers that an agent
 /// can run. One whose node is full is passed over while others can start, because it would hold a
 /// place without using it. Only older data movers make a node full, so later ones do not keep it
 /// waiting for ever.
-pub fn plan(view: &View, now: Timestamp) -> Plan {
+pub fn plan(view: &GrantView, now: Timestamp) -> GrantPlan {
     let order = order(view);
     let mut plan = match view.limits.limit {
-        Some(limit) => Walk::new(view, limit.max(1), now).run(&order),
+        Some(limit) => GrantPlanner::new(view, limit.max(1), now).run(&order),
         None => nudge_all(view, &order, now),
     };
     plan.ledger.write = ledger_write(view, &plan);
@@ -89,7 +89,7 @@ pub fn plan(view: &View, now: Timestamp) -> Plan {
 }
 
 /// Data movers that have not ended, in the total order.
-fn order(view: &View) -> Vec<usize> {
+fn order(view: &GrantView) -> Vec<usize> {
     let mut order: Vec<_> = (view.movers.iter().enumerate())
         .filter(|(_, m)| !m.third_party && !m.phase.is_final() && m.phase != MoverPhase::Unknown)
         .map(|(i, mover)| (mover.queue_key(), i))
@@ -98,7 +98,7 @@ fn order(view: &View) -> Vec<usize> {
     order.into_iter().map(|(_, i)| i).collect()
 }
 
-fn ledger_write(view: &View, plan: &Plan) -> LedgerWrite {
+fn ledger_write(view: &GrantView, plan: &GrantPlan) -> LedgerWrite {
     if plan.retire_ledger {
         return LedgerWrite::No;
     }
@@ -115,14 +115,14 @@ fn ledger_write(view: &View, plan: &Plan) -> LedgerWrite {
     if is_as_it_should_be { LedgerWrite::No } else { LedgerWrite::Tidy }
 }
 
-fn is_promised(view: &View, mover: &Mover) -> bool {
+fn is_promised(view: &GrantView, mover: &Mover) -> bool {
     view.ledger.as_ref().is_some_and(|ledger| ledger.contains(&mover.uid))
 }
 
 /// The plan without a limit: no data mover is held back. Those that an earlier limit held back get
 /// an annotation, because agents try again only when the object changes.
-fn nudge_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+fn nudge_all(view: &GrantView, order: &[usize], now: Timestamp) -> GrantPlan {
+    let mut plan = GrantPlan::default();
     for (i, mover) in movers(view, order) {
         if is_orphan(view, mover, now) {
             let keeps_place = can_go(view, mover).is_ok() && !mover.canceled;
@@ -139,30 +139,34 @@ fn nudge_all(view: &View, order: &[usize], now: Timestamp) -> Plan {
             plan.ledger.uids.insert(mover.uid.clone());
             plan.grant.push(i);
         } else if !mover.canceled {
-            plan.waiting.push(Waiting { mover: i, place: plan.waiting.len() + 1, reason: Reason::Next });
+            plan.waiting.push(WaitingMover {
+                mover: i,
+                place: plan.waiting.len() + 1,
+                reason: MoverWaitReason::Next,
+            });
         }
     }
     plan.retire_ledger = plan.grant.is_empty();
     plan
 }
 
-fn movers<'v>(view: &'v View, order: &[usize]) -> impl Iterator<Item = (usize, &'v Mover)> {
+fn movers<'v>(view: &'v GrantView, order: &[usize]) -> impl Iterator<Item = (usize, &'v Mover)> {
     order.iter().filter_map(|i| Some((*i, &**view.movers.get(*i)?)))
 }
 
 /// Can an agent run it now?
-fn can_go(view: &View, mover: &Mover) -> Result<(), Reason> {
+fn can_go(view: &GrantView, mover: &Mover) -> Result<(), MoverWaitReason> {
     match &mover.bound_node {
         Some(node) if view.has_ready_agent(node) => Ok(()),
-        Some(node) => Err(Reason::NoAgent { node: Some(node.clone()) }),
-        None if mover.kind.is_bound() => Err(Reason::NoNode),
+        Some(node) => Err(MoverWaitReason::NoAgent { node: Some(node.clone()) }),
+        None if mover.kind.is_bound() => Err(MoverWaitReason::NoNode),
         None if view.some_agent_is_ready() => Ok(()),
-        None => Err(Reason::NoAgent { node: None }),
+        None => Err(MoverWaitReason::NoAgent { node: None }),
     }
 }
 
 /// Would this data mover hold a place without being able to use it?
-fn wastes_place(view: &View, mover: &Mover, now: Timestamp) -> bool {
+fn wastes_place(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     let is_lost = match &mover.bound_node {
         Some(node) => is_out(view, node, now),
         None => mover.kind.is_bound(),
@@ -170,8 +174,8 @@ fn wastes_place(view: &View, mover: &Mover, now: Timestamp) -> bool {
     mover.canceled || is_lost
 }
 
-struct Walk<'v> {
-    view: &'v View,
+struct GrantPlanner<'v> {
+    view: &'v GrantView,
     now: Timestamp,
     places: usize,
     taken: usize,
@@ -180,16 +184,16 @@ struct Walk<'v> {
     /// Data paths of each node that older data movers take, and how many the node has.
     load: HashMap<&'v str, u32>,
     data_paths: HashMap<&'v str, u32>,
-    plan: Plan,
+    plan: GrantPlan,
     /// By index: data movers that hold a place, or are granted one.
     holds: Vec<bool>,
     passed_over: Vec<usize>,
     /// Data movers that wait, in order. `None`: they wait for a place.
-    waiting: Vec<(usize, Option<Reason>)>,
+    waiting: Vec<(usize, Option<MoverWaitReason>)>,
 }
 
-impl<'v> Walk<'v> {
-    fn new(view: &'v View, places: usize, now: Timestamp) -> Self {
+impl<'v> GrantPlanner<'v> {
+    fn new(view: &'v GrantView, places: usize, now: Timestamp) -> Self {
         let holds: Vec<bool> = view.movers.iter().map(|mover| view.holds_place(mover)).collect();
         let taken = holds.iter().filter(|holds| **holds).count();
         Self {
@@ -200,14 +204,14 @@ impl<'v> Walk<'v> {
             surplus: taken.saturating_sub(places),
             load: HashMap::new(),
             data_paths: HashMap::new(),
-            plan: Plan::default(),
+            plan: GrantPlan::default(),
             holds,
             passed_over: Vec::new(),
             waiting: Vec::new(),
         }
     }
 
-    fn run(mut self, order: &[usize]) -> Plan {
+    fn run(mut self, order: &[usize]) -> GrantPlan {
         for (i, mover) in movers(self.view, order) {
             match mover.phase {
                 MoverPhase::New if mover.granted => self.granted(i, mover),
@@ -250,10 +254,10 @@ impl<'v> Walk<'v> {
         let reason = match can_go(self.view, mover) {
             Err(reason) => Some(reason),
             Ok(()) if self.taken >= self.places => None,
-            Ok(()) if self.plan.grant.len() >= AT_ONCE => Some(Reason::Next),
+            Ok(()) if self.plan.grant.len() >= AT_ONCE => Some(MoverWaitReason::Next),
             Ok(()) if self.is_full(mover) => {
                 self.passed_over.push(i);
-                mover.bound_node.clone().map(|node| Reason::NodeFull { node })
+                mover.bound_node.clone().map(|node| MoverWaitReason::NodeFull { node })
             }
             Ok(()) => {
                 self.taken += 1;
@@ -316,24 +320,25 @@ impl<'v> Walk<'v> {
         self.plan.revoke.extend(youngest.take(self.surplus));
     }
 
-    fn into_plan(self, order: &[usize]) -> Plan {
+    fn into_plan(self, order: &[usize]) -> GrantPlan {
         let Self { view, places, taken, mut plan, holds, waiting, .. } = self;
         let is_holder = |i: &usize| holds.get(*i) == Some(&true);
-        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(Reason::MAX_NAMES);
+        let by = movers(view, order).filter(|(i, _)| is_holder(i)).take(MoverWaitReason::MAX_NAMES);
         let by: std::sync::Arc<[String]> = by.map(|(_, mover)| mover.name.clone()).collect();
         let left = waiting.into_iter().filter(|(i, _)| !is_holder(i));
         plan.waiting = (1..)
             .zip(left)
             .map(|(place, (mover, reason))| {
-                let reason = reason.unwrap_or_else(|| Reason::NoPlace { places, taken, by: by.clone() });
-                Waiting { mover, place, reason }
+                let reason =
+                    reason.unwrap_or_else(|| MoverWaitReason::NoPlace { places, taken, by: by.clone() });
+                WaitingMover { mover, place, reason }
             })
             .collect();
         plan
     }
 }
 
-impl View {
+impl GrantView {
     /// Does it take a place, or might it already, before the view shows it?
     pub fn holds_place(&self, mover: &Mover) -> bool {
         let has_grant = || mover.phase == MoverPhase::New && (mover.granted || is_promised(self, mover));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A value until it is printed: the same one labels metrics and becomes the text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum MoverWaitReason {
     /// A place is free for it, and the next plan grants it.
     Next,
     /// All places are taken. `by` has the names of the first few that hold one, shared by all that
@@ -19,10 +19,10 @@ pub enum Reason {
     NodeFull { node: String },
 }
 
-impl Reason {
-    /// All values of [`Reason::word`].
+impl MoverWaitReason {
+    /// All values of [`MoverWaitReason::word`].
     pub const WORDS: [&str; 5] = ["Next", "NoPlace", "NoAgent", "NoNode", "NodeFull"];
-    /// How many names [`Reason::NoPlace`] has at most.
+    /// How many names [`MoverWaitReason::NoPlace`] has at most.
     pub const MAX_NAMES: usize = 3;
 
     /// One word out of a closed set, for metric labels, Event reasons and columns.
@@ -37,7 +37,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for MoverWaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Next => f.write_str("nothing: it goes next"),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn reasons_are_plain_words() {
-        let full = |places, taken, by: &[&str]| Reason::NoPlace {
+        let full = |places, taken, by: &[&str]| MoverWaitReason::NoPlace {
             places,
             taken,
             by: by.iter().map(|name| (*name).to_owned()).collect(),
@@ -76,14 +76,14 @@ mod tests {
             (full(2, 2, &["du-1", "du-2"]), "2 of 2 places are taken by du-1, du-2"),
             (full(5, 5, &["a", "b", "c"]), "5 of 5 places are taken by a, b, c and 2 more"),
             (full(1, 2, &["a", "b"]), "2 places are taken, 1 allowed: by a, b"),
-            (Reason::NoAgent { node: Some(node()) }, "node n3 has no ready node-agent"),
-            (Reason::NoAgent { node: None }, "no node has a ready node-agent"),
-            (Reason::NoNode, "its pod does not wait for it on a node yet"),
-            (Reason::NodeFull { node: node() }, "node n3 is full and others can go first"),
-            (Reason::Next, "nothing: it goes next"),
+            (MoverWaitReason::NoAgent { node: Some(node()) }, "node n3 has no ready node-agent"),
+            (MoverWaitReason::NoAgent { node: None }, "no node has a ready node-agent"),
+            (MoverWaitReason::NoNode, "its pod does not wait for it on a node yet"),
+            (MoverWaitReason::NodeFull { node: node() }, "node n3 is full and others can go first"),
+            (MoverWaitReason::Next, "nothing: it goes next"),
         ] {
             assert_eq!(reason.to_string(), expected);
-            assert!(Reason::WORDS.contains(&reason.word()));
+            assert!(MoverWaitReason::WORDS.contains(&reason.word()));
         }
     }
 }

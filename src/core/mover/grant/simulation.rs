@@ -6,12 +6,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::{Agent, Limits, Mover, MoverPhase, View, plan};
+use super::{GrantView, Limits, Mover, MoverPhase, NodeAgentState, plan};
 use crate::mover::MoverKind::{self, *};
 
 /// What one data mover does once it has a place.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct SimulatedMover {
     kind: MoverKind,
     /// The node to which it is bound, or on which the scheduler will put it.
     node: usize,
@@ -24,28 +24,28 @@ const NODES: usize = 3;
 
 /// A cluster whose agents accept each granted data mover at once, and start data paths in the order
 /// of acceptance.
-struct Cluster {
-    view: View,
-    work: Vec<Work>,
+struct SimulatedCluster {
+    view: GrantView,
+    work: Vec<SimulatedMover>,
     /// The step at which each last changed its phase, and the step at which it was prepared.
     since: Vec<u32>,
     started: Vec<Option<u32>>,
     step: u32,
 }
 
-impl Cluster {
+impl SimulatedCluster {
     fn new(limit: usize, data_paths: u32) -> Self {
-        let agent = Agent { ready: true, ..Agent::default() };
-        let view = View {
+        let agent = NodeAgentState { ready: true, ..NodeAgentState::default() };
+        let view = GrantView {
             agents: (0..NODES).map(|node| (name(node), agent)).collect(),
             limits: Limits { limit: Some(limit), global: data_paths, per_node: Vec::new() },
             ledger: Some(BTreeSet::new()),
-            ..View::default()
+            ..GrantView::default()
         };
         Self { view, work: Vec::new(), since: Vec::new(), started: Vec::new(), step: 0 }
     }
 
-    fn create(&mut self, work: Work) {
+    fn create(&mut self, work: SimulatedMover) {
         let id = format!("m{:05}", self.work.len());
         let bound_node = work.kind.is_bound().then(|| name(work.node));
         let mover = Mover { bound_node, ..Mover::new(work.kind, id.clone(), id, at(self.step)) };
@@ -116,9 +116,9 @@ fn at(step: u32) -> Timestamp {
     Timestamp::from_second(step.into()).unwrap()
 }
 
-fn any_work() -> impl Strategy<Value = Work> {
+fn any_work() -> impl Strategy<Value = SimulatedMover> {
     (prop::sample::select(&MoverKind::ALL), 0..NODES, 0..4_u32, 0..8_u32)
-        .prop_map(|(kind, node, prepares, runs)| Work { kind, node, prepares, runs })
+        .prop_map(|(kind, node, prepares, runs)| SimulatedMover { kind, node, prepares, runs })
 }
 
 proptest! {
@@ -134,7 +134,7 @@ proptest! {
         limit in 1..4_usize,
         data_paths in 1..3_u32,
     ) {
-        let mut cluster = Cluster::new(limit, data_paths);
+        let mut cluster = SimulatedCluster::new(limit, data_paths);
         let place = before.len();
         for work in before.into_iter().chain([victim]) {
             cluster.create(work);
@@ -158,7 +158,7 @@ proptest! {
     /// No further movers are created: all of them end.
     #[test]
     fn everything_ends(work in prop::collection::vec(any_work(), 0..40), limit in 1..4_usize, data_paths in 1..3_u32) {
-        let mut cluster = Cluster::new(limit, data_paths);
+        let mut cluster = SimulatedCluster::new(limit, data_paths);
         let bound = 16 * work.len();
         work.into_iter().for_each(|work| cluster.create(work));
         for _ in 0..bound {
@@ -174,12 +174,12 @@ proptest! {
 /// to n0 gets its turn all the same.
 #[test]
 fn uploads_that_flood_a_node_keep_out_nobody_who_is_bound_to_it() {
-    let mut cluster = Cluster::new(2, 1);
-    let upload = Work { kind: DataUpload, node: 0, prepares: 0, runs: 5 };
+    let mut cluster = SimulatedCluster::new(2, 1);
+    let upload = SimulatedMover { kind: DataUpload, node: 0, prepares: 0, runs: 5 };
     (0..2).for_each(|_| cluster.create(upload));
     (0..3).for_each(|_| cluster.go());
     let victim = cluster.work.len();
-    cluster.create(Work { kind: PodVolumeBackup, ..upload });
+    cluster.create(SimulatedMover { kind: PodVolumeBackup, ..upload });
     for _ in 0..60 {
         cluster.step += 1;
         cluster.create(upload);

@@ -165,7 +165,7 @@ impl Mover {
 
 /// The state of the node-agent of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Agent {
+pub struct NodeAgentState {
     pub ready: bool,
     /// When its container started, by the clock of the node that also sets `acceptedTimestamp`.
     pub started_at: Option<Timestamp>,
@@ -204,7 +204,7 @@ pub const GIVEN_UP_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
 /// How long a node may be without a ready agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct NodeAgentTimeouts {
     /// Until the data movers of that agent are recovered: [`OUT_AFTER`] unless set otherwise.
     pub out_after: SignedDuration,
     /// Until a data mover that cannot be reset to New is failed: [`GIVEN_UP_AFTER`] unless set
@@ -212,7 +212,7 @@ pub struct Patience {
     pub given_up_after: SignedDuration,
 }
 
-impl Default for Patience {
+impl Default for NodeAgentTimeouts {
     fn default() -> Self {
         Self { out_after: OUT_AFTER, given_up_after: GIVEN_UP_AFTER }
     }
@@ -220,12 +220,12 @@ impl Default for Patience {
 
 /// All state on which one plan depends.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct GrantView {
     /// In any order; finished ones may be missing. Must be listed after the ledger was read: see
     /// [`super`]. Behind `Arc`, so that building a view copies none.
     pub movers: Vec<Arc<Mover>>,
     /// By node. Keep an agent that is gone, with the time of its disappearance.
-    pub agents: HashMap<String, Agent>,
+    pub agents: HashMap<String, NodeAgentState>,
     pub node_labels: HashMap<String, BTreeMap<String, String>>,
     pub limits: Limits,
     /// UIDs in the ledger as it was last read or written. `None`: there is no ledger, or it is not
@@ -233,10 +233,10 @@ pub struct View {
     pub ledger: Option<BTreeSet<String>>,
     /// Since when agents are watched. An agent that was away before that counts as away since then.
     pub watching_since: Timestamp,
-    pub patience: Patience,
+    pub patience: NodeAgentTimeouts,
 }
 
-impl View {
+impl GrantView {
     /// Has this node a ready agent?
     pub fn has_ready_agent(&self, node: &str) -> bool {
         self.agents.get(node).is_some_and(|agent| agent.ready)

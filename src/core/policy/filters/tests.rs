@@ -34,8 +34,12 @@ fn list(entries: &[&str]) -> Vec<String> {
     entries.iter().map(|entry| (*entry).to_owned()).collect()
 }
 
-fn labels(app: &str) -> Labels {
-    if app.is_empty() { Labels::new() } else { Labels::from([("app".to_owned(), app.to_owned())]) }
+fn labels(app: &str) -> ObjectLabels {
+    if app.is_empty() {
+        ObjectLabels::new()
+    } else {
+        ObjectLabels::from([("app".to_owned(), app.to_owned())])
+    }
 }
 
 fn selector(app: &str) -> Selector {
@@ -44,29 +48,29 @@ fn selector(app: &str) -> Selector {
     Selector::parse(labels, std::iter::empty(), &Field::root("s"), &mut found)
 }
 
-fn names(entries: &[&str]) -> Names {
+fn names(entries: &[&str]) -> NameFilter {
     let mut found = Violations::default();
-    let names = Names::parse(&list(entries), &Field::root("names"), &mut found);
+    let names = NameFilter::parse(&list(entries), &Field::root("names"), &mut found);
     assert!(found.is_empty(), "{found}");
     names
 }
 
-fn rule(kinds: &[&str]) -> Rule {
-    Rule { kinds: list(kinds), ..Rule::default() }
+fn rule(kinds: &[&str]) -> ResourceFilterRule {
+    ResourceFilterRule { kinds: list(kinds), ..ResourceFilterRule::default() }
 }
 
-fn labelled(kinds: &[&str], app: &str) -> Rule {
-    Rule { selectors: vec![selector(app)], ..rule(kinds) }
+fn labelled(kinds: &[&str], app: &str) -> ResourceFilterRule {
+    ResourceFilterRule { selectors: vec![selector(app)], ..rule(kinds) }
 }
 
-fn policy(namespaces: &[&str], rules: &[Rule]) -> NamespacePolicy {
+fn policy(namespaces: &[&str], rules: &[ResourceFilterRule]) -> NamespacePolicy {
     let glob = |text: &&str| Glob::parse(text).unwrap_or_else(|error| unreachable!("{error}"));
     NamespacePolicy { namespaces: namespaces.iter().map(glob).collect(), rules: rules.to_vec() }
 }
 
 const NAMESPACES: [&str; 5] = ["ns-a", "ns-b", "team-frontend-dev", "team-frontend-prod", "team-backend"];
 
-fn resolved(cluster: &[Rule], namespaced: &[NamespacePolicy]) -> Filters {
+fn resolved(cluster: &[ResourceFilterRule], namespaced: &[NamespacePolicy]) -> Filters {
     let policies =
         Policies { cluster: cluster.to_vec(), namespaced: namespaced.to_vec(), ..Policies::default() };
     Filters::resolve(&policies, &types(), NAMESPACES)
@@ -112,7 +116,7 @@ fn a_policy_takes_just_its_kinds_from_its_namespaces_by_its_own_selectors() {
 
 #[test]
 fn names_are_taken_by_pattern_and_what_is_excluded_goes_before() {
-    let rule = Rule {
+    let rule = ResourceFilterRule {
         names: names(&["app-*", "vm-1"]),
         excluded: names(&["*-tmp", "app-x?"]),
         ..rule(&["cm", "configmaps"])
@@ -140,7 +144,7 @@ fn names_are_taken_by_pattern_and_what_is_excluded_goes_before() {
 
 #[test]
 fn a_rule_without_kinds_is_for_all_that_no_other_rule_has() {
-    let only = Rule { names: names(&["db"]), ..rule(&["Secret"]) };
+    let only = ResourceFilterRule { names: names(&["db"]), ..rule(&["Secret"]) };
     let filters = resolved(&[], &[policy(&["ns-a"], &[labelled(&[], "backup"), only])]);
     for (kind, name, app, expected) in [
         ("secrets", "db", "", true),
@@ -181,7 +185,7 @@ fn a_namespace_has_the_policy_that_names_it_or_else_the_first_one_that_fits() {
 
 #[test]
 fn kinds_of_the_cluster_that_have_a_rule_are_tightened_and_the_others_are_as_ever() {
-    let mine = Rule {
+    let mine = ResourceFilterRule {
         names: names(&["my-*"]),
         excluded: names(&["my-debug"]),
         ..labelled(&["ClusterRole"], "mine")
@@ -228,14 +232,14 @@ fn what_is_no_name_is_refused_with_its_place() {
     let mut found = Violations::default();
     let long = "x".repeat(254);
     let bad = ["", "a**b", "a{b,c}", "a|b", "!a", "[", "a[]", "a/b", "a%2f", "a\nb", long.as_str()];
-    let read = Names::parse(&list(&bad), &Field::root("names"), &mut found);
+    let read = NameFilter::parse(&list(&bad), &Field::root("names"), &mut found);
     assert!(read.is_empty());
     let fields: Vec<String> = found.iter().map(|one| one.field.to_string()).collect();
     assert_eq!(fields, (0..bad.len()).map(|i| format!("names[{i}]")).collect::<Vec<_>>());
     assert!(names(&["system:node", "vs.example.com", "*"]).contain("system:node"));
     let many: Vec<String> = (0..=limits::PATTERNS).map(|i| format!("a*{i}*")).collect();
     let mut found = Violations::default();
-    assert!(Names::parse(&many, &Field::root("names"), &mut found).is_empty());
+    assert!(NameFilter::parse(&many, &Field::root("names"), &mut found).is_empty());
     assert!(found.to_string().contains("has 101 patterns"), "{found}");
 }
 

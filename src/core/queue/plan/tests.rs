@@ -5,7 +5,7 @@ use super::*;
 use crate::glob::{Effort, Glob};
 use crate::location::Closed;
 use crate::namespace::NamespaceSet;
-use crate::queue::{FairShare, Order, explain_newcomer, mark, position_of_newcomer};
+use crate::queue::{FairShare, QueueOrder, explain_newcomer, mark, position_of_newcomer};
 
 mod limits;
 
@@ -13,34 +13,34 @@ fn set(includes: &[&str]) -> NamespaceSet {
     NamespaceSet::new(includes.iter().filter_map(|t| Glob::parse(t).ok()).collect(), Vec::new())
 }
 
-fn entry(name: &str, phase: Phase, position: u32, includes: &[&str]) -> Arc<Entry> {
-    Arc::new(Entry {
+fn entry(name: &str, phase: QueuePhase, position: u32, includes: &[&str]) -> Arc<QueueEntry> {
+    Arc::new(QueueEntry {
         name: name.to_owned(),
         uid: format!("uid-{name}"),
         phase,
         position,
         created_at: Timestamp::UNIX_EPOCH,
         namespaces: set(includes),
-        ..Entry::default()
+        ..QueueEntry::default()
     })
 }
 
-fn newcomer(includes: &[&str]) -> Entry {
-    Entry { namespaces: set(includes), ..Entry::default() }
+fn newcomer(includes: &[&str]) -> QueueEntry {
+    QueueEntry { namespaces: set(includes), ..QueueEntry::default() }
 }
 
-fn names<'v>(view: &'v View, plan: &Plan) -> Vec<&'v str> {
+fn names<'v>(view: &'v QueueView, plan: &Plan) -> Vec<&'v str> {
     plan.start.iter().map(|i| view.backups[*i].name.as_str()).collect()
 }
 
 /// Performs the plan except for its starts: ends backups and writes marks and positions.
-fn write(view: &mut View) {
+fn write(view: &mut QueueView) {
     let decided = plan(view);
     let ended: Vec<String> = decided.end.iter().map(|end| view.backups[end.backup].uid.clone()).collect();
     for waiting in decided.renumber(view, usize::MAX).cloned().collect::<Vec<_>>() {
         let entry = Arc::make_mut(&mut view.backups[waiting.backup]);
-        if entry.phase == Phase::New {
-            (entry.phase, entry.enqueued_at) = (Phase::Queued, Some(entry.arrived()));
+        if entry.phase == QueuePhase::New {
+            (entry.phase, entry.enqueued_at) = (QueuePhase::Queued, Some(entry.arrived()));
         }
         entry.position = waiting.place;
         entry.waits_since = waiting.inherits.or(entry.waits_since);
@@ -48,34 +48,34 @@ fn write(view: &mut View) {
     view.backups.retain(|b| !ended.contains(&b.uid));
 }
 
-fn waits_for<'p>(view: &View, plan: &'p Plan, name: &str) -> &'p Reason {
+fn waits_for<'p>(view: &QueueView, plan: &'p Plan, name: &str) -> &'p QueueReason {
     let found = plan.waiting.iter().find(|w| view.backups[w.backup].name == name);
     &found.unwrap_or_else(|| unreachable!("{name} does not wait")).reason
 }
 
 /// The worked example of Velero's design "Concurrent Backup Processing".
-fn worked_example(backup1: Phase) -> View {
-    View {
+fn worked_example(backup1: QueuePhase) -> QueueView {
+    QueueView {
         slots: 2,
         backups: vec![
-            entry("backup1", backup1, if backup1 == Phase::Queued { 1 } else { 0 }, &["ns1", "ns2"]),
-            entry("backup2", Phase::Queued, 2, &["ns2", "ns3", "ns5"]),
-            entry("backup3", Phase::Queued, 3, &["ns4", "ns3"]),
-            entry("backup4", Phase::Queued, 4, &["ns5", "ns6"]),
-            entry("backup5", Phase::Queued, 5, &["ns8", "ns9"]),
+            entry("backup1", backup1, if backup1 == QueuePhase::Queued { 1 } else { 0 }, &["ns1", "ns2"]),
+            entry("backup2", QueuePhase::Queued, 2, &["ns2", "ns3", "ns5"]),
+            entry("backup3", QueuePhase::Queued, 3, &["ns4", "ns3"]),
+            entry("backup4", QueuePhase::Queued, 4, &["ns5", "ns6"]),
+            entry("backup5", QueuePhase::Queued, 5, &["ns8", "ns9"]),
         ],
-        ..View::default()
+        ..QueueView::default()
     }
 }
 
-fn overlap(with: &str, running: bool, namespaces: &[&str]) -> Reason {
+fn overlap(with: &str, running: bool, namespaces: &[&str]) -> QueueReason {
     let namespaces = namespaces.iter().map(|n| (*n).to_owned()).collect();
-    Reason::Overlap { with: with.to_owned(), running, namespaces }
+    QueueReason::Overlap { with: with.to_owned(), running, namespaces }
 }
 
 #[test]
 fn backup5_runs_beside_backup1_and_the_others_wait_for_the_one_ahead() {
-    let view = worked_example(Phase::InProgress);
+    let view = worked_example(QueuePhase::InProgress);
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup5"]);
     assert_eq!(waits_for(&view, &plan, "backup2"), &overlap("backup1", true, &["ns2"]));
@@ -86,7 +86,7 @@ fn backup5_runs_beside_backup1_and_the_others_wait_for_the_one_ahead() {
 
 #[test]
 fn all_five_at_once_start_with_backup1_and_backup5() {
-    let view = worked_example(Phase::Queued);
+    let view = worked_example(QueuePhase::Queued);
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup1", "backup5"]);
     assert_eq!(waits_for(&view, &plan, "backup2"), &overlap("backup1", true, &["ns2"]));
@@ -94,8 +94,8 @@ fn all_five_at_once_start_with_backup1_and_backup5() {
 
 #[test]
 fn once_backup1_has_ended_backup2_is_next() {
-    let mut view = worked_example(Phase::InProgress);
-    Arc::make_mut(&mut view.backups[4]).phase = Phase::InProgress;
+    let mut view = worked_example(QueuePhase::InProgress);
+    Arc::make_mut(&mut view.backups[4]).phase = QueuePhase::InProgress;
     view.backups.remove(0);
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup2"]);
@@ -103,7 +103,7 @@ fn once_backup1_has_ended_backup2_is_next() {
 
 #[test]
 fn once_backup2_has_ended_backup3_and_backup4_run_together() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     view.backups = view.backups.split_off(2);
     view.backups.pop();
     let plan = plan(&view);
@@ -112,23 +112,23 @@ fn once_backup2_has_ended_backup3_and_backup4_run_together() {
 
 #[test]
 fn with_every_slot_taken_the_reason_says_so() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     view.slots = 1;
     let plan = plan(&view);
     assert!(plan.start.is_empty());
-    assert_eq!(waits_for(&view, &plan, "backup5"), &Reason::NoSlot { slots: 1 });
+    assert_eq!(waits_for(&view, &plan, "backup5"), &QueueReason::NoSlot { slots: 1 });
 }
 
 #[test]
 fn a_backup_of_everything_waits_for_all_and_all_wait_for_it() {
-    let view = View {
+    let view = QueueView {
         slots: 3,
         backups: vec![
-            entry("small", Phase::InProgress, 0, &["ns1"]),
-            entry("full", Phase::Queued, 1, &[]),
-            entry("other", Phase::Queued, 2, &["ns2"]),
+            entry("small", QueuePhase::InProgress, 0, &["ns1"]),
+            entry("full", QueuePhase::Queued, 1, &[]),
+            entry("other", QueuePhase::Queued, 2, &["ns2"]),
         ],
-        ..View::default()
+        ..QueueView::default()
     };
     let plan = plan(&view);
     assert!(plan.start.is_empty());
@@ -138,12 +138,12 @@ fn a_backup_of_everything_waits_for_all_and_all_wait_for_it() {
 
 #[test]
 fn what_the_webhook_missed_is_queued_first_and_passes_nobody_who_came_before() {
-    let mut queued = entry("queued", Phase::Queued, 7, &["a"]);
+    let mut queued = entry("queued", QueuePhase::Queued, 7, &["a"]);
     Arc::make_mut(&mut queued).enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_millis(900));
-    let view = View {
+    let view = QueueView {
         slots: 1,
-        backups: vec![entry("new", Phase::New, 0, &["a"]), Arc::clone(&queued)],
-        ..View::default()
+        backups: vec![entry("new", QueuePhase::New, 0, &["a"]), Arc::clone(&queued)],
+        ..QueueView::default()
     };
     let decided = plan(&view);
     assert_eq!(names(&view, &decided), ["queued"]);
@@ -151,8 +151,8 @@ fn what_the_webhook_missed_is_queued_first_and_passes_nobody_who_came_before() {
     assert_eq!(written, [(0, 1)], "a backup without a place gets one whatever the budget");
     // It is not passed either by a later backup that was created with a position.
     let later = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(2);
-    let forged = Entry { created_at: later, enqueued_at: Some(later), ..Entry::clone(&queued) };
-    let mut view = View { backups: vec![Arc::clone(&view.backups[0]), Arc::new(forged)], ..view };
+    let forged = QueueEntry { created_at: later, enqueued_at: Some(later), ..QueueEntry::clone(&queued) };
+    let mut view = QueueView { backups: vec![Arc::clone(&view.backups[0]), Arc::new(forged)], ..view };
     assert_eq!(names(&view, &plan(&view)), Vec::<&str>::new());
     write(&mut view);
     assert_eq!(names(&view, &plan(&view)), ["new"]);
@@ -160,8 +160,8 @@ fn what_the_webhook_missed_is_queued_first_and_passes_nobody_who_came_before() {
 
 #[test]
 fn the_order_is_that_of_time_marks_whatever_the_positions_say() {
-    let (mut a, mut b) = (entry("a", Phase::Queued, 1, &[]), entry("b", Phase::Queued, 1, &[]));
-    let view = View::default();
+    let (mut a, mut b) = (entry("a", QueuePhase::Queued, 1, &[]), entry("b", QueuePhase::Queued, 1, &[]));
+    let view = QueueView::default();
     assert!(view.precedence(&a, &b).is_lt());
     Arc::make_mut(&mut b).enqueued_at = Some(Timestamp::UNIX_EPOCH - SignedDuration::from_secs(1));
     Arc::make_mut(&mut b).position = 9;
@@ -171,7 +171,7 @@ fn the_order_is_that_of_time_marks_whatever_the_positions_say() {
     Arc::make_mut(&mut a).position = 0;
     assert!(view.precedence(&a, &b).is_gt(), "a lost position does not jump the queue");
     Arc::make_mut(&mut b).enqueued_at = Some(Timestamp::UNIX_EPOCH);
-    Arc::make_mut(&mut a).phase = Phase::New;
+    Arc::make_mut(&mut a).phase = QueuePhase::New;
     Arc::make_mut(&mut a).enqueued_at = Some(Timestamp::MIN);
     assert!(view.precedence(&a, &b).is_gt(), "nor does a mark that is not ours");
 }
@@ -179,7 +179,7 @@ fn the_order_is_that_of_time_marks_whatever_the_positions_say() {
 #[test]
 fn a_newcomer_is_marked_after_all_that_are_known_whatever_the_clock_says() {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
-    let mut view = worked_example(Phase::Queued);
+    let mut view = worked_example(QueuePhase::Queued);
     assert_eq!(mark(&view, now), now);
     let ahead = now + SignedDuration::from_secs(30);
     Arc::make_mut(&mut view.backups[0]).enqueued_at = Some(ahead);
@@ -192,10 +192,10 @@ fn a_newcomer_is_marked_after_all_that_are_known_whatever_the_clock_says() {
 
 #[test]
 fn renumbering_begins_at_the_head_and_keeps_to_its_budget() {
-    let view = View {
+    let view = QueueView {
         slots: 1,
-        backups: (1..=5).map(|i| entry(&format!("b{i}"), Phase::Queued, i * 10, &["same"])).collect(),
-        ..View::default()
+        backups: (1..=5).map(|i| entry(&format!("b{i}"), QueuePhase::Queued, i * 10, &["same"])).collect(),
+        ..QueueView::default()
     };
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["b1"]);
@@ -206,38 +206,38 @@ fn renumbering_begins_at_the_head_and_keeps_to_its_budget() {
 
 #[test]
 fn a_newcomer_is_told_what_it_would_wait_for() {
-    let view = worked_example(Phase::InProgress);
+    let view = worked_example(QueuePhase::InProgress);
     assert_eq!(explain_newcomer(&view, &newcomer(&["ns3"])), overlap("backup2", false, &["ns3"]));
     // backup5 takes the second slot before the newcomer.
-    assert_eq!(explain_newcomer(&view, &newcomer(&["ns99"])), Reason::NoSlot { slots: 2 });
+    assert_eq!(explain_newcomer(&view, &newcomer(&["ns99"])), QueueReason::NoSlot { slots: 2 });
     assert_eq!(position_of_newcomer(&view, &newcomer(&[])), 6);
-    let empty = View::default();
-    assert_eq!(explain_newcomer(&empty, &newcomer(&["ns99"])), Reason::Next);
+    let empty = QueueView::default();
+    assert_eq!(explain_newcomer(&empty, &newcomer(&["ns99"])), QueueReason::Next);
     assert_eq!(position_of_newcomer(&empty, &newcomer(&[])), 1);
 }
 
 #[test]
 fn a_held_backup_waits_and_is_in_nobodys_way() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     Arc::make_mut(&mut view.backups[1]).held = true;
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup3"], "backup2 held nothing");
-    assert_eq!(waits_for(&view, &plan, "backup2"), &Reason::Held);
+    assert_eq!(waits_for(&view, &plan, "backup2"), &QueueReason::Held);
 }
 
 #[test]
 fn a_waiting_backup_that_is_canceled_ends_and_is_in_nobodys_way() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     Arc::make_mut(&mut view.backups[1]).canceled = true;
     let plan = plan(&view);
-    assert_eq!(plan.end, [End { backup: 1, cause: Cause::Canceled }]);
+    assert_eq!(plan.end, [EndWithoutRun { backup: 1, cause: EndCause::Canceled }]);
     assert_eq!(names(&view, &plan), ["backup3"]);
     assert_eq!(plan.waiting.iter().map(|w| w.place).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]
 fn a_backup_moved_to_the_front_goes_before_all_and_the_last_one_moved_before_it() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     for (i, at) in [(3, 1), (4, 2)] {
         let at = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(at);
         Arc::make_mut(&mut view.backups[i]).first = Some(at);
@@ -250,20 +250,20 @@ fn a_backup_moved_to_the_front_goes_before_all_and_the_last_one_moved_before_it(
 
 #[test]
 fn backups_of_a_held_location_wait_and_are_in_nobodys_way() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     Arc::make_mut(&mut view.backups[1]).location = "cold".to_owned();
     view.closed_locations.insert("cold".to_owned(), Closed::Held);
     let plan = plan(&view);
     assert_eq!(names(&view, &plan), ["backup3"]);
-    let reason = Reason::LocationHeld { location: "cold".to_owned() };
+    let reason = QueueReason::LocationHeld { location: "cold".to_owned() };
     assert_eq!(waits_for(&view, &plan, "backup2"), &reason);
-    let newcomer = Entry { location: "cold".to_owned(), ..newcomer(&["ns1"]) };
+    let newcomer = QueueEntry { location: "cold".to_owned(), ..newcomer(&["ns1"]) };
     assert_eq!(explain_newcomer(&view, &newcomer), reason);
 }
 
 #[test]
 fn backups_of_a_store_that_is_away_wait_and_say_why() {
-    let mut view = worked_example(Phase::InProgress);
+    let mut view = worked_example(QueuePhase::InProgress);
     let away = Closed::Unavailable { why: "no route".to_owned() };
     view.closed_locations.insert(String::new(), away);
     let plan = plan(&view);
@@ -274,11 +274,11 @@ fn backups_of_a_store_that_is_away_wait_and_say_why() {
 
 #[test]
 fn nothing_starts_while_nobody_is_there_to_run_it() {
-    let mut view = worked_example(Phase::Queued);
+    let mut view = worked_example(QueuePhase::Queued);
     view.stopped = Some("no server".to_owned());
     let plan = plan(&view);
     assert!(plan.start.is_empty());
-    let reason = Reason::NoExecutor { why: "no server".to_owned() };
+    let reason = QueueReason::NoExecutor { why: "no server".to_owned() };
     assert_eq!(waits_for(&view, &plan, "backup1"), &reason);
     assert_eq!(waits_for(&view, &plan, "backup2"), &overlap("backup1", false, &["ns2"]));
 }
@@ -286,24 +286,24 @@ fn nothing_starts_while_nobody_is_there_to_run_it() {
 #[test]
 fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     let of_schedule = |name: &str, position: u32, supersedes: bool| {
-        let mut made = entry(name, Phase::Queued, position, &["a"]);
+        let mut made = entry(name, QueuePhase::Queued, position, &["a"]);
         let since = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::from(position));
         let entry = Arc::make_mut(&mut made);
         (entry.schedule, entry.supersedes) = (Some("nightly".to_owned()), supersedes);
         entry.enqueued_at = Some(since);
         made
     };
-    let mut view = View {
+    let mut view = QueueView {
         backups: vec![
-            entry("runs", Phase::InProgress, 0, &["a"]),
+            entry("runs", QueuePhase::InProgress, 0, &["a"]),
             of_schedule("monday", 1, true),
             of_schedule("tuesday", 2, true),
-            entry("somebody", Phase::Queued, 3, &["b"]),
+            entry("somebody", QueuePhase::Queued, 3, &["b"]),
             of_schedule("wednesday", 4, true),
         ],
-        ..View::default()
+        ..QueueView::default()
     };
-    let superseded = [1, 2].map(|backup| End { backup, cause: Cause::Superseded { by: 4 } });
+    let superseded = [1, 2].map(|backup| EndWithoutRun { backup, cause: EndCause::Superseded { by: 4 } });
     Arc::make_mut(&mut view.backups[3]).enqueued_at =
         Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(3));
     let decided = plan(&view);
@@ -316,9 +316,9 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     );
     Arc::make_mut(&mut view.backups[4]).waits_since = view.backups[1].enqueued_at;
     assert_eq!(plan(&view).end, superseded);
-    Arc::make_mut(&mut view.backups[4]).phase = Phase::ReadyToStart;
+    Arc::make_mut(&mut view.backups[4]).phase = QueuePhase::ReadyToStart;
     assert_eq!(plan(&view).end, superseded, "it may run already");
-    Arc::make_mut(&mut view.backups[4]).phase = Phase::Queued;
+    Arc::make_mut(&mut view.backups[4]).phase = QueuePhase::Queued;
     Arc::make_mut(&mut view.backups[2]).held = true;
     assert_eq!(plan(&view).end, superseded[..1], "what somebody holds is kept");
     Arc::make_mut(&mut view.backups[4]).supersedes = false;
@@ -331,7 +331,7 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
 fn whose_place_is_taken_ends_before_the_one_starts_that_takes_it() {
     for [earlier, later] in [["a", "b"], ["b", "a"]] {
         let of_schedule = |uid: &str, at: i64| {
-            let mut made = entry(uid, Phase::Queued, 1, &["a"]);
+            let mut made = entry(uid, QueuePhase::Queued, 1, &["a"]);
             let entry = Arc::make_mut(&mut made);
             (entry.schedule, entry.supersedes) = (Some("hourly".to_owned()), true);
             entry.enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(at));
@@ -339,11 +339,11 @@ fn whose_place_is_taken_ends_before_the_one_starts_that_takes_it() {
             made
         };
         let backups = vec![of_schedule(earlier, 0), of_schedule(later, 1)];
-        let decided = starts(&View { backups, slots: 1, ..View::default() });
+        let decided = starts(&QueueView { backups, slots: 1, ..QueueView::default() });
         assert_eq!(decided.start, [1]);
         assert_eq!(
             decided.end,
-            [End { backup: 0, cause: Cause::Superseded { by: 1 } }],
+            [EndWithoutRun { backup: 0, cause: EndCause::Superseded { by: 1 } }],
             "{earlier}, {later}"
         );
     }
@@ -355,13 +355,13 @@ fn whose_place_is_taken_ends_before_the_one_starts_that_takes_it() {
 fn a_schedule_that_is_always_superseded_runs_all_the_same() {
     let at = |minutes: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
     let made = |name: String, minutes: i64, schedule: Option<&str>| {
-        let mut made = entry(&name, Phase::Queued, 0, &["a"]);
+        let mut made = entry(&name, QueuePhase::Queued, 0, &["a"]);
         let entry = Arc::make_mut(&mut made);
         (entry.schedule, entry.supersedes) = (schedule.map(str::to_owned), schedule.is_some());
         (entry.created_at, entry.enqueued_at) = (at(minutes), Some(at(minutes)));
         made
     };
-    let mut view = View { backups: vec![made("other".to_owned(), -1, None)], ..View::default() };
+    let mut view = QueueView { backups: vec![made("other".to_owned(), -1, None)], ..QueueView::default() };
     let (mut ends_at, mut started) = (None, Vec::new());
     for now in (0..600).step_by(5) {
         if now % 20 == 0 {
@@ -378,7 +378,7 @@ fn a_schedule_that_is_always_superseded_runs_all_the_same() {
             write(&mut view);
         }
         for i in plan(&view).start {
-            Arc::make_mut(&mut view.backups[i]).phase = Phase::InProgress;
+            Arc::make_mut(&mut view.backups[i]).phase = QueuePhase::InProgress;
             started.push(view.backups[i].name.clone());
             ends_at = Some(now + 20);
         }
@@ -390,9 +390,9 @@ fn a_schedule_that_is_always_superseded_runs_all_the_same() {
 }
 
 /// `high` counts as an hour earlier, and use costs half an hour at most.
-fn shifting() -> Order {
+fn shifting() -> QueueOrder {
     let hour = SignedDuration::from_hours(1);
-    Order {
+    QueueOrder {
         classes: [("high".to_owned(), hour), ("low".to_owned(), -hour)].into(),
         share: Some(FairShare { label: "team".to_owned(), workers: 1, half_life: hour, most: hour / 2 }),
     }
@@ -401,13 +401,13 @@ fn shifting() -> Order {
 #[test]
 fn a_class_is_a_head_start_and_waiting_makes_up_for_it() {
     let arrived = |name: &str, class: Option<&str>, minutes: i64| {
-        let mut made = entry(name, Phase::Queued, 0, &["a"]);
+        let mut made = entry(name, QueuePhase::Queued, 0, &["a"]);
         let entry = Arc::make_mut(&mut made);
         entry.class = class.map(str::to_owned);
         entry.enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes));
         made
     };
-    let view = View {
+    let view = QueueView {
         backups: vec![
             arrived("patient", None, 0),
             arrived("usual", None, 30),
@@ -415,7 +415,7 @@ fn a_class_is_a_head_start_and_waiting_makes_up_for_it() {
             arrived("high", Some("high"), 80),
         ],
         order: shifting(),
-        ..View::default()
+        ..QueueView::default()
     };
     let plan = plan(&view);
     let order: Vec<&str> = plan
@@ -426,28 +426,28 @@ fn a_class_is_a_head_start_and_waiting_makes_up_for_it() {
         .map(|i| view.backups[i].name.as_str())
         .collect();
     assert_eq!(order, ["patient", "high", "usual", "low"]);
-    let mut late = Entry::clone(&arrived("late", Some("high"), 85));
+    let mut late = QueueEntry::clone(&arrived("late", Some("high"), 85));
     late.uid = "z".to_owned();
     assert_eq!(position_of_newcomer(&view, &late), 3, "its place, not one past the last");
 }
 
-fn any_view() -> impl Strategy<Value = View> {
+fn any_view() -> impl Strategy<Value = QueueView> {
     let name = prop::sample::select(vec!["a", "b", "c", "d", "a*", "*", "b?"]);
     let backup = (prop::collection::vec(name, 1..4), 0_u32..6, 0_u8..8, 0_i64..4);
-    (1_usize..4, prop::collection::vec(backup, 0..12)).prop_map(|(slots, backups)| View {
+    (1_usize..4, prop::collection::vec(backup, 0..12)).prop_map(|(slots, backups)| QueueView {
         slots,
         backups: backups
             .into_iter()
             .enumerate()
             .map(|(i, (includes, position, phase, since))| {
-                let phase = if phase == 0 { Phase::New } else { Phase::Queued };
+                let phase = if phase == 0 { QueuePhase::New } else { QueuePhase::Queued };
                 let mut made = entry(&format!("b{i}"), phase, position, &includes);
                 Arc::make_mut(&mut made).enqueued_at =
                     Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(since));
                 made
             })
             .collect(),
-        ..View::default()
+        ..QueueView::default()
     })
 }
 
@@ -463,21 +463,21 @@ proptest! {
         arrived in 0_i64..100_000,
         later in 1_i64..20_000,
     ) {
-        let made = |name: &str, class: Option<&str>, seconds: i64| Entry {
+        let made = |name: &str, class: Option<&str>, seconds: i64| QueueEntry {
             uid: name.to_owned(),
             class: class.map(str::to_owned),
             tenant: Some(name.to_owned()),
-            phase: Phase::Queued,
+            phase: QueuePhase::Queued,
             enqueued_at: Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)),
-            ..Entry::default()
+            ..QueueEntry::default()
         };
         let (first, second) = (made("a", class, arrived), made("b", other, arrived + later));
-        let plain = View::default();
+        let plain = QueueView::default();
         prop_assert!(plain.precedence(&first, &second).is_lt());
         let order = shifting();
         let most = order.share.as_ref().map(|share| share.most).unwrap_or_default();
         let handicap = SignedDuration::from_secs(used).min(most);
-        let shifted = View { order, handicaps: [("a".to_owned(), handicap)].into(), ..View::default() };
+        let shifted = QueueView { order, handicaps: [("a".to_owned(), handicap)].into(), ..QueueView::default() };
         // The head start of high over low, plus the largest handicap.
         if later > 2 * 3600 + 1800 {
             prop_assert!(shifted.precedence(&first, &second).is_lt());
@@ -501,19 +501,19 @@ proptest! {
             for place in decided.waiting.iter().zip(1..) { prop_assert_eq!(place.0.place, place.1); }
             let writes: Vec<(usize, u32)> = decided.renumber(&view, usize::MAX).map(|w| (w.backup, w.place)).collect();
             for i in &decided.start {
-                Arc::make_mut(&mut view.backups[*i]).phase = Phase::ReadyToStart;
+                Arc::make_mut(&mut view.backups[*i]).phase = QueuePhase::ReadyToStart;
                 Arc::make_mut(&mut view.backups[*i]).position = 0;
                 started.push(view.backups[*i].uid.clone());
             }
             for (i, place) in writes {
-                if view.backups[i].phase == Phase::New {
+                if view.backups[i].phase == QueuePhase::New {
                     let arrived = view.backups[i].arrived();
                     Arc::make_mut(&mut view.backups[i]).enqueued_at = Some(arrived);
                 }
-                Arc::make_mut(&mut view.backups[i]).phase = Phase::Queued;
+                Arc::make_mut(&mut view.backups[i]).phase = QueuePhase::Queued;
                 Arc::make_mut(&mut view.backups[i]).position = place;
             }
-            let running: Vec<&Arc<Entry>> = view.backups.iter().filter(|b| b.phase.is_running()).collect();
+            let running: Vec<&Arc<QueueEntry>> = view.backups.iter().filter(|b| b.phase.is_running()).collect();
             prop_assert!(running.len() <= view.slots, "more run than there are slots");
             for (i, a) in running.iter().enumerate() {
                 for b in &running[i + 1..] {
@@ -521,7 +521,7 @@ proptest! {
                 }
             }
             let mut places: Vec<u32> =
-                view.backups.iter().filter(|b| b.phase == Phase::Queued).map(|b| b.position).collect();
+                view.backups.iter().filter(|b| b.phase == QueuePhase::Queued).map(|b| b.position).collect();
             places.sort_unstable();
             prop_assert_eq!(&places, &(1..=places.len() as u32).collect::<Vec<_>>(), "unique and dense");
             let ends: Vec<usize> =
@@ -545,40 +545,43 @@ proptest! {
 
 #[test]
 fn what_cannot_be_read_ends_and_takes_no_slot() {
-    let mut odd = Entry::clone(&entry("odd", Phase::Queued, 1, &[]));
+    let mut odd = QueueEntry::clone(&entry("odd", QueuePhase::Queued, 1, &[]));
     (odd.namespaces, odd.refused) = (NamespaceSet::default(), vec!["spec.includedNamespaces: …".to_owned()]);
-    let held = Arc::new(Entry { held: true, name: "held".into(), uid: "uid-held".into(), ..odd.clone() });
-    let view =
-        View { backups: vec![Arc::new(odd), held, entry("b", Phase::Queued, 2, &["b"])], ..View::default() };
+    let held =
+        Arc::new(QueueEntry { held: true, name: "held".into(), uid: "uid-held".into(), ..odd.clone() });
+    let view = QueueView {
+        backups: vec![Arc::new(odd), held, entry("b", QueuePhase::Queued, 2, &["b"])],
+        ..QueueView::default()
+    };
     for plan in [plan(&view), starts(&view)] {
         assert_eq!(plan.start, [2]);
         let why = vec!["spec.includedNamespaces: …".to_owned()];
-        assert_eq!(plan.end, [End { backup: 0, cause: Cause::Refused { why } }]);
+        assert_eq!(plan.end, [EndWithoutRun { backup: 0, cause: EndCause::Refused { why } }]);
     }
-    assert_eq!(plan(&view).waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&Reason::Held]);
+    assert_eq!(plan(&view).waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&QueueReason::Held]);
 }
 
 #[test]
 fn what_cannot_be_written_is_out_of_the_line_and_in_nobodys_way() {
-    let backups = vec![entry("a", Phase::Queued, 9, &["a"]), entry("b", Phase::Queued, 9, &["a"])];
-    let view = View { backups, unwritable: ["uid-a".to_owned()].into(), ..View::default() };
+    let backups = vec![entry("a", QueuePhase::Queued, 9, &["a"]), entry("b", QueuePhase::Queued, 9, &["a"])];
+    let view = QueueView { backups, unwritable: ["uid-a".to_owned()].into(), ..QueueView::default() };
     let plan = plan(&view);
     assert_eq!(plan.start, [1]);
-    assert_eq!(plan.waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&Reason::Unwritable]);
+    assert_eq!(plan.waiting.iter().map(|w| &w.reason).collect::<Vec<_>>(), [&QueueReason::Unwritable]);
     assert_eq!(plan.renumber(&view, usize::MAX).count(), 0, "nothing is written to it");
 }
 
 /// An end that is planned in every cycle would take the turn of those that can be written.
 #[test]
 fn what_is_canceled_and_cannot_be_written_ends_when_it_can_be_tried_again() {
-    let mut canceled = Entry::clone(&entry("a", Phase::Queued, 9, &["a"]));
+    let mut canceled = QueueEntry::clone(&entry("a", QueuePhase::Queued, 9, &["a"]));
     canceled.canceled = true;
-    let backups = vec![Arc::new(canceled), entry("b", Phase::Queued, 9, &["a"])];
-    let mut view = View { backups, unwritable: ["uid-a".to_owned()].into(), ..View::default() };
+    let backups = vec![Arc::new(canceled), entry("b", QueuePhase::Queued, 9, &["a"])];
+    let mut view = QueueView { backups, unwritable: ["uid-a".to_owned()].into(), ..QueueView::default() };
     for decided in [plan(&view), starts(&view)] {
         assert_eq!((decided.end, decided.start), (Vec::new(), vec![1]));
     }
-    assert_eq!(waits_for(&view, &plan(&view), "a"), &Reason::Unwritable);
+    assert_eq!(waits_for(&view, &plan(&view), "a"), &QueueReason::Unwritable);
     view.unwritable.clear();
-    assert_eq!(plan(&view).end, [End { backup: 0, cause: Cause::Canceled }]);
+    assert_eq!(plan(&view).end, [EndWithoutRun { backup: 0, cause: EndCause::Canceled }]);
 }

@@ -15,8 +15,8 @@ fn set(names: &[&str]) -> Arc<NamespaceSet> {
     Arc::new(NamespaceSet::new(names.iter().filter_map(|name| Glob::parse(name).ok()).collect(), Vec::new()))
 }
 
-fn plan(name: &str, cron: &str, namespaces: &[&str]) -> Planned {
-    Planned {
+fn plan(name: &str, cron: &str, namespaces: &[&str]) -> PlannedSchedule {
+    PlannedSchedule {
         name: name.to_owned(),
         cron: Cron::parse(cron).unwrap(),
         reference: time("2026-01-01T00:00:00Z"),
@@ -25,12 +25,12 @@ fn plan(name: &str, cron: &str, namespaces: &[&str]) -> Planned {
     }
 }
 
-fn others(plans: impl IntoIterator<Item = Planned>) -> Others {
+fn others(plans: impl IntoIterator<Item = PlannedSchedule>) -> Others {
     Others { plans: plans.into_iter().map(Arc::new).collect(), left_out: 0 }
 }
 
 /// Days of January on which `own` meets `other`, and in what.
-fn met(own: &Planned, other: Planned) -> (Vec<i8>, String) {
+fn met(own: &PlannedSchedule, other: PlannedSchedule) -> (Vec<i8>, String) {
     let found = preview(own, &others([other]), now());
     assert!(found.meets.len() <= 1 && found.left_out == 0, "{found:?}");
     let Some(met) = found.meets.first() else { return (Vec::new(), String::new()) };
@@ -74,7 +74,7 @@ fn what_counts_is_when_backups_are_created() {
     let mins = SignedDuration::from_mins;
     let own = plan("own", "0 2 * * *", &["shop"]);
     for (offset, cron, is_met) in [(30, "0 2 * * *", false), (30, "30 1 * * *", true)] {
-        let other = Planned { offset: mins(offset), ..plan("other", cron, &["shop"]) };
+        let other = PlannedSchedule { offset: mins(offset), ..plan("other", cron, &["shop"]) };
         assert_eq!(!met(&own, other.clone()).0.is_empty(), is_met, "{cron}");
         let found = preview(&other, &others([own.clone()]), now());
         assert_eq!(!found.meets.is_empty(), is_met, "{cron}");
@@ -88,7 +88,7 @@ fn its_own_times_are_those_that_follow_from_what_is_recorded() {
     let times = every.upcoming(now());
     assert_eq!(times.first(), Some(&time("2026-01-01T15:00:00Z")));
     assert_eq!(times.len(), TIMES);
-    let later = Planned { reference: time("2026-01-03T01:30:00Z"), ..every };
+    let later = PlannedSchedule { reference: time("2026-01-03T01:30:00Z"), ..every };
     assert_eq!(later.upcoming(now()).first(), Some(&time("2026-01-03T06:30:00Z")));
     assert_eq!(plan("own", "0 2 * * *", &[]).upcoming(now()).first(), Some(&time("2026-01-02T02:00:00Z")));
     assert!(plan("own", "0 0 31 2 *", &[]).upcoming(now()).is_empty());
@@ -124,7 +124,7 @@ fn it_takes_a_bounded_time_and_tells_how_many_it_left_out() {
         [("CRON_TZ=America/Sao_Paulo 59 23 29 2 *", &["a"][..]), ("* * * * *", patterns.as_slice())]
     {
         let other = plan("other", cron, namespaces);
-        let many = (0..100_000).map(|i| Planned { name: format!("o{i}"), ..other.clone() });
+        let many = (0..100_000).map(|i| PlannedSchedule { name: format!("o{i}"), ..other.clone() });
         let begun = std::time::Instant::now();
         let found = preview(&own, &others(many), now());
         assert!(found.left_out > 0 && found.left_out < 100_000, "{cron}: {}", found.left_out);
@@ -157,14 +157,14 @@ proptest! {
         let plan = |name: &str, cron: &str, offset: i64, names: &[String]| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let reference = now() - SignedDuration::from_secs(since);
-            Planned { offset: SignedDuration::from_secs(offset), reference, ..plan(name, cron, &names) }
+            PlannedSchedule { offset: SignedDuration::from_secs(offset), reference, ..plan(name, cron, &names) }
         };
         let own = plan("own", &own, offsets.0, &names);
         let other = plan("other", &other, offsets.1, &theirs);
         let found = preview(&own, &others([other.clone()]), now());
         prop_assert_eq!(found.left_out, 0);
         prop_assert!(found.times.is_sorted() && found.times.first().is_none_or(|first| *first > now()));
-        let created = |plan: &Planned, time: Timestamp| time + plan.offset;
+        let created = |plan: &PlannedSchedule, time: Timestamp| time + plan.offset;
         let mut expected = Vec::new();
         for time in &found.times {
             let at = created(&own, *time);

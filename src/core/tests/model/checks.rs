@@ -1,6 +1,6 @@
 //! Invariants of the model, in terms of the objects in the API server.
 
-use berth_core::queue::Phase;
+use berth_core::queue::QueuePhase;
 use stateright::{Model, Property};
 
 use crate::protocol::Queue;
@@ -45,8 +45,8 @@ impl<const N: usize> Model for Queue<N> {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(OVERLAP, |m, s| !m.some_meet(s, Phase::is_running)),
-            Property::always(SLOTS, |m, s: &State<N>| s.count(Phase::is_running) <= m.slots),
+            Property::always(OVERLAP, |m, s| !m.some_meet(s, QueuePhase::is_running)),
+            Property::always(SLOTS, |m, s: &State<N>| s.count(QueuePhase::is_running) <= m.slots),
             Property::always(RUN_OVERLAP, |m, s| !m.some_meet(s, runs)),
             Property::always(RUN_SLOTS, |m, s: &State<N>| s.count(runs) <= m.slots),
             Property::always(ORDER, |_, s: &State<N>| s.breach != Some(Breach::Order)),
@@ -64,12 +64,12 @@ impl<const N: usize> Model for Queue<N> {
     }
 }
 
-fn runs(phase: Phase) -> bool {
-    phase == Phase::InProgress
+fn runs(phase: QueuePhase) -> bool {
+    phase == QueuePhase::InProgress
 }
 
 impl<const N: usize> State<N> {
-    fn count(&self, is: impl Fn(Phase) -> bool) -> usize {
+    fn count(&self, is: impl Fn(QueuePhase) -> bool) -> usize {
         self.api.iter().filter_map(|slot| slot.object()).filter(|object| is(object.phase)).count()
     }
 
@@ -82,7 +82,7 @@ impl<const N: usize> State<N> {
     /// Has every waiting backup its exact place, counted from 1?
     fn is_exact(&self) -> bool {
         queued(&self.api).iter().zip(1..).all(|(position, place)| *position == place)
-            && self.count(|phase| phase == Phase::New) == 0
+            && self.count(|phase| phase == QueuePhase::New) == 0
     }
 
     /// One of these backups that exists, preferably one that is not held.
@@ -92,7 +92,7 @@ impl<const N: usize> State<N> {
 }
 
 impl<const N: usize> Queue<N> {
-    fn some_meet(&self, state: &State<N>, is: impl Fn(Phase) -> bool) -> bool {
+    fn some_meet(&self, state: &State<N>, is: impl Fn(QueuePhase) -> bool) -> bool {
         let there = |o: &usize| state.api[*o].object().is_some_and(|object| is(object.phase));
         (0..N).filter(there).any(|a| (0..a).filter(there).any(|b| self.meet(a, b)))
     }

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use berth_core::glob::Glob;
-use berth_core::guard::{Change, Roles, judge};
+use berth_core::guard::{BackupChange, Roles, judge};
 use berth_core::namespace::NamespaceSet;
-use berth_core::queue::{Cause, End, Entry, Phase, Plan, View, may_run, plan, position_of_newcomer};
+use berth_core::queue::{
+    EndCause, EndWithoutRun, Plan, QueueEntry, QueuePhase, QueueView, may_run, plan, position_of_newcomer,
+};
 use jiff::Timestamp;
 
 use crate::state::{Action, Breach, Cache, Leader, Object, Patch, State, Stored, Switch, Write, bit, queued};
@@ -52,8 +54,8 @@ impl<const N: usize> Queue<N> {
         }
     }
 
-    fn entry(&self, object: usize, seen: Object) -> Entry {
-        Entry {
+    fn entry(&self, object: usize, seen: Object) -> QueueEntry {
+        QueueEntry {
             name: format!("backup{object}"),
             uid: uid(object),
             phase: seen.phase,
@@ -66,7 +68,7 @@ impl<const N: usize> Queue<N> {
             supersedes: true,
             created_at: second(created_at(object)),
             namespaces: self.namespaces(object),
-            ..Entry::default()
+            ..QueueEntry::default()
         }
     }
 
@@ -79,13 +81,17 @@ impl<const N: usize> Queue<N> {
         self.has(Switch::Supersedes) && object % 2 == 1
     }
 
-    fn view(&self, backups: impl IntoIterator<Item = Entry>) -> View {
-        View { slots: self.slots, backups: backups.into_iter().map(Arc::new).collect(), ..View::default() }
+    fn view(&self, backups: impl IntoIterator<Item = QueueEntry>) -> QueueView {
+        QueueView {
+            slots: self.slots,
+            backups: backups.into_iter().map(Arc::new).collect(),
+            ..QueueView::default()
+        }
     }
 
     /// By the planner's own order.
     fn is_ahead(&self, a: (usize, Object), b: (usize, Object)) -> bool {
-        View::default().precedence(&self.entry(a.0, a.1), &self.entry(b.0, b.1)).is_lt()
+        QueueView::default().precedence(&self.entry(a.0, a.1), &self.entry(b.0, b.1)).is_lt()
     }
 
     /// The plan of a leader, in the order in which it is written.
@@ -101,12 +107,12 @@ impl<const N: usize> Queue<N> {
         let remembered = |object: usize| memory & bit(object) != 0;
         let mut known: Vec<(usize, Object)> = (0..N).filter_map(|o| Some((o, cache[o]?))).collect();
         if self.has(Switch::ForgetsReady) {
-            known.retain(|(o, seen)| seen.phase != Phase::ReadyToStart || remembered(*o));
+            known.retain(|(o, seen)| seen.phase != QueuePhase::ReadyToStart || remembered(*o));
         }
         let mut view = self.view(known.iter().map(|(o, seen)| self.entry(*o, *seen)));
         if self.has(Switch::CountsLate) || self.has(Switch::CountsDeleted) {
             let stale = |o: &usize| remembered(*o) && !cache[*o].is_some_and(|seen| seen.phase.is_running());
-            let phantom = || Arc::new(Entry { phase: Phase::InProgress, ..Entry::default() });
+            let phantom = || Arc::new(QueueEntry { phase: QueuePhase::InProgress, ..QueueEntry::default() });
             view.backups.extend((0..N).filter(stale).map(|_| phantom()));
         }
         if self.has(Switch::Refuses) {
@@ -133,7 +139,7 @@ impl<const N: usize> Queue<N> {
 
     /// Ends the superseded backup although its arrival is not yet written to the one that replaces
     /// it.
-    fn take_places_at_once(&self, view: &View, decided: &mut Plan) {
+    fn take_places_at_once(&self, view: &QueueView, decided: &mut Plan) {
         for waiting in &mut decided.waiting {
             waiting.inherits = None;
         }
@@ -144,19 +150,23 @@ impl<const N: usize> Queue<N> {
             let ends = decided.end.iter().any(|end| end.backup == *i);
             !entry.phase.is_running() && !entry.held && !entry.canceled && Some(*i) != last && !ends
         });
-        let left: Vec<End> =
-            left.map(|i| End { backup: i, cause: Cause::Superseded { by: last.unwrap_or(i) } }).collect();
+        let left: Vec<EndWithoutRun> = left
+            .map(|i| EndWithoutRun { backup: i, cause: EndCause::Superseded { by: last.unwrap_or(i) } })
+            .collect();
         decided.start.retain(|i| !left.iter().any(|end| end.backup == *i));
         decided.end.extend(left);
     }
 
     /// Considers each backup as if only those at lower positions were ahead of it.
-    fn start_strictly(&self, view: &View) -> Vec<usize> {
+    fn start_strictly(&self, view: &QueueView) -> Vec<usize> {
         let alone = |i: &usize| {
             let me = &view.backups[*i];
-            let seen = |b: &Arc<Entry>| b.phase.is_running() || b.uid == me.uid || b.position < me.position;
-            let sight =
-                View { backups: view.backups.iter().filter(|b| seen(b)).cloned().collect(), ..view.clone() };
+            let seen =
+                |b: &Arc<QueueEntry>| b.phase.is_running() || b.uid == me.uid || b.position < me.position;
+            let sight = QueueView {
+                backups: view.backups.iter().filter(|b| seen(b)).cloned().collect(),
+                ..view.clone()
+            };
             plan(&sight).start.iter().any(|s| sight.backups[*s].uid == me.uid)
         };
         let running = view.backups.iter().filter(|b| b.phase.is_running()).count();
@@ -173,12 +183,12 @@ impl<const N: usize> Queue<N> {
         }
         let new = match write.patch {
             Patch::End => Stored::Ended,
-            Patch::Start => Stored::Here(Object { phase: Phase::ReadyToStart, position: 0, ..old }),
+            Patch::Start => Stored::Here(Object { phase: QueuePhase::ReadyToStart, position: 0, ..old }),
             Patch::Place(position, since) => {
                 // A backup without a mark counts from the end of the second of its creation.
                 let mark = old.mark.or(Some(created_at(write.object) + 1));
                 Stored::Here(Object {
-                    phase: Phase::Queued,
+                    phase: QueuePhase::Queued,
                     position,
                     mark,
                     since: since.or(old.since),
@@ -204,7 +214,7 @@ impl<const N: usize> Queue<N> {
             let is_ahead = |me_then| self.is_ahead((o, other), (me, me_then));
             match (write.patch, new) {
                 (Patch::Start, _) => {
-                    let waits = other.phase == Phase::Queued && !other.held && !other.canceled;
+                    let waits = other.phase == QueuePhase::Queued && !other.held && !other.canceled;
                     (waits && self.meet(o, me) && is_ahead(old)).then_some(Breach::Order)
                 }
                 (Patch::Place(..), Stored::Here(new))
@@ -222,7 +232,7 @@ impl<const N: usize> Queue<N> {
                     let behind = known
                         && heirs.peek().is_some()
                         && heirs.all(|(h, heir)| {
-                            let waits = heir.phase == Phase::Queued && !heir.held && !heir.canceled;
+                            let waits = heir.phase == QueuePhase::Queued && !heir.held && !heir.canceled;
                             waits && self.is_ahead((o, other), (h, heir))
                         });
                     (waits && behind).then_some(Breach::Lost)
@@ -245,12 +255,12 @@ impl<const N: usize> Queue<N> {
         let old = std::mem::replace(&mut state.api[object], Stored::Gone);
         let legal = roles.is_none_or(|roles| {
             let (from, to) = (name(old), name(new));
-            let change = Change {
+            let change = BackupChange {
                 from: Some(from.1),
                 to: to.1,
                 status_changed: true,
                 marks_changed: true,
-                ..Change::default()
+                ..BackupChange::default()
             };
             let in_order = to.0 == LAST || to.0 == from.0 || to.0 == from.0 + 1;
             in_order && judge(roles, &change).is_ok()
@@ -279,7 +289,7 @@ impl<const N: usize> Queue<N> {
     fn create(&self, state: &mut State<N>, by: Option<(usize, bool)>, refused: bool) {
         let me = state.created;
         let mut object = Object {
-            phase: Phase::New,
+            phase: QueuePhase::New,
             position: 0,
             mark: None,
             since: None,
@@ -292,13 +302,13 @@ impl<const N: usize> Queue<N> {
                 state.webhooks[replica] = queued(&state.api);
             }
             let known = &mut state.webhooks[replica];
-            let waiting = known.iter().map(|position| Entry {
-                phase: Phase::Queued,
+            let waiting = known.iter().map(|position| QueueEntry {
+                phase: QueuePhase::Queued,
                 position: (*position).into(),
-                ..Entry::default()
+                ..QueueEntry::default()
             });
             let position = position_of_newcomer(&self.view(waiting), &self.entry(me, object));
-            object.phase = Phase::Queued;
+            object.phase = QueuePhase::Queued;
             object.position = position.try_into().unwrap();
             // The clock of the second replica is behind by more than the time between two
             // creations.
@@ -398,10 +408,10 @@ impl<const N: usize> Queue<N> {
 
     fn can_open(&self, state: &State<N>, l: usize, o: usize) -> bool {
         let leader = &state.leaders[l];
-        let is_ready = |slot: Option<Object>| slot.is_some_and(|seen| seen.phase == Phase::ReadyToStart);
+        let is_ready = |slot: Option<Object>| slot.is_some_and(|seen| seen.phase == QueuePhase::ReadyToStart);
         let may_run = |seen: Object| {
             let known = (0..N).filter_map(|b| Some(self.entry(b, leader.cache[b]?)));
-            let runs = |other: &Entry| (0..N).any(|b| leader.runs & bit(b) != 0 && other.uid == uid(b));
+            let runs = |other: &QueueEntry| (0..N).any(|b| leader.runs & bit(b) != 0 && other.uid == uid(b));
             may_run(&self.view(known), &self.entry(o, seen), runs)
         };
         is_ready(leader.cache[o])
@@ -473,8 +483,8 @@ impl<const N: usize> Queue<N> {
             if leader.listing.is_none() && seen != state.api[o].object() && leader.revived & bit(o) == 0 {
                 actions.push(Action::Watch(l, o));
             }
-            let left_behind = seen.is_some_and(|seen| seen.phase == Phase::InProgress) && !runs;
-            if left_behind && state.api[o].is_in(Phase::InProgress) {
+            let left_behind = seen.is_some_and(|seen| seen.phase == QueuePhase::InProgress) && !runs;
+            if left_behind && state.api[o].is_in(QueuePhase::InProgress) {
                 actions.push(Action::Settle(l, o));
             }
             if !runs && self.can_open(state, l, o) {
@@ -540,11 +550,11 @@ impl<const N: usize> Queue<N> {
             Action::Open(l, o) => {
                 s.leaders[l].runs |= bit(o);
                 let object = s.api[o].object().unwrap();
-                self.run_to(s, o, Stored::Here(Object { phase: Phase::InProgress, ..object }));
+                self.run_to(s, o, Stored::Here(Object { phase: QueuePhase::InProgress, ..object }));
             }
             Action::Close(l, o) => {
                 s.leaders[l].runs &= !bit(o);
-                if s.api[o].is_in(Phase::InProgress) {
+                if s.api[o].is_in(QueuePhase::InProgress) {
                     self.run_to(s, o, Stored::Ended);
                 }
             }
@@ -597,10 +607,10 @@ fn name(slot: Stored) -> (u8, &'static str) {
     match slot {
         Stored::Gone | Stored::Ended => (LAST, "Failed"),
         Stored::Here(object) => match object.phase {
-            Phase::New => (0, "New"),
-            Phase::Queued => (1, "Queued"),
-            Phase::ReadyToStart => (2, "ReadyToStart"),
-            Phase::InProgress => (3, "InProgress"),
+            QueuePhase::New => (0, "New"),
+            QueuePhase::Queued => (1, "Queued"),
+            QueuePhase::ReadyToStart => (2, "ReadyToStart"),
+            QueuePhase::InProgress => (3, "InProgress"),
         },
     }
 }

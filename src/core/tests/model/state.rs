@@ -1,6 +1,6 @@
 //! The state of the API server, webhooks and leaders at one moment.
 
-use berth_core::queue::Phase;
+use berth_core::queue::QueuePhase;
 
 /// What may happen, and rules that are broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum Switch {
 /// A Backup in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
-    pub phase: Phase,
+    pub phase: QueuePhase,
     pub position: u8,
     /// `berth.dev/enqueued-at`.
     pub mark: Option<i8>,
@@ -67,7 +67,7 @@ impl Stored {
         if let Self::Here(object) = self { Some(object) } else { None }
     }
 
-    pub fn is_in(self, phase: Phase) -> bool {
+    pub fn is_in(self, phase: QueuePhase) -> bool {
         self.object().is_some_and(|object| object.phase == phase)
     }
 }
@@ -181,7 +181,8 @@ pub fn bit(object: usize) -> u8 {
 
 /// Positions in the queue, sorted.
 pub fn queued(api: &[Stored]) -> Vec<u8> {
-    let waiting = api.iter().filter_map(|slot| slot.object()).filter(|object| object.phase == Phase::Queued);
+    let waiting =
+        api.iter().filter_map(|slot| slot.object()).filter(|object| object.phase == QueuePhase::Queued);
     let mut positions: Vec<u8> = waiting.map(|object| object.position).collect();
     positions.sort_unstable();
     positions

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{
-    Agent, LedgerWrite, Limits, Mover, MoverPhase, Plan, Recover, Step, View, judge, plan,
+    GrantPlan, GrantView, LedgerWrite, Limits, Mover, MoverPhase, NodeAgentState, PhaseWrite, Recover, judge,
+    plan,
 };
 use jiff::Timestamp;
 
@@ -64,7 +65,7 @@ impl<const N: usize> Movers<N> {
         self.limits[state.limit]
     }
 
-    fn view(&self, (cache, ledger, limit, out): &Sight<N>) -> View {
+    fn view(&self, (cache, ledger, limit, out): &Sight<N>) -> GrantView {
         let mover = |o: usize, seen: Object| {
             let kind = self.kinds[o];
             let accepted_by = if seen.by_a { "a" } else { "b" };
@@ -82,15 +83,16 @@ impl<const N: usize> Movers<N> {
                 ..Mover::new(kind, uid(o), uid(o), second(o + 1))
             })
         };
-        let agent = |ready| Agent { ready, started_at: Some(second(0)), not_ready_since: Some(second(0)) };
+        let agent =
+            |ready| NodeAgentState { ready, started_at: Some(second(0)), not_ready_since: Some(second(0)) };
         let listed = |uids: u8| (0..N).filter(|o| uids & bit(*o) != 0).map(uid).collect();
         let ledger = if self.has(Switch::ForgetsLedger) { ledger.map(|_| 0) } else { *ledger };
-        View {
+        GrantView {
             movers: (0..N).filter_map(|o| Some(mover(o, cache[o]?))).collect(),
             agents: [("a".to_owned(), agent(!out)), ("b".to_owned(), agent(true))].into(),
             limits: Limits { limit: limit.map(usize::from), global: 1, per_node: Vec::new() },
             ledger: ledger.map(listed),
-            ..View::default()
+            ..GrantView::default()
         }
     }
 
@@ -117,7 +119,7 @@ impl<const N: usize> Movers<N> {
         let now = second(10_000);
         let mut decided = plan(&view, now);
         if self.has(Switch::LetsSleep) && sight.2.is_none() {
-            decided = Plan::default();
+            decided = GrantPlan::default();
         }
         if self.has(Switch::FreesAtOnce) {
             decided = self.free_at_once(&mut view, decided, now);
@@ -146,18 +148,18 @@ impl<const N: usize> Movers<N> {
     }
 
     /// Plans a second time as if the places that it frees were free already.
-    fn free_at_once(&self, view: &mut View, first: Plan, now: Timestamp) -> Plan {
+    fn free_at_once(&self, view: &mut GrantView, first: GrantPlan, now: Timestamp) -> GrantPlan {
         let freed = first.recover.iter().filter(|recover| !recover.keeps_place).map(|recover| recover.mover);
         for i in first.revoke.iter().copied().chain(freed) {
             Arc::make_mut(&mut view.movers[i]).phase = MoverPhase::Failed;
         }
         let second = plan(view, now);
-        Plan { revoke: first.revoke, recover: first.recover, ..second }
+        GrantPlan { revoke: first.revoke, recover: first.recover, ..second }
     }
 
     /// Does the gate admit this write of a node-agent? The gate sees the stored object.
     fn passes(&self, state: &State<N>, o: usize, object: Object, to: MoverPhase) -> bool {
-        let step = Step {
+        let step = PhaseWrite {
             kind: self.kinds[o],
             from: Some(object.phase),
             to,

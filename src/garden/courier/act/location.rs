@@ -7,7 +7,7 @@ use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_garden_api::location::secret_name;
 use berth_garden_api::member_objects::is_ours;
-use berth_garden_core::location::Access;
+use berth_garden_core::location::LocationAccess;
 use berth_garden_core::member::{Facts, LocationStep};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -18,8 +18,8 @@ use tracing::info;
 use crate::client::is_not_found;
 use crate::garden::courier::Courier;
 use crate::garden::courier::freeze::FrozenEntry;
-use crate::garden::courier::write::{Failure, Target};
-use crate::write::{self, Answer, Write};
+use crate::garden::courier::write::{CourierError, WriteTarget};
+use crate::write::{self, Write, WriteResult};
 
 impl Courier {
     pub(super) async fn act_location(
@@ -27,7 +27,7 @@ impl Courier {
         frozen: &FrozenEntry,
         step: &LocationStep,
         facts: &mut Facts,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CourierError> {
         let target = self.locations();
         match step {
             LocationStep::SetAccess(name, access) => {
@@ -70,7 +70,7 @@ impl Courier {
         &self,
         frozen: &FrozenEntry,
         wanted: &BackupStorageLocation,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CourierError> {
         let target = self.locations();
         let name = wanted.name_any();
         let Some(found) = frozen.location(&name).filter(|found| is_ours(found.meta())) else {
@@ -88,7 +88,7 @@ impl Courier {
     }
 
     /// How many Backups and BackupRepositories there were.
-    async fn remove_backups(&self, locations: &BTreeSet<String>) -> Result<usize, Failure> {
+    async fn remove_backups(&self, locations: &BTreeSet<String>) -> Result<usize, CourierError> {
         let backups = ApiResource::erase::<Backup>(&());
         let repositories =
             ApiResource::from_gvk(&GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
@@ -103,10 +103,10 @@ impl Courier {
     }
 
     /// How many there were.
-    async fn remove_all(&self, kind: &ApiResource, selector: &str) -> Result<usize, Failure> {
+    async fn remove_all(&self, kind: &ApiResource, selector: &str) -> Result<usize, CourierError> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.clients.call.clone(), &self.settings.namespace, kind);
-        let failure = |what, error| Failure::Api {
+        let failure = |what, error| CourierError::Api {
             what,
             kind: kind.kind.clone(),
             name: selector.to_owned(),
@@ -119,25 +119,25 @@ impl Courier {
         };
         for object in &found {
             match write::delete(&api, Write::to(&object.name_any())).await {
-                Answer::Gone(_) => {}
+                WriteResult::Gone(_) => {}
                 answer => answer.written().map_err(|error| failure("delete", error))?,
             }
         }
         Ok(found.len())
     }
 
-    pub(in crate::garden::courier) fn locations(&self) -> Target<'_, BackupStorageLocation> {
+    pub(in crate::garden::courier) fn locations(&self) -> WriteTarget<'_, BackupStorageLocation> {
         self.here(&self.settings.namespace, &self.member.locations)
     }
 
-    fn location_secrets(&self) -> Target<'_, Secret> {
+    fn location_secrets(&self) -> WriteTarget<'_, Secret> {
         self.here(&self.settings.namespace, &self.member.location_secrets)
     }
 }
 
-fn access_mode(access: Access) -> AccessMode {
+fn access_mode(access: LocationAccess) -> AccessMode {
     match access {
-        Access::ReadWrite => AccessMode::ReadWrite,
-        Access::ReadOnly => AccessMode::ReadOnly,
+        LocationAccess::ReadWrite => AccessMode::ReadWrite,
+        LocationAccess::ReadOnly => AccessMode::ReadOnly,
     }
 }

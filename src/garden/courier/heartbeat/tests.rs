@@ -14,10 +14,10 @@ fn seed(version: &str) -> Value {
 }
 
 /// Of the cluster whose UID is `here`.
-async fn look(api: &Scripted) -> anyhow::Result<Look> {
+async fn look(api: &Scripted) -> anyhow::Result<HeartbeatResult> {
     let namespace = json!({"metadata": {"name": "kube-system", "uid": "here"}});
     let api = api.always(get("/api/v1/namespaces/kube-system").answers(namespace));
-    let (client, identity) = (api.client("velero"), watch::channel(Identity::Unknown).0);
+    let (client, identity) = (api.client("velero"), watch::channel(ClusterIdentity::Unknown).0);
     let heart = Heart { hub: &client, member: &client, seed: "ship", identity: &identity };
     heart.look(&mut None, &mut Rival::default()).await
 }
@@ -30,7 +30,7 @@ async fn a_beat_that_meets_a_conflict_is_judged_anew_after_a_pause_and_three_tim
         .next(get(SEED).answers(seed("8")))
         .next(patch(STATUS).answers(seed("9")));
     let begun = tokio::time::Instant::now();
-    assert!(matches!(look(&api).await, Ok(Look::Beaten)));
+    assert!(matches!(look(&api).await, Ok(HeartbeatResult::Beaten)));
     let took = begun.elapsed().as_millis();
     assert!((100..=210).contains(&took), "{took} ms");
     let writes = api.writes();
@@ -48,7 +48,7 @@ async fn whatever_else_the_hub_answers_to_a_beat_is_said_at_once() {
     let beaten = |line: Line| async move {
         look(&Scripted::new().next(get(SEED).answers(seed("7"))).next(line)).await
     };
-    assert!(matches!(beaten(patch(STATUS).refuses(404)).await, Ok(Look::Unregistered)));
+    assert!(matches!(beaten(patch(STATUS).refuses(404)).await, Ok(HeartbeatResult::Unregistered)));
     for (line, why) in [
         (patch(STATUS).refuses(403), "the script says so (403)"),
         (patch(STATUS).never_answers(), "the hub did not answer in time"),

@@ -31,16 +31,16 @@ fn bucket(config: Value) -> Arc<BackupBucket> {
     Arc::new(serde_json::from_value(bucket).unwrap())
 }
 
-fn store(version: &str) -> Arc<Metadata> {
+fn store(version: &str) -> Arc<SecretMetadata> {
     let metadata = ObjectMeta {
         name: Some("store".to_owned()),
         resource_version: Some(version.to_owned()),
         ..ObjectMeta::default()
     };
-    Arc::new(Metadata { metadata, ..Metadata::default() })
+    Arc::new(SecretMetadata { metadata, ..SecretMetadata::default() })
 }
 
-fn keys_until(expire_at: &str) -> Metadata {
+fn keys_until(expire_at: &str) -> SecretMetadata {
     let annotations = [
         (keys::MADE_FROM, "store@7 "),
         (keys::MADE_AT, "2026-01-01T00:00:00Z"),
@@ -52,15 +52,15 @@ fn keys_until(expire_at: &str) -> Metadata {
         annotations: Some(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
         ..ObjectMeta::default()
     };
-    Metadata { metadata, ..Metadata::default() }
+    SecretMetadata { metadata, ..SecretMetadata::default() }
 }
 
-fn frozen(config: Value, entry: Arc<BackupEntry>) -> Frozen {
-    Frozen {
+fn frozen(config: Value, entry: Arc<BackupEntry>) -> HubSnapshot {
+    HubSnapshot {
         buckets: vec![bucket(config)],
         entries: vec![entry],
         secrets: vec![store("7")],
-        ..Frozen::default()
+        ..HubSnapshot::default()
     }
 }
 
@@ -135,7 +135,7 @@ async fn keys_of_a_directory_are_made_by_those_of_the_store_and_say_when_they_en
         .next(patch(&path).answers(written));
     let client = api.client("garden");
     let (events, _sending) = Events::new(client.clone(), "velero", Counter::default());
-    let keeper = Keeper { client: &client, namespace: "garden", events: &events };
+    let keeper = LocationKeyKeeper { client: &client, namespace: "garden", events: &events };
     let config = json!({"locationKeys": "scoped", "stsEndpoint": url});
     let orders = orders(&frozen(config, entry(UID, "eu-1", &[GARDEN_FINALIZER])), "garden");
     keeper.make(&orders[0], None).await.unwrap();

@@ -15,9 +15,9 @@ fn location(mark: Option<&str>) -> Value {
     })
 }
 
-async fn taken(api: &Scripted) -> Claim {
+async fn taken(api: &Scripted) -> MigrationClaim {
     let locations = Api::namespaced(api.client("velero"), "velero");
-    Claim::take(locations, "old", "run", &|_: &str| {}).await.unwrap()
+    MigrationClaim::take(locations, "old", "run", &|_: &str| {}).await.unwrap()
 }
 
 /// The mark that the last write left, as the API server shows it.
@@ -57,7 +57,7 @@ async fn a_mark_is_renewed_in_the_face_of_conflicts_and_lost_where_somebody_else
     claim.renew().await.unwrap();
     assert!(begun.elapsed().as_millis() >= 100);
     api.next(get(LOCATION).answers(location(Some("another 1"))));
-    assert!(matches!(claim.renew().await, Err(ClaimError::Lost { .. })));
+    assert!(matches!(claim.renew().await, Err(MigrationClaimError::Lost { .. })));
 }
 
 #[tokio::test(start_paused = true)]

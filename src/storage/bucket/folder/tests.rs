@@ -1,10 +1,10 @@
 use super::*;
 
-fn store() -> (tempfile::TempDir, Folder) {
+fn store() -> (tempfile::TempDir, FolderBucket) {
     let root = tempfile::tempdir().unwrap();
     let config = StoreConfig { path: Some(root.path().display().to_string()), ..StoreConfig::default() };
     let roots = Roots::from(vec![root.path().to_owned()]);
-    let folder = Folder::open("bucket", &config, &roots).unwrap();
+    let folder = FolderBucket::open("bucket", &config, &roots).unwrap();
     (root, folder)
 }
 
@@ -16,7 +16,7 @@ fn put(root: &tempfile::TempDir, keys: &[&str]) {
     }
 }
 
-async fn pages(folder: &Folder, prefix: &str, most: usize) -> Vec<Vec<String>> {
+async fn pages(folder: &FolderBucket, prefix: &str, most: usize) -> Vec<Vec<String>> {
     let (mut after, mut all) = (None, Vec::new());
     loop {
         let page = folder.page(prefix, after.as_ref(), most).await.unwrap();
@@ -31,14 +31,14 @@ async fn pages(folder: &Folder, prefix: &str, most: usize) -> Vec<Vec<String>> {
 #[tokio::test]
 async fn a_folder_is_made_once_and_removed_when_empty() {
     let (root, folder) = store();
-    assert_eq!(folder.page("", None, 1).await.unwrap_err().fault, Fault::NoSuchBucket);
+    assert_eq!(folder.page("", None, 1).await.unwrap_err().fault, StoreFault::NoSuchBucket);
     assert_eq!(folder.create().await, Ok(Created::New));
     assert_eq!(folder.create().await, Ok(Created::Already));
     put(&root, &["a/b"]);
-    assert_eq!(folder.delete().await.unwrap_err().fault, Fault::NotEmpty);
+    assert_eq!(folder.delete().await.unwrap_err().fault, StoreFault::NotEmpty);
     fs::remove_dir_all(root.path().join("bucket/a")).unwrap();
     assert_eq!(folder.delete().await, Ok(()));
-    assert_eq!(folder.delete().await.unwrap_err().fault, Fault::NoSuchBucket);
+    assert_eq!(folder.delete().await.unwrap_err().fault, StoreFault::NoSuchBucket);
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn links_are_removed_and_not_followed() {
     fs::write(outside.join("precious"), "x").unwrap();
     std::os::unix::fs::symlink(&outside, root.path().join("bucket/e/link")).unwrap();
     std::os::unix::fs::symlink(&outside, &entry).unwrap();
-    assert_eq!(folder.page("linked/", None, 10).await, Ok(Page::default()));
+    assert_eq!(folder.page("linked/", None, 10).await, Ok(VersionPage::default()));
     folder.remove_empty("linked/").await.unwrap();
     fs::remove_file(&entry).unwrap();
     let page = folder.page("e/", None, 10).await.unwrap();
@@ -82,7 +82,7 @@ async fn links_are_removed_and_not_followed() {
 async fn an_object_is_created_once_and_never_through_a_link() {
     let (root, folder) = store();
     let missing = folder.create_object("n/a", &Value::from(1)).await.unwrap_err();
-    assert_eq!(missing.fault, Fault::NoSuchBucket);
+    assert_eq!(missing.fault, StoreFault::NoSuchBucket);
     folder.create().await.unwrap();
     assert_eq!(folder.read_object("n/a").await, Ok(None));
     folder.create_object("n/a", &Value::from(1)).await.unwrap();
@@ -116,7 +116,7 @@ fn settings_that_make_no_folder_are_refused() {
         ("b", Some("/y")),
         ("b", Some("/x/../y")),
     ] {
-        let opened = Folder::open(name, &config(path), &roots);
-        assert!(opened.is_err_and(|e| e.fault == Fault::Configuration), "{name} {path:?}");
+        let opened = FolderBucket::open(name, &config(path), &roots);
+        assert!(opened.is_err_and(|e| e.fault == StoreFault::Configuration), "{name} {path:?}");
     }
 }

@@ -39,7 +39,7 @@ fn a_bucket_has_one_address_and_a_key_cannot_leave_it() {
     }
     let google = open("b", None, FILE).unwrap();
     let path = format!("{}/o/{}", google.path(), utf8_percent_encode("e/../ä?#%.txt", &ENCODED));
-    let call = Call { path: &path, query: &[("generation", "1&2")], ..Call::default() };
+    let call = GoogleRequest { path: &path, query: &[("generation", "1&2")], ..GoogleRequest::default() };
     let request = google.request(&Method::GET, call, "").unwrap();
     let wanted =
         "https://storage.googleapis.com/storage/v1/b/b/o/e%2F..%2F%C3%A4%3F%23%25.txt?generation=1%262";
@@ -49,7 +49,7 @@ fn a_bucket_has_one_address_and_a_key_cannot_leave_it() {
 
 #[test]
 fn only_of_a_bucket_does_not_found_mean_that_it_is_gone() {
-    let answer = |body: &str| Answer {
+    let answer = |body: &str| StoreResponse {
         status: http::StatusCode::NOT_FOUND,
         headers: http::HeaderMap::new(),
         body: body.to_owned().into(),
@@ -59,8 +59,8 @@ fn only_of_a_bucket_does_not_found_mean_that_it_is_gone() {
     let found = refusal("GET bucket b", true, &google);
     assert_eq!(
         (found.fault, found.message.as_str()),
-        (Fault::NoSuchBucket, "GET bucket b: 404 notFound Not here.")
+        (StoreFault::NoSuchBucket, "GET bucket b: 404 notFound Not here.")
     );
-    assert_eq!(refusal("GET b/k", false, &google).fault, Fault::Unavailable);
-    assert_eq!(refusal("GET bucket b", true, &answer("<html>404</html>")).fault, Fault::Unavailable);
+    assert_eq!(refusal("GET b/k", false, &google).fault, StoreFault::Unavailable);
+    assert_eq!(refusal("GET bucket b", true, &answer("<html>404</html>")).fault, StoreFault::Unavailable);
 }

@@ -18,8 +18,8 @@ fn open(config: &StoreConfig) -> Result<Sts> {
     Sts::open("eu-west-1", config, &secret())
 }
 
-fn directory() -> Scope {
-    Scope::of_entry("ship--1", None).unwrap()
+fn directory() -> RemovalScope {
+    RemovalScope::of_entry("ship--1", None).unwrap()
 }
 
 /// Gives that answer to one request, and that request.
@@ -75,7 +75,7 @@ fn keys_open_one_directory_and_what_berth_notes_of_it() {
 
 #[test]
 fn a_policy_is_no_longer_than_the_service_takes() {
-    let longest = Scope::of_entry(&"e".repeat(63), None).unwrap();
+    let longest = RemovalScope::of_entry(&"e".repeat(63), None).unwrap();
     let policy = policy(&"b".repeat(63), "us-gov-west-1", &longest);
     assert!(policy.len() <= 2048, "{}", policy.len());
 }
@@ -139,7 +139,7 @@ async fn what_is_refused_is_said_in_the_services_words() {
     );
     let config = StoreConfig { sts_endpoint: Some(url.clone()), ..StoreConfig::default() };
     let refused = open(&config).unwrap().make("ship--1", "{}").await.err().unwrap();
-    assert_eq!(refused.fault, Fault::Unauthorized);
+    assert_eq!(refused.fault, StoreFault::Unauthorized);
     let wanted = format!("GetFederationToken at {url}/: 403 AccessDenied User a may not.");
     assert_eq!(refused.message, wanted);
     served.join().unwrap();

@@ -1,11 +1,11 @@
-//! Runs that end anywhere, with their parts stored in whatever order, and those that go on from there: for each way by which objects
-//! enter a backup.
+//! Runs that end anywhere, with their parts stored in whatever order, and those that go on from
+//! there: for each way by which objects enter a backup.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::backup::archive::Batch;
-use crate::backup::hold::Held;
+use crate::backup::hold::HeldPod;
 use crate::backup::hooks::Tried;
 use crate::backup::ledger::Contents;
 
@@ -44,7 +44,7 @@ struct Ran {
     /// What pods with hooks took along, and they themselves, by blocks.
     blocks: Vec<Vec<String>>,
     listed: Value,
-    counts: Counts,
+    counts: MessageCounts,
     /// Warnings and errors.
     told: String,
 }
@@ -66,7 +66,7 @@ impl Dice {
 
 /// What is on its way to the store.
 struct Parts<'a> {
-    ledger: &'a Ledger,
+    ledger: &'a ObjectLedger,
     tally: &'a Tally,
     under_way: Vec<(String, Contents)>,
     stored: BTreeSet<String>,
@@ -121,14 +121,14 @@ impl Cluster {
         let Balance { extents, names, count, index } = &behind.balance;
         let (extents, names, index) = (extents.clone(), names.clone(), index.clone());
         let balance = Balance { extents, names, count: *count, index };
-        let ledger = Ledger::again(&self.types, balance).unwrap();
+        let ledger = ObjectLedger::again(&self.types, balance).unwrap();
         let (log, tally) = (BackupLog::new(String::new()), Tally::default());
         tally.add(behind.tried.clone());
         let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };
         let outcomes = Outcomes::default();
-        let (volumes, _jobs) = Volumes::idle(policies.volumes.clone(), &log, &outcomes);
+        let (volumes, _jobs) = RunVolumes::idle(policies.volumes.clone(), &log, &outcomes);
         let (batches, mut taken) = mpsc::channel(64);
-        let (holder, mut held) = Holder::new(&[], &log, &tally);
+        let (holder, mut held) = PodHolder::new(&[], &log, &tally);
         let collector = Collector {
             lister: lister(&self.api),
             wanted: &wanted,
@@ -171,7 +171,7 @@ impl Cluster {
                                 tally.leave_out(&pod.id);
                                 continue;
                             }
-                            let Held { kind, page, item, .. } = pod;
+                            let HeldPod { kind, page, item, .. } = pod;
                             sent.extend(parts.send(&Batch { kind, page, items: vec![item], packed: None }));
                         }
                         blocks.push(sent);
@@ -199,13 +199,14 @@ impl Cluster {
         }
     }
 
-    /// Wherever its run ends, and the next one ends, too: the last one has all of it, and each object once. Gives what that is.
+    /// Wherever its run ends, and the next one ends, too: the last one has all of it, and each
+    /// object once. Gives what that is.
     async fn is_whole_wherever_its_runs_end(&self) -> BTreeSet<String> {
         let mut dice = Dice(7);
         let mut all = BTreeSet::new();
         for round in 0..4 {
             let first = self.run(&Moment::first(), &mut dice).await;
-            assert_eq!(first.counts, Counts { warnings: 0, errors: 0 }, "{round}");
+            assert_eq!(first.counts, MessageCounts { warnings: 0, errors: 0 }, "{round}");
             for (at, moment) in first.moments.iter().enumerate() {
                 let second = self.run(moment, &mut dice).await;
                 let third = self.run(&second.moments[dice.roll(second.moments.len())], &mut dice).await;
@@ -241,8 +242,8 @@ fn hooked(name: &str, claims: &[&str]) -> Value {
     pod
 }
 
-/// Pages, what goes first, what is named, what an action asks for, pods with hooks, a binding, a class of snapshots, a definition, and a
-/// namespace.
+/// Pages, what goes first, what is named, what an action asks for, pods with hooks, a binding, a
+/// class of snapshots, a definition, and a namespace.
 #[tokio::test(start_paused = true)]
 async fn whatever_is_on_its_way_when_a_run_ends_is_stored_once_by_the_one_that_goes_on() {
     const RBAC: &str = "rbac.authorization.k8s.io";
@@ -424,7 +425,7 @@ async fn a_namespace_that_is_deleted_before_it_is_stored_is_told() {
             behind.balance.count = 1;
         }
         let ran = cluster.run(&behind, &mut dice).await;
-        assert_eq!(ran.counts, Counts { warnings, errors: 0 });
+        assert_eq!(ran.counts, MessageCounts { warnings, errors: 0 });
         let expected = if is_stored { json!(["app", "gone"]) } else { json!(["app"]) };
         assert_eq!(ran.listed["v1/Namespace"], expected);
     }

@@ -1,4 +1,5 @@
-//! What a resource policy says of a backup that goes on, where types and namespaces are others by then.
+//! What a resource policy says of a backup that goes on, where types and namespaces are others by
+//! then.
 
 use super::ordered::archived;
 use super::*;

@@ -1,4 +1,5 @@
-//! Claims that land when nobody waits for them any more, and runs that end before they have written more than theirs.
+//! Claims that land when nobody waits for them any more, and runs that end before they have written
+//! more than theirs.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::PathBuf;
@@ -15,8 +16,8 @@ fn claimed(site: &Site) -> Value {
     serde_json::from_slice(&std::fs::read(claim_of(site)).unwrap()).unwrap()
 }
 
-/// When the next run is counted it has looked at the folder, and `happens` does before it writes its claim. Two writes come before
-/// there is progress: it is taken over, and counted.
+/// When the next run is counted it has looked at the folder, and `happens` does before it writes
+/// its claim. Two writes come before there is progress: it is taken over, and counted.
 fn when_counted(site: &Site, standing: &Standing, happens: impl Fn() + Clone + Send + Sync + 'static) {
     for _ in 0..2 {
         let (standing, happens) = (standing.clone(), happens.clone());

@@ -1,4 +1,5 @@
-//! What dead runs have stored is looked at for one backup of a location at a time, and read for one at a time.
+//! What dead runs have stored is looked at for one backup of a location at a time, and read for one
+//! at a time.
 
 use std::pin::pin;
 

@@ -3,27 +3,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Walk;
+use super::HubPlanner;
 use super::moves::holder;
-use crate::bucket::Bucket;
-use crate::entry::Entry;
-use crate::hub::view::Access;
+use crate::bucket::GardenBucket;
+use crate::entry::GardenEntry;
+use crate::hub::view::SeedAccess;
 use crate::location_keys::secret_name;
-use crate::store::LocationKeys;
+use crate::store::LocationKeyMode;
 
-impl<'v> Walk<'v> {
+impl<'v> HubPlanner<'v> {
     /// By the plan and by the present state, so that a seed can read the Secret before it is
     /// assigned the bucket.
     pub(super) fn give_access(&mut self) {
         let mut wanted: BTreeMap<&str, BTreeSet<String>> =
             self.members().map(|member| (member.seed.name.as_str(), BTreeSet::new())).collect();
-        let of_bucket = |bucket: &Bucket| {
+        let of_bucket = |bucket: &GardenBucket| {
             let secret = &bucket.store.secret;
             (secret.namespace == self.settings.namespace).then(|| secret.name.clone())
         };
-        let of_entry = |entry: &Entry, bucket: &Bucket| match bucket.store.config.location_keys {
-            Some(LocationKeys::Scoped) => Some(secret_name(&entry.name, &entry.uid)),
-            Some(LocationKeys::Shared) | None => of_bucket(bucket),
+        let of_entry = |entry: &GardenEntry, bucket: &GardenBucket| match bucket.store.config.location_keys {
+            Some(LocationKeyMode::Scoped) => Some(secret_name(&entry.name, &entry.uid)),
+            Some(LocationKeyMode::Shared) | None => of_bucket(bucket),
         };
         let mut give = |seed: Option<&str>, secret: Option<String>| {
             if let Some(secrets) = seed.and_then(|seed| wanted.get_mut(seed)) {
@@ -57,7 +57,7 @@ impl<'v> Walk<'v> {
         }
         let mut access = Vec::new();
         for (seed, secrets) in wanted {
-            let wanted = Access { secrets, is_bound: true };
+            let wanted = SeedAccess { secrets, is_bound: true };
             if self.view.access.get(seed) != Some(&wanted) {
                 access.push((seed.to_owned(), Some(wanted.secrets)));
             }
@@ -77,23 +77,23 @@ mod tests {
     use crate::assignment::SeedHealth;
     use crate::bucket::BucketStatus;
     use crate::entry::EntryStatus;
-    use crate::hub::{Plan, ProfileState, SeedState, Settings, View, plan};
-    use crate::{Backup, Place, Profile, SecretRef, Seed, Store};
+    use crate::hub::{HubPlan, HubSettings, HubView, ProfileState, SeedState, plan};
+    use crate::{Profile, ProfileBackupSettings, ProviderRegion, SecretRef, Seed, Store};
 
-    fn bucket(name: &str, namespace: &str, seed: Option<&str>) -> Bucket {
-        let place = Place { provider: "aws".to_owned(), region: "r".to_owned() };
+    fn bucket(name: &str, namespace: &str, seed: Option<&str>) -> GardenBucket {
+        let place = ProviderRegion { provider: "aws".to_owned(), region: "r".to_owned() };
         let secret = SecretRef { name: format!("{name}-keys"), namespace: namespace.to_owned() };
-        Bucket {
+        GardenBucket {
             name: name.to_owned(),
             is_claimed: true,
             store: Store { place, secret, ..Store::default() },
             status: BucketStatus { seed: seed.map(str::to_owned), ..BucketStatus::default() },
-            ..Bucket::default()
+            ..GardenBucket::default()
         }
     }
 
-    fn entry(name: &str, bucket: &str, seed: &str, acts: &str) -> Entry {
-        Entry {
+    fn entry(name: &str, bucket: &str, seed: &str, acts: &str) -> GardenEntry {
+        GardenEntry {
             name: name.to_owned(),
             uid: name.to_owned(),
             is_claimed: true,
@@ -101,7 +101,7 @@ mod tests {
             bucket: Some(bucket.to_owned()),
             placed_in: Some(bucket.to_owned()),
             status: EntryStatus { seed: Some(acts.to_owned()), ..EntryStatus::default() },
-            ..Entry::default()
+            ..GardenEntry::default()
         }
     }
 
@@ -117,20 +117,20 @@ mod tests {
             name: "main".to_owned(),
             provider: "aws".to_owned(),
             regions: vec!["r".to_owned()],
-            backup: Some(Backup { secret, ..Backup::default() }),
+            backup: Some(ProfileBackupSettings { secret, ..ProfileBackupSettings::default() }),
             ..Profile::default()
         };
         ProfileState { profile, ..ProfileState::default() }
     }
 
-    fn decided(view: &View) -> Plan {
-        let settings = Settings { namespace: "garden".to_owned(), ..Settings::default() };
+    fn decided(view: &HubView) -> HubPlan {
+        let settings = HubSettings { namespace: "garden".to_owned(), ..HubSettings::default() };
         plan(view, &settings, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
     fn each_seed_reads_what_it_acts_on_or_backs_up_into_and_nothing_else() {
-        let mut view = View {
+        let mut view = HubView {
             profiles: vec![profile()],
             seeds: ["acts", "owns", "was", "idle"].map(seed).into(),
             buckets: vec![
@@ -140,7 +140,7 @@ mod tests {
                 bucket("strange", "kube-system", Some("acts")),
             ],
             entries: vec![entry("one", "used", "owns", "was")],
-            ..View::default()
+            ..HubView::default()
         };
         let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
         let wanted = [
@@ -152,7 +152,7 @@ mod tests {
         let wanted = wanted.map(|(seed, secrets)| (seed.to_owned(), secrets));
         assert_eq!(decided(&view).access, wanted);
 
-        view.buckets[1].store.config.location_keys = Some(LocationKeys::Scoped);
+        view.buckets[1].store.config.location_keys = Some(LocationKeyMode::Scoped);
         let own = names(&["location-keys-one-one"]);
         let scoped =
             [("acts", names(&["made-keys"])), ("idle", names(&[])), ("owns", own.clone()), ("was", own)];
@@ -162,11 +162,11 @@ mod tests {
 
         for (seed, secrets) in wanted {
             let secrets = secrets.unwrap_or_default();
-            view.access.insert(seed, Access { secrets, is_bound: true });
+            view.access.insert(seed, SeedAccess { secrets, is_bound: true });
         }
         assert_eq!(decided(&view).access, []);
         view.access.get_mut("idle").unwrap().is_bound = false;
-        view.access.insert("gone".to_owned(), Access::default());
+        view.access.insert("gone".to_owned(), SeedAccess::default());
         assert_eq!(decided(&view).access, [("idle".to_owned(), names(&[])), ("gone".to_owned(), None)]);
     }
 }

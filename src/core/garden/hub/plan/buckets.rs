@@ -4,18 +4,18 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use super::owners::Findings;
-use super::{BucketEnd, BucketPlan, Walk, kept, pending, released, was_removed};
+use super::owners::ConditionUpdates;
+use super::{BucketEnd, BucketPlan, HubPlanner, kept, pending, released, was_removed};
 use crate::Store;
 use crate::assignment::{self, SeedHealth};
-use crate::bucket::{Bucket, BucketStatus};
-use crate::condition::{ConditionType, Conditions};
+use crate::bucket::{BucketStatus, GardenBucket};
+use crate::condition::{ConditionMap, ConditionType};
 use crate::name::Stem;
-use crate::operation::{Operation, OperationType};
+use crate::operation::{OperationReport, OperationType};
 use crate::retention::{self, BucketFate};
 
-impl<'v> Walk<'v> {
-    fn owner(&self, bucket: &Bucket) -> Option<usize> {
+impl<'v> HubPlanner<'v> {
+    fn owner(&self, bucket: &GardenBucket) -> Option<usize> {
         let name = bucket.profile.as_ref()?;
         self.view.profiles.iter().position(|one| one.profile.name == *name)
     }
@@ -34,7 +34,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    fn look_at_bucket(&mut self, b: usize, bucket: &Bucket, entries: usize) -> BucketPlan {
+    fn look_at_bucket(&mut self, b: usize, bucket: &GardenBucket, entries: usize) -> BucketPlan {
         let (found, owner) = (&bucket.status, self.owner(bucket));
         let is_removed = found.operation.as_ref().is_some_and(was_removed) && found.released_at.is_some();
         let fate = retention::bucket_fate(
@@ -90,7 +90,7 @@ impl<'v> Walk<'v> {
     }
 
     /// A bucket without a usable owner stays as it is.
-    fn is_wanted(&self, bucket: &Bucket, owner: Option<usize>) -> bool {
+    fn is_wanted(&self, bucket: &GardenBucket, owner: Option<usize>) -> bool {
         let Some(owner) = owner else { return bucket.profile.is_none() };
         let Some(Some(stores)) = self.wanted.get(owner) else { return true };
         stores.iter().any(|store| store.place == bucket.store.place)
@@ -98,7 +98,7 @@ impl<'v> Walk<'v> {
 
     /// Copies credentials and settings of the profile to its buckets, so that rotated keys reach
     /// them.
-    fn store_of(&self, bucket: &Bucket, owner: Option<usize>) -> Option<Store> {
+    fn store_of(&self, bucket: &GardenBucket, owner: Option<usize>) -> Option<Store> {
         let profile = &self.view.profiles.get(owner?)?.profile;
         let backup = profile.backup.as_ref().filter(|_| profile.faults().is_empty())?;
         let is_there = profile.backup_provider() == Some(bucket.store.place.provider.as_str());
@@ -120,7 +120,7 @@ impl<'v> Walk<'v> {
         })
     }
 
-    fn is_counted(&self, bucket: &Bucket, owner: Option<usize>) -> bool {
+    fn is_counted(&self, bucket: &GardenBucket, owner: Option<usize>) -> bool {
         let region = &bucket.store.place.region;
         let Some(one) = owner.and_then(|owner| self.view.profiles.get(owner)) else { return true };
         let stem = Stem::new(&one.profile.name, &bucket.store.place, &one.uid);
@@ -134,7 +134,7 @@ impl<'v> Walk<'v> {
         fate: BucketFate,
         entries: usize,
         is_deleted: bool,
-    ) -> (Option<Operation>, Option<Timestamp>) {
+    ) -> (Option<OperationReport>, Option<Timestamp>) {
         match fate {
             BucketFate::Held => {
                 let left = if entries == 1 { "1 entry is" } else { &format!("{entries} entries are") };
@@ -151,14 +151,17 @@ impl<'v> Walk<'v> {
 
     fn bucket_conditions(
         &self,
-        bucket: &Bucket,
+        bucket: &GardenBucket,
         status: &BucketStatus,
         fate: BucketFate,
         has_executor: bool,
-    ) -> Conditions {
+    ) -> ConditionMap {
         let place = &bucket.store.place;
-        let mut now =
-            Findings { found: &bucket.status.conditions, at: self.second(), now: Conditions::new() };
+        let mut now = ConditionUpdates {
+            found: &bucket.status.conditions,
+            at: self.second(),
+            now: ConditionMap::new(),
+        };
         match has_executor {
             true => now.normal(
                 ConditionType::ExecutorAvailable,

@@ -3,22 +3,22 @@
 use jiff::Timestamp;
 
 use super::moves::{holder, was_made};
-use super::{End, EntryPlan, Walk, kept, pending, released, was_removed};
+use super::{EntryEnd, EntryPlan, HubPlanner, kept, pending, released, was_removed};
 use crate::assignment::{self, SeedHealth};
-use crate::bucket::Bucket;
-use crate::entry::{Entry, EntryStatus};
-use crate::hub::reason::Waiting;
+use crate::bucket::GardenBucket;
+use crate::entry::{EntryStatus, GardenEntry};
+use crate::hub::reason::PlacementWaitReason;
 use crate::operation::OperationType;
-use crate::retention::{self, Deletion, Fate};
+use crate::retention::{self, Deletion, GraceDecision};
 
 /// Ends an entry whose directory is another one's: no seed may touch that directory for it.
-fn give_up(e: usize, entry: &Entry) -> EntryPlan {
+fn give_up(e: usize, entry: &GardenEntry) -> EntryPlan {
     let status = EntryStatus { seed: None, released_at: None, ..entry.status.clone() };
     let status = (status != entry.status).then_some(status);
-    EntryPlan { entry: e, status, end: Some(End::NotIts), ..EntryPlan::default() }
+    EntryPlan { entry: e, status, end: Some(EntryEnd::NotIts), ..EntryPlan::default() }
 }
 
-impl<'v> Walk<'v> {
+impl<'v> HubPlanner<'v> {
     pub(super) fn look_at_entries(&mut self) {
         for (e, entry) in self.view.entries.iter().enumerate() {
             let planned = match entry.deleted_at {
@@ -37,15 +37,15 @@ impl<'v> Walk<'v> {
         }
     }
 
-    fn look_at_entry(&mut self, e: usize, entry: &Entry) -> EntryPlan {
+    fn look_at_entry(&mut self, e: usize, entry: &GardenEntry) -> EntryPlan {
         let target = self.target.get(e).copied().flatten();
         if target.is_some() {
             return self.look_at_placed(e, entry, target);
         }
         let found = &entry.status;
         let operation = match self.waiting.get(e) {
-            Some(Some(Waiting::Making)) => found.operation.clone(),
-            Some(Some(why @ Waiting::NameTaken { .. })) => {
+            Some(Some(PlacementWaitReason::Making)) => found.operation.clone(),
+            Some(Some(why @ PlacementWaitReason::NameTaken { .. })) => {
                 Some(pending(OperationType::Create, why.to_string()))
             }
             // Its place is not known any more, and the seed that acts on it continues. Without such
@@ -65,7 +65,7 @@ impl<'v> Walk<'v> {
         EntryPlan { entry: e, status, ..EntryPlan::default() }
     }
 
-    fn look_at_placed(&mut self, e: usize, entry: &Entry, target: Option<usize>) -> EntryPlan {
+    fn look_at_placed(&mut self, e: usize, entry: &GardenEntry, target: Option<usize>) -> EntryPlan {
         let name = target.and_then(|b| self.view.buckets.get(b)).map(|bucket| &bucket.name);
         let is_told = entry.is_claimed && entry.bucket.as_ref() == name && entry.placed_in.as_ref() == name;
         let found = &entry.status;
@@ -90,7 +90,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    fn look_at_deleted(&mut self, e: usize, entry: &Entry, at: Timestamp) -> EntryPlan {
+    fn look_at_deleted(&mut self, e: usize, entry: &GardenEntry, at: Timestamp) -> EntryPlan {
         let found = &entry.status;
         // The bucket in which it has its place; naming a bucket does not permit to remove data
         // there.
@@ -116,14 +116,14 @@ impl<'v> Walk<'v> {
         let fate = retention::fate(&deletion, self.now);
         let mut status = found.clone();
         match fate {
-            Fate::Stay { until } => {
+            GraceDecision::Stay { until } => {
                 self.wake(until);
                 status.seed = Some(holder);
                 status.earliest_deletion = Some(until);
                 status.released_at = None;
                 status.operation = Some(pending(OperationType::Delete, self.grace_text(until, bucket)));
             }
-            Fate::Lost => {
+            GraceDecision::Lost => {
                 let why = match is_strange {
                     true => format!(
                         "it has no place in BackupBucket {named}, so what is in the directory of its name there is left alone: end it"
@@ -135,7 +135,7 @@ impl<'v> Walk<'v> {
                 let text = format!("{why} with the annotation garden.berth.dev/forget-data");
                 status.operation = Some(pending(OperationType::Delete, text));
             }
-            Fate::Go => {
+            GraceDecision::Go => {
                 let current = found.seed.as_deref().or(Some(holder.as_str()));
                 let acts =
                     place.and_then(|place| assignment::assign(current, place, self.members(), self.now));
@@ -149,23 +149,23 @@ impl<'v> Walk<'v> {
                     status.operation = Some(released("its data is to be removed from the store"));
                 }
             }
-            Fate::Forget | Fate::Gone => {}
+            GraceDecision::Forget | GraceDecision::Gone => {}
         }
         EntryPlan {
             entry: e,
             status: (status != *found).then_some(status),
             end: match fate {
                 // As far as the hub knows, the directory is its own, even without a place there.
-                Fate::Forget => Some(End::Forgotten),
-                Fate::Gone if entry.forget_data.is_some() => Some(End::Forgotten),
-                Fate::Gone => Some(End::Removed),
-                Fate::Stay { .. } | Fate::Lost | Fate::Go => None,
+                GraceDecision::Forget => Some(EntryEnd::Forgotten),
+                GraceDecision::Gone if entry.forget_data.is_some() => Some(EntryEnd::Forgotten),
+                GraceDecision::Gone => Some(EntryEnd::Removed),
+                GraceDecision::Stay { .. } | GraceDecision::Lost | GraceDecision::Go => None,
             },
             ..EntryPlan::default()
         }
     }
 
-    fn grace_text(&self, until: Timestamp, bucket: Option<&Bucket>) -> String {
+    fn grace_text(&self, until: Timestamp, bucket: Option<&GardenBucket>) -> String {
         let lock = bucket.and_then(|bucket| bucket.store.config.object_lock);
         let lock = lock.map(|lock| {
             format!("; the store locks objects for {} d after they were written", lock.retention_days)

@@ -1,49 +1,52 @@
 //! Moves of entries from one cluster to another: which seed may write in the directory.
 
-use super::{Handed, Walk, kept, pending};
+use super::{EntryHandover, HubPlanner, kept, pending};
 use crate::assignment::SeedHealth;
-use crate::entry::Entry;
-use crate::fence::{self, Answer, HandoverReason, Holder, Liveness, Request, Step, WaitingFor};
-use crate::hub::reason::Waiting;
-use crate::operation::{Operation, OperationState, OperationType};
+use crate::entry::GardenEntry;
+use crate::fence::{
+    self, DirectoryWriter, HandoverAnswer, HandoverReason, HandoverRequest, HandoverStep, Liveness,
+    WaitingFor,
+};
+use crate::hub::reason::PlacementWaitReason;
+use crate::operation::{OperationReport, OperationState, OperationType};
 
 /// Result for an entry that has its place.
-pub(super) struct Turn {
+pub(super) struct EntryHandover {
     pub(super) holder: String,
-    pub(super) operation: Option<Operation>,
-    pub(super) handed: Option<Handed>,
+    pub(super) operation: Option<OperationReport>,
+    pub(super) handed: Option<EntryHandover>,
 }
 
 /// The seed that may write there: by the status or, in a hub that lost its statuses, by the entry's
 /// annotation.
-pub(super) fn holder(entry: &Entry) -> Option<&str> {
+pub(super) fn holder(entry: &GardenEntry) -> Option<&str> {
     let named = |seed: &&str| !seed.is_empty();
     entry.status.seed.as_deref().filter(named).or(entry.writer.as_deref().filter(named))
 }
 
 /// Was its directory ever created, so that a cluster may be writing there?
-pub(super) fn was_made(entry: &Entry) -> bool {
+pub(super) fn was_made(entry: &GardenEntry) -> bool {
     entry.observed_generation.is_some() || entry.writer.is_some()
 }
 
 /// A move that is under way, or was.
-fn migration(entry: &Entry) -> Option<&Operation> {
+fn migration(entry: &GardenEntry) -> Option<&OperationReport> {
     entry.status.operation.as_ref().filter(|found| found.kind == OperationType::Migrate)
 }
 
 /// The operation of an entry that stays where it is: that of an earlier move is dropped.
-fn settled(entry: &Entry) -> Option<Operation> {
+fn settled(entry: &GardenEntry) -> Option<OperationReport> {
     kept(entry.status.operation.as_ref()).filter(|found| found.kind != OperationType::Migrate)
 }
 
 /// The reason in the annotation, if it is more than `true` or `false`.
-fn reason(entry: &Entry) -> Option<&str> {
+fn reason(entry: &GardenEntry) -> Option<&str> {
     let reason = entry.take_over.as_deref().map(str::trim)?;
     (!matches!(reason, "" | "true" | "false")).then_some(reason)
 }
 
-impl<'v> Walk<'v> {
-    pub(super) fn turn(&mut self, e: usize, entry: &Entry) -> Turn {
+impl<'v> HubPlanner<'v> {
+    pub(super) fn turn(&mut self, e: usize, entry: &GardenEntry) -> EntryHandover {
         let held_by = holder(entry).map(str::to_owned);
         let member = self.members().find(|member| Some(&member.seed.name) == held_by.as_ref());
         let goes = held_by.as_deref().is_some_and(|holder| holder != entry.seed);
@@ -56,42 +59,43 @@ impl<'v> Walk<'v> {
                 _ => Some(pending(OperationType::Migrate, format!("to Seed {}: {why}", entry.seed))),
             };
             self.wait(e, why);
-            return Turn { holder, operation, handed: None };
+            return EntryHandover { holder, operation, handed: None };
         }
         let step = self.step(entry, held_by.as_deref(), member);
-        let Some(from) = held_by.filter(|_| step != Step::Stay) else {
+        let Some(from) = held_by.filter(|_| step != HandoverStep::Stay) else {
             // It does not wait any more.
             let operation = entry.status.seed.as_ref().and_then(|_| settled(entry));
-            return Turn { holder: entry.seed.clone(), operation, handed: None };
+            return EntryHandover { holder: entry.seed.clone(), operation, handed: None };
         };
         match step {
-            Step::Stay | Step::HandOver(_) => {
-                let because = if let Step::HandOver(because) = step { because } else { HandoverReason::Free };
-                let handed = Handed { from, to: entry.seed.clone(), because };
-                Turn { holder: entry.seed.clone(), operation: None, handed: Some(handed) }
+            HandoverStep::Stay | HandoverStep::HandOver(_) => {
+                let because =
+                    if let HandoverStep::HandOver(because) = step { because } else { HandoverReason::Free };
+                let handed = EntryHandover { from, to: entry.seed.clone(), because };
+                EntryHandover { holder: entry.seed.clone(), operation: None, handed: Some(handed) }
             }
-            Step::Wait(what) => {
+            HandoverStep::Wait(what) => {
                 if let Some(expires) = member.and_then(SeedHealth::expires) {
                     self.wake(expires);
                 }
                 self.plan.moving.push((e, what));
                 let operation = operation(entry, &from, what);
-                Turn { holder: from, operation, handed: None }
+                EntryHandover { holder: from, operation, handed: None }
             }
         }
     }
 
     /// Why an entry cannot go to the Seed that it names, where its data is.
-    pub(super) fn unfit(&self, e: usize, entry: &Entry) -> Option<Waiting> {
+    pub(super) fn unfit(&self, e: usize, entry: &GardenEntry) -> Option<PlacementWaitReason> {
         let bucket = self.view.buckets.get(self.target.get(e).copied().flatten()?)?;
         self.misfit(&entry.seed, bucket)
     }
 
-    fn step(&self, entry: &Entry, held_by: Option<&str>, member: Option<&SeedHealth>) -> Step {
+    fn step(&self, entry: &GardenEntry, held_by: Option<&str>, member: Option<&SeedHealth>) -> HandoverStep {
         let holder = match held_by {
-            None => Holder::Nobody,
-            Some(holder) if holder == entry.seed => Holder::Wanted,
-            Some(_) => Holder::Another {
+            None => DirectoryWriter::Nobody,
+            Some(holder) if holder == entry.seed => DirectoryWriter::Wanted,
+            Some(_) => DirectoryWriter::Another {
                 // In a hub that lost its statuses the annotation shows it. A holder that was asked
                 // once is waited for.
                 was_made: was_made(entry) || migration(entry).is_some(),
@@ -103,9 +107,9 @@ impl<'v> Walk<'v> {
             None => !was_made(entry),
         };
         let answer = match migration(entry) {
-            Some(found) if is_current && found.state == OperationState::Succeeded => Answer::LetGo,
-            None if is_current => Answer::Outdated,
-            _ => Answer::Nothing,
+            Some(found) if is_current && found.state == OperationState::Succeeded => HandoverAnswer::LetGo,
+            None if is_current => HandoverAnswer::Outdated,
+            _ => HandoverAnswer::Nothing,
         };
         let heard = match member {
             None if held_by.is_some_and(|seed| self.view.unregistered.contains(seed)) => {
@@ -115,16 +119,16 @@ impl<'v> Walk<'v> {
             Some(member) if member.is_silent(self.now) => Liveness::Silent,
             Some(_) => Liveness::Lately,
         };
-        let asked = if reason(entry).is_some() { Request::TakeOver } else { Request::Move };
+        let asked = if reason(entry).is_some() { HandoverRequest::TakeOver } else { HandoverRequest::Move };
         let is_expected = self.members().any(|member| member.seed.name == entry.seed);
         fence::next(holder, answer, heard, asked, is_expected)
     }
 }
 
 /// The operation of a move that waits. While the holder reports, its own report stays.
-fn operation(entry: &Entry, from: &str, what: WaitingFor) -> Option<Operation> {
+fn operation(entry: &GardenEntry, from: &str, what: WaitingFor) -> Option<OperationReport> {
     let found = entry.status.operation.as_ref();
-    let speaks = |found: &&Operation| {
+    let speaks = |found: &&OperationReport| {
         use OperationState::{Aborted, Error, Failed, Pending, Processing, Succeeded};
         let is_its = match found.state {
             Processing | Error | Failed | Aborted => true,
@@ -152,7 +156,7 @@ fn operation(entry: &Entry, from: &str, what: WaitingFor) -> Option<Operation> {
     }
 }
 
-fn silence(entry: &Entry, from: &str) -> String {
+fn silence(entry: &GardenEntry, from: &str) -> String {
     let words = match &entry.take_over {
         Some(_) if reason(entry).is_none() => " (in words; what is there is none)",
         _ => "",

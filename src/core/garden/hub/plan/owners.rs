@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::Walk;
-use crate::condition::{Condition, ConditionType, Conditions};
-use crate::hub::reason::Waiting;
+use super::HubPlanner;
+use crate::condition::{ConditionMap, ConditionState, ConditionType};
+use crate::hub::reason::PlacementWaitReason;
 use crate::hub::view::ProfileStatus;
 use crate::placement::BucketHealth;
 use crate::{SecretRef, Store};
 
-impl<'v> Walk<'v> {
+impl<'v> HubPlanner<'v> {
     /// Conditions of profiles and seeds: do their backups have a bucket?
     pub(super) fn look_at_owners(&mut self) {
         for (p, owner) in self.view.profiles.iter().enumerate() {
-            let mut status = ProfileStatus { conditions: Conditions::new(), ..owner.status.clone() };
+            let mut status = ProfileStatus { conditions: ConditionMap::new(), ..owner.status.clone() };
             let regions = self
                 .view
                 .buckets
@@ -41,7 +41,7 @@ impl<'v> Walk<'v> {
         for (s, cluster) in self.view.seeds.iter().enumerate() {
             let ready = match self.homes.get(cluster.member.seed.name.as_str()) {
                 Some(Ok((profile, store))) => self.readiness(*profile, [store].into_iter()),
-                Some(Err(Waiting::NoBackups { .. })) | None => None,
+                Some(Err(PlacementWaitReason::NoBackups { .. })) | None => None,
                 Some(Err(why)) => Some((false, why.word(), why.to_string())),
             };
             let conditions = settled(&cluster.conditions, ready, self.second());
@@ -122,17 +122,17 @@ impl<'v> Walk<'v> {
 }
 
 /// Conditions of one object. That all is well is written only if it was not so before.
-pub(super) struct Findings<'f> {
-    pub(super) found: &'f Conditions,
+pub(super) struct ConditionUpdates<'f> {
+    pub(super) found: &'f ConditionMap,
     pub(super) at: Timestamp,
-    pub(super) now: Conditions,
+    pub(super) now: ConditionMap,
 }
 
-impl Findings<'_> {
+impl ConditionUpdates<'_> {
     pub(super) fn tell(&mut self, about: ConditionType, holds: bool, reason: &str, message: String) {
         let before = self.found.get(&about).filter(|before| before.holds == holds);
         let since = before.map_or(self.at, |before| before.since);
-        self.now.insert(about, Condition { holds, since, reason: reason.to_owned(), message });
+        self.now.insert(about, ConditionState { holds, since, reason: reason.to_owned(), message });
     }
 
     pub(super) fn normal(&mut self, about: ConditionType, holds: bool, reason: &str, message: &str) {
@@ -142,8 +142,8 @@ impl Findings<'_> {
     }
 }
 
-fn settled(found: &Conditions, ready: Option<(bool, &'static str, String)>, at: Timestamp) -> Conditions {
-    let mut now = Findings { found, at, now: Conditions::new() };
+fn settled(found: &ConditionMap, ready: Option<(bool, &'static str, String)>, at: Timestamp) -> ConditionMap {
+    let mut now = ConditionUpdates { found, at, now: ConditionMap::new() };
     if let Some((holds, reason, message)) = ready {
         now.tell(ConditionType::BackupBucketsReady, holds, reason, message);
     }

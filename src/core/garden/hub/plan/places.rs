@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::moves::holder;
-use super::{NewBucket, Walk};
+use super::{HubPlanner, NewBucket};
 use crate::Store;
-use crate::bucket::Bucket;
-use crate::entry::Entry;
-use crate::hub::reason::Waiting;
+use crate::bucket::GardenBucket;
+use crate::entry::GardenEntry;
+use crate::hub::reason::PlacementWaitReason;
 use crate::name::Stem;
-use crate::placement::{self, BucketHealth, Candidate};
+use crate::placement::{self, BucketCandidate, BucketHealth};
 use crate::quota::room;
 
 /// How many names a store may refuse before no more are tried.
 const MOST_REFUSED: usize = 3;
 
-impl<'v> Walk<'v> {
+impl<'v> HubPlanner<'v> {
     /// An entry that has a place keeps it: by its bucket's status, by its own annotation, or both.
     /// Of several entries of the same name only the one that has the name keeps a place, because
     /// they would share one directory.
@@ -67,12 +67,15 @@ impl<'v> Walk<'v> {
     /// can write them. If the Seed that may write there fits the bucket, the data is there,
     /// whatever Seed the entry names by now. A missing Seed may appear with the rest of a hub that
     /// is being restored.
-    fn is_doubted(&self, entry: &Entry) -> bool {
+    fn is_doubted(&self, entry: &GardenEntry) -> bool {
         let bucket = entry.bucket.as_deref().and_then(|name| self.buckets.get(name));
         let Some(bucket) = bucket.and_then(|b| self.view.buckets.get(*b)) else { return false };
         let is_strange = |seed: &str| {
             let misfit = self.misfit(seed, bucket);
-            matches!(misfit, Some(Waiting::OtherPlace { .. } | Waiting::OtherProfile { .. }))
+            matches!(
+                misfit,
+                Some(PlacementWaitReason::OtherPlace { .. } | PlacementWaitReason::OtherProfile { .. })
+            )
         };
         is_strange(&entry.seed) && holder(entry).is_none_or(is_strange)
     }
@@ -83,7 +86,7 @@ impl<'v> Walk<'v> {
     /// a place: that one's data may be there by now, so both wait for a person.
     fn find_holders(&mut self, listed: &[Option<usize>], doubted: &[bool]) {
         let view = self.view;
-        let precedence = |e: usize, entry: &'v Entry| {
+        let precedence = |e: usize, entry: &'v GardenEntry| {
             let is_listed = listed.get(e).is_some_and(Option::is_some);
             let counts = doubted.get(e) == Some(&false);
             let says_so = entry.bucket.is_some() && entry.placed_in == entry.bucket;
@@ -101,7 +104,7 @@ impl<'v> Walk<'v> {
     }
 
     /// Does this entry have the name, and with it the directory?
-    pub(super) fn holds_name(&self, e: usize, entry: &Entry) -> bool {
+    pub(super) fn holds_name(&self, e: usize, entry: &GardenEntry) -> bool {
         self.holders.get(entry.name.as_str()) == Some(&e)
     }
 
@@ -119,7 +122,7 @@ impl<'v> Walk<'v> {
         }
     }
 
-    pub(super) fn wait(&mut self, entry: usize, why: Waiting) {
+    pub(super) fn wait(&mut self, entry: usize, why: PlacementWaitReason) {
         if let Some(waiting) = self.waiting.get_mut(entry) {
             *waiting = Some(why);
         }
@@ -136,11 +139,11 @@ impl<'v> Walk<'v> {
             if !self.holds_name(e, entry) {
                 let holder = self.holders.get(entry.name.as_str()).and_then(|e| self.view.entries.get(*e));
                 let namespace = holder.map(|holder| holder.namespace.clone()).unwrap_or_default();
-                self.wait(e, Waiting::NameTaken { namespace });
+                self.wait(e, PlacementWaitReason::NameTaken { namespace });
             } else if let Some(left) = self.view.left_by_another(entry) {
                 let namespace = left.namespace.clone();
                 let record = format!("{}/{}", self.settings.namespace, left.record);
-                self.wait(e, Waiting::NameLeft { namespace, record });
+                self.wait(e, PlacementWaitReason::NameLeft { namespace, record });
             } else {
                 homeless.push(e);
             }
@@ -162,7 +165,7 @@ impl<'v> Walk<'v> {
             };
             let found = self.buckets.get(name.as_str()).copied();
             let Some((b, bucket)) = found.and_then(|b| Some((b, self.view.buckets.get(b)?))) else {
-                self.wait(e, Waiting::NoBucket { bucket: name });
+                self.wait(e, PlacementWaitReason::NoBucket { bucket: name });
                 continue;
             };
             if let Some(why) = self.view.entries.get(e).and_then(|entry| self.misfit(&entry.seed, bucket)) {
@@ -170,10 +173,10 @@ impl<'v> Walk<'v> {
                 continue;
             }
             match self.limit(bucket) {
-                _ if bucket.is_deleted => self.wait(e, Waiting::BucketGoing { bucket: name }),
+                _ if bucket.is_deleted => self.wait(e, PlacementWaitReason::BucketGoing { bucket: name }),
                 Some(limit) if room(Some(limit), self.used(b)) == 0 => {
                     let used = self.used(b);
-                    self.wait(e, Waiting::Full { bucket: name, used, limit });
+                    self.wait(e, PlacementWaitReason::Full { bucket: name, used, limit });
                 }
                 _ => self.put(e, b),
             }
@@ -182,25 +185,30 @@ impl<'v> Walk<'v> {
 
     /// Why an entry of a Seed cannot go into the bucket that it names. An entry that admission
     /// would have refused, but was created without it, waits.
-    pub(super) fn misfit(&self, seed: &str, bucket: &Bucket) -> Option<Waiting> {
+    pub(super) fn misfit(&self, seed: &str, bucket: &GardenBucket) -> Option<PlacementWaitReason> {
         let named = || seed.to_owned();
         let (profile, store) = match self.homes.get(seed) {
-            None => return Some(Waiting::NoSeed { seed: named() }),
+            None => return Some(PlacementWaitReason::NoSeed { seed: named() }),
             Some(Err(why)) => return Some(why.clone()),
             Some(Ok((profile, store))) => (self.view.profiles.get(*profile)?, store),
         };
         if bucket.store.place != store.place {
             let (at, place) = (bucket.store.place.clone(), store.place.clone());
-            return Some(Waiting::OtherPlace { bucket: bucket.name.clone(), at, seed: named(), place });
+            return Some(PlacementWaitReason::OtherPlace {
+                bucket: bucket.name.clone(),
+                at,
+                seed: named(),
+                place,
+            });
         }
         let profile = &profile.profile.name;
         let owner = bucket.profile.clone().filter(|owner| owner != profile)?;
         let (bucket, profile) = (bucket.name.clone(), profile.clone());
-        Some(Waiting::OtherProfile { bucket, owner, seed: named(), profile })
+        Some(PlacementWaitReason::OtherProfile { bucket, owner, seed: named(), profile })
     }
 
     /// Buckets of a profile in one place that can take entries, now or later.
-    pub(super) fn candidates(&self, profile: usize, store: &Store) -> Vec<(usize, Candidate<'v>)> {
+    pub(super) fn candidates(&self, profile: usize, store: &Store) -> Vec<(usize, BucketCandidate<'v>)> {
         let Some(owner) = self.view.profiles.get(profile) else { return Vec::new() };
         let of = self.view.buckets.iter().enumerate().filter(|(_, bucket)| {
             !bucket.is_deleted
@@ -208,7 +216,7 @@ impl<'v> Walk<'v> {
                 && bucket.store.place == store.place
         });
         of.map(|(b, bucket)| {
-            let candidate = Candidate {
+            let candidate = BucketCandidate {
                 name: &bucket.name,
                 created_at: bucket.created_at,
                 standing: bucket.standing(),
@@ -221,14 +229,14 @@ impl<'v> Walk<'v> {
     }
 
     pub(super) fn place_waiting(&mut self) {
-        let mut candidates: HashMap<(usize, Store), Vec<(usize, Candidate<'v>)>> = HashMap::new();
+        let mut candidates: HashMap<(usize, Store), Vec<(usize, BucketCandidate<'v>)>> = HashMap::new();
         for e in self.homeless() {
             let Some(entry) = self.view.entries.get(e).filter(|entry| entry.bucket.is_none()) else {
                 continue;
             };
             let (profile, store) = match self.homes.get(entry.seed.as_str()) {
                 None => {
-                    self.wait(e, Waiting::NoSeed { seed: entry.seed.clone() });
+                    self.wait(e, PlacementWaitReason::NoSeed { seed: entry.seed.clone() });
                     continue;
                 }
                 Some(Err(why)) => {
@@ -243,14 +251,14 @@ impl<'v> Walk<'v> {
                 candidates.insert(key.clone(), self.candidates(key.0, &key.1));
             }
             let Some(open) = candidates.get_mut(&key) else { continue };
-            let line: Vec<Candidate> = open.iter().map(|(_, candidate)| *candidate).collect();
+            let line: Vec<BucketCandidate> = open.iter().map(|(_, candidate)| *candidate).collect();
             match placement::choose(&line).and_then(|index| open.get_mut(index)) {
                 Some((b, candidate)) => {
                     candidate.used += 1;
                     let b = *b;
                     self.put(e, b);
                 }
-                None => self.wait(e, Waiting::Making),
+                None => self.wait(e, PlacementWaitReason::Making),
             }
         }
     }
@@ -261,7 +269,9 @@ impl<'v> Walk<'v> {
         for (profile, stores) in self.wanted.iter().enumerate() {
             needed.extend(stores.iter().flatten().map(|store| ((profile, store.clone()), Vec::new())));
         }
-        for (e, _) in self.waiting.iter().enumerate().filter(|(_, why)| **why == Some(Waiting::Making)) {
+        for (e, _) in
+            self.waiting.iter().enumerate().filter(|(_, why)| **why == Some(PlacementWaitReason::Making))
+        {
             let Some(entry) = self.view.entries.get(e) else { continue };
             if let Some(Ok(home)) = self.homes.get(entry.seed.as_str()) {
                 needed.entry(home.clone()).or_default().push(e);
@@ -269,7 +279,7 @@ impl<'v> Walk<'v> {
         }
         for ((profile, store), entries) in needed {
             let candidates = self.candidates(profile, &store);
-            let line: Vec<Candidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
+            let line: Vec<BucketCandidate> = candidates.iter().map(|(_, candidate)| *candidate).collect();
             let limit = self.settings.quota.limit(&store.place.provider);
             let missing = placement::missing(&line, entries.len(), limit);
             let obstacle = self.obstacle(&store, &candidates, missing);
@@ -281,25 +291,30 @@ impl<'v> Walk<'v> {
     }
 
     /// Why it does not help to wait for these buckets and to create `missing` more.
-    fn obstacle(&self, store: &Store, candidates: &[(usize, Candidate)], missing: usize) -> Option<Waiting> {
-        let of = |standing: &[BucketHealth]| -> Vec<&'v Bucket> {
+    fn obstacle(
+        &self,
+        store: &Store,
+        candidates: &[(usize, BucketCandidate)],
+        missing: usize,
+    ) -> Option<PlacementWaitReason> {
+        let of = |standing: &[BucketHealth]| -> Vec<&'v GardenBucket> {
             let those = candidates.iter().filter(|(_, one)| standing.contains(&one.standing));
             those.filter_map(|(b, _)| self.view.buckets.get(*b)).collect()
         };
         let bad = of(&[BucketHealth::Stuck, BucketHealth::Refused]);
         let (stuck, refused) = (of(&[BucketHealth::Stuck]), of(&[BucketHealth::Refused]));
         if let Some(full) = bad.iter().find(|bucket| bucket.is_exhausted) {
-            return Some(Waiting::Exhausted { bucket: full.name.clone() });
+            return Some(PlacementWaitReason::Exhausted { bucket: full.name.clone() });
         }
         if let Some(last) = refused.last().filter(|_| missing > 0 && refused.len() >= MOST_REFUSED) {
-            return Some(Waiting::Refused { bucket: last.name.clone() });
+            return Some(PlacementWaitReason::Refused { bucket: last.name.clone() });
         }
         if let Some((_, fault)) = self.missing_credentials(&store.secret).filter(|_| missing > 0) {
-            return Some(Waiting::NoCredentials { fault });
+            return Some(PlacementWaitReason::NoCredentials { fault });
         }
         let stuck = stuck.first()?;
         let error = stuck.error.clone().unwrap_or_else(|| "it is tried again".to_owned());
-        Some(Waiting::Stuck { bucket: stuck.name.clone(), error })
+        Some(PlacementWaitReason::Stuck { bucket: stuck.name.clone(), error })
     }
 
     fn make(&mut self, profile: usize, store: &Store, missing: usize) {

@@ -16,7 +16,7 @@ fn name_another(world: &mut World, entry: usize, seed: &str) {
 }
 
 /// One plan, with nobody answering.
-fn decide(world: &mut World) -> Plan {
+fn decide(world: &mut World) -> HubPlan {
     let plan = world.plan();
     world.act(&plan, || true);
     plan
@@ -41,7 +41,7 @@ fn an_entry_moves_when_the_one_before_has_said_that_it_writes_no_more() {
     assert!(world.plan().is_done(), "and nothing is written again meanwhile");
 
     // What it says of its progress stays.
-    let working = Operation {
+    let working = OperationReport {
         kind: OperationType::Migrate,
         state: OperationState::Processing,
         description: "1 backup still runs".to_owned(),
@@ -49,7 +49,7 @@ fn an_entry_moves_when_the_one_before_has_said_that_it_writes_no_more() {
     world.view.entries[entry].status.operation = Some(working.clone());
     assert!(world.plan().is_done());
     // An answer to something else is none.
-    let answer = Operation { state: OperationState::Succeeded, ..working };
+    let answer = OperationReport { state: OperationState::Succeeded, ..working };
     world.view.entries[entry].status.operation = Some(answer.clone());
     decide(&mut world);
     assert_eq!(holder(&world, entry), Some("one"));
@@ -160,7 +160,7 @@ fn what_was_never_made_goes_on_and_is_not_taken_for_made() {
     name_another(&mut world, entry, "two");
     let found = &mut world.view.entries[entry];
     (found.observed_generation, found.writer) = (None, None);
-    found.status.operation = Some(Operation {
+    found.status.operation = Some(OperationReport {
         kind: OperationType::Migrate,
         state: OperationState::Succeeded,
         description: String::new(),
@@ -178,7 +178,7 @@ fn controllers_of_an_earlier_version_are_not_talked_over() {
     decide(&mut world);
     let found = &mut world.view.entries[entry];
     found.observed_generation = found.generation;
-    found.status.operation = Some(Operation {
+    found.status.operation = Some(OperationReport {
         kind: OperationType::Reconcile,
         state: OperationState::Succeeded,
         description: String::new(),
@@ -253,7 +253,7 @@ fn whoever_holds_an_entry_that_is_deleted_on_its_way_acts_on_it() {
 fn a_bucket_of_others_takes_nobody_in() {
     let mut world = World::new(None, &["one"]);
     world.settle();
-    let place = Place { provider: "aws".to_owned(), region: "us-west-2".to_owned() };
+    let place = ProviderRegion { provider: "aws".to_owned(), region: "us-west-2".to_owned() };
     let elsewhere = Store { place, secret: secret(), ..Store::default() };
     let here = world.view.buckets[0].store.clone();
     for (name, profile, store) in [
@@ -261,7 +261,12 @@ fn a_bucket_of_others_takes_nobody_in() {
         ("others", Some("other".to_owned()), here.clone()),
         ("ours", Some("packet".to_owned()), here),
     ] {
-        world.view.buckets.push(Bucket { name: name.to_owned(), profile, store, ..Bucket::default() });
+        world.view.buckets.push(GardenBucket {
+            name: name.to_owned(),
+            profile,
+            store,
+            ..GardenBucket::default()
+        });
     }
     let far = world.entry("far", Some("far"));
     let others = world.entry("others", Some("others"));
@@ -316,7 +321,7 @@ fn an_entry_does_not_move_to_a_seed_of_another_store() {
         assert!(allowed(&world, seed).is_empty(), "{seed}");
         // Whoever has it writes no more, and says so: it waits all the same, and nobody writes in
         // turns.
-        let operation = Operation {
+        let operation = OperationReport {
             kind: OperationType::Migrate,
             state: OperationState::Succeeded,
             description: String::new(),

@@ -64,7 +64,7 @@ proptest! {
             for entry in &world.view.entries {
                 if let Some(bucket) = &entry.bucket {
                     prop_assert_eq!(homes.entry(entry.uid.clone()).or_insert_with(|| bucket.clone()), bucket);
-                    let holds = |one: &&Bucket| one.name == *bucket && one.status.allocated.contains(&entry.uid);
+                    let holds = |one: &&GardenBucket| one.name == *bucket && one.status.allocated.contains(&entry.uid);
                     prop_assert_eq!(world.view.buckets.iter().filter(holds).count(), 1, "{:?}", entry);
                 }
                 if let Some(released) = entry.status.released_at {
@@ -119,7 +119,7 @@ proptest! {
             }
             let listed: BTreeSet<&String> =
                 world.view.buckets.iter().flat_map(|bucket| &bucket.status.allocated).collect();
-            let placed: Vec<&Entry> =
+            let placed: Vec<&GardenEntry> =
                 world.view.entries.iter().filter(|entry| listed.contains(&entry.uid)).collect();
             let names: BTreeSet<&String> = placed.iter().map(|entry| &entry.name).collect();
             prop_assert_eq!(names.len(), placed.len(), "{:?}", placed);

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::assignment::SeedHealth;
-use crate::bucket::Bucket;
-use crate::entry::Entry;
+use crate::bucket::GardenBucket;
+use crate::entry::GardenEntry;
 use crate::hub::*;
-use crate::operation::{Operation, OperationState, OperationType};
+use crate::operation::{OperationReport, OperationState, OperationType};
 use crate::quota::Quota;
 use crate::retention::{Grace, GraceScope};
-use crate::{Backup, Profile, SecretRef, Seed};
+use crate::{Profile, ProfileBackupSettings, SecretRef, Seed};
 
 pub(super) const HOUR: i64 = 3600;
 
@@ -26,8 +26,8 @@ pub(super) fn secret() -> SecretRef {
 /// A hub, and what becomes of it when plans are carried out, wholly or in part.
 #[derive(Clone)]
 pub(super) struct World {
-    pub(super) view: View,
-    pub(super) settings: Settings,
+    pub(super) view: HubView,
+    pub(super) settings: HubSettings,
     pub(super) second: i64,
     pub(super) made: u32,
 }
@@ -39,27 +39,27 @@ impl World {
             name: "packet".to_owned(),
             provider: "packet".to_owned(),
             regions: vec!["ewr1".to_owned()],
-            backup: Some(Backup {
+            backup: Some(ProfileBackupSettings {
                 provider: Some("aws".to_owned()),
                 region: Some("eu-west-1".to_owned()),
                 secret: Some(secret()),
-                ..Backup::default()
+                ..ProfileBackupSettings::default()
             }),
             ..Profile::default()
         };
         let quota = Quota::new(limit.map(|limit| ("aws".to_owned(), limit))).unwrap();
-        let view = View {
+        let view = HubView {
             profiles: vec![ProfileState {
                 profile,
                 uid: "3ef4219a-0000".to_owned(),
                 ..ProfileState::default()
             }],
-            secrets: BTreeMap::from([("store".to_owned(), Credentials::default())]),
-            ..View::default()
+            secrets: BTreeMap::from([("store".to_owned(), SecretState::default())]),
+            ..HubView::default()
         };
         let hour = SignedDuration::from_secs(HOUR);
         let grace = Grace::new([(GraceScope::default(), hour)]).unwrap();
-        let settings = Settings { quota, grace, idle_delay: hour, namespace: "garden".to_owned() };
+        let settings = HubSettings { quota, grace, idle_delay: hour, namespace: "garden".to_owned() };
         let mut world = Self { view, settings, second: 0, made: 0 };
         seeds.iter().for_each(|name| world.register(name));
         world
@@ -79,7 +79,7 @@ impl World {
 
     pub(super) fn entry(&mut self, name: &str, bucket: Option<&str>) -> usize {
         self.made += 1;
-        self.view.entries.push(Entry {
+        self.view.entries.push(GardenEntry {
             namespace: "garden-dev".to_owned(),
             name: name.to_owned(),
             uid: format!("uid-{name}-{}", self.made),
@@ -87,12 +87,12 @@ impl World {
             seed: "one".to_owned(),
             bucket: bucket.map(str::to_owned),
             generation: Some(1),
-            ..Entry::default()
+            ..GardenEntry::default()
         });
         self.view.entries.len() - 1
     }
 
-    pub(super) fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> HubPlan {
         plan(&self.view, &self.settings, at(self.second))
     }
 
@@ -104,11 +104,11 @@ impl World {
 
     /// Carries out those writes of a plan that `happens` lets through, in the order in which the
     /// hub makes them.
-    pub(super) fn act(&mut self, plan: &Plan, mut happens: impl FnMut() -> bool) {
+    pub(super) fn act(&mut self, plan: &HubPlan, mut happens: impl FnMut() -> bool) {
         for (seed, secrets) in &plan.access {
             match secrets.clone().filter(|_| happens()) {
                 Some(secrets) => {
-                    drop(self.view.access.insert(seed.clone(), Access { secrets, is_bound: true }))
+                    drop(self.view.access.insert(seed.clone(), SeedAccess { secrets, is_bound: true }))
                 }
                 None if secrets.is_none() => drop(self.view.access.remove(seed)),
                 None => {}
@@ -116,13 +116,13 @@ impl World {
         }
         for new in &plan.create {
             if happens() {
-                self.view.buckets.push(Bucket {
+                self.view.buckets.push(GardenBucket {
                     name: new.name.clone(),
                     created_at: at(self.second),
                     is_claimed: true,
                     profile: Some(self.view.profiles[new.profile].profile.name.clone()),
                     store: new.store.clone(),
-                    ..Bucket::default()
+                    ..GardenBucket::default()
                 });
             }
         }
@@ -193,8 +193,9 @@ impl World {
 
     /// What a seed's controllers do: buckets are made, and what was released is removed.
     pub(super) fn execute(&mut self) {
-        let done =
-            |kind| Some(Operation { kind, state: OperationState::Succeeded, description: String::new() });
+        let done = |kind| {
+            Some(OperationReport { kind, state: OperationState::Succeeded, description: String::new() })
+        };
         for bucket in &mut self.view.buckets {
             let Some(_) = &bucket.status.seed else { continue };
             match (bucket.is_deleted, bucket.status.released_at) {
@@ -247,7 +248,7 @@ impl World {
     /// Data of an entry of that namespace, by its record.
     pub(super) fn was_left(&mut self, name: &str, namespace: &str, bucket: &str) {
         let (namespace, bucket) = (namespace.to_owned(), bucket.to_owned());
-        let left = Left { namespace, bucket, record: format!("tombstone-{name}-12345") };
+        let left = LeftoverData { namespace, bucket, record: format!("tombstone-{name}-12345") };
         self.view.left.entry(name.to_owned()).or_default().push(left);
     }
 
@@ -260,7 +261,7 @@ impl World {
     }
 }
 
-impl Plan {
+impl HubPlan {
     pub(super) fn is_done(&self) -> bool {
         let Self {
             create,

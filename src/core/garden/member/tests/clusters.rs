@@ -25,7 +25,7 @@ fn quiet_from_before_a_location_was_opened_does_not_count() {
     for event in [closed, opened].concat() {
         world.happen(event);
     }
-    assert_eq!(world.clusters[0].access, Some(Access::ReadWrite));
+    assert_eq!(world.clusters[0].access, Some(LocationAccess::ReadWrite));
     let elsewhere = [Decide(false), Look(1), Finish(1), Execute(1), Finish(1), Look(1), Finish(1)];
     for event in [&closed_again[..], &elsewhere, &[Start(0)]].concat() {
         world.happen(event);

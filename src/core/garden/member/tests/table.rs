@@ -1,6 +1,6 @@
 use super::*;
-use crate::member::location::Reason;
-use crate::member::object::{Action, next};
+use crate::member::location::NoLocationReason;
+use crate::member::object::{ObjectAction, next};
 
 const INTENTS: [Intent; 6] =
     [Intent::Unknown, Intent::Unassigned, Intent::Elsewhere, Intent::Keep, Intent::Remove, Intent::Removed];
@@ -16,15 +16,15 @@ const STATES: [MemberState; 8] = [
 ];
 
 /// What the member's object is after an action, and after the executor had a turn.
-pub(super) fn after(state: MemberState, action: Action) -> MemberState {
+pub(super) fn after(state: MemberState, action: ObjectAction) -> MemberState {
     use MemberState::{Absent, Done, GivenUp, Going, Live};
     match (action, state) {
-        (Action::Apply, Absent) => Live { let_go: false },
-        (Action::Delete, Live { let_go }) => Going { let_go },
-        (Action::Delete, GivenUp) => Done { gone: false },
-        (Action::LetGo, Live { .. }) => Live { let_go: true },
-        (Action::LetGo, Going { .. }) => Going { let_go: true },
-        (Action::Release, Done { .. }) => Absent,
+        (ObjectAction::Apply, Absent) => Live { let_go: false },
+        (ObjectAction::Delete, Live { let_go }) => Going { let_go },
+        (ObjectAction::Delete, GivenUp) => Done { gone: false },
+        (ObjectAction::LetGo, Live { .. }) => Live { let_go: true },
+        (ObjectAction::LetGo, Going { .. }) => Going { let_go: true },
+        (ObjectAction::Release, Done { .. }) => Absent,
         (_, state) => state,
     }
 }
@@ -43,7 +43,7 @@ fn an_object_with_data_is_deleted_only_when_the_hub_says_so() {
         for state in STATES {
             let action = next(intent, state);
             let has_data = state == MemberState::Live { let_go: false };
-            let removes = action == Action::Delete && has_data;
+            let removes = action == ObjectAction::Delete && has_data;
             assert_eq!(removes, intent == Intent::Remove && has_data, "{intent:?} {state:?} {action:?}");
         }
     }
@@ -56,7 +56,7 @@ fn from_any_state_each_intent_of_the_hub_is_carried_out() {
             let (mut state, mut is_reported) = (from, false);
             for _ in 0..12 {
                 let action = next(intent, state);
-                is_reported |= action == Action::Report;
+                is_reported |= action == ObjectAction::Report;
                 state = executed(after(state, action));
             }
             let is_carried_out = match intent {
@@ -80,12 +80,12 @@ fn from_any_state_each_intent_of_the_hub_is_carried_out() {
 fn a_hub_that_lost_everything_changes_nothing() {
     for state in STATES {
         let is_over = matches!(state, MemberState::Done { .. });
-        let wanted = if is_over { Action::Release } else { Action::Nothing };
+        let wanted = if is_over { ObjectAction::Release } else { ObjectAction::Nothing };
         assert_eq!(next(Intent::Unknown, state), wanted, "{state:?}");
     }
 }
 
-fn steps(mut scene: Scene) -> Vec<Step> {
+fn steps(mut scene: Scene) -> Vec<MemberStep> {
     scene.pass().0
 }
 
@@ -93,11 +93,11 @@ fn report(mut scene: Scene) -> EntryReport {
     scene.pass().1.unwrap()
 }
 
-fn in_location(step: LocationStep) -> Step {
-    Step::Location(step)
+fn in_location(step: LocationStep) -> MemberStep {
+    MemberStep::Location(step)
 }
 
-fn set_access(access: Access) -> Step {
+fn set_access(access: LocationAccess) -> MemberStep {
     in_location(LocationStep::SetAccess(NAME.to_owned(), access))
 }
 
@@ -107,14 +107,14 @@ fn with_state(mut scene: Scene, state: HubState) -> Scene {
 }
 
 fn leaving() -> Scene {
-    let scene = with_state(live(), HubState { holder: Holder::Us, ..HubState::default() });
+    let scene = with_state(live(), HubState { holder: AssignedSeed::Us, ..HubState::default() });
     Scene { locations: vec![own_location(true)], ..scene }
 }
 
 fn removing() -> Scene {
     let state = HubState {
         is_ours: true,
-        holder: Holder::Us,
+        holder: AssignedSeed::Us,
         is_deleted: true,
         is_released: true,
         is_removed: false,
@@ -135,7 +135,7 @@ fn an_entry_is_made_credentials_first() {
     let mut scene = live();
     scene.object = ObjectView {
         state: MemberState::Absent,
-        wanted: Wanted::Different { in_marks: true },
+        wanted: ObjectDrift::Different { in_marks: true },
         copy: CopyState::Absent,
         ..kept_object()
     };
@@ -143,26 +143,28 @@ fn an_entry_is_made_credentials_first() {
     scene.location_secret = None;
     scene.location_credentials = LocationCredentials::Copy(CopyState::Absent);
     scene.hub.as_mut().unwrap().is_made = false;
-    let object = [Step::Object(ObjectStep::CopyCredentials), Step::Object(ObjectStep::Apply)];
+    let object = [MemberStep::Object(ObjectStep::CopyCredentials), MemberStep::Object(ObjectStep::Apply)];
     assert_eq!(steps(scene.clone()), object, "there is no location before the directory is made");
     scene.hub.as_mut().unwrap().is_made = true;
-    let location =
-        [in_location(LocationStep::KeepCredentials), in_location(LocationStep::Apply(Access::ReadWrite))];
+    let location = [
+        in_location(LocationStep::KeepCredentials),
+        in_location(LocationStep::Apply(LocationAccess::ReadWrite)),
+    ];
     assert_eq!(steps(scene.clone()), [&location[..], &object].concat());
-    scene.object.credentials = Credentials::Unanswered;
-    assert_eq!(scene.next(), Next::Await);
+    scene.object.credentials = CredentialsState::Unanswered;
+    assert_eq!(scene.next(), MemberDecision::Await);
 }
 
 #[test]
 fn a_cluster_that_is_to_leave_is_closed_and_waits_before_it_answers() {
     let open = Scene { locations: vec![own_location(false)], ..leaving() };
-    assert_eq!(steps(open), [set_access(Access::ReadOnly)]);
-    assert_eq!(steps(leaving()), [Step::BeginQuiet]);
+    assert_eq!(steps(open), [set_access(LocationAccess::ReadOnly)]);
+    assert_eq!(steps(leaving()), [MemberStep::BeginQuiet]);
     let quiet = |seconds| Quiet { lasted: Duration::from_secs(seconds), migrations: Vec::new() };
     let short = Scene { quiet: Some(quiet(9)), ..leaving() };
     assert_eq!((steps(short.clone()), report(short).handoff), (vec![], None));
     let long = Scene { quiet: Some(quiet(10)), ..leaving() };
-    assert_eq!(steps(long.clone()), [Step::CountBackups([NAME.to_owned()].into())]);
+    assert_eq!(steps(long.clone()), [MemberStep::CountBackups([NAME.to_owned()].into())]);
     assert_eq!(report(long).handoff, Some(Handoff::Leaving { running: 0, is_made: true }));
 }
 
@@ -175,7 +177,7 @@ fn an_answer_for_an_earlier_generation_is_given_again() {
     {
         let hub = scene.hub.as_mut().unwrap();
         (hub.is_answered, hub.is_current, hub.was_made) = (true, is_current, was_made);
-        let counts = steps(scene.clone()).contains(&Step::CountBackups([NAME.to_owned()].into()));
+        let counts = steps(scene.clone()).contains(&MemberStep::CountBackups([NAME.to_owned()].into()));
         assert_eq!(counts, is_due, "{is_current} {was_made}");
     }
 }
@@ -184,7 +186,11 @@ fn an_answer_for_an_earlier_generation_is_given_again() {
 fn a_migration_that_is_running_makes_the_answer_wait_longer() {
     let mut scene = leaving();
     scene.locations.push(MemberLocation {
-        location: Location { name: "old".to_owned(), is_read_only: true, ..Location::default() },
+        location: ReviewedLocation {
+            name: "old".to_owned(),
+            is_read_only: true,
+            ..ReviewedLocation::default()
+        },
         migrated_by: Some("run".to_owned()),
         ..MemberLocation::default()
     });
@@ -195,7 +201,7 @@ fn a_migration_that_is_running_makes_the_answer_wait_longer() {
     scene.quiet = Some(quiet(29, "run"));
     assert_eq!(steps(scene.clone()), []);
     scene.quiet = Some(quiet(90, "before"));
-    assert_eq!(steps(scene.clone()), [Step::BeginQuiet], "it is alive: its mark has changed");
+    assert_eq!(steps(scene.clone()), [MemberStep::BeginQuiet], "it is alive: its mark has changed");
     scene.quiet = Some(quiet(30, "run"));
     assert_eq!(steps(scene).len(), 1, "its mark has not changed for long");
 }
@@ -207,14 +213,14 @@ fn quiet_is_forgotten_before_a_location_is_opened_again() {
         quiet: Some(Quiet { lasted: Duration::from_secs(9), migrations: Vec::new() }),
         ..live()
     };
-    assert_eq!(steps(scene), [Step::ForgetQuiet, set_access(Access::ReadWrite)]);
+    assert_eq!(steps(scene), [MemberStep::ForgetQuiet, set_access(LocationAccess::ReadWrite)]);
 }
 
 #[test]
 fn a_foreign_location_into_the_directory_is_reported_and_not_touched() {
     let mut scene = leaving();
     let mut stray = own_location(false);
-    stray.location = Location { name: "stray".to_owned(), entry: None, ..stray.location };
+    stray.location = ReviewedLocation { name: "stray".to_owned(), entry: None, ..stray.location };
     stray.is_ours = false;
     scene.locations.push(stray);
     assert_eq!(steps(scene.clone()), []);
@@ -226,15 +232,15 @@ fn a_foreign_location_into_the_directory_is_reported_and_not_touched() {
 fn data_goes_last_and_after_the_hub_was_asked() {
     let backups = || in_location(LocationStep::RemoveBackups([NAME.to_owned()].into()));
     let location = in_location(LocationStep::Delete(NAME.to_owned()));
-    assert_eq!(steps(removing()), [Step::AskHub, location, backups()], "its location is still there");
+    assert_eq!(steps(removing()), [MemberStep::AskHub, location, backups()], "its location is still there");
     let closed = Scene { locations: Vec::new(), ..removing() };
-    let object = [ObjectStep::Confirm, ObjectStep::Delete].map(Step::Object);
+    let object = [ObjectStep::Confirm, ObjectStep::Delete].map(MemberStep::Object);
     let credentials = in_location(LocationStep::DeleteCredentials);
-    let all = [&[Step::AskHub, backups(), credentials][..], &object].concat();
+    let all = [&[MemberStep::AskHub, backups(), credentials][..], &object].concat();
     assert_eq!(steps(closed.clone()), all);
     let mut denied = closed;
     denied.facts.confirmed = Some(false);
-    assert!(steps(denied.clone()).iter().all(|step| !matches!(step, Step::Object(_))));
+    assert!(steps(denied.clone()).iter().all(|step| !matches!(step, MemberStep::Object(_))));
     assert_eq!(report(denied).object, ObjectReport::Nothing);
 }
 
@@ -242,7 +248,7 @@ fn data_goes_last_and_after_the_hub_was_asked() {
 fn a_permit_is_taken_back_when_the_hub_changes_its_mind() {
     let mut scene = live();
     scene.object.is_permitted = true;
-    assert_eq!(steps(scene), [Step::Revoke]);
+    assert_eq!(steps(scene), [MemberStep::Revoke]);
 }
 
 #[test]
@@ -255,7 +261,7 @@ fn what_ended_is_given_up_before_what_has_its_name_by_now() {
     let wanted = [
         in_location(LocationStep::Delete(NAME.to_owned())),
         in_location(LocationStep::RemoveBackups([NAME.to_owned()].into())),
-        Step::Object(ObjectStep::LetGo),
+        MemberStep::Object(ObjectStep::LetGo),
     ];
     assert_eq!(steps(scene), wanted);
 }
@@ -263,14 +269,14 @@ fn what_ended_is_given_up_before_what_has_its_name_by_now() {
 #[test]
 fn a_failure_of_the_location_keeps_nothing_else_from_going_on() {
     let mut scene = live();
-    scene.object.wanted = Wanted::Different { in_marks: false };
+    scene.object.wanted = ObjectDrift::Different { in_marks: false };
     scene.facts.location_failed = Some("refused".to_owned());
-    assert_eq!(steps(scene.clone()), [Step::Object(ObjectStep::Apply)]);
+    assert_eq!(steps(scene.clone()), [MemberStep::Object(ObjectStep::Apply)]);
     let told = report(scene);
-    assert_eq!(told.location, LocationReport::Without(Reason::Unavailable, "refused".to_owned()));
+    assert_eq!(told.location, LocationReport::Without(NoLocationReason::Unavailable, "refused".to_owned()));
     let mut removal = removing();
     removal.facts.location_failed = Some("refused".to_owned());
-    assert_eq!(steps(removal), [Step::AskHub], "and data stays where it may still be read");
+    assert_eq!(steps(removal), [MemberStep::AskHub], "and data stays where it may still be read");
 }
 
 #[test]
@@ -278,7 +284,7 @@ fn a_name_that_is_taken_is_reported() {
     let mut scene = live();
     scene.locations[0].is_ours = false;
     scene.locations[0].location.entry = None;
-    let LocationReport::Without(Reason::NameTaken, why) = report(scene.clone()).location else {
+    let LocationReport::Without(NoLocationReason::NameTaken, why) = report(scene.clone()).location else {
         unreachable!()
     };
     assert!(why.contains(NAME), "{why}");
@@ -303,7 +309,10 @@ fn data_in_another_bucket_does_not_follow() {
     scene.locations[0].location.bucket = "other".to_owned();
     let told = report(scene.clone());
     assert!(matches!(told.object, ObjectReport::Failed { .. }), "{told:?}");
-    assert!(matches!(told.location, LocationReport::Without(Reason::BucketNotReady, _)), "{told:?}");
+    assert!(
+        matches!(told.location, LocationReport::Without(NoLocationReason::BucketNotReady, _)),
+        "{told:?}"
+    );
     assert_eq!(steps(scene), []);
 }
 
@@ -311,23 +320,23 @@ fn data_in_another_bucket_does_not_follow() {
 fn a_deleted_bucket_is_removed_with_its_data_only_where_the_hub_confirms_it() {
     let state = HubState {
         is_ours: false,
-        holder: Holder::Us,
+        holder: AssignedSeed::Us,
         is_deleted: true,
         is_released: true,
         is_removed: false,
     };
     let hub = HubObject { uid: "uid".to_owned(), state, forgets_data: false };
-    let object = ObjectView { kind: Kind::BackupBucket, bucket: None, ..kept_object() };
+    let object = ObjectView { kind: HubKind::BackupBucket, bucket: None, ..kept_object() };
     let mut facts = Facts::default();
     let next = |facts: &Facts| bucket(&BucketView { hub: Some(hub.clone()), object: object.clone(), facts });
-    assert_eq!(next(&facts), Next::Do(Step::AskHub));
+    assert_eq!(next(&facts), MemberDecision::Do(MemberStep::AskHub));
     facts.confirmed = Some(true);
-    for step in [ObjectStep::Confirm, ObjectStep::Delete].map(Step::Object) {
-        assert_eq!(next(&facts), Next::Do(step.clone()));
+    for step in [ObjectStep::Confirm, ObjectStep::Delete].map(MemberStep::Object) {
+        assert_eq!(next(&facts), MemberDecision::Do(step.clone()));
         facts.done.insert(step);
     }
-    assert_eq!(next(&facts), Next::Report(ObjectReport::Nothing));
+    assert_eq!(next(&facts), MemberDecision::Report(ObjectReport::Nothing));
     facts.confirmed = Some(false);
     facts.done.clear();
-    assert_eq!(next(&facts), Next::Report(ObjectReport::Nothing));
+    assert_eq!(next(&facts), MemberDecision::Report(ObjectReport::Nothing));
 }

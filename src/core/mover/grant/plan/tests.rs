@@ -4,7 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::orphan::{Circumstances, MAX_RESETS, Remedy, Unrecoverable, remedy};
-use super::super::view::{Agent, GIVEN_UP_AFTER, Limits, MoverPod, OUT_AFTER, Patience};
+use super::super::view::{GIVEN_UP_AFTER, Limits, MoverPod, NodeAgentState, NodeAgentTimeouts, OUT_AFTER};
 use super::*;
 use crate::label::Selector;
 use crate::mover::MoverKind::{self, *};
@@ -41,38 +41,38 @@ fn bound(name: &str, age: i64, node: &str, phase: MoverPhase) -> Mover {
     Mover { bound_node: Some(node.to_owned()), accepted_at, ..mover(PodVolumeBackup, name, age, phase) }
 }
 
-fn ready() -> Agent {
-    Agent { ready: true, started_at: Some(second(0)), not_ready_since: None }
+fn ready() -> NodeAgentState {
+    NodeAgentState { ready: true, started_at: Some(second(0)), not_ready_since: None }
 }
 
-fn out(since: i64) -> Agent {
-    Agent { ready: false, not_ready_since: Some(second(since)), ..ready() }
+fn out(since: i64) -> NodeAgentState {
+    NodeAgentState { ready: false, not_ready_since: Some(second(since)), ..ready() }
 }
 
 /// Two places, three nodes, two data paths each.
-fn view(movers: impl IntoIterator<Item = Mover>) -> View {
-    View {
+fn view(movers: impl IntoIterator<Item = Mover>) -> GrantView {
+    GrantView {
         movers: movers.into_iter().map(Arc::new).collect(),
         agents: ["n1", "n2", "n3"].into_iter().map(|node| (node.to_owned(), ready())).collect(),
         limits: Limits { limit: Some(2), global: 2, per_node: Vec::new() },
         ledger: Some(BTreeSet::new()),
-        ..View::default()
+        ..GrantView::default()
     }
 }
 
-fn planned(view: &View) -> Plan {
+fn planned(view: &GrantView) -> GrantPlan {
     plan(view, second(NOW))
 }
 
-fn names<'v>(view: &'v View, indices: &[usize]) -> Vec<&'v str> {
+fn names<'v>(view: &'v GrantView, indices: &[usize]) -> Vec<&'v str> {
     indices.iter().map(|i| view.movers[*i].name.as_str()).collect()
 }
 
-fn granted<'v>(view: &'v View, plan: &Plan) -> Vec<&'v str> {
+fn granted<'v>(view: &'v GrantView, plan: &GrantPlan) -> Vec<&'v str> {
     names(view, &plan.grant)
 }
 
-fn reasons(view: &View, plan: &Plan) -> Vec<String> {
+fn reasons(view: &GrantView, plan: &GrantPlan) -> Vec<String> {
     plan.waiting.iter().map(|w| format!("{} {}: {}", w.place, view.movers[w.mover].name, w.reason)).collect()
 }
 
@@ -96,7 +96,7 @@ fn the_oldest_of_all_kinds_go_first() {
     ]);
     let plan = planned(&view);
     assert_eq!(granted(&view, &plan), ["a", "b"]);
-    assert_eq!(plan.ledger, Ledger { uids: uids(&["a", "b"]), write: LedgerWrite::First });
+    assert_eq!(plan.ledger, LedgerPlan { uids: uids(&["a", "b"]), write: LedgerWrite::First });
     let waiting: Vec<&str> = plan.waiting.iter().map(|w| view.movers[w.mover].name.as_str()).collect();
     assert_eq!(waiting, ["pvb", "pvr", "du-young"]);
 }
@@ -151,7 +151,7 @@ fn a_promise_is_kept_even_to_one_that_is_canceled_or_cannot_go() {
     let plan = planned(&view);
     // Their annotations may be on the way. Once they are visible they can be removed again.
     assert_eq!(granted(&view, &plan), ["du-1", "pvb"]);
-    assert_eq!(plan.ledger, Ledger { uids: uids(&["du-1", "pvb"]), write: LedgerWrite::First });
+    assert_eq!(plan.ledger, LedgerPlan { uids: uids(&["du-1", "pvb"]), write: LedgerWrite::First });
 }
 
 #[test]
@@ -161,13 +161,13 @@ fn a_uid_leaves_the_ledger_once_its_object_shows_the_grant() {
     view.ledger = Some(uids(&["du-1", "du-2", "gone"]));
     let plan = planned(&view);
     assert_eq!(plan.grant, Vec::<usize>::new());
-    assert_eq!(plan.ledger, Ledger { uids: BTreeSet::new(), write: LedgerWrite::Tidy });
+    assert_eq!(plan.ledger, LedgerPlan { uids: BTreeSet::new(), write: LedgerWrite::Tidy });
     assert_eq!(reasons(&view, &plan), ["1 du-3: 2 of 2 places are taken by du-1, du-2"]);
 }
 
 #[test]
 fn a_limit_that_is_new_makes_a_ledger_even_with_nothing_to_grant() {
-    let view = View { ledger: None, ..view([]) };
+    let view = GrantView { ledger: None, ..view([]) };
     assert_eq!(planned(&view).ledger.write, LedgerWrite::Tidy);
 }
 
@@ -204,7 +204,7 @@ fn one_on_a_node_without_an_agent_waits_and_blocks_nobody() {
 
 #[test]
 fn nothing_is_granted_while_there_is_no_agent_at_all() {
-    let view = View { agents: HashMap::new(), ..view([new_upload("du", 1)]) };
+    let view = GrantView { agents: HashMap::new(), ..view([new_upload("du", 1)]) };
     let plan = planned(&view);
     assert_eq!(plan.grant, Vec::<usize>::new());
     assert_eq!(reasons(&view, &plan), ["1 du: no node has a ready node-agent"]);
@@ -279,7 +279,7 @@ fn a_grant_that_cannot_be_used_is_taken_back() {
     }
     // The ledger must not name a UID whose object has no annotation.
     view.ledger = Some(uids(&["du-1"]));
-    assert_eq!(planned(&view).ledger, Ledger { uids: BTreeSet::new(), write: LedgerWrite::First });
+    assert_eq!(planned(&view).ledger, LedgerPlan { uids: BTreeSet::new(), write: LedgerWrite::First });
 }
 
 #[test]
@@ -324,16 +324,16 @@ fn without_a_limit_all_are_nudged_once_and_the_ledger_retires() {
     view.limits.limit = None;
     let nudged = planned(&view);
     assert_eq!(granted(&view, &nudged), ["du-2", "pvb"]);
-    assert_eq!(nudged.ledger, Ledger { uids: uids(&["du-2", "pvb"]), write: LedgerWrite::First });
+    assert_eq!(nudged.ledger, LedgerPlan { uids: uids(&["du-2", "pvb"]), write: LedgerWrite::First });
     assert!(!nudged.retire_ledger);
     for i in nudged.grant {
         Arc::make_mut(&mut view.movers[i]).granted = true;
     }
     view.ledger = Some(nudged.ledger.uids);
-    assert_eq!(planned(&view), Plan { retire_ledger: true, ..Plan::default() });
+    assert_eq!(planned(&view), GrantPlan { retire_ledger: true, ..GrantPlan::default() });
     view.ledger = None;
     view.movers.push(Arc::new(new_upload("du-4", 6)));
-    assert_eq!(planned(&view), Plan::default());
+    assert_eq!(planned(&view), GrantPlan::default());
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn more_than_the_ledger_can_hold_are_nudged_in_parts() {
 }
 
 /// Accepted on n1, with the agent of n1 in the given state.
-fn orphaned(agent: Agent, pod: Option<(Option<&str>, bool)>) -> View {
+fn orphaned(agent: NodeAgentState, pod: Option<(Option<&str>, bool)>) -> GrantView {
     let mover_pod = pod.map(|(node, running)| MoverPod {
         node: node.map(str::to_owned),
         placed_at: node.map(|_| second(NOW - 90)),
@@ -368,7 +368,7 @@ fn orphaned(agent: Agent, pod: Option<(Option<&str>, bool)>) -> View {
 }
 
 /// The recovered data movers, and whether each keeps its place.
-fn recovered(plan: &Plan) -> Vec<(usize, bool)> {
+fn recovered(plan: &GrantPlan) -> Vec<(usize, bool)> {
     plan.recover.iter().map(|recover| (recover.mover, recover.keeps_place)).collect()
 }
 
@@ -387,12 +387,12 @@ fn one_whose_agent_is_away_for_long_is_told_from_one_whose_agent_may_be_back() {
 fn whoever_has_less_patience_looks_after_it_sooner() {
     let patience = |out_after, given_up_after| {
         let seconds = jiff::SignedDuration::from_secs;
-        Patience { out_after: seconds(out_after), given_up_after: seconds(given_up_after) }
+        NodeAgentTimeouts { out_after: seconds(out_after), given_up_after: seconds(given_up_after) }
     };
     for (ago, patience, expected) in [
-        (24, Patience::default(), None),
-        (25, Patience::default(), Some(false)),
-        (120, Patience::default(), Some(true)),
+        (24, NodeAgentTimeouts::default(), None),
+        (25, NodeAgentTimeouts::default(), Some(false)),
+        (120, NodeAgentTimeouts::default(), Some(true)),
         (4, patience(5, 10), None),
         (5, patience(5, 10), Some(false)),
         (9, patience(5, 10), Some(false)),
@@ -401,7 +401,7 @@ fn whoever_has_less_patience_looks_after_it_sooner() {
         (4, patience(5, 1), None),
         (5, patience(5, 1), Some(true)),
     ] {
-        let plan = planned(&View { patience, ..orphaned(out(NOW - ago), None) });
+        let plan = planned(&GrantView { patience, ..orphaned(out(NOW - ago), None) });
         assert_eq!(plan.recover.first().map(|orphan| orphan.for_long), expected, "{ago} s of {patience:?}");
     }
 }
@@ -443,7 +443,7 @@ fn a_pod_that_never_starts_waits_for_its_dead_agent_only_so_long() {
 
 #[test]
 fn one_whose_agent_restarted_before_it_made_the_pod_begins_anew() {
-    let restarted = |at| Agent { started_at: Some(second(at)), ..ready() };
+    let restarted = |at| NodeAgentState { started_at: Some(second(at)), ..ready() };
     // Accepted 99 seconds ago.
     for (agent, pod, expected) in [
         (restarted(NOW - 98), None, true),
@@ -451,7 +451,7 @@ fn one_whose_agent_restarted_before_it_made_the_pod_begins_anew() {
         (restarted(NOW - 24), None, false),
         (restarted(NOW - 25), None, true),
         (restarted(NOW - 98), Some((None, false)), false),
-        (Agent { started_at: None, ..ready() }, None, false),
+        (NodeAgentState { started_at: None, ..ready() }, None, false),
     ] {
         assert_eq!(planned(&orphaned(agent, pod)).recover.len(), usize::from(expected), "{agent:?} {pod:?}");
     }
@@ -598,7 +598,7 @@ fn any_mover() -> impl Strategy<Value = Mover> {
     )
 }
 
-fn any_view() -> impl Strategy<Value = View> {
+fn any_view() -> impl Strategy<Value = GrantView> {
     let agent = prop_oneof![3 => Just(ready()), 1 => Just(out(0)), 1 => Just(out(NOW))];
     let agents = prop::collection::vec(agent, 0..4);
     let movers = prop::collection::vec((any_mover(), prop::bool::weighted(0.2)), 0..30);
@@ -607,7 +607,12 @@ fn any_view() -> impl Strategy<Value = View> {
             let agents = (1..).zip(agents).map(|(i, agent)| (format!("n{i}"), agent)).collect();
             let ledger = movers.iter().filter(|(_, listed)| *listed).map(|(m, _)| m.uid.clone()).collect();
             let limits = Limits { limit, global, per_node: Vec::new() };
-            View { agents, limits, ledger: Some(ledger), ..view(movers.into_iter().map(|(mover, _)| mover)) }
+            GrantView {
+                agents,
+                limits,
+                ledger: Some(ledger),
+                ..view(movers.into_iter().map(|(mover, _)| mover))
+            }
         },
     )
 }
@@ -661,7 +666,7 @@ proptest! {
     fn places_are_used(view in any_view()) {
         let plan = planned(&view);
         for w in &plan.waiting {
-            let full = matches!(w.reason, Reason::NoPlace { .. } | Reason::NodeFull { .. });
+            let full = matches!(w.reason, MoverWaitReason::NoPlace { .. } | MoverWaitReason::NodeFull { .. });
             if let Some(limit) = view.limits.limit.filter(|_| full) {
                 let m = |i: &usize| &view.movers[*i];
                 let held = view.movers.iter().filter(|m| view.holds_place(m)).count();
@@ -675,7 +680,7 @@ proptest! {
     fn nothing_hangs_on_the_order_of_the_view(view in any_view(), seed in any::<u64>()) {
         let mut other = view.clone();
         other.movers.sort_by_key(|m| m.uid.len() as u64 ^ seed.rotate_left(m.uid.as_bytes()[4].into()));
-        let told = |view: &View| {
+        let told = |view: &GrantView| {
             let plan = planned(view);
             (granted(view, &plan).join(" "), names(view, &plan.revoke).join(" "), reasons(view, &plan))
         };

@@ -3,15 +3,15 @@
 
 use super::*;
 use crate::limits;
-use crate::queue::{Work, work};
+use crate::queue::{PlanCost, work};
 
-fn waiting(count: usize, texts: impl Fn(usize) -> Vec<String>) -> View {
+fn waiting(count: usize, texts: impl Fn(usize) -> Vec<String>) -> QueueView {
     let one = |i: usize| {
         let texts = texts(i);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        entry(&format!("b{i}"), Phase::Queued, 0, &texts)
+        entry(&format!("b{i}"), QueuePhase::Queued, 0, &texts)
     };
-    View { slots: 1, backups: (0..count).map(one).collect(), ..View::default() }
+    QueueView { slots: 1, backups: (0..count).map(one).collect(), ..QueueView::default() }
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn each_name_is_looked_at_twice_however_many_backups_are_ahead() {
         let own =
             |i: usize| (0..limits::NAMES).map(|name| format!("team-{i}-{name}")).collect::<Vec<String>>();
         let view = waiting(backups, own);
-        let most = Work { names: 2 * backups * limits::NAMES, steps: 0 };
+        let most = PlanCost { names: 2 * backups * limits::NAMES, steps: 0 };
         assert_eq!(work(&view), most);
         assert_eq!(plan(&view).waiting.len(), backups - 1);
     }
@@ -32,7 +32,10 @@ fn the_backups_of_one_schedule_are_looked_at_once() {
     let found = work(&view);
     assert!(found.names <= 2 * limits::NAMES + 100 * 10, "{found:?}");
     assert!(
-        plan(&view).waiting.iter().all(|w| matches!(&w.reason, Reason::Overlap { with, .. } if with == "b0"))
+        plan(&view)
+            .waiting
+            .iter()
+            .all(|w| matches!(&w.reason, QueueReason::Overlap { with, .. } if with == "b0"))
     );
 }
 
@@ -72,17 +75,17 @@ fn never(count: usize) -> impl Iterator<Item = String> {
 }
 
 /// Backups with so many names and so many patterns each, and no name in common.
-fn beside_each_other(running: &[(usize, usize)], waiting: &[(usize, usize)]) -> View {
+fn beside_each_other(running: &[(usize, usize)], waiting: &[(usize, usize)]) -> QueueView {
     let mut first = 0;
     let mut backups = Vec::new();
     for (i, (names, patterns)) in running.iter().chain(waiting).enumerate() {
         let texts: Vec<String> = plain(first, *names).chain(never(*patterns)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         first += names;
-        let phase = if i < running.len() { Phase::InProgress } else { Phase::Queued };
+        let phase = if i < running.len() { QueuePhase::InProgress } else { QueuePhase::Queued };
         backups.push(entry(&format!("b{i}"), phase, 0, &texts));
     }
-    View { slots: 100, backups, ..View::default() }
+    QueueView { slots: 100, backups, ..QueueView::default() }
 }
 
 #[test]
@@ -93,7 +96,9 @@ fn what_takes_longer_than_a_comparison_waits_and_is_not_started_in_vain() {
         assert_eq!(plan.start.len() == 1, starts, "{names} names, {patterns} patterns");
         assert_eq!(may_run(&view, &view.backups[1], |_| false), starts);
         if !starts {
-            assert!(matches!(waits_for(&view, &plan, "b1"), Reason::Overlap { with, .. } if with == "b0"));
+            assert!(
+                matches!(waits_for(&view, &plan, "b1"), QueueReason::Overlap { with, .. } if with == "b0")
+            );
         }
     }
 }
@@ -109,7 +114,7 @@ proptest! {
         let mut view = beside_each_other(&running, &waiting);
         for started in plan(&view).start {
             prop_assert!(may_run(&view, &view.backups[started], |_| false));
-            Arc::make_mut(&mut view.backups[started]).phase = Phase::InProgress;
+            Arc::make_mut(&mut view.backups[started]).phase = QueuePhase::InProgress;
         }
     }
 }
@@ -126,8 +131,8 @@ fn whoever_comes_when_no_effort_is_left_waits_and_others_do_not() {
         for i in 0..hostile {
             let includes = patterns(i).map(|text| glob(&text)).collect();
             let namespaces = NamespaceSet::new(includes, vec![glob("?*")]);
-            let made = entry(&format!("b{i}"), Phase::Queued, 0, &[]);
-            view.backups.push(Arc::new(Entry { namespaces, ..Entry::clone(&made) }));
+            let made = entry(&format!("b{i}"), QueuePhase::Queued, 0, &[]);
+            view.backups.push(Arc::new(QueueEntry { namespaces, ..QueueEntry::clone(&made) }));
         }
         view.slots = 100;
         assert_eq!(work(&view).steps == Effort::of_decision().left(), hostile == 60);

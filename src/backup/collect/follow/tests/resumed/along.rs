@@ -28,11 +28,12 @@ async fn ran(cluster: &Cluster) -> Ran {
     cluster.run(&Moment::first(), &mut Dice(7)).await
 }
 
-fn quiet() -> Counts {
-    Counts { warnings: 0, errors: 0 }
+fn quiet() -> MessageCounts {
+    MessageCounts { warnings: 0, errors: 0 }
 }
 
-/// Two pods share a claim, one is left out by its hooks, and one has none. A run ends anywhere in the midst of their blocks.
+/// Two pods share a claim, one is left out by its hooks, and one has none. A run ends anywhere in
+/// the midst of their blocks.
 #[tokio::test(start_paused = true)]
 async fn claims_and_volumes_come_in_the_blocks_of_their_pods_and_each_once_wherever_a_run_ends() {
     let pods = [
@@ -108,7 +109,8 @@ async fn claims_that_go_first_go_before_all_blocks_and_once() {
     assert_eq!((ran.stored(), ran.counts), (&expected, quiet()));
 }
 
-/// That list waits for the one of pods, and where that takes long its next page is of another moment.
+/// That list waits for the one of pods, and where that takes long its next page is of another
+/// moment.
 #[tokio::test(start_paused = true)]
 async fn a_claim_of_a_pod_with_hooks_is_in_its_block_though_it_is_gone_when_the_list_of_claims_goes_on() {
     let api = Scripted::new();
@@ -160,7 +162,7 @@ async fn claims_that_cannot_be_got_by_name_are_taken_by_their_list_which_is_told
     cluster.api.once(get(&format!("{CLAIMS}/c")).refuses(403));
     let ran = ran(&cluster).await;
     assert_eq!(ran.blocks, [["pods app/a"], ["pods app/b"]]);
-    assert_eq!(ran.counts, Counts { warnings: 1, errors: 0 });
+    assert_eq!(ran.counts, MessageCounts { warnings: 1, errors: 0 });
     let expected = json!({
         "v1/Namespace": ["app"], "v1/PersistentVolume": ["v", "w"], "v1/PersistentVolumeClaim": ["app/c", "app/d"],
         "v1/Pod": ["app/a", "app/b"],
@@ -168,7 +170,8 @@ async fn claims_that_cannot_be_got_by_name_are_taken_by_their_list_which_is_told
     assert_eq!(ran.listed, expected);
 }
 
-/// A claim that is missing is told by whoever looks for it, and one pod does not take more along than there is room for.
+/// A claim that is missing is told by whoever looks for it, and one pod does not take more along
+/// than there is room for.
 #[tokio::test(start_paused = true)]
 async fn what_is_gone_or_too_large_for_a_block_is_in_none() {
     let cluster = cluster(&[hooked("db", &["gone", "large", "c"])], &[("c", "v"), ("large", "w")], json!({}));
@@ -178,7 +181,7 @@ async fn what_is_gone_or_too_large_for_a_block_is_in_none() {
     cluster.api.once(get(&format!("{CLAIMS}/large")).answers(large));
     let ran = ran(&cluster).await;
     assert_eq!(ran.blocks, [["persistentvolumeclaims app/c", "persistentvolumes v", "pods app/db"]]);
-    assert_eq!(ran.counts, Counts { warnings: 1, errors: 0 });
+    assert_eq!(ran.counts, MessageCounts { warnings: 1, errors: 0 });
     assert!(ran.stored().contains("persistentvolumeclaims app/large"));
 }
 
@@ -188,7 +191,7 @@ async fn what_is_odd_of_a_claim_counts_once_whoever_brings_it() {
     let pods = |claim: &str| [hooked("a", &[claim]), hooked("b", &[claim])];
     let long = "c".repeat(252);
     let unstorable = ran(&cluster(&pods(long.as_str()), &[(long.as_str(), "v")], json!({}))).await;
-    assert_eq!(unstorable.counts, Counts { warnings: 0, errors: 1 });
+    assert_eq!(unstorable.counts, MessageCounts { warnings: 0, errors: 1 });
     let words = "1 objects of persistentvolumeclaims are missing";
     assert!(unstorable.told.contains(words), "{}", unstorable.told);
     let odd = json!({"metadata": {"name": "odd", "namespace": "app"}, "spec": "odd"});
@@ -197,5 +200,5 @@ async fn what_is_odd_of_a_claim_counts_once_whoever_brings_it() {
     cluster.api.once(get(CLAIMS).answers(list("5", &[odd])));
     let unreadable = ran(&cluster).await;
     // That it is stored as it is, and that nobody knows what it refers to.
-    assert_eq!(unreadable.counts, Counts { warnings: 0, errors: 2 }, "{}", unreadable.told);
+    assert_eq!(unreadable.counts, MessageCounts { warnings: 0, errors: 2 }, "{}", unreadable.told);
 }

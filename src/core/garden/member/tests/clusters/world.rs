@@ -1,8 +1,8 @@
 //! The hub's record of one entry, three clusters, and all that can happen to them.
 
 use crate::entry_life::MemberState;
-use crate::fence::{self, Answer, Liveness, Step as Fence};
-use crate::member::object::Action;
+use crate::fence::{self, HandoverAnswer, HandoverStep, Liveness};
+use crate::member::object::ObjectAction;
 use crate::member::tests::table::{after, executed};
 use crate::member::tests::*;
 
@@ -29,7 +29,7 @@ pub struct Record {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub seen: Record,
-    pub access: Option<Access>,
+    pub access: Option<LocationAccess>,
     /// Until when a client may begin a backup: it saw the location open.
     pub open_until: i64,
     pub running: u8,
@@ -119,27 +119,28 @@ impl World {
         }
     }
 
-    fn fence(&self) -> (Option<usize>, Fence) {
+    fn fence(&self) -> (Option<usize>, HandoverStep) {
         let record = self.record;
         let holder = record.holder.or(record.noted);
         let was_made = record.observed.is_some() || record.noted.is_some();
         let of = match holder {
-            None => fence::Holder::Nobody,
-            Some(holder) if holder == record.wanted => fence::Holder::Wanted,
-            Some(_) => fence::Holder::Another { was_made: was_made || record.moving.is_some() },
+            None => fence::DirectoryWriter::Nobody,
+            Some(holder) if holder == record.wanted => fence::DirectoryWriter::Wanted,
+            Some(_) => fence::DirectoryWriter::Another { was_made: was_made || record.moving.is_some() },
         };
         let is_current = match record.observed {
             Some(observed) => observed == record.generation,
             None => !was_made,
         };
         let answer = match record.moving {
-            Some(true) if is_current => Answer::LetGo,
-            None if is_current => Answer::Outdated,
-            _ => Answer::Nothing,
+            Some(true) if is_current => HandoverAnswer::LetGo,
+            None if is_current => HandoverAnswer::Outdated,
+            _ => HandoverAnswer::Nothing,
         };
         let is_registered = |cluster: usize| self.clusters[cluster].is_registered;
         let heard = if holder.is_none_or(is_registered) { Liveness::Lately } else { Liveness::Unregistered };
-        let asked = if record.takes_over { fence::Request::TakeOver } else { fence::Request::Move };
+        let asked =
+            if record.takes_over { fence::HandoverRequest::TakeOver } else { fence::HandoverRequest::Move };
         (holder, fence::next(of, answer, heard, asked, is_registered(record.wanted)))
     }
 
@@ -150,14 +151,14 @@ impl World {
         }
         let (holder, step) = self.fence();
         match step {
-            Fence::Stay => (record.holder, record.moving) = (Some(record.wanted), None),
-            Fence::HandOver(because) => {
+            HandoverStep::Stay => (record.holder, record.moving) = (Some(record.wanted), None),
+            HandoverStep::HandOver(because) => {
                 use fence::HandoverReason::{TakenOver, Unregistered};
                 self.is_forced |= matches!(because, TakenOver | Unregistered);
                 (record.holder, record.moving) = (Some(record.wanted), None);
             }
-            Fence::Wait(fence::WaitingFor::Upgrade) => record.holder = holder,
-            Fence::Wait(fence::WaitingFor::Answer | fence::WaitingFor::Sign) => {
+            HandoverStep::Wait(fence::WaitingFor::Upgrade) => record.holder = holder,
+            HandoverStep::Wait(fence::WaitingFor::Answer | fence::WaitingFor::Sign) => {
                 record.holder = holder;
                 record.moving = Some(false);
             }
@@ -171,9 +172,9 @@ impl World {
 
     fn state(&self, record: &Record, me: usize) -> HubState {
         let holder = match record.holder {
-            None => Holder::Nobody,
-            Some(holder) if holder == me => Holder::Us,
-            Some(_) => Holder::Another,
+            None => AssignedSeed::Nobody,
+            Some(holder) if holder == me => AssignedSeed::Us,
+            Some(_) => AssignedSeed::Another,
         };
         HubState {
             is_ours: record.wanted == me,
@@ -201,11 +202,11 @@ impl World {
             bucket: Some(BucketOfEntry { is_made: true }),
             object: ObjectView {
                 state: cluster.object,
-                wanted: if is_found { Wanted::Same } else { Wanted::Different { in_marks: true } },
+                wanted: if is_found { ObjectDrift::Same } else { ObjectDrift::Different { in_marks: true } },
                 credentials: if cluster.has_credentials {
-                    Credentials::Known
+                    CredentialsState::Known
                 } else {
-                    Credentials::Unanswered
+                    CredentialsState::Unanswered
                 },
                 is_ours: is_found,
                 is_permitted: cluster.permitted_at.is_some_and(|at| self.now - at < 30),
@@ -214,7 +215,7 @@ impl World {
             },
             locations: cluster
                 .access
-                .map(|access| own_location(access == Access::ReadOnly))
+                .map(|access| own_location(access == LocationAccess::ReadOnly))
                 .into_iter()
                 .collect(),
             quiet: cluster.quiet_since.map(|at| Quiet { lasted: since(at), migrations: Vec::new() }),
@@ -226,12 +227,12 @@ impl World {
     /// `false`: the pass has ended.
     fn act(&mut self, me: usize) -> bool {
         let step = match self.scene(me).next() {
-            Next::Do(step) => step,
-            Next::Await => {
+            MemberDecision::Do(step) => step,
+            MemberDecision::Await => {
                 self.clusters[me].facts = Facts::default();
                 return false;
             }
-            Next::Report(report) => {
+            MemberDecision::Report(report) => {
                 self.clusters[me].facts = Facts::default();
                 self.report(me, &report);
                 return false;
@@ -242,39 +243,39 @@ impl World {
         let cluster = &mut self.clusters[me];
         cluster.facts.done.insert(step.clone());
         let open = |cluster: &mut Cluster, access| {
-            if access == Access::ReadOnly && cluster.access == Some(Access::ReadWrite) {
+            if access == LocationAccess::ReadOnly && cluster.access == Some(LocationAccess::ReadWrite) {
                 cluster.open_until = now + 9;
             }
             cluster.access = Some(access);
         };
         match step {
-            Step::AskHub => {
+            MemberStep::AskHub => {
                 cluster.facts.confirmed = Some(is_removal);
                 cluster.permitted_at = is_removal.then_some(now);
             }
-            Step::Revoke => cluster.permitted_at = None,
-            Step::BeginQuiet => cluster.quiet_since = Some(now),
-            Step::ForgetQuiet => cluster.quiet_since = None,
-            Step::CountBackups(_) => cluster.facts.running = Some(usize::from(cluster.running)),
-            Step::Location(LocationStep::SetAccess(_, access) | LocationStep::Apply(access)) => {
+            MemberStep::Revoke => cluster.permitted_at = None,
+            MemberStep::BeginQuiet => cluster.quiet_since = Some(now),
+            MemberStep::ForgetQuiet => cluster.quiet_since = None,
+            MemberStep::CountBackups(_) => cluster.facts.running = Some(usize::from(cluster.running)),
+            MemberStep::Location(LocationStep::SetAccess(_, access) | LocationStep::Apply(access)) => {
                 open(cluster, access);
             }
-            Step::Location(LocationStep::Delete(_)) => {
-                open(cluster, Access::ReadOnly);
+            MemberStep::Location(LocationStep::Delete(_)) => {
+                open(cluster, LocationAccess::ReadOnly);
                 cluster.access = None;
             }
-            Step::Location(LocationStep::RemoveBackups(_)) => cluster.facts.removed = Some(0),
-            Step::Location(LocationStep::KeepCredentials | LocationStep::DeleteCredentials) => {}
-            Step::Object(step) => {
+            MemberStep::Location(LocationStep::RemoveBackups(_)) => cluster.facts.removed = Some(0),
+            MemberStep::Location(LocationStep::KeepCredentials | LocationStep::DeleteCredentials) => {}
+            MemberStep::Object(step) => {
                 let action = match step {
-                    ObjectStep::Apply => Action::Apply,
-                    ObjectStep::Delete => Action::Delete,
-                    ObjectStep::LetGo => Action::LetGo,
-                    ObjectStep::Release => Action::Release,
+                    ObjectStep::Apply => ObjectAction::Apply,
+                    ObjectStep::Delete => ObjectAction::Delete,
+                    ObjectStep::LetGo => ObjectAction::LetGo,
+                    ObjectStep::Release => ObjectAction::Release,
                     ObjectStep::CopyCredentials
                     | ObjectStep::Confirm
                     | ObjectStep::DeleteCopy
-                    | ObjectStep::PassOn => Action::Nothing,
+                    | ObjectStep::PassOn => ObjectAction::Nothing,
                 };
                 cluster.object = after(cluster.object, action);
             }
@@ -341,7 +342,7 @@ impl World {
             Event::Credentials(cluster, known) => self.clusters[cluster].has_credentials = known,
             Event::Start(cluster) => {
                 let cluster = &mut self.clusters[cluster];
-                if cluster.access == Some(Access::ReadWrite) || now <= cluster.open_until {
+                if cluster.access == Some(LocationAccess::ReadWrite) || now <= cluster.open_until {
                     cluster.running = cluster.running.saturating_add(1);
                 }
             }
@@ -367,7 +368,9 @@ impl World {
     /// Clusters in which something writes or may begin to.
     pub fn writers(&self) -> Vec<usize> {
         let writes = |cluster: &Cluster| {
-            cluster.access == Some(Access::ReadWrite) || cluster.running > 0 || self.now <= cluster.open_until
+            cluster.access == Some(LocationAccess::ReadWrite)
+                || cluster.running > 0
+                || self.now <= cluster.open_until
         };
         (0..3).filter(|i| writes(&self.clusters[*i])).collect()
     }
