@@ -417,7 +417,9 @@ impl Scheduler {
     async fn make(&self, backup: &Backup, schedule: &core::Schedule, tick: Timestamp) -> CreationResult {
         let name = backup.name_any();
         match write::create(&self.backups, backup).await {
-            WriteResult::Written(_) => {
+            WriteResult::Written(written) => {
+                // The next pass must not make another one before the watch shows this one.
+                self.lifecycle.known.assume(&written);
                 let late = (self.clock)().duration_since(tick) - schedule.offset();
                 if late > LATE {
                     warn!(schedule = %schedule.name, %name, late_s = late.as_secs(), "created a Backup late");
