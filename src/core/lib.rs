@@ -16,7 +16,8 @@
 //!
 //! - [`selection`]: the resource types and objects that a Backup takes.
 //! - [`policy`]: the filters and volume actions of a Velero resource policy.
-//! - [`volume`]: how the data of each volume is backed up, and by which VolumeSnapshotClass.
+//! - [`volume`]: how the data of each volume is backed up, by which VolumeSnapshotClass, and how
+//!   long a run waits for it.
 //! - [`label`]: label selectors: validation and matching.
 //! - [`glob`]: the patterns of Velero: parsing, matching, and whether two of them share a match.
 //! - [`hook`]: the commands that run in a pod before and after its data is stored.

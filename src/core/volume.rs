@@ -6,6 +6,7 @@
 
 pub mod class;
 pub mod takers;
+pub mod waits;
 
 use std::fmt;
 

@@ -9,6 +9,7 @@ use berth_api::keys::POD_VOLUME_TIMEOUT;
 use berth_api::velero::BackupSpec;
 use berth_core::selection::{ResourceType, TypeSelection};
 use berth_core::volume::VolumeOptions;
+use berth_core::volume::waits::VolumeWaits;
 use kube::{Client, ResourceExt as _};
 use tokio::time::Instant;
 
@@ -22,21 +23,12 @@ use crate::backup::prepare::Prepared;
 use crate::backup::related::Related;
 use crate::backup::status::BackupWriter;
 
-/// `spec.csiSnapshotTimeout` of a Backup that has none.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
-/// No Backup waits for longer for the data of its volumes, whatever it says, unless
-/// `--fs-backup-timeout` is longer: it has a place of the queue meanwhile.
-const LONGEST: Duration = Duration::from_secs(4 * 3600);
-
-/// How long a run waits for the data of volumes.
+/// How long a run waits for the data of volumes, by its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitLimits {
-    /// For one snapshot.
-    pub snapshot: Duration,
-    /// After this no snapshot is waited for longer than by default.
-    pub snapshots_until: Instant,
-    /// For all file-system backups together, as Velero has it.
-    pub files: Duration,
+    pub waits: VolumeWaits,
+    /// When the run began.
+    begun: Instant,
     pub files_until: Instant,
 }
 
@@ -49,26 +41,21 @@ impl WaitLimits {
         (snapshot, files): (Option<Duration>, Option<Duration>),
         flag: Duration,
     ) -> (Self, Vec<String>) {
-        let longest = flag.max(LONGEST);
+        let waits = VolumeWaits::new(snapshot, files, flag);
         let asked = [("spec.csiSnapshotTimeout", snapshot), (POD_VOLUME_TIMEOUT, files)];
-        let beyond = asked.into_iter().filter(|(_, asked)| asked.is_some_and(|asked| asked > longest));
+        let beyond = asked.into_iter().filter(|(_, asked)| asked.is_some_and(|asked| asked > waits.longest));
         let told = beyond.map(|(field, _)| {
             format!(
                 "{field} is longer than any backup waits for the data of its volumes: {} s are taken, and --fs-backup-timeout raises that",
-                longest.as_secs()
+                waits.longest.as_secs()
             )
         });
-        let snapshot = snapshot.unwrap_or(SNAPSHOT_TIMEOUT).min(longest);
-        let files = files.unwrap_or(flag).min(longest);
-        let limits = Self { snapshot, snapshots_until: begun + longest, files, files_until: begun + files };
-        (limits, told.collect())
+        (Self { waits, begun, files_until: begun + waits.files }, told.collect())
     }
 
-    /// Until when a snapshot is waited for that is asked for at `begun`. A backup may take longer
-    /// than [`WaitLimits::snapshots_until`] because it is large, and its last snapshots have the
-    /// usual time, too.
-    pub fn snapshot_until(&self, begun: Instant) -> Instant {
-        (begun + self.snapshot).min(self.snapshots_until.max(begun + SNAPSHOT_TIMEOUT))
+    /// Until when a snapshot is waited for that is asked for at `asked`.
+    pub fn snapshot_until(&self, asked: Instant) -> Instant {
+        self.begun + self.waits.snapshot_end(asked.duration_since(self.begun))
     }
 }
 
@@ -163,21 +150,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_backup_asks_for_holds_its_place_no_longer_than_the_controller_says() {
+    fn what_a_backup_asks_for_counts_from_the_begin_of_its_run_and_too_much_is_told() {
         let hours = |hours: u64| Duration::from_secs(3600 * hours);
         let begun = Instant::now();
         let (usual, told) = WaitLimits::new(begun, (None, None), hours(4));
-        assert_eq!((usual.snapshot, usual.files, told.len()), (SNAPSHOT_TIMEOUT, hours(4), 0));
+        assert_eq!((usual.files_until, told.len()), (begun + hours(4), 0));
         let (week, told) = WaitLimits::new(begun, (Some(hours(168)), Some(hours(168))), hours(1));
-        assert_eq!((week.snapshot, week.files), (LONGEST, LONGEST));
-        assert_eq!((week.snapshots_until, week.files_until), (begun + LONGEST, begun + LONGEST));
+        assert_eq!(week.files_until, begun + hours(4));
         assert!(told.len() == 2 && told[0].contains("csiSnapshotTimeout"), "{told:?}");
         let (day, told) = WaitLimits::new(begun, (Some(hours(12)), None), hours(24));
-        assert_eq!((day.snapshot, day.files_until, told.len()), (hours(12), begun + hours(24), 0));
+        assert_eq!((day.files_until, told.len()), (begun + hours(24), 0));
         assert_eq!(day.snapshot_until(begun + hours(1)), begun + hours(13));
         assert_eq!(day.snapshot_until(begun + hours(20)), begun + hours(24));
-        assert_eq!(day.snapshot_until(begun + hours(30)), begun + hours(30) + SNAPSHOT_TIMEOUT);
-        let (short, _) = WaitLimits::new(begun, (None, Some(hours(1))), hours(4));
-        assert_eq!((short.files, short.files_until), (hours(1), begun + hours(1)));
     }
 }

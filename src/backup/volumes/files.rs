@@ -359,7 +359,7 @@ async fn ensure_repository(access: &VolumeAccess, namespace: &str) -> Result<(),
 fn too_late(access: &VolumeAccess) -> String {
     format!(
         "all file-system backups of a Backup together may take {} s (--fs-backup-timeout, or its annotation {POD_VOLUME_TIMEOUT})",
-        access.limits.files.as_secs()
+        access.limits.waits.files.as_secs()
     )
 }
 

@@ -118,7 +118,7 @@ impl RunVolumes<'_> {
                 of.handle.as_ref().map(|_| Ok((content.clone(), of.deletion_policy.clone())))
             }
         });
-        let cut_until = until.min(begun + longest.min(access.limits.snapshot));
+        let cut_until = until.min(begun + longest.min(access.limits.waits.snapshot));
         let why = match timeout_at(cut_until, found).await {
             Ok(Ok((content, policy))) => {
                 let policy = noted.map_or(policy, |noted| noted.policy);
