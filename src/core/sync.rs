@@ -6,11 +6,18 @@
 //! removes anything. A Backup goes only when two rounds in a row have a whole listing with other
 //! backups in it but not this one, and both times a look at its own file finds none.
 
+mod capacity;
+mod skip_reason;
+mod stored;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::claim::FolderClaim;
+pub use capacity::{BackupCapacity, MOST_BYTES, MOST_STANDING, ROUND_BYTES, Size, room};
+pub use skip_reason::SyncSkipReason;
+pub use stored::{StoredBackupFile, Take, judge};
 
 /// Folders that a round reads for the first time.
 pub const MOST_NEW: usize = 10_000;
@@ -21,13 +28,6 @@ pub const MOST_AGAIN: usize = 100;
 pub const MOST_DOUBTFUL: usize = 50;
 /// Names that a listing may have. More are foreign to any cluster, and the rest is not read.
 pub const MOST_NAMES: usize = 100_000;
-/// Backups that one location may have in the cluster with what sync brings. What a store has is
-/// foreign data, and all of it together must not fill etcd.
-pub const MOST_STANDING: usize = 20_000;
-/// Bytes of JSON that the objects of one location may have together.
-pub const MOST_BYTES: usize = 512 << 20;
-/// Bytes of JSON that a round brings.
-pub const ROUND_BYTES: usize = 64 << 20;
 /// Rounds in a row that must miss a backup before its Backup goes.
 const ROUNDS: u8 = 2;
 /// A skipped folder is read again after a time that doubles up to this one.
@@ -36,9 +36,6 @@ const LONGEST: SignedDuration = SignedDuration::from_hours(1);
 const UNTIL_COMPLETE: SignedDuration = SignedDuration::from_mins(5);
 /// The longest name of an object.
 const NAME: usize = 253;
-
-/// The major version of the archive's layout that this berth and Velero 1.18 know.
-const MAJOR: u64 = 1;
 
 /// A Backup of the cluster, as far as a round must know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,149 +56,6 @@ pub struct FolderListing {
     pub names: BTreeSet<String>,
     /// Are these all?
     pub is_whole: bool,
-}
-
-/// Why a folder of the store gets no Backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SyncSkipReason {
-    /// The folder has no `velero-backup.json`: a backup that is being written, or something else.
-    NoMetadata,
-    /// The backup has not ended.
-    Unfinished,
-    /// Somebody has asked for the deletion of the backup.
-    BeingDeleted,
-    /// A deletion has claimed the folder, so parts of the backup may be gone.
-    HalfDeleted,
-    /// No object can have this name.
-    Name,
-    /// The file is larger than any Backup.
-    TooLarge,
-    /// The file is no Backup in JSON.
-    Unreadable,
-    /// The file is the Backup of another folder.
-    OtherName,
-    /// The archive's layout is newer than this program.
-    NewerFormat,
-    /// The cluster has another Backup of this name.
-    NameTaken,
-    /// The API server refuses to create the Backup.
-    Refused,
-    /// The location has as much in the cluster as one may have.
-    NoRoom,
-}
-
-impl SyncSkipReason {
-    pub const ALL: [Self; 12] = [
-        Self::NoMetadata,
-        Self::Unfinished,
-        Self::BeingDeleted,
-        Self::HalfDeleted,
-        Self::Name,
-        Self::TooLarge,
-        Self::Unreadable,
-        Self::OtherName,
-        Self::NewerFormat,
-        Self::NameTaken,
-        Self::Refused,
-        Self::NoRoom,
-    ];
-
-    /// The value of the metric's label.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::NoMetadata => "NoMetadata",
-            Self::Unfinished => "Unfinished",
-            Self::BeingDeleted => "BeingDeleted",
-            Self::HalfDeleted => "HalfDeleted",
-            Self::Name => "Name",
-            Self::TooLarge => "TooLarge",
-            Self::Unreadable => "Unreadable",
-            Self::OtherName => "OtherName",
-            Self::NewerFormat => "NewerFormat",
-            Self::NameTaken => "NameTaken",
-            Self::Refused => "Refused",
-            Self::NoRoom => "NoRoom",
-        }
-    }
-
-    /// What is wrong, and the way out.
-    pub fn message(self) -> &'static str {
-        match self {
-            Self::NoMetadata => "the folder has no velero-backup.json: it is being written, or is no backup",
-            Self::Unfinished => "the backup has not ended",
-            Self::BeingDeleted => "a DeleteBackupRequest asks for its deletion",
-            Self::HalfDeleted => {
-                "a deletion has begun to remove this backup, so parts of it may be gone: remove the folder or, to have what is left of it, remove berth-run.json from the folder"
-            }
-            Self::Name => {
-                "no Backup can have the name of this folder: remove the folder, or move it elsewhere"
-            }
-            Self::TooLarge => {
-                "velero-backup.json is larger than any Backup: remove the folder if it is no backup"
-            }
-            Self::Unreadable => "velero-backup.json is no Backup: remove the folder, or bring back the file",
-            Self::OtherName => {
-                "velero-backup.json is of a Backup of another name: the folder must have the name of its backup"
-            }
-            Self::NewerFormat => {
-                "the backup was written by a later version: run a berth or a Velero that knows it"
-            }
-            Self::NameTaken => {
-                "another Backup has this name here: sync the location into another namespace, or delete that Backup"
-            }
-            Self::Refused => "the API server refuses the Backup",
-            Self::NoRoom => {
-                "this location has as many Backups here, or as large ones, as sync brings of one (20000, 512 MiB): remove from the store what is no backup of yours, or sync a part of it by a location with a prefix"
-            }
-        }
-    }
-
-    /// Can a folder that is skipped for this reason bring a Backup whose name the cluster lacks?
-    /// Not if it is no whole backup, or if its name is taken, or if no Backup can have it.
-    pub fn may_come(self) -> bool {
-        !matches!(self, Self::NoMetadata | Self::Unfinished | Self::NameTaken | Self::Name)
-    }
-
-    /// Is this a state that passes by itself, of which nobody needs to be told?
-    pub fn passes(self) -> bool {
-        matches!(self, Self::NoMetadata | Self::Unfinished | Self::BeingDeleted)
-    }
-}
-
-/// How many Backups there are, and how large they are together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
-    pub backups: usize,
-    pub bytes: usize,
-}
-
-impl Size {
-    #[must_use]
-    pub fn with(self, bytes: usize) -> Self {
-        Self { backups: self.backups.saturating_add(1), bytes: self.bytes.saturating_add(bytes) }
-    }
-}
-
-/// Is there room for another Backup?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackupCapacity {
-    Enough,
-    /// In a later round.
-    Later,
-    None,
-}
-
-/// Whether there is room for so many bytes more. `standing`: what the location has in the cluster;
-/// `brought`: what this round has brought since. One of any size is brought in a round of its own.
-pub fn room(standing: Size, brought: Size, bytes: usize) -> BackupCapacity {
-    let all = standing.bytes.saturating_add(brought.bytes).saturating_add(bytes);
-    if standing.backups.saturating_add(brought.backups) >= MOST_STANDING || all > MOST_BYTES {
-        BackupCapacity::None
-    } else if brought.backups > 0 && brought.bytes.saturating_add(bytes) > ROUND_BYTES {
-        BackupCapacity::Later
-    } else {
-        BackupCapacity::Enough
-    }
 }
 
 /// The version of a file that was read, as the store names it. The empty one: there is no file.
@@ -396,55 +250,6 @@ pub fn is_name(name: &str) -> bool {
             && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
     };
     name.len() <= NAME && name.split('.').all(is_part)
-}
-
-/// What a stored file says of its backup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoredBackupFile<'a> {
-    pub api_version: &'a str,
-    pub kind: &'a str,
-    pub name: &'a str,
-    pub phase: &'a str,
-    pub format_version: &'a str,
-    pub expiration: Option<Timestamp>,
-}
-
-/// How a stored backup becomes a Backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
-    AsIs,
-    /// Its server is gone, and nobody waits for its operations any more: it has expired.
-    AsPartiallyFailed,
-}
-
-/// Whether the backup in the folder of this name gets a Backup.
-///
-/// # Errors
-/// Why not.
-pub fn judge(folder: &str, stored: &StoredBackupFile<'_>, now: Timestamp) -> Result<Take, SyncSkipReason> {
-    if stored.kind != "Backup" || !stored.api_version.starts_with("velero.io/") {
-        return Err(SyncSkipReason::Unreadable);
-    }
-    if stored.name != folder {
-        return Err(SyncSkipReason::OtherName);
-    }
-    // Backups of a time without that field have the oldest layout.
-    let major = stored.format_version.split('.').next().unwrap_or_default();
-    if !stored.format_version.is_empty() && !major.parse::<u64>().is_ok_and(|major| major <= MAJOR) {
-        return Err(SyncSkipReason::NewerFormat);
-    }
-    match stored.phase {
-        "Completed" | "PartiallyFailed" | "Failed" => Ok(Take::AsIs),
-        "WaitingForPluginOperations"
-        | "WaitingForPluginOperationsPartiallyFailed"
-        | "Finalizing"
-        | "FinalizingPartiallyFailed"
-            if stored.expiration.is_some_and(|expiration| expiration < now) =>
-        {
-            Ok(Take::AsPartiallyFailed)
-        }
-        _ => Err(SyncSkipReason::Unfinished),
-    }
 }
 
 /// Is a location due for a round? `period`: `None` means never.

@@ -1,6 +1,6 @@
 //! `berth install --output`: prints the objects for GitOps, without reading the cluster.
 
-use super::settings;
+use super::desired::settings;
 use crate::args::InstallArgs;
 use crate::install::hub::HubAccess;
 use crate::install::{BackedUpTypes, MemberParts, render};

@@ -4,7 +4,7 @@ use super::*;
 
 const PERIOD: SignedDuration = SignedDuration::from_mins(1);
 
-fn at(minutes: i64) -> Timestamp {
+pub(super) fn at(minutes: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
 }
 
@@ -223,44 +223,6 @@ fn names_that_no_object_can_have_are_not_read() {
 }
 
 #[test]
-fn only_what_has_ended_and_can_be_read_gets_a_backup() {
-    let good = StoredBackupFile {
-        api_version: "velero.io/v1",
-        kind: "Backup",
-        name: "b",
-        phase: "Completed",
-        format_version: "1.1.0",
-        expiration: None,
-    };
-    let expired = |phase| StoredBackupFile { phase, expiration: Some(at(-1)), ..good };
-    for (stored, verdict) in [
-        (good, Ok(Take::AsIs)),
-        (StoredBackupFile { phase: "PartiallyFailed", ..good }, Ok(Take::AsIs)),
-        (StoredBackupFile { phase: "Failed", ..good }, Ok(Take::AsIs)),
-        (StoredBackupFile { format_version: "", ..good }, Ok(Take::AsIs)),
-        (StoredBackupFile { format_version: "1.9", ..good }, Ok(Take::AsIs)),
-        (StoredBackupFile { format_version: "2.0.0", ..good }, Err(SyncSkipReason::NewerFormat)),
-        (StoredBackupFile { format_version: "v1", ..good }, Err(SyncSkipReason::NewerFormat)),
-        (StoredBackupFile { name: "c", ..good }, Err(SyncSkipReason::OtherName)),
-        (StoredBackupFile { kind: "Restore", ..good }, Err(SyncSkipReason::Unreadable)),
-        (StoredBackupFile { api_version: "v1", ..good }, Err(SyncSkipReason::Unreadable)),
-        (StoredBackupFile { phase: "", ..good }, Err(SyncSkipReason::Unfinished)),
-        (StoredBackupFile { phase: "Queued", ..good }, Err(SyncSkipReason::Unfinished)),
-        (StoredBackupFile { phase: "Deleting", ..good }, Err(SyncSkipReason::Unfinished)),
-        (StoredBackupFile { phase: "Finalizing", ..good }, Err(SyncSkipReason::Unfinished)),
-        (
-            StoredBackupFile { expiration: Some(at(1)), ..expired("Finalizing") },
-            Err(SyncSkipReason::Unfinished),
-        ),
-        (expired("Finalizing"), Ok(Take::AsPartiallyFailed)),
-        (expired("WaitingForPluginOperations"), Ok(Take::AsPartiallyFailed)),
-        (expired("InProgress"), Err(SyncSkipReason::Unfinished)),
-    ] {
-        assert_eq!(judge("b", &stored, at(0)), verdict, "{stored:?}");
-    }
-}
-
-#[test]
 fn a_location_is_due_by_its_own_period() {
     let minute = Some(SignedDuration::from_mins(1));
     for (last, period, due) in [
@@ -407,38 +369,4 @@ proptest! {
             memory.skip(&name, SyncSkipReason::Unreadable, Tag::new(), SignedDuration::MAX, Timestamp::MAX);
         }
     }
-}
-
-#[test]
-fn a_round_and_a_location_bring_so_much_and_no_more() {
-    const MIB: usize = 1 << 20;
-    let size = |backups, bytes| Size { backups, bytes };
-    for (standing, brought, bytes, expected) in [
-        (size(0, 0), size(0, 0), MIB, BackupCapacity::Enough),
-        (size(0, 0), size(63, 63 * MIB), MIB, BackupCapacity::Enough),
-        (size(0, 0), size(64, 64 * MIB), 1, BackupCapacity::Later),
-        (size(0, 0), size(0, 0), 100 * MIB, BackupCapacity::Enough),
-        (size(9, MOST_BYTES - MIB), size(0, 0), MIB, BackupCapacity::Enough),
-        (size(9, MOST_BYTES - MIB), size(1, 1), MIB, BackupCapacity::None),
-        (size(MOST_STANDING - 1, 0), size(0, 0), 1, BackupCapacity::Enough),
-        (size(MOST_STANDING - 1, 0), size(1, 1), 1, BackupCapacity::None),
-        (size(usize::MAX, usize::MAX), size(usize::MAX, usize::MAX), usize::MAX, BackupCapacity::None),
-    ] {
-        assert_eq!(room(standing, brought, bytes), expected, "{standing:?} {brought:?} {bytes}");
-    }
-    // A bucket with a hundred thousand forged backups of half a MiB each, over a day of rounds.
-    let (mut standing, mut rounds) = (Size::default(), 0);
-    loop {
-        let mut brought = Size::default();
-        while room(standing, brought, MIB / 2) == BackupCapacity::Enough {
-            brought = brought.with(MIB / 2);
-        }
-        assert!(brought.bytes <= ROUND_BYTES);
-        if brought.backups == 0 {
-            break;
-        }
-        standing = size(standing.backups + brought.backups, standing.bytes + brought.bytes);
-        rounds += 1;
-    }
-    assert_eq!((standing.backups, rounds), (1024, 8));
 }
