@@ -27,9 +27,9 @@ pub mod nudge;
 pub mod objects;
 pub mod placing;
 pub mod recovery;
+pub mod reporter;
 pub mod snapshot_classes;
 pub mod target;
-pub mod telling;
 pub mod volumes;
 
 pub use node_cache::NodeCache;

@@ -6,8 +6,8 @@ pub mod cycle;
 pub mod definition;
 pub mod gate;
 pub mod refusals;
+pub mod reporter;
 pub mod seen;
-pub mod teller;
 pub mod writer;
 
 pub use cache::{BackupCache, QueueSettings};

@@ -36,11 +36,11 @@ use crate::movers::granting::Granting;
 use crate::movers::ledger::GrantSignPeriods;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::MoverVolumes;
-use crate::movers::{NodeCache, configuration, telling};
+use crate::movers::{NodeCache, configuration, reporter};
 use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
-use crate::queue::teller::QueueReporter;
+use crate::queue::reporter::QueueReporter;
 use crate::queue::writer::{EndedBackupSettings, QueueWriter};
 use crate::queue::{self, BackupCache};
 use crate::settings::{Certificates, Executor};
@@ -185,8 +185,8 @@ async fn lead(
     };
     let writer =
         QueueWriter::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
-    let teller = QueueReporter::new(metrics.clone(), events.clone(), notes.clone());
-    let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), teller, pulse);
+    let reporter = QueueReporter::new(metrics.clone(), events.clone(), notes.clone());
+    let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), reporter, pulse);
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
@@ -232,8 +232,8 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     tokio::join!(
         fleet.follow(&clients.watch, namespace),
         configuration::follow(&clients.watch, namespace, configmap, &fleet),
-        telling::configuration(&placing, namespace, &events, metrics),
-        telling::missed(&clients.watch, namespace, &placing, &events, metrics),
+        reporter::configuration(&placing, namespace, &events, metrics),
+        reporter::missed(&clients.watch, namespace, &placing, &events, metrics),
         granting.run(),
     );
 }

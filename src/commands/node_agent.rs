@@ -13,7 +13,7 @@ use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
 use crate::cli::print::{self, ColumnHead};
 use crate::client::persistent;
 use crate::movers::node_cache::NodeCacheState;
-use crate::movers::{look, telling};
+use crate::movers::{look, reporter};
 use crate::text::printable;
 
 /// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
@@ -113,7 +113,7 @@ impl NodeAgentReport {
         Self {
             config_map: configuration.name.clone(),
             usable: !configuration.unusable,
-            faults: telling::faults(fleet),
+            faults: reporter::faults(fleet),
             outdated,
             nodes: fleet.nodes.len(),
             with_agent: with_agent.len(),

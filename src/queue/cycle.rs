@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::BackupCache;
 use super::gate::Stopped;
-use super::teller::QueueReporter;
+use super::reporter::QueueReporter;
 use super::writer::QueueWriter;
 use crate::events::EventReason;
 use crate::health::Pulse;
@@ -53,7 +53,7 @@ pub struct Cycle {
     writer: QueueWriter,
     stopped: watch::Receiver<Option<Stopped>>,
     budget: RenumberBudget,
-    teller: QueueReporter,
+    reporter: QueueReporter,
     pulse: Pulse,
     /// When a backup was started last.
     started: Option<Instant>,
@@ -68,7 +68,7 @@ impl Cycle {
         store: Arc<BackupCache>,
         writer: QueueWriter,
         stopped: watch::Receiver<Option<Stopped>>,
-        teller: QueueReporter,
+        reporter: QueueReporter,
         pulse: Pulse,
     ) -> Self {
         let budget = RenumberBudget::new(Timestamp::now());
@@ -77,7 +77,7 @@ impl Cycle {
             writer,
             stopped,
             budget,
-            teller,
+            reporter,
             pulse,
             started: None,
             overdue: None,
@@ -103,7 +103,7 @@ impl Cycle {
                 pace = pace.min(WHOLE.saturating_sub(since));
             }
             drop(beat);
-            self.teller.metrics.cycle.observe(begun.elapsed().as_secs_f64());
+            self.reporter.metrics.cycle.observe(begun.elapsed().as_secs_f64());
             // Both senders live as long as this cycle.
             tokio::select! {
                 _ = timeout(pace, changed.changed()) => {}
@@ -128,14 +128,14 @@ impl Cycle {
         drop(deciding);
         // First, because a backup that supersedes another waits for that one's end.
         let left = self.end(&view, &end).await;
-        let (writer, teller) = (&self.writer, &self.teller);
+        let (writer, reporter) = (&self.writer, &self.reporter);
         let entries = runnable.iter().filter(|i| !left.contains(i)).filter_map(|i| view.backups.get(*i));
         let started = futures::stream::iter(entries)
             .map(|entry| async move { writer.start(entry).await.then_some(entry) })
             .buffered(STARTS_AT_ONCE)
             .fold(0, |count, started| async move {
                 let Some(entry) = started else { return count };
-                teller.dequeued(entry, Timestamp::now());
+                reporter.dequeued(entry, Timestamp::now());
                 count + 1
             })
             .await;
@@ -153,11 +153,11 @@ impl Cycle {
         let known: HashSet<&str> = view.backups.iter().map(|entry| entry.uid.as_str()).collect();
         let refusals = &self.store.refusals;
         refusals.keep(|uid| known.contains(uid) || view.unwritable.contains(uid));
-        self.teller.tell_unwritable(&refusals.lasting());
+        self.reporter.tell_unwritable(&refusals.lasting());
         let deciding = self.pulse.within(DECISION);
         let decided = plan(&view);
         drop(deciding);
-        self.teller.tell(&view, &decided);
+        self.reporter.tell(&view, &decided);
         self.end(&view, &decided.end).await;
         let can_queue = self.stopped.borrow().as_ref().is_none_or(|stopped| stopped.can_queue);
         let more = can_queue && self.renumber(&view, &decided);
@@ -166,7 +166,7 @@ impl Cycle {
 
     /// Ends backups. Returns those that supersede one which could not be ended yet.
     async fn end(&self, view: &QueueView, ends: &[EndWithoutRun]) -> HashSet<usize> {
-        let (writer, teller, refusals) = (&self.writer, &self.teller, &self.store.refusals);
+        let (writer, reporter, refusals) = (&self.writer, &self.reporter, &self.store.refusals);
         let end = async |end: &EndWithoutRun| {
             let entry = view.backups.get(end.backup)?;
             let (what, reason) = match &end.cause {
@@ -184,7 +184,7 @@ impl Cycle {
                 EndCause::Canceled | EndCause::Superseded { .. } => writer.end(entry, &reason).await,
             };
             if ended {
-                teller.ended(entry, what, &reason);
+                reporter.ended(entry, what, &reason);
             } else {
                 refusals.failed(&entry.uid);
             }
@@ -251,7 +251,7 @@ impl Cycle {
         let since = *self.overdue.get_or_insert_with(Instant::now);
         if since.elapsed() >= WATCHDOG {
             warn!(runnable, "backups could start, and nothing moves: listing everything again");
-            self.teller.metrics.watchdog_trips.inc();
+            self.reporter.metrics.watchdog_trips.inc();
             self.store.ask_for_relist();
             self.overdue = None;
         }

@@ -1,6 +1,6 @@
 //! Reviews of the largest Backups that are admitted, while ten thousand wait. By the webhook
 //! itself, because what takes time is in all of it: the bytes on the wire, what is read of them,
-//! and what the mirror of a real queue finds.
+//! and what a watch cache of a real queue finds.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! The life of an entry, as one seed sees it. What the hub's object says is read once into a
-//! [`HubState`]; every table of this wing decides on what this module makes of it. A bucket has
+//! [`HubState`]; every table of this package decides on what this module makes of it. A bucket has
 //! the right half of the same life: it is assigned, kept and removed, and never moves.
 //!
 //! ```text

@@ -53,8 +53,8 @@ impl Queue {
         let writer =
             QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
         let (stopped, is_stopped) = watch::channel(None);
-        let teller = QueueReporter::new(metrics.clone(), events, LeaseNotes::default());
-        let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, teller, Pulse::default());
+        let reporter = QueueReporter::new(metrics.clone(), events, LeaseNotes::default());
+        let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, reporter, Pulse::default());
         Self { store, metrics, cycle, _stopped: stopped }
     }
 

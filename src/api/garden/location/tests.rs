@@ -13,7 +13,7 @@ fn shared(provider: &str, config: StoreConfig) -> (BackupEntry, BackupBucket) {
     (entry, BackupBucket::new("packet-eu", spec))
 }
 
-const FREIGHT: MemberContext<'_> = MemberContext { seed: "ship", namespace: "garden", digest: "d1" };
+const MEMBER: MemberContext<'_> = MemberContext { seed: "ship", namespace: "garden", digest: "d1" };
 
 #[test]
 fn a_bucket_knows_all_that_its_locations_need() {
@@ -24,7 +24,7 @@ fn a_bucket_knows_all_that_its_locations_need() {
         ..StoreConfig::default()
     };
     let (entry, bucket) = shared("aws", config);
-    let found = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, FREIGHT);
+    let found = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, MEMBER);
     assert_eq!(found.metadata.name.as_deref(), Some("ship--1"));
     let spec = serde_json::to_value(&found.spec).unwrap();
     let wanted = serde_json::json!({
@@ -41,7 +41,7 @@ fn a_bucket_knows_all_that_its_locations_need() {
 fn a_folder_needs_no_credentials() {
     let config = StoreConfig { path: Some("/srv".into()), ..StoreConfig::default() };
     let (entry, bucket) = shared(keys::FILESYSTEM_PROVIDER, config);
-    let found = location(&entry, &bucket, LocationAccess::ReadOnly, true, None, FREIGHT);
+    let found = location(&entry, &bucket, LocationAccess::ReadOnly, true, None, MEMBER);
     let spec = serde_json::to_value(&found.spec).unwrap();
     let wanted = serde_json::json!({
         "provider": "berth.dev/filesystem",
@@ -58,7 +58,7 @@ fn clouds_get_what_their_plugins_of_velero_know() {
     let spec = |provider: &str, endpoint: Option<&str>, account: Option<&StorageAccount>| {
         let config = StoreConfig { endpoint: endpoint.map(str::to_owned), ..StoreConfig::default() };
         let (entry, bucket) = shared(provider, config);
-        location(&entry, &bucket, LocationAccess::ReadWrite, false, account, FREIGHT)
+        location(&entry, &bucket, LocationAccess::ReadWrite, false, account, MEMBER)
     };
     let secret = |domain: Option<&str>| {
         let pairs = [("storageAccount", Some("acc1")), ("storageKey", Some("a2V5")), ("domain", domain)];
@@ -100,7 +100,7 @@ fn clouds_get_what_their_plugins_of_velero_know() {
 #[test]
 fn what_people_set_besides_stays() {
     let (entry, bucket) = shared("aws", StoreConfig::default());
-    let wanted = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, FREIGHT).spec;
+    let wanted = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, MEMBER).spec;
     let mut found = wanted.clone();
     found.validation_frequency = Some(berth_api::GoDuration("1s".into()));
     found.default = Some(false);
@@ -130,7 +130,7 @@ fn keys_become_a_file() {
 #[test]
 fn the_condition_follows_the_phase() {
     let (entry, bucket) = shared("aws", StoreConfig::default());
-    let mut found = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, FREIGHT);
+    let mut found = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, MEMBER);
     let now = Timestamp::UNIX_EPOCH;
     let says = |found: &BackupStorageLocation| {
         let condition = condition(found, now);
@@ -160,7 +160,7 @@ fn a_default_location_of_the_clusters_own_is_told_with_the_way_out() {
     own.spec.object_storage.bucket = "theirs".into();
     own.spec.default = Some(true);
     let (entry, bucket) = shared("aws", StoreConfig::default());
-    let of_hub = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, FREIGHT);
+    let of_hub = location(&entry, &bucket, LocationAccess::ReadWrite, false, None, MEMBER);
     let told = legacy(&[&of_hub, &own], "ship--1", now).unwrap();
     assert_eq!((&*told.kind, &*told.status, &*told.reason), ("LegacyLocation", "True", "OwnDefault"));
     for part in
@@ -173,6 +173,6 @@ fn a_default_location_of_the_clusters_own_is_told_with_the_way_out() {
     let mut led = own.clone();
     led.metadata.labels = Some([(keys::BACKUP_ENTRY.to_owned(), "ship--1".to_owned())].into());
     assert_eq!(legacy(&[&of_hub, &led], "ship--1", now), None);
-    let of_hub = location(&entry, &bucket, LocationAccess::ReadWrite, true, None, FREIGHT);
+    let of_hub = location(&entry, &bucket, LocationAccess::ReadWrite, true, None, MEMBER);
     assert_eq!(legacy(&[&of_hub], "ship--1", now), None);
 }
