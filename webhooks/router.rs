@@ -233,7 +233,7 @@ impl<'a> ReviewedRule<'a> {
     /// Answers without a verdict, because a limit is reached: the failurePolicy applies here, too.
     fn turn_away(self, why: TurnedAway) -> Response {
         if self.metrics.may_log(Instant::now()) {
-            info!(rule = self.name, %why, "turned away");
+            info!(rule = self.name, %why, "refused a review");
         }
         self.metrics.turned_away(self.name, why);
         (why.status(), format!("{why}\n")).into_response()

@@ -85,7 +85,7 @@ async fn leader(cluster: &InstallCluster, now: Timestamp) -> Vec<Finding> {
     let age = now.duration_since(renewed);
     let mut findings = Vec::new();
     match holder {
-        None => findings.push(Finding::fault(CHECK, "nobody leads: nothing is started", look)),
+        None => findings.push(Finding::fault(CHECK, "no controller leads: nothing is started", look)),
         Some(holder) if age > SILENT => findings.push(Finding::fault(
             CHECK,
             format!("{holder} is silent since {renewed}: nothing is started (or its clock is wrong)"),

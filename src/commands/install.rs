@@ -218,7 +218,7 @@ async fn install(
         let left = RunningBackups::read(cluster).await?.by_berth;
         ensure!(
             left.is_empty(),
-            "{} began at the last moment, and nobody runs that now. `berth install --executor=berth` goes on with it; have the queue wait before you say --executor=velero again: `berth queue hold --all`, and `berth queue hold --location NAME` for what is created later",
+            "{} began at the last moment, and nobody runs that now. `berth install --executor=berth` continues it; have the queue wait before you say --executor=velero again: `berth queue hold --all`, and `berth queue hold --location NAME` for what is created later",
             running::names(&left)
         );
     }

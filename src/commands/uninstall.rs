@@ -63,7 +63,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     }
     let woken = nudge::refused(&cluster.client, &cluster.namespace).await;
     if woken > 0 {
-        println!("{woken} data movers that may have waited for a place woken");
+        println!("{woken} data movers annotated, so that their node-agents check them again");
     }
     for released in remove::release_holds(&cluster).await? {
         println!("{released} released");
@@ -100,7 +100,7 @@ async fn tell_running(cluster: &InstallCluster) -> anyhow::Result<()> {
     let all = RunningBackups::read(cluster).await?.by_berth;
     if !all.is_empty() {
         println!(
-            "{} running ({}): without berth that stays InProgress, until a later `berth install` goes on with it. To have it end first, wait before you uninstall, or `berth queue cancel NAME`",
+            "{} running ({}): without berth that stays InProgress, until a later `berth install` continues it. To have it end first, wait before you uninstall, or `berth queue cancel NAME`",
             match all.len() {
                 1 => "1 Backup is".to_owned(),
                 several => format!("{several} Backups are"),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::client::{is_denied, is_too_large};
 
-/// After this many refused writes in a row a Backup is out of the line.
+/// After this many refused writes in a row a Backup is out of the queue.
 const ENOUGH: u32 = 3;
 /// Pause before the next attempt; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ pub fn is_lasting(error: &Error) -> bool {
 }
 
 impl Refusals {
-    /// Counts a refusal. `true`: it puts the Backup out of the line.
+    /// Counts a refusal. `true`: it takes the Backup out of the queue.
     pub fn refused(&self, uid: &str) -> bool {
         let mut noted = self.0.lock();
         let refused = noted.fails(uid);
@@ -96,7 +96,7 @@ impl Refusals {
         self.0.lock().failed.iter().map(|(uid, failed)| (uid.clone(), failed.failure)).collect()
     }
 
-    /// UIDs of the Backups that are out of the line now.
+    /// UIDs of the Backups that are out of the queue now.
     pub fn out_of_line(&self) -> HashSet<String> {
         let noted = self.0.lock();
         let is_out = |refused: &Failed| refused.count >= ENOUGH && refused.last.elapsed() < refused.pause();

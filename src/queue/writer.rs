@@ -195,15 +195,15 @@ impl QueueWriter {
     }
 }
 
-/// Reports that a Backup is out of the line.
+/// Reports that a Backup is out of the queue.
 pub fn tell_unwritable(events: &Events, name: &str, uid: &str, error: &kube::Error) {
     let why = chain(error);
-    warn!(%name, error = %why, "out of the line: the API server refuses every write to it");
+    warn!(%name, error = %why, "removed from the queue: the API server refuses every write to it");
     events.tell(
         EventReason::Unwritable,
         name,
         uid,
-        format!("out of the line: every write is refused: {why}"),
+        format!("removed from the queue, because every write is refused: {why}"),
     );
 }
 

@@ -91,7 +91,7 @@ pub(super) async fn let_end(
         let left = RunningBackups::read(cluster).await?.by_berth;
         if !left.is_empty() {
             println!(
-                "berth began {}, and nobody runs that while Velero runs the backups: `berth install --executor=berth` goes on with it, `kubectl delete` ends it",
+                "berth began {}, and nobody runs that while Velero runs the backups: `berth install --executor=berth` continues it, `kubectl delete` ends it",
                 running::names(&left)
             );
         }

@@ -68,7 +68,7 @@ fn told(fleet: &NodeCacheState, view: &GrantView, absence: Option<String>) -> Ve
     let is_held = view.limits.limit.is_some() || view.ledger.is_some();
     match absence {
         Some(why) if is_held => {
-            notes.push(format!("nobody gives places now ({why}): node-agents accept what they like"));
+            notes.push(format!("no leader grants places now ({why}): node-agents accept any data mover"));
         }
         None if view.limits.limit.is_some() && view.ledger.is_none() => {
             notes.push("the limit is new: nothing is held back yet".to_owned());
@@ -330,8 +330,11 @@ granted  DataUpload        granted   New               60s
     fn what_makes_it_uncertain_is_told() {
         let limited = view(Vec::new(), Some(1), &[]);
         assert_eq!(told(&fleet(), &limited, None), [""; 0]);
-        let silent = told(&fleet(), &limited, Some("nobody leads".to_owned()));
-        assert_eq!(silent, ["nobody gives places now (nobody leads): node-agents accept what they like"]);
+        let silent = told(&fleet(), &limited, Some("no controller leads".to_owned()));
+        assert_eq!(
+            silent,
+            ["no leader grants places now (no controller leads): node-agents accept any data mover"]
+        );
         let new = GrantView { ledger: None, ..view(Vec::new(), Some(1), &[]) };
         assert_eq!(told(&fleet(), &new, None), ["the limit is new: nothing is held back yet"]);
         // A former limit is unknown here.
