@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::SyncSkipReason;
+use super::skip_reason::SyncSkipReason;
 
 /// The major version of the archive's layout that this berth and Velero 1.18 know.
 const MAJOR: u64 = 1;
