@@ -70,7 +70,7 @@ pub fn opening(mtime: u64) -> Result<Vec<u8>, ArchiveError> {
 /// # Errors
 /// Never in practice.
 pub fn closing() -> Result<Vec<u8>, ArchiveError> {
-    compress(&mut compressor(), &[0; 1024])
+    compress(&mut compressor(), &[0; 1024], &mut Vec::new())
 }
 
 /// Runs one worker until the batches end or the upload does.
@@ -127,6 +127,8 @@ fn send(
 struct MemberWriter {
     tar: tar::Builder<Vec<u8>>,
     compressor: Compressor,
+    /// Where members are compressed. Kept, because it is many times as large as a member.
+    scratch: Vec<u8>,
     mtime: u64,
 }
 
@@ -134,17 +136,20 @@ fn compressor() -> Compressor {
     Compressor::new(CompressionLvl::new(LEVEL).unwrap_or_default())
 }
 
-fn compress(compressor: &mut Compressor, bytes: &[u8]) -> Result<Vec<u8>, ArchiveError> {
-    let mut member = vec![0; compressor.gzip_compress_bound(bytes.len())];
-    let length = compressor.gzip_compress(bytes, &mut member).map_err(|_| ArchiveError::Compress)?;
-    member.truncate(length);
-    member.shrink_to_fit();
-    Ok(member)
+fn compress(
+    compressor: &mut Compressor,
+    bytes: &[u8],
+    scratch: &mut Vec<u8>,
+) -> Result<Vec<u8>, ArchiveError> {
+    scratch.resize(compressor.gzip_compress_bound(bytes.len()), 0);
+    let length = compressor.gzip_compress(bytes, scratch).map_err(|_| ArchiveError::Compress)?;
+    scratch.get(..length).map(<[u8]>::to_vec).ok_or(ArchiveError::Compress)
 }
 
 impl MemberWriter {
     fn new(mtime: u64) -> Self {
-        Self { tar: tar::Builder::new(Vec::with_capacity(MEMBER)), compressor: compressor(), mtime }
+        let tar = tar::Builder::new(Vec::with_capacity(MEMBER));
+        Self { tar, compressor: compressor(), scratch: Vec::new(), mtime }
     }
 
     fn size(&self) -> usize {
@@ -192,10 +197,12 @@ impl MemberWriter {
 
     fn take_member(&mut self) -> Result<Vec<u8>, ArchiveError> {
         let bytes = self.tar.get_mut();
-        let member = compress(&mut self.compressor, bytes)?;
+        let member = compress(&mut self.compressor, bytes, &mut self.scratch)?;
         bytes.clear();
         // One huge object must not keep its memory for ever.
         bytes.shrink_to(2 * MEMBER);
+        self.scratch.truncate(2 * MEMBER);
+        self.scratch.shrink_to(2 * MEMBER);
         Ok(member)
     }
 }

@@ -140,8 +140,13 @@ impl Blocks<'_> {
             let cuts: Vec<PlannedClaim> =
                 block.iter_mut().flat_map(|held| std::mem::take(&mut held.used.cuts)).collect();
             // Here, because nobody may wait for it while pods are frozen.
-            let cuts = tokio::select! {
-                cuts = self.volumes.admit(cuts) => cuts,
+            let admit = async {
+                let files: Vec<_> = block.iter().filter_map(|held| held.used.files.as_ref()).collect();
+                join_all(files.into_iter().map(|pod| self.volumes.prepare_files(pod))).await;
+                self.volumes.admit(cuts).await
+            };
+            let mut cuts = tokio::select! {
+                cuts = admit => cuts,
                 () = self.ended(Duration::ZERO) => return,
             };
             let count = u32::try_from(block.len()).unwrap_or(ON_RECORD).min(ON_RECORD);
@@ -150,9 +155,17 @@ impl Blocks<'_> {
             let (on_record, slot) = tokio::join!(on_record, queues.slots.acquire());
             let Ok(slot) = slot else { return };
             if self.is_ending() {
+                // Nothing has begun in these pods, so nobody has to undo anything.
+                block.iter().for_each(|held| self.frozen.remove(&held.id));
                 return;
             }
-            let checked = self.check_pods(&block, on_record, spent).await;
+            let look_back = async {
+                tokio::select! {
+                    () = self.volumes.look_back(&mut cuts) => {}
+                    () = self.ended(Duration::ZERO) => {}
+                }
+            };
+            let (checked, ()) = tokio::join!(self.check_pods(&block, on_record, spent), look_back);
             let mut begun = Vec::new();
             // Since when a pod of the block is frozen.
             let mut still = None;

@@ -40,7 +40,7 @@ impl Engine {
     pub(super) async fn leave(&self, record: &mut BackupWriter, failure: &RunFailure, leaves_frozen: bool) {
         let name = record.object().name_any();
         // A backup that only has to be completed takes no slot, so it is tried as long as it takes.
-        if !matches!(failure, RunFailure::Stopped) && !record.is_after() {
+        if !(matches!(failure, RunFailure::Stopped) || record.is_after() || leaves_frozen) {
             warn!(%name, reason = chain(failure), "the run ended before its backup: the backup is run again");
             if record.frozen().is_some()
                 && let Err(error) = record.thawed(SHORTLY).await
@@ -51,6 +51,8 @@ impl Engine {
         }
         if matches!(failure, RunFailure::Stopped) {
             info!(%name, "handed the run over to the next leader");
+        } else if leaves_frozen {
+            warn!(%name, reason = chain(failure), "the run ended, and the hooks after some pods could not be run before this process ends: handed it over to the next leader, which runs them");
         } else {
             warn!(%name, reason = chain(failure), "could not complete a backup whose data is moved: trying again");
         }
@@ -88,7 +90,12 @@ impl Engine {
         log: &BackupLog,
         failure: RunFailure,
     ) -> Result<(), WriteError> {
-        let next = self.after(&failure, record, site.is_resumable, site.is_stuck);
+        let mut next = self.after(&failure, record, site.is_resumable, site.is_stuck);
+        // The end of a Backup takes its frozen pods off the record, by which the next leader finds
+        // them.
+        if site.leaves_frozen && !matches!(failure, RunFailure::Deleted | RunFailure::Write(_)) {
+            next = RunFollowUp::HandOver;
+        }
         // The run that has the backup now continues or aborts what is begun; a published backup is
         // complete.
         let is_taken = matches!(

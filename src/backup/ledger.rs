@@ -23,6 +23,9 @@ use super::related::Related;
 
 /// Most bytes of names, as text, that a checkpoint may hold.
 const MOST_NAMES: u64 = 1 << 30;
+/// Names that are kept as they came until they are packed for the next checkpoint: a name as text
+/// takes ten times as much memory, and checkpoints may be far apart.
+const UNPACKED: usize = 10_000;
 
 /// Identifies a page of a list, or another source of objects of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,8 +137,9 @@ enum PageEnd {
 struct LedgerState {
     types: Vec<TypeLedger>,
     pages: u64,
-    /// Names stored since the last checkpoint was made.
+    /// Names stored since names were packed last, and their number.
     fresh: BTreeMap<usize, Vec<String>>,
+    unpacked: usize,
     names: Vec<Bytes>,
     count: u64,
     kept: u64,
@@ -329,7 +333,12 @@ impl ObjectLedger {
                 }
                 of_type.advance();
             }
+            state.unpacked += names.len();
             state.fresh.entry(page.kind).or_default().extend(names);
+        }
+        if state.unpacked >= UNPACKED {
+            // Writing to memory does not fail; if it did, the next checkpoint would tell.
+            let _ = state.pack();
         }
     }
 
@@ -343,10 +352,7 @@ impl ObjectLedger {
     /// Never in practice: memory does not refuse writes.
     pub fn balance(&self) -> std::io::Result<Balance> {
         let state = &mut *self.state.lock();
-        if !state.fresh.is_empty() {
-            state.names.push(gzip_json(&state.fresh)?.into());
-            state.fresh.clear();
-        }
+        state.pack()?;
         let extents = state.types.iter().map(|of_type| &of_type.extent).enumerate();
         let extents = extents.filter(|(_, extent)| **extent != ListExtent::default());
         Ok(Balance {
@@ -371,6 +377,15 @@ impl ObjectLedger {
 }
 
 impl LedgerState {
+    fn pack(&mut self) -> std::io::Result<()> {
+        if !self.fresh.is_empty() {
+            self.names.push(gzip_json(&self.fresh)?.into());
+            self.fresh.clear();
+            self.unpacked = 0;
+        }
+        Ok(())
+    }
+
     fn locate(&mut self, contents: &[Contents]) {
         for Contents { resource, names, at, .. } in contents {
             match at {

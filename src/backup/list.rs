@@ -183,7 +183,9 @@ impl Lister {
                 }
             }
             if let Err(error) = self.again(&mut patience, &kind.qualified(), error).await {
-                if patience.spent() >= self.retry {
+                // The pauses grow, so the last attempt of a type that fails at once comes before its
+                // time is over.
+                if patience.is_last() || patience.spent() >= self.retry {
                     self.in_vain.fetch_add(1, Ordering::Relaxed);
                 }
                 return Err(error);

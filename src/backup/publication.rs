@@ -256,8 +256,9 @@ impl Engine {
         for put in join_all(puts).await {
             put.map_err(RunFailure::Store)?;
         }
-        layout.confirm(claim).await?;
-        let found = layout.archive_size().await.map_err(RunFailure::Store)?;
+        let (confirmed, found) = tokio::join!(layout.confirm(claim), layout.archive_size());
+        confirmed?;
+        let found = found.map_err(RunFailure::Store)?;
         if found != stored.bytes {
             return Err(RunFailure::Changed { written: stored.bytes, found });
         }

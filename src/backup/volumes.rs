@@ -26,7 +26,6 @@ mod watched;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use berth_api::keys::label_value;
 use berth_core::limits;
@@ -51,6 +50,7 @@ use super::related::{Related, key};
 use crate::patch::digest;
 pub use access::{VolumeAccess, WaitLimits};
 pub(super) use access::{of_spec, serves_snapshots};
+use adopt::EarlierCut;
 use files::{FilePod, Repository};
 use outcomes::{ClaimOutcome, Outcomes, VolumeDataResult};
 pub use read::claims;
@@ -163,9 +163,10 @@ pub struct Jobs {
 /// The place of the claims of one block.
 type Room = Option<Arc<OwnedSemaphorePermit>>;
 
-/// The claims of one block, which have room until they are stored.
+/// The claims of one block, which have room until they are stored, each with the snapshot that an
+/// earlier run has cut.
 pub struct Admitted {
-    claims: Vec<PlannedClaim>,
+    claims: Vec<(PlannedClaim, EarlierCut)>,
     room: Room,
 }
 
@@ -264,6 +265,7 @@ impl<'a> RunVolumes<'a> {
     /// are frozen.
     pub async fn admit(&self, claims: Vec<PlannedClaim>) -> Admitted {
         let count = u32::try_from(claims.len().min(UNDER_WAY)).unwrap_or_default();
+        let claims = claims.into_iter().map(|planned| (planned, Ok(None))).collect();
         if count == 0 {
             return Admitted { claims, room: None };
         }
@@ -272,21 +274,33 @@ impl<'a> RunVolumes<'a> {
         Admitted { claims, room: room.ok().map(Arc::new) }
     }
 
+    /// Reads the snapshots that an earlier run has noted of the claims of a block, before its pods
+    /// are frozen, so that they do not wait for that.
+    pub async fn look_back(&self, admitted: &mut Admitted) {
+        let each = admitted.claims.iter_mut().map(|(planned, earlier)| async move {
+            *earlier = self.earlier_cut(&planned.ask, true).await;
+        });
+        join_all(each).await;
+    }
+
     /// Takes the data of what a block of pods uses, while the pods are frozen: all snapshots at one
     /// time until they are cut, and all files until they are stored. The claims are stored when
     /// their snapshots are ready, for which nobody waits here. None of them is before all of this
     /// is done and noted: a run that ends meanwhile has stored nothing of the block, and the next
-    /// one takes all of it anew.
+    /// one takes all of it anew. So does one that finds its pods not stored and some of its data
+    /// missing, because what is missing would be of a later moment than the rest.
     pub async fn take_frozen(&self, admitted: Admitted, pods: Vec<FilePod>) {
         let Admitted { claims, room } = admitted;
-        let cuts = claims.into_iter().map(|planned| async move {
-            let cut = self.cut(&planned.ask, limits::BLOCK_STILL).await;
+        let cuts = claims.into_iter().map(|(planned, earlier)| async move {
+            let cut = self.cut(&planned.ask, earlier, limits::BLOCK_STILL).await;
             (planned, cut)
         });
         let files = pods.iter().map(|pod| self.take_files(pod));
-        let (cuts, _) = tokio::join!(join_all(cuts), join_all(files));
-        let whole = cuts.iter().filter_map(|(planned, cut)| planned.ask.noted(cut.as_ref().ok()?));
-        self.outcomes.note_whole(whole.collect(), pods.iter().map(|pod| pod.uid.as_str()));
+        let (cuts, read) = tokio::join!(join_all(cuts), join_all(files));
+        let is_whole = read.into_iter().all(|is_read| is_read) && cuts.iter().all(|(_, cut)| cut.is_ok());
+        let noted = cuts.iter().filter_map(|(planned, cut)| planned.ask.noted(cut.as_ref().ok()?, is_whole));
+        let whole = pods.iter().filter(|_| is_whole).map(|pod| pod.uid.as_str());
+        self.outcomes.note_block(noted.collect(), whole);
         for (planned, cut) in cuts {
             // If nothing takes it the backup ends early.
             let _ = self.settled.send(Settle { planned, cut, _room: room.clone() });
@@ -314,7 +328,7 @@ impl<'a> RunVolumes<'a> {
             match work {
                 VolumeWork::Claim(planned) => {
                     let permit = cuts.acquire().await;
-                    let cut = self.cut(&planned.ask, Duration::MAX).await;
+                    let cut = self.cut_later(&planned.ask).await;
                     drop(permit);
                     self.store(*planned, cut, batches).await;
                 }

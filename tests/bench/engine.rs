@@ -279,6 +279,8 @@ impl Controller {
         command.arg(plane.service_account_kubeconfig(NAMESPACE, "berth-controller")?);
         command.arg(format!("--health-address={}:{}", Ipv4Addr::LOCALHOST, port::free()?));
         command.args(arguments);
+        // As manifests/manager/controller.yaml has it.
+        command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         command.arg(format!("--webhook-configuration={}", manifest::suffixed("berth", NAMESPACE)));
         command.args(["--webhook-name=127.0.0.1", "--lease-duration=3s"]);
         let log = plane.folder().join(format!("controller-{name}.log"));

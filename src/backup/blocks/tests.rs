@@ -327,6 +327,22 @@ async fn a_backup_that_ends_early_undoes_what_it_has_begun_and_begins_nothing_mo
     }
 }
 
+/// Else it would count as frozen, and the next leader would run hooks in it.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_only_waits_for_its_turn_when_the_backup_ends_is_taken_off_the_record() {
+    let site = Site::new();
+    let pods = ["a", "b"].map(|name| site.pod(name, &[hook("freeze", "wait 1000")], &[hook("thaw", "ok")]));
+    let story = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let happened = site.played.happened();
+        assert!(happened.iter().any(|line| line.contains("shop/b/u")), "{happened:?}");
+        site.ending.cancel();
+    };
+    tokio::join!(site.run(pods.into(), 1), story);
+    assert!(!site.played.happened().iter().any(|line| line.contains(" in b/")));
+    assert!(!site.frozen.has_any());
+}
+
 /// A leader that was held up for longer than its Lease lasts finds out when it asks for the record
 /// once more.
 #[tokio::test(start_paused = true)]

@@ -62,6 +62,25 @@ fn a_page_counts_when_all_of_it_and_of_those_before_it_is_stored() {
     assert!(extent(&ledger, 1).is_whole && ledger.count() == 7);
 }
 
+/// As text they would take most of the memory of a large backup.
+#[test]
+fn names_are_packed_between_checkpoints_and_none_is_lost() {
+    let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));
+    let page = ledger.beside(&maps);
+    let names: Vec<String> = (0..3 * UNPACKED).map(|i| format!("app/{i:06}")).collect();
+    for some in names.chunks(7) {
+        let some: Vec<&str> = some.iter().map(String::as_str).collect();
+        ledger.stored(contents(page, &some));
+        let unpacked: usize = ledger.state.lock().fresh.values().map(Vec::len).sum();
+        assert!(unpacked < UNPACKED, "{unpacked}");
+    }
+    let balance = ledger.balance().unwrap();
+    assert_eq!(balance.count, names.len() as u64);
+    let stored = read_names(&balance.names).unwrap();
+    assert_eq!(stored[&1].len(), names.len());
+    assert!(names.iter().all(|name| stored[&1].contains(name)));
+}
+
 #[test]
 fn a_page_that_has_to_be_read_again_keeps_the_list_where_it_is() {
     let (ledger, maps) = (ObjectLedger::new(&types()), kind("configmaps"));

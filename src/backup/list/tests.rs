@@ -248,6 +248,34 @@ async fn many_types_that_cannot_be_read_cost_a_bounded_time_and_no_other_type() 
     assert!(api.asked().len() < 150 * BROKEN, "{}", api.asked().len());
 }
 
+/// One after the other, so that each of the first ten costs all the time for retries.
+#[tokio::test(start_paused = true)]
+async fn types_that_fail_at_once_count_as_those_that_have_used_up_the_time_for_retries() {
+    const MORE: usize = 5;
+    let path = |at: usize| format!("/api/v1/type{at}");
+    let api = Scripted::new().always(get(NAMESPACES).answers(list("5", &[])));
+    for at in 0..IN_VAIN + MORE {
+        api.always(get(&path(at)).refuses(500));
+    }
+    // What is refused for good costs no time, and does not count.
+    for at in 0..2 * IN_VAIN {
+        api.always(get(&format!("/api/v1/forbidden{at}")).refuses(403));
+    }
+    let lister = lister(&api, 1, 1);
+    for at in 0..2 * IN_VAIN {
+        assert!(names(&lister, &format!("forbidden{at}")).await.is_err());
+    }
+    let mut took = Vec::new();
+    for at in 0..IN_VAIN + MORE {
+        let begun = Instant::now();
+        assert!(names(&lister, &format!("type{at}")).await.is_err());
+        took.push(begun.elapsed());
+    }
+    let (patient, hasty) = took.split_at(IN_VAIN);
+    assert!(patient.iter().all(|took| *took > MINUTE / 2), "{took:?}");
+    assert!(hasty.iter().all(|took| *took <= HASTE), "{took:?}");
+}
+
 fn revision() -> Arc<Revision> {
     Arc::new(Revision::new(Some("8".to_owned()), Some(HashSet::new())).unwrap())
 }

@@ -10,10 +10,10 @@ use berth_core::volume::Moment;
 use kube::ResourceExt as _;
 use kube::api::Api;
 
+use super::RunVolumes;
 use super::files::{FilePod, FileVolume};
 use super::outcomes::StillCut;
 use super::snapshots::{Ask, Cut, is_of};
-use super::{RunVolumes, VolumeAccess};
 use crate::backup::insist::insist;
 use crate::backup::log::ResultsHeading;
 use crate::backup::related::{is_name, key};
@@ -23,15 +23,20 @@ use crate::text::chain;
 /// Most claims of stored pods that are known.
 const MOST: usize = 100_000;
 
+/// The snapshot of a claim that an earlier run has cut, if there is one, with what is noted of it.
+pub(super) type EarlierCut = Result<Option<(VolumeSnapshot, StillCut)>, String>;
+
 impl Ask {
     /// What the next run has to know of its snapshot. `None`: an earlier one has handed it over.
-    pub(super) fn noted(&self, cut: &Cut) -> Option<(String, StillCut)> {
+    /// `is_whole`: all data of its block was taken.
+    pub(super) fn noted(&self, cut: &Cut, is_whole: bool) -> Option<(String, StillCut)> {
         let Cut { name, uid, policy, .. } = cut;
         let cut = StillCut {
             claim: self.uid.clone(),
             name: name.clone(),
             uid: uid.clone(),
             policy: policy.clone(),
+            is_whole,
         };
         (!name.is_empty()).then(|| (self.claim.clone(), cut))
     }
@@ -49,14 +54,15 @@ impl RunVolumes<'_> {
         }
     }
 
-    /// The snapshot that an earlier run has cut while pods were frozen for it, with what is noted
-    /// of it, or a new one.
-    pub(super) async fn adopt_or_make(
-        &self,
-        access: &VolumeAccess,
-        ask: &Ask,
-    ) -> Result<(VolumeSnapshot, Option<StillCut>), String> {
+    /// The snapshot that an earlier run has cut while pods were frozen for it. `None`: it is to be
+    /// taken now, which is told if it will be of another moment than other data. `freezes`: the
+    /// pods that use the claim, unless they are stored, are about to be frozen once more.
+    pub(super) async fn earlier_cut(&self, ask: &Ask, freezes: bool) -> EarlierCut {
+        let Some(access) = self.access.as_ref().filter(|_| self.upload_of(ask).is_none()) else {
+            return Ok(None);
+        };
         let noted = self.outcomes.noted_cut(&ask.claim);
+        let pod = self.seen.lock().past.get(&ask.claim).cloned();
         // The name becomes part of a URL, and whoever may write to the location could have made it
         // up.
         if let Some(noted) = noted.clone().filter(|noted| noted.claim == ask.uid && is_name(&noted.name)) {
@@ -68,7 +74,11 @@ impl RunVolumes<'_> {
                         && is_of(&found, access, ask)
                         && found.metadata.deletion_timestamp.is_none() =>
                 {
-                    return Ok((found, Some(noted)));
+                    if !freezes || pod.is_some() || noted.is_whole {
+                        return Ok(Some((found, noted)));
+                    }
+                    // What is missing of its block is taken only now.
+                    self.discard(access, &ask.namespace, &noted.name, &noted.uid).await;
                 }
                 Err(error) if !is_not_found(&error) => {
                     let error = chain(&error);
@@ -79,10 +89,10 @@ impl RunVolumes<'_> {
                 _ => {}
             }
         }
-        let pod = self.seen.lock().past.get(&ask.claim).cloned();
         let claim = &ask.name;
         let message = match (pod, noted) {
             (None, None) => None,
+            (None, Some(noted)) if freezes && !noted.is_whole => None,
             (Some(pod), None) => Some(format!(
                 "the snapshot of claim {claim} is taken while pod {pod} is not frozen, because the run that froze it ended early: it may be of another moment than other data of that pod"
             )),
@@ -98,7 +108,7 @@ impl RunVolumes<'_> {
                 &message,
             );
         }
-        Ok((self.make(access, ask).await?, None))
+        Ok(None)
     }
 
     /// Tells that files are read anew of a pod that an earlier run has stored between its hooks.

@@ -42,8 +42,10 @@ const NODE_AGENTS: &str = "role=node-agent";
 const REPOSITORY: Duration = Duration::from_secs(600);
 /// How long a PodVolumeBackup that is canceled may take to end.
 const LAST: Duration = Duration::from_secs(60);
-/// PodVolumeBackups of one volume that failed in earlier runs.
-const TRIES: u32 = 8;
+/// PodVolumeBackups of one volume that earlier runs have asked for and that count for nothing. Each
+/// run may leave one, and a run that is handed over in order does not count as a run, so there may
+/// be many.
+const TRIES: u32 = 200;
 /// Most characters of a Backup's name in the name of a PodVolumeBackup, which a pod and its label
 /// have as well.
 const OF_BACKUP: usize = 50;
@@ -74,11 +76,23 @@ pub struct FileClaim {
 }
 
 impl RunVolumes<'_> {
-    /// Has the files of a pod's volumes backed up, all at one time, and waits for it.
-    pub(super) async fn take_files(&self, pod: &FilePod) {
+    /// Has the files of a pod's volumes backed up, all at one time, and waits for it. Returns
+    /// whether all of them are.
+    pub(super) async fn take_files(&self, pod: &FilePod) -> bool {
         self.reading.lock().insert(pod.uid.clone());
-        self.take_all_files(pod).await;
+        let is_read = self.take_all_files(pod).await;
         self.reading.lock().remove(&pod.uid);
+        is_read
+    }
+
+    /// Waits for what the files of a pod need, before the pod is frozen: a repository may take
+    /// minutes. What fails here is told when the files are taken.
+    pub async fn prepare_files(&self, pod: &FilePod) {
+        if let Some(access) = &self.access
+            && self.can_read_files(access, pod).await.is_ok()
+        {
+            self.shown_files(access).await;
+        }
     }
 
     /// Cancels what is still read of the files of pods that were frozen for it and are thawed now,
@@ -96,33 +110,41 @@ impl RunVolumes<'_> {
         }
     }
 
-    async fn take_all_files(&self, pod: &FilePod) {
-        let Some(access) = &self.access else { return };
+    async fn can_read_files(&self, access: &VolumeAccess, pod: &FilePod) -> Result<(), String> {
         let until = access.limits.files_until;
-        let ready = async {
-            // Not even asked for, because it would only have to be canceled.
-            if until <= Instant::now() {
-                return Err(too_late(access));
-            }
-            self.has_node_agent(access, &pod.node).await?;
-            let repository = self.repository(access, &pod.namespace);
-            timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))
-        };
-        if let Err(why) = ready.await {
+        // Not even asked for, because it would only have to be canceled.
+        if until <= Instant::now() {
+            return Err(too_late(access));
+        }
+        self.has_node_agent(access, &pod.node).await?;
+        let repository = self.repository(access, &pod.namespace);
+        timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))
+    }
+
+    async fn shown_files(&self, access: &VolumeAccess) -> &Watched<WatchedObjects<WatchedPodVolumeBackup>> {
+        let start = || async { Watched::files(&access.watches, &access.namespace, &access.uid) };
+        self.files.get_or_init(start).await
+    }
+
+    async fn take_all_files(&self, pod: &FilePod) -> bool {
+        let Some(access) = &self.access else { return false };
+        if let Err(why) = self.can_read_files(access, pod).await {
             for volume in &pod.volumes {
                 if let Some(claim) = &volume.claim {
                     self.outcomes.miss(&claim.key, &why);
                 }
                 self.tell_files(pod, volume, &why);
             }
-            return;
+            return false;
         }
-        join_all(pod.volumes.iter().map(|volume| async move {
-            if let Err(why) = self.take_file_volume(access, pod, volume).await {
-                self.tell_files(pod, volume, &why);
+        let each = join_all(pod.volumes.iter().map(|volume| async move {
+            let taken = self.take_file_volume(access, pod, volume).await;
+            if let Err(why) = &taken {
+                self.tell_files(pod, volume, why);
             }
-        }))
-        .await;
+            taken.is_ok()
+        }));
+        each.await.into_iter().all(|is_read| is_read)
     }
 
     fn tell_files(&self, pod: &FilePod, volume: &FileVolume, why: &str) {
@@ -139,9 +161,8 @@ impl RunVolumes<'_> {
         volume: &FileVolume,
     ) -> Result<(), String> {
         self.outcomes.note_files();
-        let start = || async { Watched::files(&access.watches, &access.namespace, &access.uid) };
-        let shown = self.files.get_or_init(start).await;
-        let asked = self.ask_files(access, pod, volume).await;
+        let shown = self.shown_files(access).await;
+        let asked = self.ask_files(access, shown, pod, volume).await;
         let name = match asked {
             Ok(name) => name,
             Err(why) => {
@@ -201,12 +222,18 @@ impl RunVolumes<'_> {
     async fn ask_files(
         &self,
         access: &VolumeAccess,
+        shown: &Watched<WatchedObjects<WatchedPodVolumeBackup>>,
         pod: &FilePod,
         volume: &FileVolume,
     ) -> Result<String, String> {
         let api = pod_volume_backups(access);
         for attempt in 0..TRIES {
             let name = files_name(&access.backup, &access.uid, &pod.uid, &volume.name, attempt);
+            // No request about those that are seen to have failed, because the pod may be frozen.
+            let key = (access.namespace.clone(), name.clone());
+            if shown.look(|shown| shown.get(&key).is_some_and(WatchedPodVolumeBackup::has_failed)) {
+                continue;
+            }
             let object = pod_volume_backup(access, pod, volume, &name);
             let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
             let error = match insist(|| create(&api, &object)).await {

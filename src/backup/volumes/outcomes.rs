@@ -69,6 +69,9 @@ pub struct StillCut {
     pub uid: String,
     /// The deletion policy of its content, before the backup has kept it.
     pub policy: String,
+    /// All other data of its block was taken as well. If not, it stands only beside pods that are
+    /// stored.
+    pub is_whole: bool,
 }
 
 /// One claim.
@@ -114,11 +117,12 @@ pub struct VolumeOutcomes {
     /// runs have of them may be of more than one moment.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub spoiled: BTreeSet<String>,
-    /// By claim: snapshots of blocks of which all data was taken while their pods were frozen. The
-    /// claim may not be stored yet.
+    /// By claim: snapshots that were cut while pods were frozen for them. The claim may not be
+    /// stored yet.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cuts: BTreeMap<String, StillCut>,
-    /// UIDs of pods of such blocks whose files were read.
+    /// UIDs of pods whose files were read while they were frozen, of blocks of which all data was
+    /// taken.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub whole: BTreeSet<String>,
 }
@@ -149,9 +153,10 @@ impl Outcomes {
         self.0.lock().spoiled.contains(pod_uid)
     }
 
-    /// Notes that all data of a block was taken while its pods were frozen, for a run that
-    /// continues. What finds no room is taken anew by that run, which tells of it.
-    pub fn note_whole<'p>(&self, cuts: Vec<(String, StillCut)>, pods: impl Iterator<Item = &'p str>) {
+    /// Notes what was cut of a block while its pods were frozen, for a run that continues, and
+    /// `pods` whose files were read, if all data of the block was taken. What finds no room is
+    /// taken anew by that run, which tells of it.
+    pub fn note_block<'p>(&self, cuts: Vec<(String, StillCut)>, pods: impl Iterator<Item = &'p str>) {
         let VolumeOutcomes { claims, cuts: noted, whole, .. } = &mut *self.0.lock();
         if noted.len() + cuts.len() > MOST_NOTED {
             // Those of claims that are settled are probably stored by now.
@@ -298,7 +303,7 @@ mod tests {
         let cut = |claim: &str| {
             (format!("ns/{claim}"), StillCut { name: format!("velero-{claim}"), ..StillCut::default() })
         };
-        outcomes.note_whole(vec![cut("a"), cut("c")], std::iter::once("whole-uid"));
+        outcomes.note_block(vec![cut("a"), cut("c")], std::iter::once("whole-uid"));
         outcomes.set("ns/a", outcome("pv-a", VolumeDataResult::Snapshot(taken())));
         outcomes.set("ns/b", outcome("pv-b", VolumeDataResult::Files));
         let text = serde_json::to_string(&outcomes.all()).unwrap();
@@ -318,11 +323,11 @@ mod tests {
         let cuts = |from: usize, count: usize| -> Vec<_> {
             (from..from + count).map(|i| (format!("ns/{i}"), StillCut::default())).collect()
         };
-        outcomes.note_whole(cuts(0, MOST_NOTED), std::iter::empty());
-        outcomes.note_whole(cuts(MOST_NOTED, 1), std::iter::empty());
+        outcomes.note_block(cuts(0, MOST_NOTED), std::iter::empty());
+        outcomes.note_block(cuts(MOST_NOTED, 1), std::iter::empty());
         assert_eq!(outcomes.all().cuts.len(), MOST_NOTED);
         outcomes.set("ns/0", outcome("pv", VolumeDataResult::Snapshot(taken())));
-        outcomes.note_whole(cuts(MOST_NOTED, 1), std::iter::empty());
+        outcomes.note_block(cuts(MOST_NOTED, 1), std::iter::empty());
         let noted = outcomes.all().cuts;
         assert!(noted.len() == MOST_NOTED && !noted.contains_key("ns/0"), "{}", noted.len());
     }

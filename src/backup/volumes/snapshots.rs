@@ -19,6 +19,7 @@ use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::adopt::EarlierCut;
 use super::outcomes::CompletedSnapshot;
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -85,9 +86,20 @@ impl RunVolumes<'_> {
         self.snapshots.get_or_init(start).await
     }
 
-    /// Takes a snapshot and waits until it is cut, at most for `longest`. If it is not cut in time,
-    /// nothing of it stays.
-    pub(super) async fn cut(&self, ask: &Ask, longest: Duration) -> Result<Cut, NoSnapshot> {
+    /// As [`RunVolumes::cut`], for a claim that no pod is frozen for.
+    pub(super) async fn cut_later(&self, ask: &Ask) -> Result<Cut, NoSnapshot> {
+        let earlier = self.earlier_cut(ask, false).await;
+        self.cut(ask, earlier, Duration::MAX).await
+    }
+
+    /// Takes a snapshot, unless an `earlier` run has, and waits until it is cut, at most for
+    /// `longest`. If it is not cut in time, nothing of it stays.
+    pub(super) async fn cut(
+        &self,
+        ask: &Ask,
+        earlier: EarlierCut,
+        longest: Duration,
+    ) -> Result<Cut, NoSnapshot> {
         let Some(access) = &self.access else {
             return Err(NoSnapshot { why: "nothing can take it".to_owned(), attempted: false });
         };
@@ -98,7 +110,11 @@ impl RunVolumes<'_> {
             return Ok(Cut { name, uid, content, policy, begun, until });
         }
         let shown = self.shown(access).await;
-        let made = self.adopt_or_make(access, ask).await;
+        let made = match earlier {
+            Ok(Some((found, noted))) => Ok((found, Some(noted))),
+            Ok(None) => self.make(access, ask).await.map(|made| (made, None)),
+            Err(why) => Err(why),
+        };
         let (snapshot, noted) = made.map_err(|why| NoSnapshot { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
         let key = (ask.namespace.clone(), name.clone());
@@ -132,7 +148,7 @@ impl RunVolumes<'_> {
     }
 
     /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.
-    pub(super) async fn make(&self, access: &VolumeAccess, ask: &Ask) -> Result<VolumeSnapshot, String> {
+    async fn make(&self, access: &VolumeAccess, ask: &Ask) -> Result<VolumeSnapshot, String> {
         let name = snapshot_name(&ask.name, &ask.uid, &access.run);
         let spec = VolumeSnapshotSpec {
             volume_snapshot_class_name: Some(ask.class.clone()),

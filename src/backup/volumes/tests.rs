@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_test_scripted::{Scripted, get, list, post, watch};
+use berth_test_scripted::{Scripted, delete, get, list, patch, post, watch};
 use bytes::Bytes;
 use serde_json::json;
 use tokio::time::Instant;
@@ -166,6 +166,7 @@ async fn no_claim_of_a_block_is_stored_before_all_of_them_are_cut_and_noted() {
                     name: made(claim),
                     uid: format!("uid-{}", made(claim)),
                     policy: "Delete".to_owned(),
+                    is_whole: true,
                 };
                 (format!("app/{claim}"), cut)
             })
@@ -183,6 +184,7 @@ fn noted(uid: &str) -> Outcomes {
         name: "velero-b-old".to_owned(),
         uid: uid.to_owned(),
         policy: "Delete".to_owned(),
+        is_whole: true,
     };
     Outcomes::of(VolumeOutcomes { cuts: [("app/b".to_owned(), cut)].into(), ..VolumeOutcomes::default() })
 }
@@ -200,7 +202,7 @@ async fn a_run_that_goes_on_takes_over_what_was_cut_while_pods_were_frozen() {
     volumes.seen.lock().cut.insert("app/b".to_owned());
     assert!(volumes.unmet().is_empty());
     volumes.note_past(Some("app"), "db", &["a".to_owned(), "b".to_owned()]);
-    let cut = volumes.cut(&ask("b"), PATIENCE).await.unwrap();
+    let cut = volumes.cut_later(&ask("b")).await.unwrap();
     assert_eq!((cut.name.as_str(), cut.policy.as_str()), ("velero-b-old", "Delete"));
     assert_eq!(log.counts().errors, 0);
     // What is stored needs nothing more.
@@ -241,7 +243,7 @@ async fn what_is_taken_anew_though_pods_were_frozen_for_it_is_told() {
         if is_past {
             volumes.note_past(Some("app"), "db", &["b".to_owned()]);
         }
-        let cut = volumes.cut(&ask("b"), PATIENCE).await.unwrap();
+        let cut = volumes.cut_later(&ask("b")).await.unwrap();
         assert_eq!(cut.name, new);
         let errors: Vec<String> = log.told().into_iter().map(|told| format!("{told:?}")).collect();
         assert_eq!(errors.len(), usize::from(!told.is_empty()), "{errors:?}");
@@ -249,6 +251,69 @@ async fn what_is_taken_anew_though_pods_were_frozen_for_it_is_told() {
             errors.iter().all(|error| error.contains(told) && error.contains("lasts: true")),
             "{errors:?}"
         );
+        api.finish();
+    }
+}
+
+/// A run that freezes its pods once more takes what is missing then, and the rest with it.
+#[tokio::test(start_paused = true)]
+async fn a_block_of_which_one_claim_has_no_snapshot_is_not_whole() {
+    let a = made("a");
+    let api = serve(&[snapshot(&a, "a")], &[content(&a, true, "Delete")]);
+    // In the order in which they are asked for.
+    api.next(post(IN_APP).answers(snapshot(&a, "a"))).next(post(IN_APP).refuses(403));
+    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+    let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+    let admitted = volumes.admit(vec![planned(&volumes, "a"), planned(&volumes, "b")]).await;
+    volumes.take_frozen(admitted, Vec::new()).await;
+    let noted = outcomes.all().cuts;
+    assert_eq!(noted.keys().collect::<Vec<_>>(), ["app/a"], "its pods may be stored when the run ends");
+    assert!(!noted["app/a"].is_whole);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_cut_beside_missing_data_is_taken_over_only_where_its_pods_are_stored() {
+    let old = || snapshot("velero-b-old", "b");
+    let path = format!("{IN_APP}/velero-b-old");
+    let of_old = format!("{CONTENTS}/content-velero-b-old");
+    for (is_past, is_whole, is_kept) in
+        [(false, true, true), (true, false, true), (true, true, true), (false, false, false)]
+    {
+        let new = made("b");
+        let api = serve(
+            &[old(), snapshot(&new, "b")],
+            &[content("velero-b-old", true, "Delete"), content(&new, true, "Delete")],
+        );
+        api.next(get(&path).answers(old()));
+        if !is_kept {
+            // Removed before the pods are frozen, as long as nothing else has its name.
+            api.next(get(&path).answers(old()));
+            api.next(get(&of_old).answers(content("velero-b-old", true, "Delete")));
+            api.next(patch(&of_old).answers(content("velero-b-old", true, "Delete")));
+            api.next(delete(&path).answers(old()));
+        }
+        let (log, outcomes) = (BackupLog::new(String::new()), noted("uid-velero-b-old"));
+        let mut all = outcomes.all();
+        all.cuts.values_mut().for_each(|cut| cut.is_whole = is_whole);
+        let outcomes = Outcomes::of(all);
+        let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+        if is_past {
+            volumes.note_past(Some("app"), "db", &["b".to_owned()]);
+        }
+        let mut admitted = volumes.admit(vec![planned(&volumes, "b")]).await;
+        volumes.look_back(&mut admitted).await;
+        let asked = api.asked().len();
+        // From here on its pods are frozen.
+        if !is_kept {
+            api.next(post(IN_APP).answers(snapshot(&new, "b")));
+        }
+        volumes.take_frozen(admitted, Vec::new()).await;
+        let noted = outcomes.all().cuts["app/b"].clone();
+        assert_eq!(noted.name == "velero-b-old", is_kept, "{is_past} {is_whole}");
+        assert!(noted.is_whole, "nothing else is of the block");
+        assert_eq!(log.counts().errors, 0);
+        let since = api.asked().split_off(asked);
+        assert!(!since.iter().any(|line| line.contains("velero-b-old")), "{since:?}");
         api.finish();
     }
 }

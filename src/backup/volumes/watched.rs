@@ -92,6 +92,11 @@ impl WatchedPodVolumeBackup {
     pub fn has_ended(&self) -> bool {
         has_ended(&self.phase)
     }
+
+    /// Whether it has ended, and not well.
+    pub fn has_failed(&self) -> bool {
+        self.has_ended() && self.phase != "Completed"
+    }
 }
 
 /// Whether a PodVolumeBackup in this phase has ended.
@@ -107,6 +112,11 @@ pub struct Watched<T> {
 }
 
 impl<T> Watched<T> {
+    /// Looks at what is shown by now.
+    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.shown.lock())
+    }
+
     /// Waits until `look` finds what it looks for.
     pub async fn find<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
         let mut bell = self.bell.subscribe();

@@ -200,6 +200,14 @@ fn files_of_an_earlier_run_are_taken_over_where_they_are_of_the_moment_of_the_re
         let asked = Asked { is_complete, is_spoiled, is_whole, is_ours: false };
         assert_eq!(takes_over(moment, asked), expected, "{moment:?} {asked:?}");
     }
+    // A run that dies before its checkpoint forgets which pods were thawed too early. Where hooks
+    // freeze a pod once more, nothing depends on it.
+    for (is_complete, is_whole) in [(false, false), (false, true), (true, false), (true, true)] {
+        let [known, forgotten] = [true, false].map(|is_spoiled| {
+            takes_over(Moment::Still, Asked { is_complete, is_spoiled, is_whole, is_ours: false })
+        });
+        assert_eq!(known, forgotten, "{is_complete} {is_whole}");
+    }
     // This very run may have asked for it, and the answer was lost.
     for (is_spoiled, expected) in [(false, true), (true, false)] {
         let asked = Asked { is_complete: false, is_spoiled, is_whole: false, is_ours: true };

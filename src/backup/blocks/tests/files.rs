@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use berth_core::volume::Moment;
-use berth_test_scripted::{patch, post, watch};
+use berth_test_scripted::{Watch, patch, post, watch};
 use serde_json::Value;
 
 use super::*;
-use crate::backup::volumes::files::{FilePod, FileVolume};
+use crate::backup::volumes::files::{FilePod, FileVolume, files_name};
 use crate::backup::volumes::{VolumeAccess, WaitLimits};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
@@ -127,12 +127,12 @@ async fn a_pod_that_is_frozen_once_more_gets_files_that_an_earlier_run_has_read_
     for is_whole in [false, true] {
         let site = site(&[]);
         if is_whole {
-            site.outcomes.note_whole(Vec::new(), std::iter::once("u"));
+            site.outcomes.note_block(Vec::new(), std::iter::once("u"));
         }
         let refuse =
             json!({"reason": "AlreadyExists", "code": 409, "status": "Failure", "message": "exists"});
         site.api.next(post(FILES).refuses_with(409, refuse));
-        let name = crate::backup::volumes::files::files_name("nightly", "b", "u", "data", 0);
+        let name = files_name("nightly", "b", "u", "data", 0);
         let earlier = volume_backup(&name, "u", "Completed");
         site.api.next(get(&format!("{FILES}/{name}")).answers(earlier.clone()));
         if !is_whole {
@@ -161,7 +161,7 @@ async fn a_pod_that_was_thawed_too_early_gets_no_files_of_an_earlier_run() {
             json!({"reason": "AlreadyExists", "code": 409, "status": "Failure", "message": "exists"});
         site.api.next(post(FILES).refuses_with(409, refuse));
         // Its name is that of the one that was asked for.
-        let name = crate::backup::volumes::files::files_name("nightly", "b", "u", "data", 0);
+        let name = files_name("nightly", "b", "u", "data", 0);
         let earlier = volume_backup(&name, "u", "InProgress");
         site.api.next(get(&format!("{FILES}/{name}")).answers(earlier.clone()));
         if is_spoiled {
@@ -183,11 +183,72 @@ async fn a_pod_that_was_thawed_too_early_gets_no_files_of_an_earlier_run() {
     }
 }
 
+/// Else a run that goes on would take over the rest, and read what is missing at another moment.
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_block_of_which_files_are_missing_do_not_count_as_read() {
+    for phase in ["Completed", "Failed"] {
+        let (site, shown) = (site(&[]), Watch::new());
+        site.api.once(watch(FILES).streams(&shown)).once(post(FILES).takes_as("8"));
+        let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+        let end = async {
+            site.api.played().await;
+            let mut ended = volume_backup(&files_name("nightly", "b", "u", "data", 0), "u", phase);
+            ended["metadata"]["resourceVersion"] = json!("9");
+            shown.added(&ended);
+        };
+        let (stored, ()) = tokio::join!(site.run(vec![pod], 1), end);
+        assert_eq!(stored, names(["db"]));
+        assert_eq!(site.outcomes.is_whole("u"), phase == "Completed");
+        assert_eq!(site.lasting() > 0, phase == "Failed");
+    }
+}
+
+/// Each run that was handed over has left one that was canceled.
+#[tokio::test(start_paused = true)]
+async fn files_are_asked_for_once_more_however_often_they_were_and_nothing_is_asked_about_the_failed_ones() {
+    let name = |attempt| files_name("nightly", "b", "u", "data", attempt);
+    let there: Vec<Value> = (0..20).map(|attempt| volume_backup(&name(attempt), "u", "Canceled")).collect();
+    let site = site(&there);
+    site.api.once(post(FILES).takes_as("8"));
+    // The watch shows them by then.
+    let pod = with_files(site.pod("db", &[hook("freeze", "wait 1000")], &[hook("thaw", "ok")]));
+    let (batches, _taken) = mpsc::channel(1);
+    tokio::select! {
+        () = site.run_to(vec![pod], 1, batches) => {}
+        () = site.api.played() => {}
+    }
+    let writes = site.api.writes();
+    assert_eq!(writes.len(), 1);
+    assert_eq!(writes[0].body["metadata"]["name"], name(20));
+    assert_eq!(site.log.counts().errors, 0);
+}
+
+/// A Velero server may take minutes for it.
+#[tokio::test(start_paused = true)]
+async fn no_pod_is_frozen_while_the_repository_of_its_files_is_not_ready() {
+    let site = site(&[]);
+    let late = list("BackupRepository", &[json!({"metadata": {"name": "shop-default-kopia"}})]);
+    site.api.once(get(REPOSITORIES).answers(late).after(Duration::from_secs(50)));
+    site.api.once(post(FILES).takes_as("8"));
+    let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    let (batches, _taken) = mpsc::channel(1);
+    let story = async {
+        tokio::time::sleep(Duration::from_secs(49)).await;
+        assert_eq!(site.played.happened(), [""; 0]);
+        site.api.played().await;
+        assert_eq!(site.played.happened().last().unwrap(), "freeze in db/main");
+    };
+    tokio::select! {
+        () = site.run_to(vec![pod], 1, batches) => {}
+        () = story => {}
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_files_of_all_pods_together_take_no_longer_than_those_of_a_backup_may() {
     let site = site(&[]);
     site.api.once(post(FILES).takes_as("8"));
-    let name = crate::backup::volumes::files::files_name("nightly", "b", "u", "data", 0);
+    let name = files_name("nightly", "b", "u", "data", 0);
     site.api.once(patch(&format!("{FILES}/{name}")).answers(volume_backup(&name, "u", "Canceling")));
     // The second pod is frozen when the time is over: its files are not even asked for.
     let pods =

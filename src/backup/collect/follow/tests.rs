@@ -346,6 +346,18 @@ async fn with_a_selector_pods_and_claims_lead_to_each_other_until_nothing_is_new
     assert_eq!(counts, MessageCounts { warnings: 0, errors: 0 });
 }
 
+/// A selector chooses objects, and not the namespaces that the backup names.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_the_backup_names_is_stored_though_nothing_in_it_matches() {
+    let api = Scripted::new();
+    of(&api, &[], &[]);
+    let namespaces = [kind("namespaces", "", "Namespace", false)];
+    let selector = json!({"labelSelector": {"matchLabels": {"app": "a"}}});
+    let collected = collect_with(&api, &namespaces, selector, "").await;
+    assert_eq!(collected.archived, ["namespaces/app"]);
+    assert_eq!(collected.counts, MessageCounts { warnings: 0, errors: 0 });
+}
+
 /// A name that a restore could make no file of would end the restore of all others.
 #[tokio::test(start_paused = true)]
 async fn what_no_file_can_be_called_is_left_out_and_told() {

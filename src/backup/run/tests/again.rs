@@ -39,7 +39,7 @@ const WHOLE: [&str; 11] = [
 ];
 
 /// Makes a gzip member of its own, of many parts.
-fn large(name: &str) -> Value {
+pub(super) fn large(name: &str) -> Value {
     let mut map = map(name);
     map["data"] = json!({"noise": noise(name)});
     map
@@ -179,7 +179,7 @@ impl Site {
     }
 
     /// The items of the archive, which stand there once, and those of the resource list.
-    fn items(&self) -> (Vec<String>, Value) {
+    pub(super) fn items(&self) -> (Vec<String>, Value) {
         let folder = self.folder.path().join("bucket/backups/one");
         let archive = std::fs::read(folder.join("one.tar.gz")).unwrap();
         let mut tar = tar::Archive::new(MultiGzDecoder::new(&archive[..]));

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
+use berth_core::claim::FolderClaim;
 use berth_core::hook::PodId;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
@@ -14,6 +15,7 @@ use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
 use crate::backup::frozen::FrozenPods;
 use crate::backup::ledger::ObjectLedger;
+use crate::backup::list::ListError;
 use crate::backup::progress::{PROGRESS, keep_record};
 use crate::backup::runner::Runner;
 use crate::events::Events;
@@ -313,6 +315,52 @@ async fn a_pod_that_cannot_be_reached_is_tried_again_for_a_while_however_long_it
     let (took, tries) = (begun.elapsed().as_secs(), left.played.happened().len());
     assert!((590..700).contains(&took) && tries > 50, "{tries} in {took} s");
     assert_eq!((left.frozen(), left.stands.lock()["status"]["phase"].clone()), (None, json!("Failed")));
+}
+
+/// Whatever the run has ended by: with the end of its Backup the record goes by which the next
+/// leader finds what is frozen.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_leaves_pods_frozen_to_the_next_leader_neither_ends_its_backup_nor_clears_the_record() {
+    let lasting = || RunFailure::List(ListError::Astray);
+    let passing = || RunFailure::List(ListError::Gone(Box::new(ListError::Astray)));
+    for (failure, leaves_frozen) in [
+        (RunFailure::Stopped, true),
+        (RunFailure::Canceled, true),
+        (lasting(), true),
+        (passing(), true),
+        (lasting(), false),
+        (RunFailure::Stopped, false),
+    ] {
+        let left = Left::new(&[pod_after("db", "ok")]);
+        let mut record =
+            BackupWriter::read(left.dead.api.client("velero"), "velero", "one", "u").await.unwrap();
+        record.take_over("ours", OPENING).await.unwrap();
+        let location = serde_json::from_value(location(left.dead.folder.path())).unwrap();
+        let Opened { store, parts } = left.engine.open(&location).await.unwrap();
+        let site = RunSite {
+            location,
+            layout: BackupLayout::new(store, None, "one"),
+            parts,
+            claim: FolderClaim::default(),
+            begun: None,
+            scope: None,
+            leaves_frozen,
+            is_resumable: false,
+            is_stuck: false,
+            is_taken_over: false,
+            staged: None,
+            tally: Tally::default(),
+            operations: Movements::default(),
+            outcomes: Outcomes::default(),
+            has_data: false,
+        };
+        let told = failure.to_string();
+        let log = BackupLog::new(String::new());
+        left.engine.conclude(&mut record, &site, &log, failure).await.unwrap();
+        let phase = if leaves_frozen { "InProgress" } else { "Failed" };
+        assert_eq!(left.stands.lock()["status"]["phase"], phase, "{told}");
+        assert_eq!(left.frozen(), leaves_frozen.then(|| json!("app/db/u")), "{told}");
+    }
 }
 
 /// With the object goes the record of what is frozen.

@@ -2,6 +2,7 @@
 
 use flate2::read::MultiGzDecoder;
 
+use super::again::large;
 use super::*;
 
 /// The API server admits no such names; an aggregated server may.
@@ -15,6 +16,21 @@ async fn an_object_whose_name_no_file_can_have_costs_itself() {
     assert_eq!(last["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
     let told = site.told();
     assert!(told.contains("5 objects of configmaps are missing") && told.contains("../x"), "{told}");
+}
+
+/// By then all of them are named and counted.
+#[tokio::test]
+async fn what_a_list_has_brought_is_stored_though_its_pages_lead_nowhere() {
+    let site = Site::new();
+    let leads = |name: &str| page("5", "more", &[large(name)]);
+    site.api.always(get(MAPS).answers(leads("a"))).once(get(MAPS).page("more").answers(leads("b")));
+    site.api.next(begins()).next(gets_leave()).next(ends_in("PartiallyFailed"));
+    assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::PartiallyFailed);
+    let last = site.api.writes().last().unwrap().body["status"].clone();
+    assert_eq!(last["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
+    let (items, list) = site.items();
+    assert_eq!((items.len(), &list["v1/ConfigMap"]), (2, &json!(["app/a", "app/b"])));
+    assert!(site.told().contains("lead nowhere"), "{}", site.told());
 }
 
 /// The API server's own store takes 1.5 MiB; that of an aggregated server may take more.
