@@ -101,6 +101,17 @@ impl SkipReason {
     }
 }
 
+/// A backup of a Schedule that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfinishedBackup {
+    pub name: String,
+    pub phase: QueuePhase,
+    /// The API server has refused every write to it for so long that it may never end. The Schedule
+    /// goes on without it, because otherwise whoever makes one Backup as large as the API server
+    /// takes would stop all later ones.
+    pub is_given_up: bool,
+}
+
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleStep {
@@ -123,11 +134,11 @@ pub enum ScheduleStep {
 }
 
 impl Schedule {
-    /// Decides. `unfinished`: name and phase of its backups that have not ended.
+    /// Decides. `unfinished`: its backups that have not ended.
     pub fn decide(
         &self,
         settings: ScheduleSettings,
-        unfinished: &[(&str, QueuePhase)],
+        unfinished: &[UnfinishedBackup],
         now: Timestamp,
     ) -> ScheduleStep {
         if self.paused {
@@ -150,17 +161,19 @@ impl Schedule {
             return ScheduleStep::Wait(next);
         };
         let name = backup_name(&self.name, tick);
-        if unfinished.iter().any(|(other, _)| is_of_time(other, &name)) {
+        if unfinished.iter().any(|other| is_of_time(&other.name, &name)) {
             return ScheduleStep::Record(tick);
         }
         let missed = now.duration_since(tick) - self.offset();
         if self.deadline.is_some_and(|deadline| missed > deadline) {
             return ScheduleStep::Skip(tick, SkipReason::Late);
         }
-        let is_busy =
-            unfinished.iter().any(|(_, phase)| matches!(phase, QueuePhase::New | QueuePhase::InProgress));
+        let counted = || unfinished.iter().filter(|backup| !backup.is_given_up);
+        let is_open = counted().next().is_some();
+        let is_busy = counted().any(|b| matches!(b.phase, QueuePhase::New | QueuePhase::InProgress));
         match self.concurrency {
-            Concurrency::Forbid if !unfinished.is_empty() => ScheduleStep::Skip(tick, SkipReason::Overlap),
+            Concurrency::Forbid if is_open => ScheduleStep::Skip(tick, SkipReason::Overlap),
+            // Those that are given up count here, because each of them still fills the API server.
             _ if unfinished.len() >= UNFINISHED => ScheduleStep::Postpone,
             Concurrency::Postpone if is_busy => ScheduleStep::Postpone,
             _ => ScheduleStep::Create(tick),

@@ -10,13 +10,17 @@ use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
 use berth_core::queue::QueuePhase;
-use berth_core::schedule::{self as core, Found, ScheduleSettings, ScheduleStep, SkipReason};
+use berth_core::schedule::{
+    self as core, Found, ScheduleSettings, ScheduleStep, SkipReason, UnfinishedBackup,
+};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 use ring::hmac;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -47,6 +51,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 64;
 /// What the key of the third names is for.
 const PURPOSE: &[u8] = b"berth names of scheduled backups, version 1";
+/// What keeps a Backup from being created is told at the first try, and after so many more again,
+/// because an Event is kept for an hour.
+const TOLD_AGAIN: u32 = 30;
 /// A backup that is created this much later than it should be is told as late.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -80,8 +87,11 @@ impl Versioned for CachedSchedule {
     }
 }
 
-/// Name and phase of the Backups that have not ended, by the UID of the Schedule that made them.
-type UnfinishedBackups = HashMap<String, Vec<(String, QueuePhase)>>;
+/// The Backups that have not ended, by the UID of the Schedule that made them.
+type UnfinishedBackups = HashMap<String, Vec<UnfinishedBackup>>;
+
+const UNFINISHED: [QueuePhase; 4] =
+    [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress];
 
 /// What is left after all Schedules have been looked at.
 struct Rest {
@@ -120,6 +130,8 @@ struct Scheduler {
     store: Arc<BackupCache>,
     cache: SharedCache<Cache<String, CachedSchedule>>,
     settings: ScheduleSettings,
+    /// UIDs of Backups of which their Schedules were told that they cannot be written.
+    told: Mutex<BTreeSet<String>>,
     events: Events,
     metrics: ScheduleMetrics,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -139,6 +151,7 @@ impl Scheduler {
             store: Arc::clone(&lifecycle.backups),
             cache: SharedCache::default(),
             settings: lifecycle.schedule,
+            told: Mutex::default(),
             events: lifecycle.events.clone(),
             metrics: lifecycle.schedule_metrics.clone(),
             clock,
@@ -194,6 +207,7 @@ impl Scheduler {
         let mut rest = Rest { pause: PERIOD, postponed: false };
         retries.retain(items.iter().map(Versioned::uid));
         self.metrics.keep(&items, known, &self.lifecycle.metrics, now);
+        self.tell_unwritable(&items);
         let mut due = Vec::new();
         for item in &items {
             if let Some(pause) = retries.pause(item.uid()) {
@@ -247,21 +261,54 @@ impl Scheduler {
         now: Timestamp,
     ) -> ScheduleStep {
         let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
-        let own: Vec<(&str, QueuePhase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
-        schedule.decide(self.settings, &own, now)
+        schedule.decide(self.settings, own, now)
     }
 
     fn unfinished(&self) -> UnfinishedBackups {
-        let phases = [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress];
+        let given_up = self.store.refusals.given_up();
         let mut all = UnfinishedBackups::new();
-        for item in phases.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
+        for item in UNFINISHED.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
             let entry = &item.entry;
             // Whoever takes the label off takes the Backup out of its schedule.
             if let (Some(_), Some(uid)) = (&entry.schedule, item.schedule_uid) {
-                all.entry(uid).or_default().push((entry.name.clone(), entry.phase));
+                let (name, is_given_up) = (entry.name.clone(), given_up.contains(&entry.uid));
+                all.entry(uid).or_default().push(UnfinishedBackup { name, phase: entry.phase, is_given_up });
             }
         }
         all
+    }
+
+    /// Tells each Schedule once of its Backups that cannot be written, because it may wait for one
+    /// of them.
+    fn tell_unwritable(&self, items: &[CachedSchedule]) {
+        let lasting = self.store.refusals.lasting();
+        let mut told = self.told.lock();
+        told.retain(|uid| lasting.contains(uid));
+        if told.len() == lasting.len() {
+            return;
+        }
+        for item in UNFINISHED.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
+            let (name, uid) = (&item.entry.name, &item.entry.uid);
+            let own = items.iter().find(|schedule| Some(schedule.uid()) == item.schedule_uid.as_deref());
+            let (true, Some(own)) = (lasting.contains(uid), own) else { continue };
+            if !told.insert(uid.clone()) {
+                continue;
+            }
+            let schedule = own.schedule.name.as_str();
+            warn!(schedule, %name, "a Backup of the Schedule cannot be written: it counts as unfinished for some minutes");
+            let note = format!(
+                "Backup {name} of this schedule cannot be written: if that lasts for ten minutes, it does not keep later backups from being created any more"
+            );
+            let about = ObjectReference {
+                api_version: Some(Schedule::api_version(&()).into_owned()),
+                kind: Some(Schedule::kind(&()).into_owned()),
+                name: Some(schedule.to_owned()),
+                namespace: Some(self.lifecycle.namespace.clone()),
+                uid: Some(own.uid().to_owned()),
+                ..ObjectReference::default()
+            };
+            self.events.tell_about(EventReason::Unwritable, about, note);
+        }
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often
@@ -309,7 +356,7 @@ impl Scheduler {
                 let (backup, skipped) = (mend(schedule.last_backup), mend(schedule.last_skipped));
                 json!({"status": {"lastBackup": backup, "lastSkipped": skipped}})
             }
-            ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
+            ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries).await {
                 Some(change) => change,
                 None => return ScheduleResult::Failed,
             },
@@ -328,14 +375,15 @@ impl Scheduler {
     }
 
     /// Creates the Backup of a time, and gives what is to be recorded. `None`: it could not be
-    /// created.
+    /// created. `tries`: how often that has failed.
     async fn create(
         &self,
         found: &Schedule,
         schedule: &core::Schedule,
         tick: Timestamp,
-        is_first_try: bool,
+        tries: u32,
     ) -> Option<Value> {
+        let is_told = tries.is_multiple_of(TOLD_AGAIN);
         let mut backup = found.backup(tick);
         let first = backup.name_any();
         let made = || json!({"status": {"lastBackup": Time(tick)}});
@@ -351,7 +399,7 @@ impl Scheduler {
                 schedule = %schedule.name, name = %first, %second,
                 "a Backup of that name does not belong to the Schedule: its own gets another name"
             );
-            if is_first_try {
+            if is_told {
                 let note = format!(
                     "Backup {first} is there and does not belong to this schedule: the backup of {tick} is to be {second}"
                 );
@@ -393,8 +441,10 @@ impl Scheduler {
         };
         let what = if is_taken { format!("{taken}: the backup of {tick}") } else { format!("Backup {name}") };
         warn!(schedule = %schedule.name, %what, %why, "failed to create a Backup");
-        if is_first_try {
+        if tries == 0 {
             self.metrics.failed();
+        }
+        if is_told {
             let note = format!("{what} cannot be created, and is tried again: {why}");
             self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
         }
