@@ -28,6 +28,8 @@ pub mod preview;
 /// Most backups of one Schedule that have not ended, so that a queue that stands still does not
 /// fill the API server.
 const UNFINISHED: usize = 100;
+/// Length of the tag of a third name.
+const TAG: usize = 20;
 /// A status that is further in the future than this was written by a clock that was wrong.
 const AHEAD: SignedDuration = SignedDuration::from_hours(1);
 
@@ -234,7 +236,17 @@ pub fn second_name(name: &str, digest: &str) -> String {
 /// of the first name, in hexadecimal, by a key that only berth has. So it is always the same, and
 /// nobody else can take it beforehand.
 pub fn third_name(name: &str, tag: &str) -> String {
-    format!("{name}-{}", tag.get(..20).unwrap_or(tag))
+    format!("{name}-{}", tag.get(..TAG).unwrap_or(tag))
+}
+
+/// The name as others are told it before its Backup is there: without what only berth can foretell,
+/// because whoever knew that could take the name.
+pub fn told_name(name: &str) -> String {
+    let is_tag = |tag: &str| tag.len() == TAG && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match name.rsplit_once('-') {
+        Some((rest, tag)) if is_tag(tag) => format!("{rest}-…"),
+        _ => name.to_owned(),
+    }
 }
 
 /// Is this one of the names of the backup whose first name this is?

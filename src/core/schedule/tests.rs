@@ -339,6 +339,10 @@ fn only_what_berth_has_made_for_a_schedule_is_its_own() {
     let first = "daily-20260102020000";
     let third = third_name(first, "0123456789abcdef0123456789abcdef");
     assert_eq!(third, "daily-20260102020000-0123456789abcdef0123");
+    assert_eq!(told_name(&third), "daily-20260102020000-…");
+    for name in [first, "daily-20260102020000-0a1b2", "plain", ""] {
+        assert_eq!(told_name(name), name);
+    }
     for (name, is_of) in
         [(first, true), (third.as_str(), true), ("daily-202601020200001", false), ("daily-2", false)]
     {
