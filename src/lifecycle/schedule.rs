@@ -130,7 +130,7 @@ struct Scheduler {
     store: Arc<BackupCache>,
     cache: SharedCache<Cache<String, CachedSchedule>>,
     settings: ScheduleSettings,
-    /// UIDs of Backups of which their Schedules were told that they cannot be written.
+    /// UIDs of Backups that cannot be written, and of which their Schedules were told.
     told: Mutex<BTreeSet<String>>,
     events: Events,
     metrics: ScheduleMetrics,
@@ -289,11 +289,11 @@ impl Scheduler {
         }
         for item in UNFINISHED.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
             let (name, uid) = (&item.entry.name, &item.entry.uid);
-            let own = items.iter().find(|schedule| Some(schedule.uid()) == item.schedule_uid.as_deref());
-            let (true, Some(own)) = (lasting.contains(uid), own) else { continue };
-            if !told.insert(uid.clone()) {
+            if !lasting.contains(uid) || !told.insert(uid.clone()) {
                 continue;
             }
+            let own = items.iter().find(|schedule| Some(schedule.uid()) == item.schedule_uid.as_deref());
+            let Some(own) = own else { continue };
             let schedule = own.schedule.name.as_str();
             warn!(schedule, %name, "a Backup of the Schedule cannot be written: it counts as unfinished for some minutes");
             let note = format!(
