@@ -2,20 +2,16 @@
 //! `berth_core::schedule`; everything that is remembered is in the Schedules' statuses and in the
 //! names of their Backups.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
-use berth_core::queue::QueuePhase;
-use berth_core::schedule::{
-    self as core, Found, ScheduleSettings, ScheduleStep, SkipReason, UnfinishedBackup,
-};
+use berth_core::schedule::{self as core, Found, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher;
@@ -38,10 +34,12 @@ use crate::watch::{WatchEvent, of_namespace, reflect};
 use crate::write::{self, Write, WriteResult};
 use metrics::ScheduleMetrics;
 use retries::ScheduleRetries;
+use unfinished::UnfinishedBackups;
 
 pub mod metrics;
 pub mod plans;
 mod retries;
+mod unfinished;
 
 /// Schedules are looked at this often, even if nothing is due, because the clock may be set.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -86,12 +84,6 @@ impl Versioned for CachedSchedule {
         &self.version
     }
 }
-
-/// The Backups that have not ended, by the UID of the Schedule that made them.
-type UnfinishedBackups = HashMap<String, Vec<UnfinishedBackup>>;
-
-const UNFINISHED: [QueuePhase; 4] =
-    [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress];
 
 /// What is left after all Schedules have been looked at.
 struct Rest {
@@ -262,53 +254,6 @@ impl Scheduler {
     ) -> ScheduleStep {
         let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
         schedule.decide(self.settings, own, now)
-    }
-
-    fn unfinished(&self) -> UnfinishedBackups {
-        let given_up = self.store.refusals.given_up();
-        let mut all = UnfinishedBackups::new();
-        for item in UNFINISHED.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
-            let entry = &item.entry;
-            // Whoever takes the label off takes the Backup out of its schedule.
-            if let (Some(_), Some(uid)) = (&entry.schedule, item.schedule_uid) {
-                let (name, is_given_up) = (entry.name.clone(), given_up.contains(&entry.uid));
-                all.entry(uid).or_default().push(UnfinishedBackup { name, phase: entry.phase, is_given_up });
-            }
-        }
-        all
-    }
-
-    /// Tells each Schedule once of its Backups that cannot be written, because it may wait for one
-    /// of them.
-    fn tell_unwritable(&self, items: &[CachedSchedule]) {
-        let lasting = self.store.refusals.lasting();
-        let mut told = self.told.lock();
-        told.retain(|uid| lasting.contains(uid));
-        if told.len() == lasting.len() {
-            return;
-        }
-        for item in UNFINISHED.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
-            let (name, uid) = (&item.entry.name, &item.entry.uid);
-            if !lasting.contains(uid) || !told.insert(uid.clone()) {
-                continue;
-            }
-            let own = items.iter().find(|schedule| Some(schedule.uid()) == item.schedule_uid.as_deref());
-            let Some(own) = own else { continue };
-            let schedule = own.schedule.name.as_str();
-            warn!(schedule, %name, "a Backup of the Schedule cannot be written: it counts as unfinished for some minutes");
-            let note = format!(
-                "Backup {name} of this schedule cannot be written: if that lasts for ten minutes, it does not keep later backups from being created any more"
-            );
-            let about = ObjectReference {
-                api_version: Some(Schedule::api_version(&()).into_owned()),
-                kind: Some(Schedule::kind(&()).into_owned()),
-                name: Some(schedule.to_owned()),
-                namespace: Some(self.lifecycle.namespace.clone()),
-                uid: Some(own.uid().to_owned()),
-                ..ObjectReference::default()
-            };
-            self.events.tell_about(EventReason::Unwritable, about, note);
-        }
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often

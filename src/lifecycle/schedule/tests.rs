@@ -1,5 +1,9 @@
+use std::collections::HashMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_core::queue::QueuePhase;
+use berth_core::schedule::UnfinishedBackup;
 use berth_test_scripted::{Scripted, Watch, get, list, patch, post, watch};
 use k8s_openapi::api::core::v1::Secret;
 use prometheus_client::metrics::counter::Counter;
