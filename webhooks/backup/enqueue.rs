@@ -46,8 +46,8 @@ pub fn enqueue<K: Listers>(
     if !state.listers().ready() {
         return Ok(incoming.later(is_by_berth(state, request), "this replica has just started"));
     }
-    // Shared, because the entry may be large: the assumed entry is this one, not a copy.
     let by_berth = is_by_berth(state, request);
+    // Shared, because the entry may be large: the assumed entry is this one, not a copy.
     let mut newcomer = Arc::new(QueueEntry {
         // It is told to others who wait for it, and its creation may still be refused.
         name: if by_berth { told_name(&incoming.name()) } else { incoming.name() },
