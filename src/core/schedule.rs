@@ -171,8 +171,8 @@ impl Schedule {
             return ScheduleStep::Skip(tick, SkipReason::Late);
         }
         let counted = || unfinished.iter().filter(|backup| !backup.is_given_up);
-        let is_open = counted().next().is_some();
-        let is_busy = counted().any(|b| matches!(b.phase, QueuePhase::New | QueuePhase::InProgress));
+        let is_open = counted().count() > 0;
+        let is_busy = counted().any(|one| matches!(one.phase, QueuePhase::New | QueuePhase::InProgress));
         match self.concurrency {
             Concurrency::Forbid if is_open => ScheduleStep::Skip(tick, SkipReason::Overlap),
             // Those that are given up count here, because each of them still fills the API server.
