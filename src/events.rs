@@ -66,7 +66,7 @@ reasons! {
     OperationsBegun => "Run", Normal;
     /// All operations of a Backup have ended, and it is completed.
     OperationsEnded => "Run", Normal;
-    /// A Backup ended because somebody canceled it.
+    /// A Backup ended because somebody canceled or deleted it.
     Canceled => "End", Normal;
     /// A Backup ended because a later one of its schedule took its place.
     Superseded => "End", Warning;

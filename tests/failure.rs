@@ -344,7 +344,7 @@ fn a_running_backup_that_is_canceled_ends_and_leaves_nothing() {
     let done = ended(&berth, &["running", "second"]);
     assert_eq!(
         (done["running"].phase(), reason(&done["running"]).as_str()),
-        (BackupPhase::Failed, "Canceled: berth.dev/cancel was set")
+        (BackupPhase::Failed, "Canceled: berth.dev/cancel was set, or the Backup was deleted")
     );
     nothing_is_left(&berth, "running");
     assert_eq!(done["second"].phase(), BackupPhase::Completed);

@@ -123,7 +123,7 @@ fn people_see_the_queue_and_steer_it() {
     let canceled = done["three"].status.as_ref().unwrap();
     assert_eq!(
         (canceled.phase, canceled.failure_reason.as_deref()),
-        (Some(BackupPhase::Failed), Some("Canceled: berth.dev/cancel was set"))
+        (Some(BackupPhase::Failed), Some("Canceled: berth.dev/cancel was set, or the Backup was deleted"))
     );
     assert_eq!(berth.kubectl().phase(&ns, "two").unwrap(), BackupPhase::Queued);
     assert_eq!(berth_queue(&berth, &["release", "--all"]), "two released\n");

@@ -75,9 +75,13 @@ impl QueueFields<'_> {
         named.or_else(|| self.labels.get(keys::PRIORITY_CLASS)).map(String::as_str)
     }
 
-    /// The tenant whose share it uses.
+    /// The tenant whose share it uses. Where schedules are the tenants, that is the Schedule that
+    /// berth has made it for, because whoever creates Backups may write the label of somebody
+    /// else's; no value of a label has a slash.
     pub fn tenant(&self, order: &QueueOrder) -> Option<String> {
-        self.labels.get(&order.share.as_ref()?.label).cloned()
+        let label = order.share.as_ref()?.label.as_str();
+        let proven = self.annotations.get(keys::SCHEDULE_UID).filter(|_| label == keys::SCHEDULE);
+        proven.map(|uid| format!("schedule/{uid}")).or_else(|| self.labels.get(label).cloned())
     }
 
     fn time(&self, key: &str) -> Option<Timestamp> {
@@ -87,7 +91,32 @@ impl QueueFields<'_> {
 
 #[cfg(test)]
 mod tests {
+    use berth_core::queue::FairShare;
+    use jiff::SignedDuration;
+
     use super::*;
+
+    #[test]
+    fn whoever_labels_a_backup_with_a_schedule_uses_no_share_of_it() {
+        let tenant = |share: &str, label: (&str, &str), mark: Option<&str>| {
+            let hour = SignedDuration::from_hours(1);
+            let share = FairShare { label: share.to_owned(), workers: 1, half_life: hour, most: hour };
+            let order = QueueOrder { share: Some(share), ..QueueOrder::default() };
+            let labels = BTreeMap::from([(label.0.to_owned(), label.1.to_owned())]);
+            let annotations = mark.map(|uid| (keys::SCHEDULE_UID.to_owned(), uid.to_owned()));
+            let annotations = annotations.into_iter().collect();
+            let spec = BackupSpec::default();
+            QueueFields { labels: &labels, annotations: &annotations, spec: &spec }.tenant(&order)
+        };
+        let own = tenant(keys::SCHEDULE, (keys::SCHEDULE, "daily"), Some("u1")).unwrap();
+        // Its name and its UID can be read, and what somebody patches later changes nothing.
+        for label in [(keys::SCHEDULE, "daily"), (keys::SCHEDULE, "u1"), ("a", "b")] {
+            assert_ne!(tenant(keys::SCHEDULE, label, None), Some(own.clone()), "{label:?}");
+            assert_eq!(tenant(keys::SCHEDULE, label, Some("u1")), Some(own.clone()), "{label:?}");
+        }
+        assert_eq!(tenant("team", ("team", "a"), Some("u1")).as_deref(), Some("a"));
+        assert_eq!(tenant("team", ("a", "b"), Some("u1")), None);
+    }
 
     #[test]
     fn a_place_follows_from_what_is_read_for_it_alone() {

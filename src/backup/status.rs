@@ -137,9 +137,10 @@ impl BackupWriter {
         self.object.annotations().get(key).map(String::as_str)
     }
 
-    /// Whether an annotation asks for the backup to be canceled.
+    /// Whether an annotation asks for the backup to be canceled, or the Backup was deleted, and a
+    /// finalizer keeps it.
     pub fn is_canceled(&self) -> bool {
-        is_set(self.object.annotations(), keys::CANCEL)
+        is_set(self.object.annotations(), keys::CANCEL) || self.object.metadata.deletion_timestamp.is_some()
     }
 
     /// Whether a run had the permission to publish. On an API server without policies, anybody who

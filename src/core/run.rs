@@ -106,7 +106,7 @@ impl fmt::Display for Why {
             Self::Ended | Self::Strange => {
                 out.write_str("the controller that ran it ended before the backup did")
             }
-            Self::Canceled => out.write_str("berth.dev/cancel was set"),
+            Self::Canceled => out.write_str("berth.dev/cancel was set, or the Backup was deleted"),
             Self::Lost => out.write_str(
                 "what was stored while its data was being moved is not in the location any more, or cannot be continued: create it again",
             ),

@@ -28,6 +28,8 @@ pub mod preview;
 /// Most backups of one Schedule that have not ended, so that a queue that stands still does not
 /// fill the API server.
 const UNFINISHED: usize = 100;
+/// Length of the tag of a third name.
+const TAG: usize = 20;
 /// A status that is further in the future than this was written by a clock that was wrong.
 const AHEAD: SignedDuration = SignedDuration::from_hours(1);
 
@@ -101,6 +103,17 @@ impl SkipReason {
     }
 }
 
+/// A backup of a Schedule that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfinishedBackup {
+    pub name: String,
+    pub phase: QueuePhase,
+    /// The API server has refused every write to it for so long that it may never end. The Schedule
+    /// goes on without it, because otherwise whoever makes one Backup as large as the API server
+    /// takes would stop all later ones.
+    pub is_given_up: bool,
+}
+
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleStep {
@@ -123,11 +136,11 @@ pub enum ScheduleStep {
 }
 
 impl Schedule {
-    /// Decides. `unfinished`: name and phase of its backups that have not ended.
+    /// Decides. `unfinished`: its backups that have not ended.
     pub fn decide(
         &self,
         settings: ScheduleSettings,
-        unfinished: &[(&str, QueuePhase)],
+        unfinished: &[UnfinishedBackup],
         now: Timestamp,
     ) -> ScheduleStep {
         if self.paused {
@@ -150,17 +163,19 @@ impl Schedule {
             return ScheduleStep::Wait(next);
         };
         let name = backup_name(&self.name, tick);
-        if unfinished.iter().any(|(other, _)| is_of_time(other, &name)) {
+        if unfinished.iter().any(|other| is_of_time(&other.name, &name)) {
             return ScheduleStep::Record(tick);
         }
         let missed = now.duration_since(tick) - self.offset();
         if self.deadline.is_some_and(|deadline| missed > deadline) {
             return ScheduleStep::Skip(tick, SkipReason::Late);
         }
-        let is_busy =
-            unfinished.iter().any(|(_, phase)| matches!(phase, QueuePhase::New | QueuePhase::InProgress));
+        let counted = || unfinished.iter().filter(|backup| !backup.is_given_up);
+        let is_open = counted().count() > 0;
+        let is_busy = counted().any(|one| matches!(one.phase, QueuePhase::New | QueuePhase::InProgress));
         match self.concurrency {
-            Concurrency::Forbid if !unfinished.is_empty() => ScheduleStep::Skip(tick, SkipReason::Overlap),
+            Concurrency::Forbid if is_open => ScheduleStep::Skip(tick, SkipReason::Overlap),
+            // Those that are given up count here, because each of them still fills the API server.
             _ if unfinished.len() >= UNFINISHED => ScheduleStep::Postpone,
             Concurrency::Postpone if is_busy => ScheduleStep::Postpone,
             _ => ScheduleStep::Create(tick),
@@ -221,7 +236,17 @@ pub fn second_name(name: &str, digest: &str) -> String {
 /// of the first name, in hexadecimal, by a key that only berth has. So it is always the same, and
 /// nobody else can take it beforehand.
 pub fn third_name(name: &str, tag: &str) -> String {
-    format!("{name}-{}", tag.get(..20).unwrap_or(tag))
+    format!("{name}-{}", tag.get(..TAG).unwrap_or(tag))
+}
+
+/// The name as others are told it before its Backup is there: without what only berth can foretell,
+/// because whoever knew that could take the name.
+pub fn told_name(name: &str) -> String {
+    let is_tag = |tag: &str| tag.len() == TAG && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match name.rsplit_once('-') {
+        Some((rest, tag)) if is_tag(tag) => format!("{rest}-…"),
+        _ => name.to_owned(),
+    }
 }
 
 /// Is this one of the names of the backup whose first name this is?

@@ -2,14 +2,13 @@
 //! `berth_core::schedule`; everything that is remembered is in the Schedules' statuses and in the
 //! names of their Backups.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
-use berth_core::queue::QueuePhase;
 use berth_core::schedule::{self as core, Found, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
@@ -17,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 use ring::hmac;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -34,10 +34,12 @@ use crate::watch::{WatchEvent, of_namespace, reflect};
 use crate::write::{self, Write, WriteResult};
 use metrics::ScheduleMetrics;
 use retries::ScheduleRetries;
+use unfinished::UnfinishedBackups;
 
 pub mod metrics;
 pub mod plans;
 mod retries;
+mod unfinished;
 
 /// Schedules are looked at this often, even if nothing is due, because the clock may be set.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -47,6 +49,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 64;
 /// What the key of the third names is for.
 const PURPOSE: &[u8] = b"berth names of scheduled backups, version 1";
+/// What keeps a Backup from being created is told at the first try, and after so many more again,
+/// because an Event is kept for an hour.
+const TOLD_AGAIN: u32 = 30;
 /// A backup that is created this much later than it should be is told as late.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -79,9 +84,6 @@ impl Versioned for CachedSchedule {
         &self.version
     }
 }
-
-/// Name and phase of the Backups that have not ended, by the UID of the Schedule that made them.
-type UnfinishedBackups = HashMap<String, Vec<(String, QueuePhase)>>;
 
 /// What is left after all Schedules have been looked at.
 struct Rest {
@@ -120,6 +122,8 @@ struct Scheduler {
     store: Arc<BackupCache>,
     cache: SharedCache<Cache<String, CachedSchedule>>,
     settings: ScheduleSettings,
+    /// UIDs of Backups that cannot be written, and of which their Schedules were told.
+    told: Mutex<BTreeSet<String>>,
     events: Events,
     metrics: ScheduleMetrics,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -139,6 +143,7 @@ impl Scheduler {
             store: Arc::clone(&lifecycle.backups),
             cache: SharedCache::default(),
             settings: lifecycle.schedule,
+            told: Mutex::default(),
             events: lifecycle.events.clone(),
             metrics: lifecycle.schedule_metrics.clone(),
             clock,
@@ -194,6 +199,7 @@ impl Scheduler {
         let mut rest = Rest { pause: PERIOD, postponed: false };
         retries.retain(items.iter().map(Versioned::uid));
         self.metrics.keep(&items, known, &self.lifecycle.metrics, now);
+        self.tell_unwritable(&items);
         let mut due = Vec::new();
         for item in &items {
             if let Some(pause) = retries.pause(item.uid()) {
@@ -247,21 +253,7 @@ impl Scheduler {
         now: Timestamp,
     ) -> ScheduleStep {
         let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
-        let own: Vec<(&str, QueuePhase)> = own.iter().map(|(name, phase)| (name.as_str(), *phase)).collect();
-        schedule.decide(self.settings, &own, now)
-    }
-
-    fn unfinished(&self) -> UnfinishedBackups {
-        let phases = [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress];
-        let mut all = UnfinishedBackups::new();
-        for item in phases.into_iter().flat_map(|phase| self.store.in_phase(phase)) {
-            let entry = &item.entry;
-            // Whoever takes the label off takes the Backup out of its schedule.
-            if let (Some(_), Some(uid)) = (&entry.schedule, item.schedule_uid) {
-                all.entry(uid).or_default().push((entry.name.clone(), entry.phase));
-            }
-        }
-        all
+        schedule.decide(self.settings, own, now)
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often
@@ -309,7 +301,7 @@ impl Scheduler {
                 let (backup, skipped) = (mend(schedule.last_backup), mend(schedule.last_skipped));
                 json!({"status": {"lastBackup": backup, "lastSkipped": skipped}})
             }
-            ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries == 0).await {
+            ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries).await {
                 Some(change) => change,
                 None => return ScheduleResult::Failed,
             },
@@ -328,14 +320,15 @@ impl Scheduler {
     }
 
     /// Creates the Backup of a time, and gives what is to be recorded. `None`: it could not be
-    /// created.
+    /// created. `tries`: how often that has failed.
     async fn create(
         &self,
         found: &Schedule,
         schedule: &core::Schedule,
         tick: Timestamp,
-        is_first_try: bool,
+        tries: u32,
     ) -> Option<Value> {
+        let is_told = tries.is_multiple_of(TOLD_AGAIN);
         let mut backup = found.backup(tick);
         let first = backup.name_any();
         let made = || json!({"status": {"lastBackup": Time(tick)}});
@@ -351,7 +344,7 @@ impl Scheduler {
                 schedule = %schedule.name, name = %first, %second,
                 "a Backup of that name does not belong to the Schedule: its own gets another name"
             );
-            if is_first_try {
+            if is_told {
                 let note = format!(
                     "Backup {first} is there and does not belong to this schedule: the backup of {tick} is to be {second}"
                 );
@@ -393,8 +386,10 @@ impl Scheduler {
         };
         let what = if is_taken { format!("{taken}: the backup of {tick}") } else { format!("Backup {name}") };
         warn!(schedule = %schedule.name, %what, %why, "failed to create a Backup");
-        if is_first_try {
+        if tries == 0 {
             self.metrics.failed();
+        }
+        if is_told {
             let note = format!("{what} cannot be created, and is tried again: {why}");
             self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
         }

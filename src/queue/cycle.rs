@@ -46,7 +46,7 @@ const DECISION: Duration = Duration::from_secs(10);
 const CYCLE: Duration = Duration::from_secs(300);
 
 /// Failure reason of a canceled Backup.
-pub const CANCELED: &str = "Canceled: berth.dev/cancel was set";
+pub const CANCELED: &str = "Canceled: berth.dev/cancel was set, or the Backup was deleted";
 
 pub struct Cycle {
     store: Arc<BackupCache>,

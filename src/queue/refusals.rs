@@ -17,10 +17,15 @@ const ENOUGH: u32 = 3;
 /// Pause before the next attempt; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A Backup whose every write has been refused for so long is given up: its Schedule goes on
+/// without it. Long enough for a restart of what refused, as an admission webhook.
+const GIVEN_UP: Duration = Duration::from_secs(600);
 
 struct Failed {
     /// Number of refusals.
     count: u32,
+    /// When the first of these writes failed.
+    since: Instant,
     /// When the last write was refused.
     last: Instant,
     /// Number of its last failure.
@@ -48,7 +53,8 @@ struct FailedWrites {
 impl FailedWrites {
     fn fails(&mut self, uid: &str) -> &mut Failed {
         self.failures = self.failures.saturating_add(1);
-        let new = || Failed { count: 0, last: Instant::now(), failure: 0 };
+        let now = Instant::now();
+        let new = || Failed { count: 0, since: now, last: now, failure: 0 };
         let failed = self.failed.entry(uid.to_owned()).or_insert_with(new);
         failed.failure = self.failures;
         failed
@@ -112,6 +118,13 @@ impl Refusals {
             .filter(|(_, refused)| refused.count >= ENOUGH)
             .map(|(uid, _)| uid.clone())
             .collect()
+    }
+
+    /// UIDs of those of them that were not written for so long that they may never be.
+    pub fn given_up(&self) -> HashSet<String> {
+        let noted = self.0.lock();
+        let is_given_up = |failed: &Failed| failed.count >= ENOUGH && failed.since.elapsed() >= GIVEN_UP;
+        noted.failed.iter().filter(|(_, failed)| is_given_up(failed)).map(|(uid, _)| uid.clone()).collect()
     }
 
     pub fn keep(&self, is_known: impl Fn(&str) -> bool) {
@@ -180,5 +193,20 @@ mod tests {
         }
         refusals.written("a");
         assert!(refusals.out_of_line().is_empty() && refusals.lasting().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_for_ten_minutes_is_given_up_until_it_is_written() {
+        let refusals = Refusals::default();
+        for uid in ["a", "a", "a", "b", "b"] {
+            refusals.refused(uid);
+        }
+        tokio::time::advance(GIVEN_UP - Duration::from_millis(1)).await;
+        assert!(refusals.given_up().is_empty());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(refusals.given_up(), HashSet::from(["a".to_owned()]));
+        refusals.written("a");
+        refusals.refused("a");
+        assert!(refusals.given_up().is_empty());
     }
 }

@@ -76,7 +76,7 @@ impl BackupAfterQueue {
             resource_version: backup.resource_version().unwrap_or_default(),
             phase: backup.phase(),
             is_ours: backup.annotations().contains_key(keys::RUN),
-            is_canceled: keys::is_set(backup.annotations(), keys::CANCEL),
+            is_canceled: is_canceled(backup),
             since: since(backup),
             location: backup.spec.storage_location.clone().unwrap_or_default(),
             operations: backup.operations(),
@@ -119,6 +119,12 @@ impl CachedBackup {
     }
 }
 
+/// Has somebody canceled or deleted it? A deleted one that a finalizer keeps would otherwise go on,
+/// though nobody wants it any more.
+fn is_canceled(backup: &Backup) -> bool {
+    keys::is_set(backup.annotations(), keys::CANCEL) || backup.metadata.deletion_timestamp.is_some()
+}
+
 /// A time mark that was forged does not count.
 fn since(backup: &Backup) -> Timestamp {
     let created_at = backup.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
@@ -152,6 +158,7 @@ pub fn entry(backup: &Backup, order: &QueueOrder) -> Option<QueueEntry> {
         // Written with its place.
         waits_since: read.waits_since.filter(|_| phase != QueuePhase::New),
         first: read.first.filter(|first| *first <= soon),
+        canceled: is_canceled(backup),
         name: backup.name_any(),
         uid: backup.uid().unwrap_or_default(),
         phase,

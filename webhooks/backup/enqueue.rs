@@ -9,6 +9,7 @@ use berth_api::velero::BackupPhase;
 use berth_core::queue::{
     Band, QueueEntry, QueuePhase, QueueReason, QueueView, explain_newcomer, mark, position_of_newcomer,
 };
+use berth_core::schedule::told_name;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -45,9 +46,11 @@ pub fn enqueue<K: Listers>(
     if !state.listers().ready() {
         return Ok(incoming.later(is_by_berth(state, request), "this replica has just started"));
     }
+    let by_berth = is_by_berth(state, request);
     // Shared, because the entry may be large: the assumed entry is this one, not a copy.
     let mut newcomer = Arc::new(QueueEntry {
-        name: incoming.name(),
+        // It is told to others who wait for it, and its creation may still be refused.
+        name: if by_berth { told_name(&incoming.name()) } else { incoming.name() },
         uid: request.uid.clone(),
         phase: QueuePhase::Queued,
         created_at: now,
@@ -59,6 +62,8 @@ pub fn enqueue<K: Listers>(
     let names = newcomer.namespaces.weight().saturating_mul(BYTES_OF_A_NAME);
     let size = request.object.map_or(0, |object| object.get().len()).max(names);
     let remember = (!request.is_dry_run() && readable).then_some(size + request.uid.len());
+    let seen = |mark| state.listers().has_seen(mark);
+    let begun = state.assumed().begin(seen, Instant::now());
     let mut view = state.listers().queue(&newcomer, now);
     let mut explained = 0;
     let place = |view: &QueueView| {
@@ -72,9 +77,7 @@ pub fn enqueue<K: Listers>(
         let reason = readable.then(|| explain_newcomer(view, newcomer));
         (reason, waiting_of_schedule(view, newcomer))
     };
-    let seen = |mark| state.listers().has_seen(mark);
-    let (placed, (reason, piled_up)) =
-        state.assumed().with(&mut view, seen, Instant::now(), remember, place, explain);
+    let (placed, (reason, piled_up)) = state.assumed().with(&mut view, begun, seen, remember, place, explain);
     let (position, enqueued_at) = (placed.position, placed.enqueued_at);
     // What came meanwhile may be in its way.
     let reason = reason.filter(|reason| explained == position || *reason != QueueReason::Next);
@@ -90,7 +93,7 @@ pub fn enqueue<K: Listers>(
         ));
     }
     let mut edit = Edit::default();
-    incoming.remove_marks(is_by_berth(state, request), &mut edit);
+    incoming.remove_marks(by_berth, &mut edit);
     let has_annotations = incoming.metadata.annotations.is_some();
     edit.set(
         &["metadata", "annotations"],

@@ -378,6 +378,23 @@ async fn readiness_follows_the_caches() {
     assert_eq!(warnings, ["berth: not queued: too old"]);
 }
 
+/// Its creation may still be refused, and whoever knows the name could take it then.
+#[tokio::test]
+async fn whoever_waits_for_a_scheduled_backup_does_not_learn_the_name_that_only_berth_can_foretell() {
+    let (_, router) = state();
+    let ours = backup("daily-20260101000500-0123456789abcdef0123", json!({"includedNamespaces": ["a"]}));
+    let mut asked = review("CREATE", ours, None, false);
+    asked["request"]["userInfo"] = json!({"username": "berth"});
+    assert_eq!(ask(&router, ENQUEUE_PATH, asked).await["allowed"], true);
+    let (_, warnings) = create(&router, backup("b", json!({"includedNamespaces": ["a"]})), true).await;
+    assert_eq!(
+        warnings,
+        [
+            "berth: queued at position 2; waits for daily-20260101000500-… (ahead in the queue), which also takes a"
+        ]
+    );
+}
+
 /// By it a Schedule's own Backups are told from those that only look like them.
 #[tokio::test]
 async fn of_which_schedule_a_backup_is_only_berth_says() {

@@ -29,6 +29,10 @@ fn step(schedule: &Schedule, now: &str) -> ScheduleStep {
     schedule.decide(ScheduleSettings::default(), &[], time(now))
 }
 
+fn unfinished(name: &str, phase: QueuePhase) -> UnfinishedBackup {
+    UnfinishedBackup { name: name.to_owned(), phase, is_given_up: false }
+}
+
 #[test]
 fn a_new_schedule_waits_for_its_first_time() {
     let daily = schedule("0 2 * * *");
@@ -98,7 +102,7 @@ fn what_has_not_ended_counts_as_the_policy_says() {
     let own = backup_name("daily", tick);
     let second = second_name(&own, "0a1b2c3d");
     assert_eq!(second, "daily-20260102020000-0a1b2");
-    for (concurrency, unfinished, expected) in [
+    for (concurrency, there, expected) in [
         (Postpone, vec![("a", QueuePhase::InProgress)], ScheduleStep::Postpone),
         (Postpone, vec![("a", QueuePhase::Queued), ("b", QueuePhase::New)], ScheduleStep::Postpone),
         (
@@ -118,8 +122,32 @@ fn what_has_not_ended_counts_as_the_policy_says() {
         (Forbid, vec![(second.as_str(), QueuePhase::Queued)], ScheduleStep::Record(tick)),
     ] {
         let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
-        let found = daily.decide(ScheduleSettings::default(), &unfinished, time("2026-01-02T02:00:01Z"));
-        assert_eq!(found, expected, "{concurrency:?} {unfinished:?}");
+        let there: Vec<_> = there.into_iter().map(|(name, phase)| unfinished(name, phase)).collect();
+        let found = daily.decide(ScheduleSettings::default(), &there, time("2026-01-02T02:00:01Z"));
+        assert_eq!(found, expected, "{concurrency:?} {there:?}");
+    }
+}
+
+#[test]
+fn a_schedule_goes_on_without_a_backup_that_cannot_be_written() {
+    let tick = time("2026-01-02T02:00:00Z");
+    for concurrency in [Concurrency::Postpone, Concurrency::Forbid, Concurrency::Allow] {
+        let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
+        let decide = |there: &[UnfinishedBackup]| daily.decide(ScheduleSettings::default(), there, tick);
+        for phase in [QueuePhase::New, QueuePhase::Queued, QueuePhase::ReadyToStart, QueuePhase::InProgress] {
+            let given_up = UnfinishedBackup { is_given_up: true, ..unfinished("a", phase) };
+            assert_eq!(decide(std::slice::from_ref(&given_up)), ScheduleStep::Create(tick), "{phase:?}");
+            // Another one still counts.
+            let beside = [given_up.clone(), unfinished("b", QueuePhase::InProgress)];
+            let expected = match concurrency {
+                Concurrency::Postpone => ScheduleStep::Postpone,
+                Concurrency::Forbid => ScheduleStep::Skip(tick, SkipReason::Overlap),
+                Concurrency::Allow => ScheduleStep::Create(tick),
+            };
+            assert_eq!(decide(&beside), expected, "{concurrency:?} {phase:?}");
+            // They do not pile up without end.
+            assert_eq!(decide(&vec![given_up; 100]), ScheduleStep::Postpone, "{concurrency:?} {phase:?}");
+        }
     }
 }
 
@@ -128,7 +156,7 @@ fn a_schedule_does_not_pile_up_without_end() {
     let allow = Schedule { concurrency: Concurrency::Allow, ..schedule("0 2 * * *") };
     let tick = time("2026-01-02T02:00:00Z");
     for (count, expected) in [(99, ScheduleStep::Create(tick)), (100, ScheduleStep::Postpone)] {
-        let waiting = vec![("a", QueuePhase::Queued); count];
+        let waiting = vec![unfinished("a", QueuePhase::Queued); count];
         assert_eq!(allow.decide(ScheduleSettings::default(), &waiting, tick), expected, "{count}");
     }
 }
@@ -311,6 +339,10 @@ fn only_what_berth_has_made_for_a_schedule_is_its_own() {
     let first = "daily-20260102020000";
     let third = third_name(first, "0123456789abcdef0123456789abcdef");
     assert_eq!(third, "daily-20260102020000-0123456789abcdef0123");
+    assert_eq!(told_name(&third), "daily-20260102020000-…");
+    for name in [first, "daily-20260102020000-0a1b2", "plain", ""] {
+        assert_eq!(told_name(name), name);
+    }
     for (name, is_of) in
         [(first, true), (third.as_str(), true), ("daily-202601020200001", false), ("daily-2", false)]
     {

@@ -1,5 +1,9 @@
+use std::collections::HashMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_core::queue::QueuePhase;
+use berth_core::schedule::UnfinishedBackup;
 use berth_test_scripted::{Scripted, Watch, get, list, patch, post, watch};
 use k8s_openapi::api::core::v1::Secret;
 use prometheus_client::metrics::counter::Counter;
@@ -285,14 +289,7 @@ async fn nobody_learns_the_third_name_before_its_backup_is_there() {
         .next(post(BACKUPS).refuses_with(403, refused))
         .next(get(SCHEDULE).refuses(404))
         .always(post(EVENTS).takes_as("9"));
-    let lifecycle = lifecycle(&api.client("velero"));
-    let (events, sending) = Events::new(api.client("velero"), "velero", Counter::default());
-    let lifecycle = Lifecycle { events, ..lifecycle };
-    lifecycle.known.list(&[]);
-    let now = || -> Timestamp { "2026-01-01T00:06:00Z".parse().unwrap() };
-    let scheduler = Scheduler::new(&lifecycle, Box::new(now));
-    let running = async { tokio::join!(scheduler.follow(), scheduler.keep(), sending) };
-    assert!(timeout(Duration::from_secs(60), running).await.is_err());
+    run_with_events(&api, 60, |_| ()).await;
     let notes = api.writes().iter().map(|write| write.body["note"].to_string()).collect::<String>();
     assert!(
         notes.contains("Backups daily-20260101000500 and daily-20260101000500-e8bc1 are there"),
@@ -314,9 +311,70 @@ async fn of_backups_that_have_not_ended_those_count_that_the_schedule_made() {
         serde_json::from_value::<Backup>(one).unwrap()
     });
     scheduler.store.observe(WatchEvent::Replaced(named.collect()));
-    let one = |name: &str| vec![(name.to_owned(), QueuePhase::New)];
+    let one = |name: &str| {
+        vec![UnfinishedBackup { name: name.to_owned(), phase: QueuePhase::New, is_given_up: false }]
+    };
     let expected = HashMap::from([("s1".to_owned(), one("b0")), ("s2".to_owned(), one("b1"))]);
     assert_eq!(scheduler.unfinished(), expected);
+}
+
+/// Where Events are sent, on a clock that begins six minutes after midnight.
+async fn run_with_events(api: &Scripted, seconds: u64, prepare: impl FnOnce(&Scheduler)) {
+    let begin: Timestamp = "2026-01-01T00:06:00Z".parse().unwrap();
+    let started = Instant::now();
+    let clock = move || begin + SignedDuration::try_from(started.elapsed()).unwrap();
+    let (events, sending) = Events::new(api.client("velero"), "velero", Counter::default());
+    let lifecycle = Lifecycle { events, ..lifecycle(&api.client("velero")) };
+    lifecycle.known.list(&[]);
+    let scheduler = Scheduler::new(&lifecycle, Box::new(clock));
+    prepare(&scheduler);
+    let running = async { tokio::join!(scheduler.follow(), scheduler.keep(), sending) };
+    assert!(timeout(Duration::from_secs(seconds), running).await.is_err());
+}
+
+/// Somebody has filled it up to what the API server takes, or a policy refuses every write.
+#[tokio::test(start_paused = true)]
+async fn a_schedule_is_told_of_a_backup_that_cannot_be_written_and_goes_on_without_it() {
+    let mut stuck = standing(backup("daily", "s1"), "InProgress", 3);
+    stuck["metadata"]["name"] = json!("daily-20251231000500");
+    stuck["metadata"]["uid"] = json!("b0");
+    let stuck: Backup = serde_json::from_value(stuck).unwrap();
+    for (seconds, goes_on) in [(590, false), (620, true)] {
+        let mut api = watched(&Scripted::new(), enabled("2")).always(post(EVENTS).takes_as("9"));
+        if goes_on {
+            api = api
+                .next(get(SCHEDULE).answers(enabled("2")))
+                .next(post(BACKUPS).takes_as("9"))
+                .next(patch(SCHEDULE).answers(done("3")));
+        }
+        let prepare = |scheduler: &Scheduler| {
+            scheduler.store.observe(WatchEvent::Replaced(vec![stuck.clone()]));
+            for _ in 0..3 {
+                scheduler.store.refusals.refused("b0");
+            }
+        };
+        run_with_events(&api, seconds, prepare).await;
+        let writes = api.writes();
+        let told: Vec<_> = writes.iter().filter(|write| write.body["reason"] == "Unwritable").collect();
+        assert_eq!(told.len(), 1, "{writes:?}");
+        assert_eq!(told[0].body["regarding"]["kind"], "Schedule");
+        assert_eq!(told[0].body["regarding"]["name"], "daily");
+        assert!(told[0].body["note"].to_string().contains("daily-20251231000500"), "{:?}", told[0]);
+        let created = writes.iter().filter(|write| write.path == BACKUPS).count();
+        assert_eq!(created, usize::from(goes_on), "{writes:?}");
+    }
+}
+
+/// As while a quota is full: whoever looks an hour later is told as well.
+#[tokio::test(start_paused = true)]
+async fn what_keeps_backups_from_being_created_is_told_again_while_it_lasts() {
+    let api = watched(&Scripted::new(), enabled("2"))
+        .always(get(SCHEDULE).answers(enabled("2")))
+        .always(post(BACKUPS).refuses(403))
+        .always(post(EVENTS).takes_as("9"));
+    run_with_events(&api, 3600, |_| ()).await;
+    let told = api.writes().iter().filter(|write| write.body["reason"] == "NotScheduled").count();
+    assert!((2..=4).contains(&told), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 use berth_api::keys;
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::weight::{ListWeight, MAX_WEIGHT};
 use super::*;
@@ -40,6 +41,22 @@ fn a_list_does_not_undo_an_answer_that_is_newer() {
     assert_eq!(phase(&store), Some(QueuePhase::ReadyToStart), "it would be started twice over");
     store.observe(WatchEvent::Replaced(Vec::new()));
     assert_eq!(phase(&store), None);
+}
+
+/// As Argo CD's, for example.
+#[test]
+fn what_was_deleted_and_has_a_finalizer_is_canceled() {
+    for phase in ["New", "Queued", "ReadyToStart", "InProgress", "WaitingForPluginOperations", "Finalizing"] {
+        let store = BackupCache::new(QueueSettings::default());
+        let mut there = backup(1, phase);
+        there.metadata.finalizers = Some(vec!["a/b".to_owned()]);
+        store.observe(WatchEvent::Replaced(vec![there.clone()]));
+        assert!(!store.is_canceled("b", "u"), "{phase}");
+        there.metadata.resource_version = Some("2".to_owned());
+        there.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        store.observe(WatchEvent::Applied(there));
+        assert!(store.is_canceled("b", "u"), "{phase}");
+    }
 }
 
 #[test]

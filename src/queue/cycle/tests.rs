@@ -174,6 +174,26 @@ async fn no_more_start_than_there_are_slots_though_the_watch_shows_nothing() {
     assert_eq!((starts, store.in_phase(QueuePhase::ReadyToStart).len()), (2, 2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_that_was_deleted_and_that_a_finalizer_keeps_is_ended_and_not_started() {
+    let going = |version: &str, phase: &str| {
+        let mut backup = of_its_own("one", version, phase);
+        backup["metadata"]["finalizers"] = json!(["a/b"]);
+        backup["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        backup
+    };
+    for phase in ["New", "Queued"] {
+        let api = Scripted::new()
+            .next(get(ONE).answers(going("7", phase)))
+            .next(patch(ONE).answers(going("8", "Failed")));
+        let Queue { store, cycle, _stopped, .. } = Queue::new(&api, 1).showing(&[going("7", phase)]);
+        let _ = timeout(Duration::from_secs(30), cycle.run(CancellationToken::new())).await;
+        let writes = api.writes();
+        assert_eq!((writes.len(), &writes[0].body["status"]["phase"]), (1, &json!("Failed")), "{writes:?}");
+        assert!(store.get("one").is_none());
+    }
+}
+
 /// More than are ended in one cycle, and all of them ahead of the others.
 #[tokio::test(start_paused = true)]
 async fn those_that_cannot_be_ended_keep_nobody_from_ending_nor_from_the_queue() {

@@ -663,9 +663,11 @@ async fn a_checkpoint_that_ends_each_of_its_runs_is_not_read_again() {
 
 #[tokio::test]
 async fn one_that_ended_each_of_its_runs_and_one_that_is_canceled_are_run_no_more() {
-    for (key, value, reason, left) in [
-        (keys::RUNS, "3", "each of its runs ended before the backup did", &LOG[..]),
-        (keys::CANCEL, "true", CANCELED, &LOG[..0]),
+    let often = "each of its runs ended before the backup did";
+    for (change, reason, left) in [
+        (json!({"annotations": {keys::RUNS: "3"}}), often, &LOG[..]),
+        (json!({"annotations": {keys::CANCEL: "true"}}), CANCELED, &LOG[..0]),
+        (json!({"finalizers": ["a/b"], "deletionTimestamp": "2026-01-01T00:00:00Z"}), CANCELED, &LOG[..0]),
     ] {
         let never = Hold::new();
         let (site, standing) = three_pages();
@@ -675,7 +677,7 @@ async fn one_that_ended_each_of_its_runs_and_one_that_is_canceled_are_run_no_mor
             site.has(CHECKPOINT).await;
         };
         site.is_killed_after(story).await;
-        standing.0.lock()["metadata"]["annotations"][key] = json!(value);
+        json_patch::merge(&mut standing.0.lock()["metadata"], &change);
         let (told, _) = site.recovers(BackupPhase::Failed).await;
         assert_eq!(told, "");
         let status = standing.now()["status"].clone();
