@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_core::queue::{QueueEntry, QueueView};
-use jiff::Timestamp;
 use parking_lot::Mutex;
 
 /// Backups that this replica gave a place, and that its watch does not show yet (kube-scheduler's
@@ -33,7 +32,7 @@ struct Answered {
 
 impl Assumed {
     /// An answer is dropped after this time, because a Backup that the watch does not show by then
-    /// was refused by another admission plugin.
+    /// was refused by another admission plugin, or the API server failed.
     const KEEP: Duration = Duration::from_secs(10);
     /// At most this many answers are kept; the oldest is dropped first.
     const MOST: usize = 20_000;
@@ -55,7 +54,7 @@ impl Assumed {
     pub fn with<T>(
         &self,
         view: &mut QueueView,
-        seen: impl Fn(Timestamp) -> bool,
+        seen: impl Fn(&QueueEntry) -> bool,
         now: Instant,
         remember: Option<usize>,
         mut place: impl FnMut(&QueueView) -> Arc<QueueEntry>,
@@ -100,13 +99,10 @@ impl AssumedAnswers {
         &mut self,
         view: &mut QueueView,
         shown: usize,
-        seen: &impl Fn(Timestamp) -> bool,
+        seen: &impl Fn(&QueueEntry) -> bool,
         now: Instant,
     ) -> u64 {
-        self.entries.retain(|one| {
-            now.saturating_duration_since(one.at) < Assumed::KEEP
-                && one.entry.enqueued_at.is_some_and(|mark| !seen(mark))
-        });
+        self.entries.retain(|one| now.saturating_duration_since(one.at) < Assumed::KEEP && !seen(&one.entry));
         self.bytes = self.entries.iter().map(|one| one.bytes).sum();
         view.backups.truncate(shown);
         view.backups.extend(self.entries.iter().map(|one| Arc::clone(&one.entry)));
@@ -116,6 +112,8 @@ impl AssumedAnswers {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn place(position: u32) -> Arc<QueueEntry> {

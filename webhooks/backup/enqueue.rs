@@ -72,7 +72,7 @@ pub fn enqueue<K: Listers>(
         let reason = readable.then(|| explain_newcomer(view, newcomer));
         (reason, waiting_of_schedule(view, newcomer))
     };
-    let seen = |mark| state.listers().has_seen(mark);
+    let seen = |entry: &QueueEntry| state.listers().has_seen(entry);
     let (placed, (reason, piled_up)) =
         state.assumed().with(&mut view, seen, Instant::now(), remember, place, explain);
     let (position, enqueued_at) = (placed.position, placed.enqueued_at);
