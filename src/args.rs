@@ -166,6 +166,15 @@ impl ClusterArgs {
     }
 }
 
+/// Whether the commands of a velero user print colours.
+#[derive(ClapArgs)]
+pub struct ColourArgs {
+    /// Print colours where the output is a terminal. Default: what Velero's configuration file
+    /// says, else true.
+    #[arg(long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = value::tristate)]
+    pub colorized: Option<value::Tristate>,
+}
+
 /// Shells for which there is a completion.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
 pub enum Shell {

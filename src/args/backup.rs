@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::ClusterArgs;
+use super::{ClusterArgs, ColourArgs};
 use crate::args::listed::{ListOutput, ListOutputs};
 use crate::args::value::{
     GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
@@ -16,6 +16,8 @@ use crate::args::value::{
 pub struct BackupArgs {
     #[command(flatten)]
     pub target: ClusterArgs,
+    #[command(flatten)]
+    pub colours: ColourArgs,
     #[command(subcommand)]
     pub command: BackupCommand,
 }
@@ -163,7 +165,7 @@ pub struct MadeArgs {
     #[arg(long, short = 'L', value_delimiter = ',')]
     pub label_columns: Vec<String>,
     /// Show all labels in the last column of `--output table`.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub show_labels: bool,
 }
 
@@ -199,7 +201,7 @@ pub struct DeleteArgs {
     #[command(flatten)]
     pub which: SelectArgs,
     /// Delete without asking.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub confirm: bool,
 }
 
@@ -225,7 +227,7 @@ pub struct ListedArgs {
     #[arg(long, short = 'L', value_delimiter = ',')]
     pub label_columns: Vec<String>,
     /// Show all labels in the last column.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub show_labels: bool,
 }
 
@@ -285,7 +287,7 @@ pub struct DownloadArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Replace the file if it is there.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub force: bool,
     #[command(flatten)]
     pub fetch: FetchArgs,

@@ -1,7 +1,8 @@
 //! Command lines as people type them: `berth get backups` is `berth backup get`, global flags may
-//! stand first, and a program named `kubectl-berth` or `kubectl-velero` is this one.
+//! stand first, flags of Velero's logging and its features are dropped, because they change nothing
+//! here, and a program named `kubectl-berth` or `kubectl-velero` is this one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 /// Nouns that may stand behind their verb, with the command that they name.
 const NOUNS: [(&str, &str); 8] = [
@@ -19,8 +20,10 @@ const VERBS: [&str; 11] = [
 ];
 /// Global flags with a value.
 const GLOBAL: [&str; 5] = ["-n", "--namespace", "--kubeconfig", "--kubecontext", "--context"];
+/// A global flag whose value, if it has one, stands in the same word.
+const COLOURS: &str = "--colorized";
 /// Commands that take the global flags.
-const TAKERS: [&str; 13] = [
+const TAKERS: [&str; 14] = [
     "backup",
     "backups",
     "schedule",
@@ -32,12 +35,83 @@ const TAKERS: [&str; 13] = [
     "check",
     "certificates",
     "node-agent",
+    "version",
     "webhook",
     "controller",
 ];
 
+/// Commands of a velero user, which take Velero's flags.
+const OF_VELERO: [&str; 4] = ["backup", "schedule", "backup-location", "version"];
+/// Global flags of Velero that change nothing here, without and with a value.
+const SWITCHES: [&str; 7] = [
+    "add_dir_header",
+    "alsologtostderr",
+    "legacy_stderr_threshold_behavior",
+    "logtostderr",
+    "one_output",
+    "skip_headers",
+    "skip_log_headers",
+];
+const SETTINGS: [&str; 9] = [
+    "alsologtostderrthreshold",
+    "features",
+    "log_backtrace_at",
+    "log_dir",
+    "log_file",
+    "log_file_max_size",
+    "stderrthreshold",
+    "v",
+    "vmodule",
+];
+
 /// The command line with noun and verb in berth's order, and global flags behind them.
 pub fn arranged(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let arranged = placed(without_unused(&args));
+    let command = arranged.get(1).and_then(|command| command.to_str());
+    if command.is_some_and(|command| OF_VELERO.contains(&noun(command))) { arranged } else { placed(args) }
+}
+
+/// The command that a word names, if it is a noun.
+fn noun(word: &str) -> &str {
+    NOUNS.iter().find(|(typed, _)| *typed == word).map_or(word, |(_, noun)| noun)
+}
+
+/// Leaves out the flags that change nothing.
+fn without_unused(args: &[OsString]) -> Vec<OsString> {
+    let (mut kept, mut rest) = (Vec::new(), args.iter());
+    while let Some(arg) = rest.next() {
+        match words_of_unused(arg) {
+            _ if arg == "--" => {
+                kept.push(arg.clone());
+                kept.extend(rest.by_ref().cloned());
+            }
+            0 => kept.push(arg.clone()),
+            1 => {}
+            _ => {
+                rest.next();
+            }
+        }
+    }
+    kept
+}
+
+/// How many words such a flag has with its value. 0: it is none of them.
+fn words_of_unused(arg: &OsStr) -> usize {
+    let Some(arg) = arg.to_str() else { return 0 };
+    if let Some(level) = arg.strip_prefix("-v") {
+        let is_level = level.trim_start_matches('=').chars().all(|c| c.is_ascii_digit());
+        return if level.is_empty() { 2 } else { usize::from(is_level) };
+    }
+    let Some(flag) = arg.strip_prefix("--") else { return 0 };
+    match flag.split_once('=') {
+        Some((name, _)) => usize::from(SWITCHES.contains(&name) || SETTINGS.contains(&name)),
+        None if SETTINGS.contains(&flag) => 2,
+        None => usize::from(SWITCHES.contains(&flag)),
+    }
+}
+
+fn placed(args: Vec<OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let Some(program) = args.next() else { return Vec::new() };
     let mut args: Vec<OsString> = args.collect();
@@ -65,7 +139,7 @@ fn leading(args: &[OsString]) -> usize {
         let named = |flag: &str| arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
         if GLOBAL.contains(&arg) && args.len() > count + 1 {
             count += 2;
-        } else if GLOBAL.iter().any(|flag| named(flag)) {
+        } else if GLOBAL.iter().any(|flag| named(flag)) || arg == COLOURS || named(COLOURS) {
             count += 1;
         } else {
             break;
@@ -97,6 +171,13 @@ mod tests {
             ("berth -n", "berth -n"),
             ("berth --help", "berth --help"),
             ("berth -n x install", "berth -n x install"),
+            ("berth --features=EnableCSI -v 4 get backups", "berth backup get"),
+            ("berth --colorized=false -n ns get backups", "berth backup --colorized=false -n ns get"),
+            ("berth backup logs a --v=4 -v3 --logtostderr --log_dir /tmp", "berth backup logs a"),
+            ("berth bsl get --features EnableCSI", "berth bsl get"),
+            ("berth backup get -- -v 4", "berth backup get -- -v 4"),
+            ("berth backup get -vx --volumes", "berth backup get -vx --volumes"),
+            ("berth install -v 4", "berth install -v 4"),
             ("berth", "berth"),
         ] {
             let args = arranged(typed.split(' ').map(OsString::from));

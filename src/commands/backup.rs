@@ -20,7 +20,7 @@ use crate::args::backup::{BackupArgs, BackupCommand, GetArgs};
 use crate::cli::{rights, table};
 
 pub async fn run(args: BackupArgs) -> anyhow::Result<ExitCode> {
-    let person = Person::new(args.target)?;
+    let person = Person::new(args.target)?.coloured(&args.colours);
     let done = match args.command {
         BackupCommand::Create(args) => create::run(&person, &args).await,
         BackupCommand::Delete(args) => delete::run(&person, &args).await.map(success),

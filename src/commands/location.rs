@@ -23,7 +23,7 @@ use crate::write::{Write, patch};
 const LARGEST: u64 = 1 << 20;
 
 pub async fn run(args: LocationArgs) -> anyhow::Result<()> {
-    let person = Person::new(args.target)?;
+    let person = Person::new(args.target)?.coloured(&args.colours);
     let done = match args.command {
         LocationCommand::Create(args) => create(&person, &args).await,
         LocationCommand::Delete(args) => delete(&person, &args).await,

@@ -22,7 +22,7 @@ use super::queue::NamespacedClient;
 use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
 use crate::args::listed::ListOutput;
 use crate::args::value::selector_text;
-use crate::args::{ClusterArgs, Output};
+use crate::args::{ClusterArgs, ColourArgs, Output};
 use crate::cli::config;
 use crate::cli::object::bad_name;
 use crate::cli::print;
@@ -40,6 +40,8 @@ const MOST: usize = 100_000;
 /// what only prints needs no cluster.
 pub struct Person {
     target: ClusterArgs,
+    /// What `--colorized` says.
+    colorized: Option<bool>,
     client: OnceLock<Client>,
 }
 
@@ -50,7 +52,20 @@ impl Person {
             "--namespace: {:?} is no name of a namespace: lower case letters, digits and '-'",
             target.namespace
         );
-        Ok(Self { target, client: OnceLock::new() })
+        Ok(Self { target, colorized: None, client: OnceLock::new() })
+    }
+
+    #[must_use]
+    pub fn coloured(self, colours: &ColourArgs) -> Self {
+        Self { colorized: colours.colorized.and_then(|said| said.0), ..self }
+    }
+
+    /// Are colours wanted on stdout?
+    pub fn colour(&self) -> bool {
+        std::io::stdout().is_terminal()
+            && self.colorized.or_else(|| config::read().colorized) != Some(false)
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            && std::env::var("TERM").is_ok_and(|terminal| terminal != "dumb")
     }
 
     pub fn namespace(&self) -> &str {
@@ -392,14 +407,6 @@ pub fn confirmed(confirm: bool) -> anyhow::Result<bool> {
         eprintln!("nothing was deleted");
     }
     Ok(is_yes)
-}
-
-/// Are colours wanted on stdout?
-pub fn colour() -> bool {
-    std::io::stdout().is_terminal()
-        && config::read().colorized != Some(false)
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && std::env::var("TERM").is_ok_and(|terminal| terminal != "dumb")
 }
 
 #[cfg(test)]
