@@ -64,6 +64,8 @@ pub enum Command {
     /// Create, list, change and delete BackupStorageLocations.
     #[command(aliases = ["backup-locations", "bsl"])]
     BackupLocation(location::LocationArgs),
+    /// Show the version of this program, and of the server in the cluster. Example: berth version
+    Version(VersionArgs),
     /// Print a script that completes commands, flags and names. Example: source <(berth completion
     /// bash)
     Completion {
@@ -173,6 +175,18 @@ pub struct ColourArgs {
     /// says, else true.
     #[arg(long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = value::tristate)]
     pub colorized: Option<value::Tristate>,
+}
+
+#[derive(ClapArgs)]
+pub struct VersionArgs {
+    #[command(flatten)]
+    pub target: ClusterArgs,
+    /// Do not ask for the server's.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = value::boolean)]
+    pub client_only: bool,
+    /// How long to wait for the server's answer.
+    #[arg(long, default_value = "5s", value_parser = value::go_time)]
+    pub timeout: value::GoTime,
 }
 
 /// Shells for which there is a completion.

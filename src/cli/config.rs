@@ -68,6 +68,7 @@ pub fn args(words: Vec<OsString>) -> Args {
         Command::Schedule(args) => &mut args.target,
         Command::BackupLocation(args) => &mut args.target,
         Command::Queue(args) => &mut args.target,
+        Command::Version(args) => &mut args.target,
         _ => return args,
     };
     let config = read();
