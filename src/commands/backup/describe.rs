@@ -193,6 +193,7 @@ async fn fetched<'a>(person: &Person, args: &DescribeArgs, backup: &Backup) -> D
         get(args.details && has_operations, DownloadArtifact::ItemOperations),
     )
     .await;
+    described.locked_until = fetcher.locked_until();
     described
 }
 
