@@ -64,6 +64,34 @@ const SETTINGS: [&str; 9] = [
     "vmodule",
 ];
 
+/// Nouns of Velero that berth has no command for, and what there is.
+const VELERO_ALONE: [(&str, &str); 11] = [
+    ("restore", RESTORE),
+    ("restores", RESTORE),
+    ("repo", "BackupRepositories are Velero's: `velero repo` manages them"),
+    ("plugin", PLUGIN),
+    ("plugins", PLUGIN),
+    ("snapshot-location", SNAPSHOT_LOCATION),
+    ("snapshot-locations", SNAPSHOT_LOCATION),
+    ("client", "`velero client config set` writes ~/.config/velero/config.json, which berth reads, too"),
+    ("debug", "`berth check` says what is wrong with an installation"),
+    ("bug", "`berth check` says what is wrong with an installation"),
+    ("server", "`berth controller` is what runs in the cluster"),
+];
+const RESTORE: &str =
+    "a stock Velero restores what berth has stored: `velero restore create --from-backup NAME`";
+const PLUGIN: &str = "berth runs no plugins: stores are a location's provider and settings";
+const SNAPSHOT_LOCATION: &str = "VolumeSnapshotLocations are for Velero's plugins, and `velero snapshot-location` manages them; berth takes CSI snapshots";
+
+/// What to use instead of a command that only Velero has. `args`: as [`arranged`] gives them.
+pub fn velero_alone(args: &[OsString]) -> Option<String> {
+    let word = |index: usize| args.get(index).and_then(|arg| arg.to_str());
+    let first = word(1)?;
+    let noun = if VERBS.contains(&first) { word(2)? } else { first };
+    let (_, instead) = VELERO_ALONE.iter().find(|(alone, _)| *alone == noun)?;
+    Some(format!("berth has no command {noun:?}: {instead}"))
+}
+
 /// The command line with noun and verb in berth's order, and global flags behind them.
 pub fn arranged(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let args: Vec<OsString> = args.into_iter().collect();
@@ -185,5 +213,25 @@ mod tests {
             assert_eq!(text.join(" "), arranged_as, "{typed}");
         }
         assert_eq!(arranged([]), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn a_command_that_only_velero_has_is_told_with_what_there_is() {
+        for (typed, instead) in [
+            ("berth restore create --from-backup a", Some("velero restore create")),
+            ("berth get restores", Some("velero restore create")),
+            ("berth -n ns create restore", None),
+            ("berth create snapshot-location a", Some("CSI snapshots")),
+            ("berth client config get", Some("config.json")),
+            ("berth backup get restore", None),
+            ("berth get backups restore", None),
+            ("berth get", None),
+            ("berth", None),
+        ] {
+            let args = arranged(typed.split(' ').map(OsString::from));
+            let told = velero_alone(&args);
+            assert_eq!(told.is_some(), instead.is_some(), "{typed}: {told:?}");
+            assert!(instead.is_none_or(|instead| told.is_some_and(|told| told.contains(instead))), "{typed}");
+        }
     }
 }

@@ -36,6 +36,11 @@ const PAGE: u32 = 500;
 /// Objects that a list holds at most.
 const MOST: usize = 100_000;
 
+/// The command line itself is wrong, whatever the cluster has.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongFlags(String);
+
 /// One command of a person: the namespace, and a client that is made when it is needed, because
 /// what only prints needs no cluster.
 pub struct Person {
@@ -47,11 +52,13 @@ pub struct Person {
 
 impl Person {
     pub fn new(target: ClusterArgs) -> anyhow::Result<Self> {
-        ensure!(
-            is_subdomain(&target.namespace),
-            "--namespace: {:?} is no name of a namespace: lower case letters, digits and '-'",
-            target.namespace
-        );
+        if !is_subdomain(&target.namespace) {
+            let message = format!(
+                "--namespace: {:?} is no name of a namespace: lower case letters, digits and '-'",
+                target.namespace
+            );
+            bail!(WrongFlags(message));
+        }
         Ok(Self { target, colorized: None, client: OnceLock::new() })
     }
 
@@ -172,7 +179,8 @@ impl Person {
         if names.is_empty() {
             return self.list::<K>(selector).await;
         }
-        ensure!(selector.is_none(), "--selector does not go together with names: give one of them");
+        let message = "--selector does not go together with names: give one of them";
+        ensure!(selector.is_none(), WrongFlags(message.to_owned()));
         let resource = ApiResource::erase::<K>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client().await?, self.namespace(), &resource);
         let mut found = Vec::new();
@@ -195,10 +203,8 @@ impl Person {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         if let Some(selector) = &which.selector {
-            ensure!(
-                selector_text(Some(selector)) != "<none>",
-                "--selector is empty and would match everything: use --all, if that is meant"
-            );
+            let message = "--selector is empty and would match everything: use --all, if that is meant";
+            ensure!(selector_text(Some(selector)) != "<none>", WrongFlags(message.to_owned()));
         }
         let found = self.chosen::<K>(&which.names, which.selector.as_ref()).await?;
         Ok(typed(&found))
@@ -245,7 +251,7 @@ fn noun(kind: &str) -> &'static str {
 
 /// A name becomes a part of a URL.
 pub fn check_name(kind: &str, name: &str) -> anyhow::Result<()> {
-    bad_name(kind, name).map_or(Ok(()), |fault| bail!("{fault}"))
+    bad_name(kind, name).map_or(Ok(()), |fault| Err(WrongFlags(fault).into()))
 }
 
 /// Of several objects those that can be read. What cannot is told.
@@ -349,10 +355,8 @@ pub fn printed_instead(made: &MadeArgs) -> Option<MadeOutput> {
 
 /// Only of a Backup it is known what it would store.
 pub fn refuse_plan(made: &MadeArgs, kind: &str) -> anyhow::Result<()> {
-    ensure!(
-        made.dry_run != Some(DryRun::Plan),
-        "--dry-run=plan is of Backups, not of {kind}: give --dry-run=server"
-    );
+    let message = format!("--dry-run=plan is of Backups, not of {kind}: give --dry-run=server");
+    ensure!(made.dry_run != Some(DryRun::Plan), WrongFlags(message));
     Ok(())
 }
 
@@ -382,11 +386,12 @@ pub fn print_object(
 
 /// All faults of a command line as one error.
 pub fn faults(found: Vec<String>) -> anyhow::Result<()> {
-    match found.as_slice() {
-        [] => Ok(()),
-        [one] => bail!("{one}"),
-        many => bail!("{} flags are wrong:\n  {}", many.len(), many.join("\n  ")),
-    }
+    let message = match found.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        many => format!("{} flags are wrong:\n  {}", many.len(), many.join("\n  ")),
+    };
+    Err(WrongFlags(message).into())
 }
 
 /// Asks whether to go on. Without a terminal nobody can answer, so nothing is asked.
@@ -428,5 +433,12 @@ mod tests {
         assert_eq!(faults(vec!["a".into()]).unwrap_err().to_string(), "a");
         let said = faults(vec!["a".into(), "b".into()]).unwrap_err().to_string();
         assert_eq!(said, "2 flags are wrong:\n  a\n  b");
+        let namespace = "No".to_owned();
+        let target = ClusterArgs { namespace, kubeconfig: None, context: None };
+        let wrong =
+            [faults(vec!["a".into()]).err(), Person::new(target).err(), check_name("Backup", "No").err()];
+        for error in wrong.map(Option::unwrap) {
+            assert!(error.context("more").is::<WrongFlags>(), "it ends with exit code 2");
+        }
     }
 }
