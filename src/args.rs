@@ -173,7 +173,7 @@ impl ClusterArgs {
 pub struct ColourArgs {
     /// Print colours where the output is a terminal. Default: what Velero's configuration file
     /// says, else true.
-    #[arg(long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = value::tristate)]
+    #[arg(long, global = true, value_parser = value::tristate)]
     pub colorized: Option<value::Tristate>,
 }
 

@@ -19,9 +19,7 @@ const VERBS: [&str; 11] = [
     "create", "delete", "describe", "get", "download", "logs", "pause", "unpause", "set", "contents", "diff",
 ];
 /// Global flags with a value.
-const GLOBAL: [&str; 5] = ["-n", "--namespace", "--kubeconfig", "--kubecontext", "--context"];
-/// A global flag whose value, if it has one, stands in the same word.
-const COLOURS: &str = "--colorized";
+const GLOBAL: [&str; 6] = ["-n", "--namespace", "--kubeconfig", "--kubecontext", "--context", "--colorized"];
 /// Commands that take the global flags.
 const TAKERS: [&str; 14] = [
     "backup",
@@ -167,7 +165,7 @@ fn leading(args: &[OsString]) -> usize {
         let named = |flag: &str| arg.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
         if GLOBAL.contains(&arg) && args.len() > count + 1 {
             count += 2;
-        } else if GLOBAL.iter().any(|flag| named(flag)) || arg == COLOURS || named(COLOURS) {
+        } else if GLOBAL.iter().any(|flag| named(flag)) {
             count += 1;
         } else {
             break;
@@ -201,6 +199,7 @@ mod tests {
             ("berth -n x install", "berth -n x install"),
             ("berth --features=EnableCSI -v 4 get backups", "berth backup get"),
             ("berth --colorized=false -n ns get backups", "berth backup --colorized=false -n ns get"),
+            ("berth --colorized false get backups", "berth backup --colorized false get"),
             ("berth backup logs a --v=4 -v3 --logtostderr --log_dir /tmp", "berth backup logs a"),
             ("berth bsl get --features EnableCSI", "berth bsl get"),
             ("berth backup get -- -v 4", "berth backup get -- -v 4"),
