@@ -146,18 +146,21 @@ pub struct FolderArgs {
     pub filesystem_roots: Vec<PathBuf>,
 }
 
+/// Under this heading the help has the flags of every command, behind those of the command itself.
+const GLOBAL: &str = "Global options";
+
 /// Flags of every command that a person runs against a cluster.
 #[derive(ClapArgs)]
 pub struct ClusterArgs {
     /// Namespace of the Backups. Commands of a velero user also read it from Velero's
     /// ~/.config/velero/config.json, which outranks the environment.
-    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
+    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true, help_heading = GLOBAL)]
     pub namespace: String,
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig. Default: its current one.
-    #[arg(long, alias = "kubecontext", global = true)]
+    #[arg(long, alias = "kubecontext", global = true, help_heading = GLOBAL)]
     pub context: Option<String>,
 }
 
@@ -173,7 +176,7 @@ impl ClusterArgs {
 pub struct ColourArgs {
     /// Print colours where the output is a terminal. Default: what Velero's configuration file
     /// says, else true.
-    #[arg(long, global = true, value_parser = value::tristate)]
+    #[arg(long, global = true, help_heading = GLOBAL, value_parser = value::tristate)]
     pub colorized: Option<value::Tristate>,
 }
 
