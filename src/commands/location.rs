@@ -30,7 +30,10 @@ pub async fn run(args: LocationArgs) -> anyhow::Result<()> {
         LocationCommand::Get(args) => get(&person, &args).await,
         LocationCommand::Set(args) => set(&person, &args).await,
     };
-    done.map_err(|error| rights::explained(error, person.namespace()))
+    match done {
+        Ok(done) => Ok(done),
+        Err(error) => Err(person.explained(error).await),
+    }
 }
 
 /// What the file of `--cacert` holds.

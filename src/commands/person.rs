@@ -26,9 +26,10 @@ use crate::args::{ClusterArgs, ColourArgs, Output};
 use crate::cli::config;
 use crate::cli::object::bad_name;
 use crate::cli::print;
+use crate::cli::rights;
 use crate::cli::suggest::closest;
 use crate::cli::table::{More, Table};
-use crate::client::{is_not_found, persistent};
+use crate::client::{is_not_found, persistent, server};
 use crate::text::escaped;
 
 /// Objects of one page of a list.
@@ -65,6 +66,22 @@ impl Person {
     #[must_use]
     pub fn coloured(self, colours: &ColourArgs) -> Self {
         Self { colorized: colours.colorized.and_then(|said| said.0), ..self }
+    }
+
+    /// Adds to an error what to do, where that is known.
+    pub async fn explained(&self, error: anyhow::Error) -> anyhow::Error {
+        let error = rights::explained(error, self.namespace());
+        let is_call =
+            |cause: &kube::Error| matches!(cause, kube::Error::Service(_) | kube::Error::HyperError(_));
+        if !error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>()).any(is_call) {
+            return error;
+        }
+        match server(self.target.source()).await {
+            Ok(server) => error.context(format!(
+                "the API server {server} does not answer (--kubeconfig and --context say which one is asked)"
+            )),
+            Err(_) => error,
+        }
     }
 
     /// Are colours wanted on stdout?
@@ -416,7 +433,29 @@ pub fn confirmed(confirm: bool) -> anyhow::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::velero::Backup;
+
     use super::*;
+    use crate::text::chain;
+
+    const NOBODY_LISTENS: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}"#;
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_answer_is_named_with_the_flags_that_choose_it() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, NOBODY_LISTENS).unwrap();
+        let target = ClusterArgs { namespace: "velero".to_owned(), kubeconfig: Some(file), context: None };
+        let person = Person::new(target).unwrap();
+        let error = person.list::<Backup>(None).await.unwrap_err();
+        let said = chain(person.explained(error).await.as_ref());
+        for wanted in ["http://127.0.0.1:1/", "--context", "failed to list backups"] {
+            assert!(said.contains(wanted), "{said}");
+        }
+    }
 
     #[test]
     fn the_text_of_a_warning_is_read() {

@@ -34,7 +34,10 @@ pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
         ScheduleCommand::Pause(args) => pause(&person, &args, true).await,
         ScheduleCommand::Unpause(args) => pause(&person, &args, false).await,
     };
-    done.map_err(|error| rights::explained(error, person.namespace()))
+    match done {
+        Ok(done) => Ok(done),
+        Err(error) => Err(person.explained(error).await),
+    }
 }
 
 async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()> {

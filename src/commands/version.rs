@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::person::Person;
 use crate::args::VersionArgs;
-use crate::cli::rights;
 use crate::text::printable;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -33,9 +32,15 @@ pub async fn run(args: VersionArgs) -> anyhow::Result<()> {
     let person = Person::new(args.target)?;
     let api = person.api::<ServerStatusRequest>().await?;
     let asked = server(&api, Instant::now() + args.timeout.0).await;
-    let version = asked
-        .map_err(|error| rights::explained(error, person.namespace()))
-        .context("the server's version is not known (--client-only does not ask for it)")?;
+    let version = match asked {
+        Ok(version) => version,
+        Err(error) => {
+            let error = person.explained(error).await;
+            return Err(
+                error.context("the server's version is not known (--client-only does not ask for it)")
+            );
+        }
+    };
     println!("Server:\n\tVersion: {}", printable(&version));
     if let Some(warning) = warning(&version) {
         eprintln!("Warning: {}", printable(&warning));
