@@ -51,7 +51,7 @@ pub enum BackupCommand {
 #[derive(ClapArgs, Clone, Debug, Default)]
 pub struct SpecArgs {
     /// How long to keep the backup, as in 720h. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub ttl: Option<GoTime>,
     /// Namespaces to take, by name or pattern, comma separated. `*`: all.
     #[arg(long, value_parser = list, default_value = "*")]
@@ -103,10 +103,10 @@ pub struct SpecArgs {
     #[arg(long, value_parser = ordered)]
     pub ordered_resources: Option<Ordered>,
     /// How long to wait for a CSI snapshot. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub csi_snapshot_timeout: Option<GoTime>,
     /// How long to wait for an asynchronous operation. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub item_operation_timeout: Option<GoTime>,
     /// Snapshot persistent volumes. Default: where possible.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = tristate)]
@@ -127,7 +127,7 @@ pub struct SpecArgs {
     #[arg(long)]
     pub data_mover: Option<String>,
     /// How many files of a volume to upload at the same time. 0: the uploader's default.
-    #[arg(long, value_parser = whole_number)]
+    #[arg(long, allow_hyphen_values = true, value_parser = whole_number)]
     pub parallel_files_upload: Option<i64>,
 }
 
