@@ -86,8 +86,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The exit code of an error: 2 where the command line itself is wrong, as where its flags cannot be
-/// read.
+/// The exit code of an error: 2 where the command line itself is wrong, as where its flags cannot
+/// be read.
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     if error.is::<person::WrongFlags>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

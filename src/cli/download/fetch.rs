@@ -25,8 +25,8 @@ const AHEAD: usize = 4;
 /// Bytes that are read of an answer that is no success.
 const SAID: usize = 4096;
 
-/// Headers by which Amazon, Google and Azure say until when they keep an object, whoever deletes it.
-/// Only those are told who may know it, as with the right `s3:GetObjectRetention`.
+/// Headers by which Amazon, Google and Azure say until when they keep an object, whoever deletes
+/// it. Only those are told who may know it, as with the right `s3:GetObjectRetention`.
 const LOCKED: [&str; 3] = [
     "x-amz-object-lock-retain-until-date",
     "x-goog-object-lock-retain-until-date",
