@@ -64,6 +64,8 @@ pub enum Command {
     /// Create, list, change and delete BackupStorageLocations.
     #[command(aliases = ["backup-locations", "bsl"])]
     BackupLocation(location::LocationArgs),
+    /// Show the version of this program, and of the server in the cluster. Example: berth version
+    Version(VersionArgs),
     /// Print a script that completes commands, flags and names. Example: source <(berth completion
     /// bash)
     Completion {
@@ -144,18 +146,21 @@ pub struct FolderArgs {
     pub filesystem_roots: Vec<PathBuf>,
 }
 
+/// Under this heading the help has the flags of every command, behind those of the command itself.
+const GLOBAL: &str = "Global options";
+
 /// Flags of every command that a person runs against a cluster.
 #[derive(ClapArgs)]
 pub struct ClusterArgs {
     /// Namespace of the Backups. Commands of a velero user also read it from Velero's
     /// ~/.config/velero/config.json, which outranks the environment.
-    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true)]
+    #[arg(long, short, env = "VELERO_NAMESPACE", default_value = berth_api::keys::DEFAULT_NAMESPACE, global = true, help_heading = GLOBAL)]
     pub namespace: String,
     /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the pod's service account.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig. Default: its current one.
-    #[arg(long, alias = "kubecontext", global = true)]
+    #[arg(long, alias = "kubecontext", global = true, help_heading = GLOBAL)]
     pub context: Option<String>,
 }
 
@@ -164,6 +169,27 @@ impl ClusterArgs {
     pub fn source(&self) -> KubeconfigSource<'_> {
         KubeconfigSource { kubeconfig: self.kubeconfig.as_deref(), context: self.context.as_deref() }
     }
+}
+
+/// Whether the commands of a velero user print colours.
+#[derive(ClapArgs)]
+pub struct ColourArgs {
+    /// Print colours where the output is a terminal. Default: what Velero's configuration file
+    /// says, else true.
+    #[arg(long, global = true, help_heading = GLOBAL, value_parser = value::tristate)]
+    pub colorized: Option<value::Tristate>,
+}
+
+#[derive(ClapArgs)]
+pub struct VersionArgs {
+    #[command(flatten)]
+    pub target: ClusterArgs,
+    /// Do not ask for the server's.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = value::boolean)]
+    pub client_only: bool,
+    /// How long to wait for the server's answer.
+    #[arg(long, default_value = "5s", value_parser = value::go_time)]
+    pub timeout: value::GoTime,
 }
 
 /// Shells for which there is a completion.

@@ -117,7 +117,13 @@ async fn read(source: KubeconfigSource<'_>) -> anyhow::Result<Config> {
         (None, Some(context)) => {
             Config::from_kubeconfig(&options).await.with_context(|| format!("--context {context}"))?
         }
-        (None, None) => Config::infer().await.context("no --kubeconfig, no KUBECONFIG, and not in a pod")?,
+        (None, None) => Config::infer().await.with_context(|| {
+            match std::env::var("KUBECONFIG").ok().filter(|path| !path.is_empty()) {
+                Some(path) => format!("KUBECONFIG={path} cannot be used, and this is no pod"),
+                None => "there is no --kubeconfig, no KUBECONFIG, no ~/.kube/config, and this is no pod"
+                    .to_owned(),
+            }
+        })?,
     })
 }
 

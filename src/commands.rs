@@ -13,6 +13,7 @@ mod person;
 mod queue;
 mod schedule;
 mod uninstall;
+mod version;
 mod webhook;
 
 use std::io::Write as _;
@@ -58,6 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let _ = std::io::stdout().lock().write_all(names.as_bytes());
             Ok(())
         }
+        Command::Version(args) => tokio::runtime::Runtime::new()?.block_on(version::run(args)),
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
         Command::Check(args) => return Ok(tokio::runtime::Runtime::new()?.block_on(check::run(args))),
@@ -82,6 +84,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         },
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The exit code of an error: 2 where the command line itself is wrong, as where its flags cannot
+/// be read.
+pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<person::WrongFlags>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 fn shown(text: &str) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("berth: {}", berth::text::chain(error.as_ref()));
-            ExitCode::FAILURE
+            berth::commands::exit_code(&error)
         }
     }
 }

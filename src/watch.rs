@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::client::is_not_found;
+use crate::pace::paced;
 use crate::text::chain;
 
 /// What a list or a watch shows of the objects of one kind.
@@ -47,8 +48,13 @@ pub type ObjectKey = (String, String);
 /// Objects in one answer of a list: what is read at once takes several times the memory of what is
 /// kept of it.
 const PAGE: u32 = 100;
-/// A kind that the API server does not know is asked for this often: somebody may define it.
+/// A kind that the API server does not know is asked for this often at first, because an
+/// installation may just be defining it.
 const ABSENT: Duration = Duration::from_secs(1);
+/// How many times. Afterwards it is asked for less often, because most clusters never define all
+/// kinds, and every process asks for each of them.
+const ABSENT_AT_FIRST: u32 = 60;
+const ABSENT_LATER: Duration = Duration::from_secs(10);
 
 /// Doubles. An API server that is just taking up a definition puts a watch off for a moment, and
 /// whoever waits for an admission should not have to wait for much more.
@@ -133,6 +139,7 @@ pub async fn reflect_by<K, T, I>(
     let mut events = std::pin::pin!(watcher(api, config));
     let mut pauses = Pause::backoff();
     let mut listed = Vec::new();
+    let mut absences = 0_u32;
     while let Some(event) = events.next().await {
         // kube's own back-off takes the beginning of a list, which is told before it is asked for,
         // and its first pages for a success: whoever cannot list would ask ten times a second.
@@ -148,7 +155,10 @@ pub async fn reflect_by<K, T, I>(
                 begin();
             }
             Ok(watcher::Event::InitApply(object)) => listed.extend(read(object)),
-            Ok(watcher::Event::InitDone) => observe(WatchEvent::Replaced(std::mem::take(&mut listed))),
+            Ok(watcher::Event::InitDone) => {
+                absences = 0;
+                observe(WatchEvent::Replaced(std::mem::take(&mut listed)));
+            }
             Ok(watcher::Event::Apply(object)) => {
                 let key = key(&object);
                 // What can no longer be read is no longer known either.
@@ -158,7 +168,8 @@ pub async fn reflect_by<K, T, I>(
             Err(watcher::Error::InitialListFailed(error)) if is_not_found(&error) => {
                 debug!(%kind, "there is no such kind here");
                 observe(WatchEvent::Replaced(Vec::new()));
-                sleep(ABSENT).await;
+                absences = absences.saturating_add(1);
+                sleep(if absences < ABSENT_AT_FIRST { ABSENT } else { paced(ABSENT_LATER) }).await;
             }
             Err(error) => {
                 warn!(%kind, error = chain(&error), "the watch was interrupted");

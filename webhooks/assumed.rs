@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_core::queue::{QueueEntry, QueueView};
-use jiff::Timestamp;
 use parking_lot::Mutex;
 
 /// Backups that this replica gave a place, and that its watch does not show yet (kube-scheduler's
@@ -44,7 +43,7 @@ struct Answered {
 
 impl Assumed {
     /// An answer is dropped after this time, because a Backup that the watch does not show by then
-    /// was refused by another admission plugin.
+    /// was refused by another admission plugin, or the API server failed.
     const KEEP: Duration = Duration::from_secs(10);
     /// An answer that the watch has shown is kept for so long for decisions whose view was frozen
     /// before that. Longer than a decision may take.
@@ -61,7 +60,7 @@ impl Assumed {
 
     /// Begins a decision. To be called before its view is frozen: what the watch shows later may be
     /// missing in that view.
-    pub fn begin(&self, seen: impl Fn(Timestamp) -> bool, now: Instant) -> DecisionBegin {
+    pub fn begin(&self, seen: impl Fn(&QueueEntry) -> bool, now: Instant) -> DecisionBegin {
         let mut answers = self.0.lock();
         answers.note_seen(&seen, now);
         answers.begun = answers.begun.saturating_add(1);
@@ -79,7 +78,7 @@ impl Assumed {
         &self,
         view: &mut QueueView,
         begun: DecisionBegin,
-        seen: impl Fn(Timestamp) -> bool,
+        seen: impl Fn(&QueueEntry) -> bool,
         remember: Option<usize>,
         mut place: impl FnMut(&QueueView) -> Arc<QueueEntry>,
         mut explain: impl FnMut(&QueueView, &Arc<QueueEntry>) -> T,
@@ -119,10 +118,10 @@ impl Assumed {
 
 impl AssumedAnswers {
     /// Notes which answers the watch has shown, and drops those that no decision needs any more.
-    fn note_seen(&mut self, seen: &impl Fn(Timestamp) -> bool, now: Instant) {
+    fn note_seen(&mut self, seen: &impl Fn(&QueueEntry) -> bool, now: Instant) {
         let begun = self.begun;
         self.entries.retain_mut(|one| {
-            if one.seen.is_none() && one.entry.enqueued_at.is_none_or(seen) {
+            if one.seen.is_none() && seen(&one.entry) {
                 one.seen = Some((begun, now));
             }
             let is_needed = |(_, at): (u64, Instant)| now.saturating_duration_since(at) < Assumed::KEEP_SEEN;
@@ -138,7 +137,7 @@ impl AssumedAnswers {
         view: &mut QueueView,
         shown: usize,
         begun: DecisionBegin,
-        seen: &impl Fn(Timestamp) -> bool,
+        seen: &impl Fn(&QueueEntry) -> bool,
     ) -> u64 {
         self.note_seen(seen, begun.at);
         view.backups.truncate(shown);
@@ -162,6 +161,8 @@ impl AssumedAnswers {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn place(position: u32) -> Arc<QueueEntry> {

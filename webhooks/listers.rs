@@ -62,8 +62,9 @@ pub trait Listers: MoverListers + GardenListers {
     fn runs_backups(&self) -> bool;
     /// Waiting and running Backups: at least those that decide the answer to this newcomer.
     fn queue(&self, newcomer: &QueueEntry, now: Timestamp) -> QueueView;
-    /// Has the watch shown a Backup with this time mark, even if that Backup is gone by now?
-    fn has_seen(&self, mark: Timestamp) -> bool;
+    /// Has the watch shown the Backup of this answer, even if that Backup is gone by now, or does
+    /// it show another one of its name? The API server refuses to create a second one.
+    fn has_seen(&self, answered: &QueueEntry) -> bool;
     fn locations(&self) -> Arc<Vec<Location>>;
     /// The Schedules that are not paused. `None`: they have not been listed yet.
     fn schedules(&self) -> Option<Others>;

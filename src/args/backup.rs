@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::ClusterArgs;
+use super::{ClusterArgs, ColourArgs};
 use crate::args::listed::{ListOutput, ListOutputs};
 use crate::args::value::{
     GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
@@ -16,6 +16,8 @@ use crate::args::value::{
 pub struct BackupArgs {
     #[command(flatten)]
     pub target: ClusterArgs,
+    #[command(flatten)]
+    pub colours: ColourArgs,
     #[command(subcommand)]
     pub command: BackupCommand,
 }
@@ -49,7 +51,7 @@ pub enum BackupCommand {
 #[derive(ClapArgs, Clone, Debug, Default)]
 pub struct SpecArgs {
     /// How long to keep the backup, as in 720h. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub ttl: Option<GoTime>,
     /// Namespaces to take, by name or pattern, comma separated. `*`: all.
     #[arg(long, value_parser = list, default_value = "*")]
@@ -101,10 +103,10 @@ pub struct SpecArgs {
     #[arg(long, value_parser = ordered)]
     pub ordered_resources: Option<Ordered>,
     /// How long to wait for a CSI snapshot. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub csi_snapshot_timeout: Option<GoTime>,
     /// How long to wait for an asynchronous operation. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub item_operation_timeout: Option<GoTime>,
     /// Snapshot persistent volumes. Default: where possible.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = tristate)]
@@ -125,7 +127,7 @@ pub struct SpecArgs {
     #[arg(long)]
     pub data_mover: Option<String>,
     /// How many files of a volume to upload at the same time. 0: the uploader's default.
-    #[arg(long, value_parser = whole_number)]
+    #[arg(long, allow_hyphen_values = true, value_parser = whole_number)]
     pub parallel_files_upload: Option<i64>,
 }
 
@@ -163,7 +165,7 @@ pub struct MadeArgs {
     #[arg(long, short = 'L', value_delimiter = ',')]
     pub label_columns: Vec<String>,
     /// Show all labels in the last column of `--output table`.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub show_labels: bool,
 }
 
@@ -199,7 +201,7 @@ pub struct DeleteArgs {
     #[command(flatten)]
     pub which: SelectArgs,
     /// Delete without asking.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub confirm: bool,
 }
 
@@ -225,7 +227,7 @@ pub struct ListedArgs {
     #[arg(long, short = 'L', value_delimiter = ',')]
     pub label_columns: Vec<String>,
     /// Show all labels in the last column.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub show_labels: bool,
 }
 
@@ -285,7 +287,7 @@ pub struct DownloadArgs {
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Replace the file if it is there.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub force: bool,
     #[command(flatten)]
     pub fetch: FetchArgs,

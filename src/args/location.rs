@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use super::ClusterArgs;
 use super::backup::{DeleteArgs, GetArgs, MadeArgs};
+use super::{ClusterArgs, ColourArgs};
 use crate::args::value::{GoTime, Pairs, Tristate, boolean, go_time, pairs, tristate};
 
 #[derive(ClapArgs)]
 pub struct LocationArgs {
     #[command(flatten)]
     pub target: ClusterArgs,
+    #[command(flatten)]
+    pub colours: ColourArgs,
     #[command(subcommand)]
     pub command: LocationCommand,
 }

@@ -3,14 +3,16 @@
 use clap::{Args as ClapArgs, Subcommand};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::ClusterArgs;
 use super::backup::{DeleteArgs, DescribeOutput, GetArgs, MadeArgs, SelectArgs, SpecArgs};
+use super::{ClusterArgs, ColourArgs};
 use crate::args::value::{Tristate, boolean, selector, tristate};
 
 #[derive(ClapArgs)]
 pub struct ScheduleArgs {
     #[command(flatten)]
     pub target: ClusterArgs,
+    #[command(flatten)]
+    pub colours: ColourArgs,
     #[command(subcommand)]
     pub command: ScheduleCommand,
 }

@@ -4,10 +4,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use serde_json::{Map, Value};
 
+use super::typed::velero_alone;
 use crate::args::{Args, Command};
 use crate::text::printable;
 
@@ -58,6 +60,9 @@ pub fn read() -> Config {
 
 /// Reads a command line. What the file says counts for commands that a velero user knows.
 pub fn args(words: Vec<OsString>) -> Args {
+    if let Some(instead) = velero_alone(&words) {
+        Args::command().error(ErrorKind::InvalidSubcommand, instead).exit();
+    }
     let matches = Args::command().get_matches_from(words);
     let mut args = match Args::from_arg_matches(&matches) {
         Ok(args) => args,
@@ -68,6 +73,7 @@ pub fn args(words: Vec<OsString>) -> Args {
         Command::Schedule(args) => &mut args.target,
         Command::BackupLocation(args) => &mut args.target,
         Command::Queue(args) => &mut args.target,
+        Command::Version(args) => &mut args.target,
         _ => return args,
     };
     let config = read();

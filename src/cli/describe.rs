@@ -56,6 +56,8 @@ pub struct Described<'a> {
     pub resources: Fetched,
     pub volumes: Fetched,
     pub operations: Fetched,
+    /// Until when the store keeps what was fetched, whoever deletes it.
+    pub locked_until: Option<Timestamp>,
     pub details: bool,
     pub colour: bool,
 }
@@ -142,7 +144,7 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
     text.blank();
     spec::describe(&mut text, &backup.spec);
     text.blank();
-    progress(&mut text, backup);
+    progress(&mut text, backup, described.locked_until);
     operations(&mut text, backup, described);
     if described.details {
         resources(&mut text, &described.resources);
@@ -286,7 +288,7 @@ fn result(text: &mut Text, name: &str, result: &Value) {
     }
 }
 
-fn progress(text: &mut Text, backup: &Backup) {
+fn progress(text: &mut Text, backup: &Backup, locked_until: Option<Timestamp>) {
     let status = backup.status.clone().unwrap_or_default();
     let told = |when: Option<&Time>| when.map_or_else(|| "<n/a>".to_owned(), time);
     text.row("Backup Format Version", status.format_version.as_deref().unwrap_or_default());
@@ -298,6 +300,9 @@ fn progress(text: &mut Text, backup: &Backup) {
     text.row("Completed", &told(status.completion_timestamp.as_ref()));
     text.blank();
     text.row("Expiration", &status.expiration.as_ref().map_or_else(|| "<nil>".to_owned(), time));
+    if let Some(until) = locked_until {
+        text.row("Locked until", &time(&Time(until)));
+    }
     text.blank();
     if let Some(progress) = status.progress {
         let names = if backup.phase() == BackupPhase::InProgress {

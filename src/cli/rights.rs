@@ -6,12 +6,12 @@ use crate::client::is_forbidden;
 use crate::text::chain;
 
 /// The Role of `manifests/rbac/people.yaml` with the right that reading or changing an object of a
-/// kind needs. Where backups go is for administrators.
+/// kind needs. Where backups go, and asking the server for its version, is for administrators.
 fn role(resource: &str, verb: &str) -> Option<&'static str> {
     let reads = matches!(verb, "get" | "list" | "watch");
     match resource {
         "downloadrequests" => Some("berth-reader"),
-        "backupstoragelocations" | "backuprepositories" if !reads => None,
+        "backupstoragelocations" | "backuprepositories" | "serverstatusrequests" if !reads => None,
         _ if reads => Some("berth-viewer"),
         "deletebackuprequests" => Some("berth-deleter"),
         "backups" if verb == "delete" => Some("berth-deleter"),
@@ -81,8 +81,10 @@ mod tests {
             let said = hint(&text(user, verb, resource), "velero").unwrap_or_default();
             assert!(said.contains(&format!("--role {role} {who}")), "{said}");
         }
-        let said = hint(&text("anna", "create", "backupstoragelocations"), "velero").unwrap_or_default();
-        assert!(said.contains("for administrators"), "{said}");
+        for resource in ["backupstoragelocations", "serverstatusrequests"] {
+            let said = hint(&text("anna", "create", resource), "velero").unwrap_or_default();
+            assert!(said.contains("for administrators"), "{said}");
+        }
         assert_eq!(hint("something else", "velero"), None);
     }
 }

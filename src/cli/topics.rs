@@ -35,7 +35,8 @@ const TOPICS: [(&str, &str, &str); 5] = [
          Templates are kubectl's: {.items[*].metadata.name}, ['field'], [0], [-1:], [*],\n\
          [?(@.status.phase==\"Failed\")], {range .items[*]}…{end}, {\"\\n\"}. `..` and lists of indexes\n\
          are refused. What is not there prints nothing.\n\n\
-         Colours are on a terminal only, and never if NO_COLOR is set.\n",
+         Colours are on a terminal only, and never if NO_COLOR is set or --colorized=false is\n\
+         given.\n",
     ),
     (
         "dry-run",

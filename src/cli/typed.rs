@@ -1,7 +1,8 @@
 //! Command lines as people type them: `berth get backups` is `berth backup get`, global flags may
-//! stand first, and a program named `kubectl-berth` or `kubectl-velero` is this one.
+//! stand first, flags of Velero's logging and its features are dropped, because they change nothing
+//! here, and a program named `kubectl-berth` or `kubectl-velero` is this one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 /// Nouns that may stand behind their verb, with the command that they name.
 const NOUNS: [(&str, &str); 8] = [
@@ -18,9 +19,9 @@ const VERBS: [&str; 11] = [
     "create", "delete", "describe", "get", "download", "logs", "pause", "unpause", "set", "contents", "diff",
 ];
 /// Global flags with a value.
-const GLOBAL: [&str; 5] = ["-n", "--namespace", "--kubeconfig", "--kubecontext", "--context"];
+const GLOBAL: [&str; 6] = ["-n", "--namespace", "--kubeconfig", "--kubecontext", "--context", "--colorized"];
 /// Commands that take the global flags.
-const TAKERS: [&str; 13] = [
+const TAKERS: [&str; 14] = [
     "backup",
     "backups",
     "schedule",
@@ -32,12 +33,111 @@ const TAKERS: [&str; 13] = [
     "check",
     "certificates",
     "node-agent",
+    "version",
     "webhook",
     "controller",
 ];
 
+/// Commands of a velero user, which take Velero's flags.
+const OF_VELERO: [&str; 4] = ["backup", "schedule", "backup-location", "version"];
+/// Global flags of Velero that change nothing here, without and with a value.
+const SWITCHES: [&str; 7] = [
+    "add_dir_header",
+    "alsologtostderr",
+    "legacy_stderr_threshold_behavior",
+    "logtostderr",
+    "one_output",
+    "skip_headers",
+    "skip_log_headers",
+];
+const SETTINGS: [&str; 9] = [
+    "alsologtostderrthreshold",
+    "features",
+    "log_backtrace_at",
+    "log_dir",
+    "log_file",
+    "log_file_max_size",
+    "stderrthreshold",
+    "v",
+    "vmodule",
+];
+
+/// Nouns of Velero that berth has no command for, and what there is.
+const VELERO_ALONE: [(&str, &str); 11] = [
+    ("restore", RESTORE),
+    ("restores", RESTORE),
+    ("repo", "BackupRepositories are Velero's: `velero repo` manages them"),
+    ("plugin", PLUGIN),
+    ("plugins", PLUGIN),
+    ("snapshot-location", SNAPSHOT_LOCATION),
+    ("snapshot-locations", SNAPSHOT_LOCATION),
+    ("client", "`velero client config set` writes ~/.config/velero/config.json, which berth reads, too"),
+    ("debug", "`berth check` says what is wrong with an installation"),
+    ("bug", "`berth check` says what is wrong with an installation"),
+    ("server", "`berth controller` is what runs in the cluster"),
+];
+const RESTORE: &str =
+    "a stock Velero restores what berth has stored: `velero restore create --from-backup NAME`";
+const PLUGIN: &str = "berth runs no plugins: stores are a location's provider and settings";
+const SNAPSHOT_LOCATION: &str = "VolumeSnapshotLocations are for Velero's plugins, and `velero snapshot-location` manages them; berth takes CSI snapshots";
+
+/// What to use instead of a command that only Velero has. `args`: as [`arranged`] gives them.
+pub fn velero_alone(args: &[OsString]) -> Option<String> {
+    let word = |index: usize| args.get(index).and_then(|arg| arg.to_str());
+    let first = word(1)?;
+    let noun = if VERBS.contains(&first) { word(2)? } else { first };
+    let (_, instead) = VELERO_ALONE.iter().find(|(alone, _)| *alone == noun)?;
+    Some(format!("berth has no command {noun:?}: {instead}"))
+}
+
 /// The command line with noun and verb in berth's order, and global flags behind them.
 pub fn arranged(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let arranged = placed(without_unused(&args));
+    let command = arranged.get(1).and_then(|command| command.to_str());
+    if command.is_some_and(|command| OF_VELERO.contains(&noun(command))) { arranged } else { placed(args) }
+}
+
+/// The command that a word names, if it is a noun.
+fn noun(word: &str) -> &str {
+    NOUNS.iter().find(|(typed, _)| *typed == word).map_or(word, |(_, noun)| noun)
+}
+
+/// Leaves out the flags that change nothing.
+fn without_unused(args: &[OsString]) -> Vec<OsString> {
+    let (mut kept, mut rest) = (Vec::new(), args.iter());
+    while let Some(arg) = rest.next() {
+        match words_of_unused(arg) {
+            _ if arg == "--" => {
+                kept.push(arg.clone());
+                kept.extend(rest.by_ref().cloned());
+            }
+            0 => kept.push(arg.clone()),
+            1 => {}
+            _ => {
+                rest.next();
+            }
+        }
+    }
+    kept
+}
+
+/// How many words such a flag has with its value. 0: it is none of them.
+fn words_of_unused(arg: &OsStr) -> usize {
+    let Some(arg) = arg.to_str() else { return 0 };
+    if let Some(level) = arg.strip_prefix("-v") {
+        let is_level = level.trim_start_matches('=').chars().all(|c| c.is_ascii_digit());
+        return if level.is_empty() { 2 } else { usize::from(is_level) };
+    }
+    let Some(flag) = arg.strip_prefix("--") else { return 0 };
+    match flag.split_once('=') {
+        Some((name, _)) => usize::from(SWITCHES.contains(&name) || SETTINGS.contains(&name)),
+        None if SETTINGS.contains(&flag) => 2,
+        None => usize::from(SWITCHES.contains(&flag)),
+    }
+}
+
+fn placed(args: Vec<OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let Some(program) = args.next() else { return Vec::new() };
     let mut args: Vec<OsString> = args.collect();
@@ -97,6 +197,14 @@ mod tests {
             ("berth -n", "berth -n"),
             ("berth --help", "berth --help"),
             ("berth -n x install", "berth -n x install"),
+            ("berth --features=EnableCSI -v 4 get backups", "berth backup get"),
+            ("berth --colorized=false -n ns get backups", "berth backup --colorized=false -n ns get"),
+            ("berth --colorized false get backups", "berth backup --colorized false get"),
+            ("berth backup logs a --v=4 -v3 --logtostderr --log_dir /tmp", "berth backup logs a"),
+            ("berth bsl get --features EnableCSI", "berth bsl get"),
+            ("berth backup get -- -v 4", "berth backup get -- -v 4"),
+            ("berth backup get -vx --volumes", "berth backup get -vx --volumes"),
+            ("berth install -v 4", "berth install -v 4"),
             ("berth", "berth"),
         ] {
             let args = arranged(typed.split(' ').map(OsString::from));
@@ -104,5 +212,25 @@ mod tests {
             assert_eq!(text.join(" "), arranged_as, "{typed}");
         }
         assert_eq!(arranged([]), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn a_command_that_only_velero_has_is_told_with_what_there_is() {
+        for (typed, instead) in [
+            ("berth restore create --from-backup a", Some("velero restore create")),
+            ("berth get restores", Some("velero restore create")),
+            ("berth -n ns create restore", None),
+            ("berth create snapshot-location a", Some("CSI snapshots")),
+            ("berth client config get", Some("config.json")),
+            ("berth backup get restore", None),
+            ("berth get backups restore", None),
+            ("berth get", None),
+            ("berth", None),
+        ] {
+            let args = arranged(typed.split(' ').map(OsString::from));
+            let told = velero_alone(&args);
+            assert_eq!(told.is_some(), instead.is_some(), "{typed}: {told:?}");
+            assert!(instead.is_none_or(|instead| told.is_some_and(|told| told.contains(instead))), "{typed}");
+        }
     }
 }

@@ -17,10 +17,10 @@ use kube::api::DynamicObject;
 
 use super::person::{Person, print_list, typed};
 use crate::args::backup::{BackupArgs, BackupCommand, GetArgs};
-use crate::cli::{rights, table};
+use crate::cli::table;
 
 pub async fn run(args: BackupArgs) -> anyhow::Result<ExitCode> {
-    let person = Person::new(args.target)?;
+    let person = Person::new(args.target)?.coloured(&args.colours);
     let done = match args.command {
         BackupCommand::Create(args) => create::run(&person, &args).await,
         BackupCommand::Delete(args) => delete::run(&person, &args).await.map(success),
@@ -31,7 +31,10 @@ pub async fn run(args: BackupArgs) -> anyhow::Result<ExitCode> {
         BackupCommand::Contents(args) => artifacts::contents(&person, &args).await.map(success),
         BackupCommand::Diff(args) => artifacts::diff(&person, &args).await.map(success),
     };
-    done.map_err(|error| rights::explained(error, person.namespace()))
+    match done {
+        Ok(done) => Ok(done),
+        Err(error) => Err(person.explained(error).await),
+    }
 }
 
 fn success((): ()) -> ExitCode {

@@ -23,14 +23,17 @@ use crate::write::{Write, patch};
 const LARGEST: u64 = 1 << 20;
 
 pub async fn run(args: LocationArgs) -> anyhow::Result<()> {
-    let person = Person::new(args.target)?;
+    let person = Person::new(args.target)?.coloured(&args.colours);
     let done = match args.command {
         LocationCommand::Create(args) => create(&person, &args).await,
         LocationCommand::Delete(args) => delete(&person, &args).await,
         LocationCommand::Get(args) => get(&person, &args).await,
         LocationCommand::Set(args) => set(&person, &args).await,
     };
-    done.map_err(|error| rights::explained(error, person.namespace()))
+    match done {
+        Ok(done) => Ok(done),
+        Err(error) => Err(person.explained(error).await),
+    }
 }
 
 /// What the file of `--cacert` holds.

@@ -22,13 +22,14 @@ use super::queue::NamespacedClient;
 use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
 use crate::args::listed::ListOutput;
 use crate::args::value::selector_text;
-use crate::args::{ClusterArgs, Output};
+use crate::args::{ClusterArgs, ColourArgs, Output};
 use crate::cli::config;
 use crate::cli::object::bad_name;
 use crate::cli::print;
+use crate::cli::rights;
 use crate::cli::suggest::closest;
 use crate::cli::table::{More, Table};
-use crate::client::{is_not_found, persistent};
+use crate::client::{is_not_found, persistent, server};
 use crate::text::escaped;
 
 /// Objects of one page of a list.
@@ -36,21 +37,59 @@ const PAGE: u32 = 500;
 /// Objects that a list holds at most.
 const MOST: usize = 100_000;
 
+/// The command line itself is wrong, whatever the cluster has.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongFlags(String);
+
 /// One command of a person: the namespace, and a client that is made when it is needed, because
 /// what only prints needs no cluster.
 pub struct Person {
     target: ClusterArgs,
+    /// What `--colorized` says.
+    colorized: Option<bool>,
     client: OnceLock<Client>,
 }
 
 impl Person {
     pub fn new(target: ClusterArgs) -> anyhow::Result<Self> {
-        ensure!(
-            is_subdomain(&target.namespace),
-            "--namespace: {:?} is no name of a namespace: lower case letters, digits and '-'",
-            target.namespace
-        );
-        Ok(Self { target, client: OnceLock::new() })
+        if !is_subdomain(&target.namespace) {
+            let message = format!(
+                "--namespace: {:?} is no name of a namespace: lower case letters, digits and '-'",
+                target.namespace
+            );
+            bail!(WrongFlags(message));
+        }
+        Ok(Self { target, colorized: None, client: OnceLock::new() })
+    }
+
+    #[must_use]
+    pub fn coloured(self, colours: &ColourArgs) -> Self {
+        Self { colorized: colours.colorized.and_then(|said| said.0), ..self }
+    }
+
+    /// Adds to an error what to do, where that is known.
+    pub async fn explained(&self, error: anyhow::Error) -> anyhow::Error {
+        let error = rights::explained(error, self.namespace());
+        let is_call =
+            |cause: &kube::Error| matches!(cause, kube::Error::Service(_) | kube::Error::HyperError(_));
+        if !error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>()).any(is_call) {
+            return error;
+        }
+        match server(self.target.source()).await {
+            Ok(server) => error.context(format!(
+                "the API server {server} does not answer (--kubeconfig and --context say which one is asked)"
+            )),
+            Err(_) => error,
+        }
+    }
+
+    /// Are colours wanted on stdout?
+    pub fn colour(&self) -> bool {
+        std::io::stdout().is_terminal()
+            && self.colorized.or_else(|| config::read().colorized) != Some(false)
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            && std::env::var("TERM").is_ok_and(|terminal| terminal != "dumb")
     }
 
     pub fn namespace(&self) -> &str {
@@ -157,7 +196,8 @@ impl Person {
         if names.is_empty() {
             return self.list::<K>(selector).await;
         }
-        ensure!(selector.is_none(), "--selector does not go together with names: give one of them");
+        let message = "--selector does not go together with names: give one of them";
+        ensure!(selector.is_none(), WrongFlags(message.to_owned()));
         let resource = ApiResource::erase::<K>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client().await?, self.namespace(), &resource);
         let mut found = Vec::new();
@@ -180,10 +220,8 @@ impl Person {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         if let Some(selector) = &which.selector {
-            ensure!(
-                selector_text(Some(selector)) != "<none>",
-                "--selector is empty and would match everything: use --all, if that is meant"
-            );
+            let message = "--selector is empty and would match everything: use --all, if that is meant";
+            ensure!(selector_text(Some(selector)) != "<none>", WrongFlags(message.to_owned()));
         }
         let found = self.chosen::<K>(&which.names, which.selector.as_ref()).await?;
         Ok(typed(&found))
@@ -230,7 +268,7 @@ fn noun(kind: &str) -> &'static str {
 
 /// A name becomes a part of a URL.
 pub fn check_name(kind: &str, name: &str) -> anyhow::Result<()> {
-    bad_name(kind, name).map_or(Ok(()), |fault| bail!("{fault}"))
+    bad_name(kind, name).map_or(Ok(()), |fault| Err(WrongFlags(fault).into()))
 }
 
 /// Of several objects those that can be read. What cannot is told.
@@ -334,10 +372,8 @@ pub fn printed_instead(made: &MadeArgs) -> Option<MadeOutput> {
 
 /// Only of a Backup it is known what it would store.
 pub fn refuse_plan(made: &MadeArgs, kind: &str) -> anyhow::Result<()> {
-    ensure!(
-        made.dry_run != Some(DryRun::Plan),
-        "--dry-run=plan is of Backups, not of {kind}: give --dry-run=server"
-    );
+    let message = format!("--dry-run=plan is of Backups, not of {kind}: give --dry-run=server");
+    ensure!(made.dry_run != Some(DryRun::Plan), WrongFlags(message));
     Ok(())
 }
 
@@ -367,11 +403,12 @@ pub fn print_object(
 
 /// All faults of a command line as one error.
 pub fn faults(found: Vec<String>) -> anyhow::Result<()> {
-    match found.as_slice() {
-        [] => Ok(()),
-        [one] => bail!("{one}"),
-        many => bail!("{} flags are wrong:\n  {}", many.len(), many.join("\n  ")),
-    }
+    let message = match found.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        many => format!("{} flags are wrong:\n  {}", many.len(), many.join("\n  ")),
+    };
+    Err(WrongFlags(message).into())
 }
 
 /// Asks whether to go on. Without a terminal nobody can answer, so nothing is asked.
@@ -394,17 +431,31 @@ pub fn confirmed(confirm: bool) -> anyhow::Result<bool> {
     Ok(is_yes)
 }
 
-/// Are colours wanted on stdout?
-pub fn colour() -> bool {
-    std::io::stdout().is_terminal()
-        && config::read().colorized != Some(false)
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && std::env::var("TERM").is_ok_and(|terminal| terminal != "dumb")
-}
-
 #[cfg(test)]
 mod tests {
+    use berth_api::velero::Backup;
+
     use super::*;
+    use crate::text::chain;
+
+    const NOBODY_LISTENS: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}"#;
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_answer_is_named_with_the_flags_that_choose_it() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, NOBODY_LISTENS).unwrap();
+        let target = ClusterArgs { namespace: "velero".to_owned(), kubeconfig: Some(file), context: None };
+        let person = Person::new(target).unwrap();
+        let error = person.list::<Backup>(None).await.unwrap_err();
+        let said = chain(person.explained(error).await.as_ref());
+        for wanted in ["http://127.0.0.1:1/", "--context", "failed to list backups"] {
+            assert!(said.contains(wanted), "{said}");
+        }
+    }
 
     #[test]
     fn the_text_of_a_warning_is_read() {
@@ -421,5 +472,12 @@ mod tests {
         assert_eq!(faults(vec!["a".into()]).unwrap_err().to_string(), "a");
         let said = faults(vec!["a".into(), "b".into()]).unwrap_err().to_string();
         assert_eq!(said, "2 flags are wrong:\n  a\n  b");
+        let namespace = "No".to_owned();
+        let target = ClusterArgs { namespace, kubeconfig: None, context: None };
+        let wrong =
+            [faults(vec!["a".into()]).err(), Person::new(target).err(), check_name("Backup", "No").err()];
+        for error in wrong.map(Option::unwrap) {
+            assert!(error.context("more").is::<WrongFlags>(), "it ends with exit code 2");
+        }
     }
 }

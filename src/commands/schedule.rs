@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::backup::places;
 use super::person::{
-    Person, colour, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
+    Person, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
 };
 use crate::args::Output;
 use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
@@ -25,7 +25,7 @@ use crate::text::chain;
 use crate::write::{Write, patch};
 
 pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
-    let person = Person::new(args.target)?;
+    let person = Person::new(args.target)?.coloured(&args.colours);
     let done = match args.command {
         ScheduleCommand::Create(args) => create(&person, &args).await,
         ScheduleCommand::Delete(args) => delete(&person, &args).await,
@@ -34,7 +34,10 @@ pub async fn run(args: ScheduleArgs) -> anyhow::Result<()> {
         ScheduleCommand::Pause(args) => pause(&person, &args, true).await,
         ScheduleCommand::Unpause(args) => pause(&person, &args, false).await,
     };
-    done.map_err(|error| rights::explained(error, person.namespace()))
+    match done {
+        Ok(done) => Ok(done),
+        Err(error) => Err(person.explained(error).await),
+    }
 }
 
 async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()> {
@@ -83,7 +86,7 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
         match args.output {
             DescribeOutput::Plaintext => {
                 let gap = if i > 0 { "\n\n" } else { "" };
-                write!(out, "{gap}{}", describe::schedule(schedule, &next, colour()))?;
+                write!(out, "{gap}{}", describe::schedule(schedule, &next, person.colour()))?;
             }
             DescribeOutput::Json => {
                 print::value(&mut out, &describe::schedule_json(schedule, &next), Output::Json)?

@@ -147,8 +147,8 @@ impl Listers for WebhookCaches {
         self.0.store.view_facing(newcomer, now, ESTIMATE_MOST)
     }
 
-    fn has_seen(&self, mark: Timestamp) -> bool {
-        self.0.store.has_seen(mark)
+    fn has_seen(&self, answered: &QueueEntry) -> bool {
+        self.0.store.has_seen(answered)
     }
 
     fn locations(&self) -> Arc<Vec<Location>> {

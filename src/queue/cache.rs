@@ -32,6 +32,8 @@ struct QueueState {
     after: Cache<String, BackupAfterQueue>,
     /// Those of them that were deleted, until somebody asks.
     gone: Vec<BackupAfterQueue>,
+    /// Names of all Backups that the watch shows, those that have ended included.
+    names: HashSet<String>,
     marks: Marks,
 }
 
@@ -120,6 +122,7 @@ impl BackupCache {
             WatchEvent::Applied(seen) => state.apply(seen),
             WatchEvent::Deleted(name) => {
                 state.backups.remove(&name);
+                state.names.remove(&name);
                 state.ended.remove(&name);
                 let gone = state.after.get(&name).cloned();
                 state.gone.extend(gone);
@@ -272,9 +275,12 @@ impl BackupCache {
         self.state.read().backups.get(name).cloned()
     }
 
-    /// Has a Backup with this time mark been seen, whatever became of it?
-    pub fn has_seen(&self, mark: Timestamp) -> bool {
-        self.state.read().marks.known.contains(&mark)
+    /// Has the Backup of this answer been seen, whatever became of it, or is another one of its
+    /// name here?
+    pub fn has_seen(&self, answered: &QueueEntry) -> bool {
+        let state = self.state.read();
+        let is_marked = answered.enqueued_at.is_none_or(|mark| state.marks.known.contains(&mark));
+        is_marked || state.names.contains(&answered.name)
     }
 
     pub fn in_phase(&self, phase: QueuePhase) -> Vec<QueueItem> {
@@ -341,6 +347,7 @@ impl QueueState {
 
     fn relist(&mut self, all: Vec<CachedBackup>) {
         self.ended.clear();
+        self.names = all.iter().map(|seen| seen.name.clone()).collect();
         let mut ends = Vec::with_capacity(all.len());
         let mut weight = 0;
         let here: HashSet<&str> = all.iter().map(|seen| seen.after.uid()).collect();
@@ -366,6 +373,9 @@ impl QueueState {
     fn apply(&mut self, seen: CachedBackup) {
         let CachedBackup { name, mut observed, after, mark, run } = seen;
         bound(&mut observed, self.weight_without(&name));
+        if !self.names.contains(&name) {
+            self.names.insert(name.clone());
+        }
         self.backups.apply(name.clone(), observed);
         self.after.apply(name.clone(), after);
         self.note(name, mark, run);

@@ -154,10 +154,29 @@ async fn whoever_cannot_list_asks_less_and_less_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_not_known_is_asked_for_once_a_second() {
-    let api = Scripted::new().always(get(MAPS).refuses(404));
-    told(&api, sleep(Duration::from_millis(9_500))).await;
-    assert_eq!(api.asked().len(), 10);
+async fn a_kind_that_is_not_known_is_asked_for_once_a_second_and_seldom_after_a_minute() {
+    for (seconds, asked) in [(9, 10), (59, 60), (60 + 600, 60 + 60)] {
+        let api = Scripted::new().always(get(MAPS).refuses(404));
+        told(&api, sleep(Duration::from_millis(seconds * 1000 + 500))).await;
+        assert_eq!(api.asked().len(), asked, "{seconds} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_was_known_is_asked_for_once_a_second_again() {
+    let mut api = Scripted::new();
+    for _ in 0..70 {
+        api = api.next(get(MAPS).refuses(404));
+    }
+    let gone = Watch::new();
+    let api = api
+        .next(get(MAPS).answers(whole("5", &[])))
+        .next(watch(MAPS).from("5").streams(&gone))
+        .always(get(MAPS).refuses(404));
+    gone.gone();
+    // 59 seconds, and then eleven times ten.
+    told(&api, sleep(Duration::from_millis((59 + 110) * 1000 + 9_500))).await;
+    assert_eq!(api.asked().len(), 70 + 2 + 10);
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub fn enqueue<K: Listers>(
     let names = newcomer.namespaces.weight().saturating_mul(BYTES_OF_A_NAME);
     let size = request.object.map_or(0, |object| object.get().len()).max(names);
     let remember = (!request.is_dry_run() && readable).then_some(size + request.uid.len());
-    let seen = |mark| state.listers().has_seen(mark);
+    let seen = |entry: &QueueEntry| state.listers().has_seen(entry);
     let begun = state.assumed().begin(seen, Instant::now());
     let mut view = state.listers().queue(&newcomer, now);
     let mut explained = 0;

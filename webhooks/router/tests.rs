@@ -45,8 +45,11 @@ impl Listers for Arc<Cluster> {
     fn queue(&self, _: &QueueEntry, _: Timestamp) -> QueueView {
         QueueView { backups: self.backups.lock().clone(), order: self.order.clone(), ..QueueView::default() }
     }
-    fn has_seen(&self, mark: Timestamp) -> bool {
-        self.backups.lock().iter().any(|entry| entry.enqueued_at == Some(mark))
+    fn has_seen(&self, answered: &QueueEntry) -> bool {
+        let is_it = |entry: &Arc<QueueEntry>| {
+            entry.enqueued_at == answered.enqueued_at || entry.name == answered.name
+        };
+        self.backups.lock().iter().any(is_it)
     }
     fn locations(&self) -> Arc<Vec<Location>> {
         Arc::new(self.locations.lock().clone())
@@ -222,6 +225,24 @@ async fn an_answer_is_forgotten_once_its_object_is_seen() {
     let (stored, warnings) = create(&router, backup("b2", json!({"includedNamespaces": ["a"]})), false).await;
     assert_eq!(stored["status"]["queuePosition"], 1, "b1 runs, so the queue is empty");
     assert_eq!(warnings, ["berth: queued at position 1; waits for b1 (running), which also takes a"]);
+}
+
+#[tokio::test]
+async fn a_create_of_a_name_that_is_taken_is_nothing_to_wait_for() {
+    let (cluster, router) = state();
+    cluster.backups.lock().push(Arc::new(QueueEntry {
+        name: "b1".into(),
+        uid: "real".into(),
+        phase: QueuePhase::InProgress,
+        enqueued_at: Some(Timestamp::UNIX_EPOCH),
+        namespaces: NamespaceSet::new(Glob::parse("a").into_iter().collect(), Vec::new()),
+        ..QueueEntry::default()
+    }));
+    // The API server answers AlreadyExists afterwards, and tells no webhook.
+    create(&router, backup("b1", json!({"includedNamespaces": ["b"]})), false).await;
+    let (stored, warnings) = create(&router, backup("b2", json!({"includedNamespaces": ["b"]})), false).await;
+    assert_eq!(stored["status"]["queuePosition"], 1, "b1 runs, so the queue is empty");
+    assert!(!warnings[0].contains("b1"), "{warnings:?}");
 }
 
 #[tokio::test]

@@ -151,6 +151,7 @@ fn progress(backup: &Backup, described: &Described<'_>) -> Value {
     put("started", json!(status.start_timestamp));
     put("completed", json!(status.completion_timestamp));
     put("expiration", json!(status.expiration));
+    put("lockedUntil", json!(described.locked_until));
     if let Some(progress) = status.progress {
         let keys = if backup.phase() == BackupPhase::InProgress {
             ["estimatedTotalItemsToBeBackedUp", "itemsBackedUpSoFar"]

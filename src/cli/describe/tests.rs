@@ -77,6 +77,21 @@ fn a_backup_that_ended_is_described_in_veleros_order() {
 }
 
 #[test]
+fn what_the_store_keeps_is_told_with_its_date() {
+    let until: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+    let locked = Described { locked_until: Some(until), ..described() };
+    let text = backup(&done(), &locked);
+    assert!(
+        text.contains(
+            "Expiration:    2026-12-25 15:00:00 +0000 UTC\nLocked until:  2027-01-01 00:00:00 +0000 UTC\n"
+        ),
+        "{text}"
+    );
+    assert_eq!(backup_json(&done(), &locked)["status"]["lockedUntil"], "2027-01-01T00:00:00Z");
+    assert!(!backup(&done(), &described()).contains("Locked"));
+}
+
+#[test]
 fn a_backup_that_waits_says_for_what_and_asks_for_nothing() {
     let waits: Backup = serde_json::from_value(json!({
         "metadata": {"name": "b", "namespace": "velero"}, "spec": {}, "status": {"phase": "Queued", "queuePosition": 9},

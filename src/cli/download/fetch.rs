@@ -7,7 +7,10 @@ use anyhow::{Context as _, bail};
 use bytes::{Buf as _, Bytes};
 use flate2::read::MultiGzDecoder;
 use futures::StreamExt as _;
+use http::HeaderMap;
 use http::header::{CONTENT_RANGE, RANGE};
+use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -22,10 +25,19 @@ const AHEAD: usize = 4;
 /// Bytes that are read of an answer that is no success.
 const SAID: usize = 4096;
 
+/// Headers by which Amazon, Google and Azure say until when they keep an object, whoever deletes
+/// it. Only those are told who may know it, as with the right `s3:GetObjectRetention`.
+const LOCKED: [&str; 3] = [
+    "x-amz-object-lock-retain-until-date",
+    "x-goog-object-lock-retain-until-date",
+    "x-ms-immutability-policy-until-date",
+];
+
 /// Fetches from URLs.
 pub struct Fetcher {
     client: reqwest::Client,
     is_insecure: bool,
+    locked: Mutex<Option<Timestamp>>,
 }
 
 /// What became of a fetch.
@@ -61,7 +73,21 @@ impl Fetcher {
         } else if !certificates.is_empty() {
             builder = builder.tls_certs_merge(certificates);
         }
-        Ok(Self { client: builder.build().context("no HTTP client could be made")?, is_insecure })
+        let client = builder.build().context("no HTTP client could be made")?;
+        Ok(Self { client, is_insecure, locked: Mutex::default() })
+    }
+
+    /// Until when the store keeps what was fetched, as far as it says so: the last such time.
+    pub fn locked_until(&self) -> Option<Timestamp> {
+        *self.locked.lock()
+    }
+
+    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`].
+    ///
+    /// # Errors
+    /// When the store fails or is late.
+    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<()> {
+        self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await.map(drop)
     }
 
     async fn answer(
@@ -98,6 +124,10 @@ impl Fetcher {
             let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
             let said = code.map_or(body.as_str(), |(code, _)| code);
             bail!("the store answered {status}: {}", printable(said.trim()));
+        }
+        {
+            let mut locked = self.locked.lock();
+            *locked = (*locked).max(locked_until(answer.headers()));
         }
         Ok(Unpacked::Read(answer))
     }
@@ -226,6 +256,16 @@ async fn read_on<T: Send + 'static>(
     reader.await.context("the reader of a download ended early")?
 }
 
+/// Until when the store keeps an object, as its answer says it.
+fn locked_until(headers: &HeaderMap) -> Option<Timestamp> {
+    let read = |name: &str| {
+        let text = headers.get(name)?.to_str().ok()?;
+        let of_azure = || jiff::fmt::rfc2822::parse(text).ok().map(|time| time.timestamp());
+        text.parse::<Timestamp>().ok().or_else(of_azure)
+    };
+    LOCKED.into_iter().filter_map(read).max()
+}
+
 /// What arrives, up to the end of the piece that was asked for.
 fn cut(mut arrived: Bytes, left: &mut Option<u64>) -> Bytes {
     if let Some(left) = left {
@@ -286,5 +326,62 @@ impl Read for Pieces {
             self.piece.copy_to_slice(buffer);
         }
         Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn each_store_says_in_its_own_words_until_when_it_keeps_an_object() {
+        for (name, value, until) in [
+            ("x-amz-object-lock-retain-until-date", "2026-12-25T15:00:00.000Z", Some("2026-12-25T15:00:00Z")),
+            ("x-goog-object-lock-retain-until-date", "2026-12-25T15:00:00Z", Some("2026-12-25T15:00:00Z")),
+            (
+                "x-ms-immutability-policy-until-date",
+                "Fri, 25 Dec 2026 15:00:00 GMT",
+                Some("2026-12-25T15:00:00Z"),
+            ),
+            ("x-amz-object-lock-retain-until-date", "soon", None),
+            ("last-modified", "Fri, 25 Dec 2026 15:00:00 GMT", None),
+        ] {
+            let headers = HeaderMap::from_iter([(
+                http::HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )]);
+            assert_eq!(
+                locked_until(&headers),
+                until.map(|text| text.parse::<Timestamp>().unwrap()),
+                "{name}: {value}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_byte_is_enough_to_know_of_a_lock() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let url = format!("http://{}/log", listener.local_addr().unwrap());
+        let serving = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            let mut asked = [0; 4096];
+            let length = connection.read(&mut asked).unwrap();
+            let answer = b"HTTP/1.1 206 Partial Content\r\nx-amz-object-lock-retain-until-date: 2026-12-25T15:00:00Z\r\n\
+                content-length: 1\r\n\r\nx";
+            connection.write_all(answer).unwrap();
+            String::from_utf8_lossy(&asked[..length]).to_lowercase()
+        });
+        let fetcher = Fetcher::new(&[], false).unwrap();
+        assert_eq!(fetcher.locked_until(), None);
+        fetcher.touch(&url, Instant::now() + Duration::from_secs(60)).await.unwrap();
+        assert_eq!(fetcher.locked_until(), "2026-12-25T15:00:00Z".parse::<Timestamp>().ok());
+        let asked = serving.join().unwrap();
+        assert!(asked.contains("range: bytes=0-0"), "{asked}");
     }
 }

@@ -1,19 +1,28 @@
 //! `berth backup delete`: asks for the deletion of Backups with everything that is stored of them.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
+use futures::future::join_all;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::super::person::{Person, confirmed};
-use crate::args::backup::DeleteArgs;
+use crate::args::backup::{DeleteArgs, TlsArgs};
+use crate::cli::download::{DownloadArtifact, Downloads};
 use crate::cli::print;
 use crate::cli::print::ColumnHead;
 use crate::cli::{rights, table};
-use crate::text::chain;
+use crate::text::{chain, printable};
+
+/// Backups of which the store is asked until when it keeps them, and how long that may take in all.
+const LOCKS: usize = 10;
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub async fn run(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
     let mut backups = person.selected::<Backup>(&args.which).await?;
@@ -23,6 +32,9 @@ pub async fn run(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     tell(&backups)?;
+    if !args.confirm && std::io::stdin().is_terminal() {
+        tell_locks(person, &backups).await;
+    }
     if !confirmed(args.confirm)? {
         return Ok(());
     }
@@ -76,6 +88,32 @@ fn tell(backups: &[Backup]) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Tells until when the store keeps what is deleted. Nothing is told to those who may not download.
+async fn tell_locks(person: &Person, backups: &[Backup]) {
+    let deadline = Instant::now() + PATIENCE;
+    let has_log = |backup: &&Backup| {
+        matches!(backup.phase(), BackupPhase::Completed | BackupPhase::PartiallyFailed | BackupPhase::Failed)
+    };
+    let asked = backups.iter().filter(has_log).take(LOCKS);
+    let asked =
+        asked.map(|backup| async move { (backup.name_any(), locked_until(person, backup, deadline).await) });
+    for (name, until) in join_all(asked).await {
+        if let Some(until) = until {
+            let told = format!("the store keeps the files of {name} until {until}, whoever deletes them");
+            eprintln!("{}", printable(&told));
+        }
+    }
+}
+
+async fn locked_until(person: &Person, backup: &Backup, deadline: Instant) -> Option<Timestamp> {
+    let (client, tls) = (person.client().await.ok()?, TlsArgs::default());
+    let downloads = Downloads { client: &client, namespace: person.namespace(), tls: &tls };
+    let fetcher = downloads.fetcher(backup).await.ok()?;
+    let url = downloads.url(&backup.name_any(), DownloadArtifact::Log, deadline).await.ok()?;
+    fetcher.touch(&url, deadline).await.ok()?;
+    fetcher.locked_until()
 }
 
 fn request(backup: &Backup) -> serde_json::Value {

@@ -12,7 +12,7 @@ use kube::api::ApiResource;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::person::{Person, colour, typed};
+use super::super::person::{Person, typed};
 use super::super::queue::{read, told};
 use crate::args::Output;
 use crate::args::backup::{DescribeArgs, DescribeOutput};
@@ -41,7 +41,7 @@ pub async fn run(person: &Person, args: &DescribeArgs) -> anyhow::Result<()> {
         described.deletions = &deletions;
         described.pod_volumes = &pod_volumes;
         described.details = args.details;
-        described.colour = colour();
+        described.colour = person.colour();
         let mut out = std::io::stdout().lock();
         match args.output {
             DescribeOutput::Plaintext => {
@@ -193,6 +193,7 @@ async fn fetched<'a>(person: &Person, args: &DescribeArgs, backup: &Backup) -> D
         get(args.details && has_operations, DownloadArtifact::ItemOperations),
     )
     .await;
+    described.locked_until = fetcher.locked_until();
     described
 }
 

@@ -33,6 +33,26 @@ fn an_answer_that_comes_late_does_not_bring_back_what_has_ended() {
 }
 
 #[test]
+fn an_answer_is_seen_once_its_backup_or_another_one_of_its_name_is() {
+    let store = BackupCache::new(QueueSettings::default());
+    let answered = |name: &str, seconds: i64| QueueEntry {
+        name: name.to_owned(),
+        enqueued_at: Timestamp::from_second(seconds).ok(),
+        ..QueueEntry::default()
+    };
+    store.observe(WatchEvent::Replaced(vec![arrived(1, "Queued", "a")]));
+    store.observe(WatchEvent::Applied(arrived(2, "Failed", "a")));
+    for (name, seconds, is_seen) in [("b1", 9, true), ("b2", 9, true), ("b3", 9, false), ("other", 1, true)] {
+        assert_eq!(store.has_seen(&answered(name, seconds)), is_seen, "{name} at {seconds}");
+    }
+    store.observe(WatchEvent::Deleted("b1".to_owned()));
+    assert!(!store.has_seen(&answered("b1", 9)), "its name is free again");
+    assert!(store.has_seen(&answered("b1", 1)), "it was here");
+    store.observe(WatchEvent::Replaced(Vec::new()));
+    assert!(!store.has_seen(&answered("b2", 9)));
+}
+
+#[test]
 fn a_list_does_not_undo_an_answer_that_is_newer() {
     let store = BackupCache::new(QueueSettings::default());
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));

@@ -1,0 +1,146 @@
+//! `berth version`: of this program, and of the server that answers ServerStatusRequests.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use berth_api::velero::ServerStatusRequest;
+use berth_api::velero::server_status_request::ServerStatusRequestSpec;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::person::Person;
+use crate::args::VersionArgs;
+use crate::text::printable;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What stands before berth's version in that of the server.
+const BUILD: &str = "+berth.";
+/// Pauses between looks at the request.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long the removal of the answered request may take.
+const TIDY: Duration = Duration::from_secs(2);
+
+/// # Errors
+/// When no server answers.
+pub async fn run(args: VersionArgs) -> anyhow::Result<()> {
+    println!("Client:\n\tVersion: v{VERSION}");
+    if args.client_only {
+        return Ok(());
+    }
+    let person = Person::new(args.target)?;
+    let api = person.api::<ServerStatusRequest>().await?;
+    let asked = server(&api, Instant::now() + args.timeout.0).await;
+    let version = match asked {
+        Ok(version) => version,
+        Err(error) => {
+            let error = person.explained(error).await;
+            return Err(
+                error.context("the server's version is not known (--client-only does not ask for it)")
+            );
+        }
+    };
+    println!("Server:\n\tVersion: {}", printable(&version));
+    if let Some(warning) = warning(&version) {
+        eprintln!("Warning: {}", printable(&warning));
+    }
+    Ok(())
+}
+
+/// Asks whoever serves the namespace for its version.
+async fn server(api: &Api<ServerStatusRequest>, deadline: Instant) -> anyhow::Result<String> {
+    let metadata = ObjectMeta { generate_name: Some("velero-cli-".to_owned()), ..ObjectMeta::default() };
+    let request = ServerStatusRequest { metadata, spec: ServerStatusRequestSpec {}, status: None };
+    let late = "nobody answered in time: is a berth controller or a Velero server running in this namespace? --timeout sets how long to wait";
+    let params = PostParams::default();
+    let made = timeout_at(deadline, api.create(&params, &request)).await.context(late)?;
+    let name = made.context("failed to create a ServerStatusRequest")?.name_any();
+    let answered = timeout_at(deadline, answer(api, &name)).await;
+    // Whoever answers these requests removes them a minute later, if this does not.
+    let _ = timeout_at(Instant::now() + TIDY, api.delete(&name, &DeleteParams::default())).await;
+    answered.context(late)?
+}
+
+async fn answer(api: &Api<ServerStatusRequest>, name: &str) -> anyhow::Result<String> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let found = api.get_opt(name).await.context("failed to get a ServerStatusRequest")?;
+        let Some(found) = found else {
+            bail!("ServerStatusRequest {name} was deleted before it was answered: try again");
+        };
+        let version = found.status.and_then(|status| status.server_version);
+        if let Some(version) = version.filter(|version| !version.is_empty()) {
+            return Ok(version);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// What is wrong with a server of this version. Nothing is known of one that is no berth.
+fn warning(server: &str) -> Option<String> {
+    let (_, version) = server.split_once(BUILD)?;
+    let differs = version != VERSION;
+    differs.then(|| {
+        format!(
+            "this program is berth {VERSION} and the server is berth {version}: use the same version of both"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, delete, get, post};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const ALL: &str = "/apis/velero.io/v1/namespaces/velero/serverstatusrequests";
+    const ONE: &str = "/apis/velero.io/v1/namespaces/velero/serverstatusrequests/one";
+
+    fn request(status: &Value) -> Value {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "ServerStatusRequest",
+            "metadata": {"name": "one", "namespace": "velero", "uid": "u", "resourceVersion": "7"},
+            "spec": {}, "status": status,
+        })
+    }
+
+    async fn asked(api: &Scripted) -> anyhow::Result<String> {
+        let requests = Api::namespaced(api.client("velero"), "velero");
+        server(&requests, Instant::now() + Duration::from_secs(5)).await
+    }
+
+    fn script() -> Scripted {
+        let gone = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+        Scripted::new().next(post(ALL).answers(request(&json!({})))).always(delete(ONE).answers(gone))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_server_is_asked_until_it_answers_and_the_request_is_removed() {
+        let answer = json!({"phase": "Processed", "serverVersion": "v1.18.3+berth.0.1.0"});
+        let api =
+            script().next(get(ONE).answers(request(&json!({})))).next(get(ONE).answers(request(&answer)));
+        assert_eq!(asked(&api).await.unwrap(), "v1.18.3+berth.0.1.0");
+        assert!(api.asked().iter().any(|one| one.starts_with("DELETE")), "{:?}", api.asked());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_an_error_with_the_way_out_and_leaves_no_request() {
+        let api = script().always(get(ONE).answers(request(&json!({}))));
+        let error = asked(&api).await.unwrap_err();
+        assert!(error.to_string().contains("--timeout"), "{error}");
+        assert!(api.asked().iter().any(|one| one.starts_with("DELETE")), "{:?}", api.asked());
+        let looks = api.asked().iter().filter(|one| one.starts_with("GET")).count();
+        assert!((10..=20).contains(&looks), "{looks} looks in five seconds");
+    }
+
+    #[test]
+    fn another_version_of_berth_is_told_and_a_velero_is_not() {
+        assert_eq!(warning(&format!("v1.18.3+berth.{VERSION}")), None);
+        assert_eq!(warning("v1.18.3"), None);
+        let said = warning("v1.18.3+berth.99.0.0").unwrap_or_default();
+        assert!(said.contains("99.0.0") && said.contains(VERSION), "{said}");
+    }
+}
