@@ -194,10 +194,9 @@ async fn ensure_allowed(cluster: &InstallCluster, objects: &[Value]) -> anyhow::
     // The API server lets a user grant only rights that the user has.
     let is_role =
         |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
-    for role in objects.iter().filter(is_role) {
-        apply::apply(&cluster.client, role, ApplyMode::DryRun).await.context("nothing was changed")?;
-    }
-    Ok(())
+    let roles = objects.iter().filter(is_role);
+    let tried = apply::apply_at_once(&cluster.client, roles, ApplyMode::DryRun, |_, _, _| {});
+    tried.await.context("nothing was changed")
 }
 
 /// Checks before any write that no foreign object with one of berth's names would be overwritten.
@@ -248,14 +247,14 @@ async fn preview(
     args: &InstallArgs,
     hands: &Hands,
 ) -> anyhow::Result<()> {
-    for object in objects {
-        let (outcome, difference) = apply::apply(&cluster.client, object, ApplyMode::DryRun).await?;
+    let tell_one = |object: &Value, outcome: ApplyOutcome, difference: &str| {
         if args.diff {
             print!("{difference}");
         } else {
             tell(object, outcome, " (dry run)");
         }
-    }
+    };
+    apply::apply_at_once(&cluster.client, objects, ApplyMode::DryRun, tell_one).await?;
     let mut left_over = apply::left_over(cluster, objects).await?;
     left_over.extend(hands.written(cluster).await?);
     for reference in left_over {
@@ -280,9 +279,8 @@ async fn install(
     let (first, others): (Vec<Value>, Vec<Value>) = objects
         .into_iter()
         .partition(|object| object["kind"].as_str().is_some_and(|kind| FIRST.contains(&kind)));
-    for object in &first {
-        write(object).await?;
-    }
+    let tell_one = |object: &Value, outcome: ApplyOutcome, _: &str| tell(object, outcome, "");
+    apply::apply_at_once(&cluster.client, &first, ApplyMode::Write, tell_one).await?;
     for object in first.iter().filter(|object| object["kind"] == "CustomResourceDefinition") {
         apply::established(&cluster.client, object).await?;
     }
