@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use berth::install::member::AGENT;
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -298,12 +299,18 @@ fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_rem
     assert_eq!(files(&hub.s3.sibling(bucket).join("ship--1")), 0);
     tug.ensure_runs().unwrap();
     // Who was away lets go of what is no more.
-    agent.restart().unwrap();
+    come_back(&berth, &mut agent);
     for (kind, namespace) in [(LOCATIONS, "velero"), (ENTRIES, "")] {
         becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
     }
     who_comes_back_late_removes_nothing_of_a_new_entry(&hub, &berth, &mut agent);
     tug.ensure_runs().unwrap();
+}
+
+/// Starts an agent that was killed. Its Lease is taken away, as time would.
+fn come_back(berth: &Berth, agent: &mut Process) {
+    berth.kubectl().run(&["delete", "lease", AGENT, "-n", "velero"]).unwrap();
+    agent.restart().unwrap();
 }
 
 /// An old deletion in a member cluster does not apply to what is in that directory by now.
@@ -331,7 +338,7 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, 
     let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("late--1/velero/backups/new");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("velero-backup.json"), "{}").unwrap();
-    agent.restart().unwrap();
+    come_back(berth, agent);
     for (kind, namespace) in [(ENTRIES, ""), (LOCATIONS, "velero")] {
         becomes(berth.kubectl(), (kind, "late--1", namespace), "gone", Value::is_null).unwrap();
     }
