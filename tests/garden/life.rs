@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use berth::install::member::AGENT;
+use berth::leader::LEASE;
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -14,7 +15,6 @@ use super::site::{
 use crate::admission::program;
 use crate::queue::ended;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::S3;
 use crate::support::process::in_own_session;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, Process, backup, port, wait_for};
@@ -142,14 +142,10 @@ fn has_succeeded(entry: &Value) -> bool {
 
 /// A member cluster with a berth that backs up.
 fn member(hub: &Hub, seed: &str) -> (Berth, Process) {
-    member_with(hub, seed, &[])
-}
-
-fn member_with(hub: &Hub, seed: &str, more: &[&str]) -> (Berth, Process) {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
     define_member(berth.plane()).unwrap();
     hub.register(seed);
-    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace, more).unwrap();
+    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace, &[]).unwrap();
     (berth, agent)
 }
 
@@ -347,10 +343,9 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, 
 
 #[test]
 fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
-    let flags = ["--deletion-grace-period=2s", "--bucket-quota=aws=3", SHORT_LEASE];
-    let mut hub = Hub::start("killed", USUAL, &flags);
+    let mut hub = Hub::start("killed", USUAL, &["--deletion-grace-period=2s", "--bucket-quota=aws=3"]);
     let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member_with(&hub, "ship", &[SHORT_LEASE]);
+    let (berth, mut agent) = member(&hub, "ship");
     hub.enter("bystander", "ship");
     hub.entry("bystander", "usable", is_usable);
     back_up(&berth, "kept", "bystander");
@@ -363,7 +358,14 @@ fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
     let mut kill = |hub: &mut Hub, agent: &mut Process| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis((dice >> 33) % 1500));
-        let victim = if (dice >> 40).is_multiple_of(2) { &mut hub.controller } else { agent };
+        // Without its Lease the next one is at it at once, and is killed in the midst of it as well.
+        let (victim, kubectl, lease) = if (dice >> 40).is_multiple_of(2) {
+            (&mut hub.controller, hub.plane.kubectl(), LEASE)
+        } else {
+            (agent, berth.kubectl(), AGENT)
+        };
+        victim.kill().unwrap();
+        kubectl.run(&["delete", "lease", lease, "-n", "velero", "--ignore-not-found"]).unwrap();
         victim.restart().unwrap();
     };
     for entry in &entries {
