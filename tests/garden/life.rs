@@ -145,7 +145,7 @@ fn member(hub: &Hub, seed: &str) -> (Berth, Process) {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
     define_member(berth.plane()).unwrap();
     hub.register(seed);
-    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace, &[]).unwrap();
+    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace).unwrap();
     (berth, agent)
 }
 
@@ -263,7 +263,7 @@ fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_rem
     super::site::define_velero(&other).unwrap();
     define_member(&other).unwrap();
     hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace, &[]).unwrap();
+    let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace).unwrap();
 
     // One that moves takes its data with it, and is written to by one cluster at any time.
     hub.enter("moving--1", "ship");
