@@ -5,24 +5,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use berth::leader::LEASE;
 use berth::queue::seen::entry;
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::glob::Effort;
 use berth_core::queue::{QueueEntry, QueueOrder, QueuePhase};
 use futures::TryStreamExt;
 use jiff::SignedDuration;
-use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
-use kube::api::{
-    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams,
-};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::support::backup::backup_of;
+use crate::support::berth::holder;
 use crate::support::wait::wait_until;
-use crate::support::{Berth, ControlPlane, Options, PATIENCE, Process};
+use crate::support::{Berth, ControlPlane, Options, PATIENCE};
 
 /// Each has its own namespace and its own dice. More of them are more than the API server that most
 /// tests share can answer beside the other tests on two cores.
@@ -184,9 +181,8 @@ fn two_hundred_crashes_lose_nothing_and_break_no_order() {
 
 async fn crash(berth: &mut Berth, seed: u64) -> anyhow::Result<()> {
     let mut other = berth.start_another_controller("controller-2")?;
-    let client = berth.plane().client().await?;
-    let leases: Api<Lease> = Api::namespaced(client.clone(), berth.namespace());
-    let api: Api<Backup> = Api::namespaced(client, berth.namespace());
+    let (kubectl, namespace) = (berth.kubectl().clone(), berth.namespace().to_owned());
+    let api: Api<Backup> = Api::namespaced(berth.plane().client().await?, &namespace);
     let from = api.list(&ListParams::default().limit(1)).await?.metadata.resource_version.unwrap_or_default();
     let witness = Arc::new(Mutex::new(Witness::default()));
     let watching = tokio::spawn(watch(api.clone(), from, Arc::clone(&witness)));
@@ -210,11 +206,17 @@ async fn crash(berth: &mut Berth, seed: u64) -> anyhow::Result<()> {
         })
         .await?;
         tokio::time::sleep(Duration::from_millis(u64::try_from(dice.roll(250))?)).await;
-        match dice.roll(5) {
-            0 => berth.webhook.process.restart()?,
-            1 | 2 => crash_controller(&mut other.process, &leases).await?,
-            _ => crash_controller(&mut berth.controller.process, &leases).await?,
+        let victim = match dice.roll(5) {
+            0 => &mut berth.webhook,
+            1 | 2 => &mut other,
+            _ => &mut berth.controller,
+        };
+        if victim.kill(&kubectl, &namespace)? && dice.roll(2) == 0 {
+            // The next leader is one that has watched, and none that reads everything anew.
+            let leads = async || Ok((!holder(&kubectl, &namespace)?.is_empty()).then_some(()));
+            wait_until("the other one to lead", PATIENCE, leads).await?;
         }
+        victim.process.restart()?;
         anyhow::ensure!(look().faults.is_empty(), "after crash {round}: {:#?}", look().faults);
     }
     let what = format!("all {created} backups to end");
@@ -261,29 +263,6 @@ async fn crash(berth: &mut Berth, seed: u64) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// Kills a controller and starts it again. If it led, its Lease is taken away, so that the next
-/// leader need not wait until it expires. A Lease that expires soon is no way out, because on a busy
-/// machine leaders that live lose it, too: they read everything anew, and that keeps the machine
-/// busy.
-async fn crash_controller(controller: &mut Process, leases: &Api<Lease>) -> anyhow::Result<()> {
-    let dead = controller.id().to_string();
-    controller.kill()?;
-    let lease = leases.get_opt(LEASE).await?;
-    let holder = lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.as_deref());
-    // HOST_PROCESS_START
-    if holder.and_then(|holder| holder.rsplit('_').nth(1)) == Some(dead.as_str()) {
-        let found = lease.map(|lease| lease.metadata).unwrap_or_default();
-        let exactly = Preconditions { resource_version: found.resource_version, uid: found.uid };
-        let params = DeleteParams { preconditions: Some(exactly), ..DeleteParams::default() };
-        match leases.delete(LEASE, &params).await {
-            // Another one has taken it meanwhile.
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            deleted => drop(deleted?),
-        }
-    }
-    controller.restart()
 }
 
 /// People delete, cancel, hold and release, in whatever phase a backup happens to be.
