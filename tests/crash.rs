@@ -213,8 +213,10 @@ async fn crash(berth: &mut Berth, seed: u64) -> anyhow::Result<()> {
         };
         if victim.kill(&kubectl, &namespace)? && dice.roll(2) == 0 {
             // The next leader is one that has watched, and none that reads everything anew.
-            let leads = async || Ok((!holder(&kubectl, &namespace)?.is_empty()).then_some(()));
-            wait_until("the other one to lead", PATIENCE, leads).await?;
+            wait_until("the other one to lead", PATIENCE, async || {
+                Ok((!holder(&kubectl, &namespace)?.is_empty()).then_some(()))
+            })
+            .await?;
         }
         victim.process.restart()?;
         anyhow::ensure!(look().faults.is_empty(), "after crash {round}: {:#?}", look().faults);
