@@ -291,8 +291,9 @@ async fn install(
     let gives = hands.certificates_to == Some(Certificates::CertManager);
     let (later, others): (Vec<Value>, Vec<Value>) =
         others.into_iter().partition(|object| gives && certificates::is_of_cert_manager(object));
-    for object in &others {
-        write(object).await?;
+    for rank in 0..RANKS {
+        let some = others.iter().filter(|object| rank_of(object) == rank);
+        apply::apply_at_once(&cluster.client, some, ApplyMode::Write, tell_one).await?;
     }
     // After the rollout, because the new admission rules need the new replicas.
     apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}")).await?;
@@ -343,6 +344,19 @@ async fn install(
         begun.elapsed().as_secs_f64()
     );
     Ok(())
+}
+
+/// How many [`rank_of`] knows.
+const RANKS: usize = 3;
+
+/// What an object needs has a lower rank: a binding needs its role, because the API server asks
+/// whether the user may give its rights, and the pods of a Deployment need all the others.
+fn rank_of(object: &Value) -> usize {
+    match object["kind"].as_str().unwrap_or_default() {
+        "Deployment" => 2,
+        "RoleBinding" | "ClusterRoleBinding" => 1,
+        _ => 0,
+    }
 }
 
 fn tell(object: &Value, outcome: ApplyOutcome, how: &str) {
@@ -414,6 +428,8 @@ async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use clap::Parser as _;
     use k8s_openapi::api::apps::v1::Deployment;
     use serde_json::json;
@@ -447,6 +463,24 @@ mod tests {
             }),
             helm_release: None,
         }
+    }
+
+    #[test]
+    fn roles_come_before_their_bindings_and_all_comes_before_the_pods() {
+        let objects = render(&InstallSettings::new("velero")).unwrap();
+        let ranks = |kind: &str| -> BTreeSet<usize> {
+            objects.iter().filter(|object| object["kind"] == kind).map(rank_of).collect()
+        };
+        for (earlier, later) in [
+            ("Role", "RoleBinding"),
+            ("ClusterRole", "ClusterRoleBinding"),
+            ("ServiceAccount", "Deployment"),
+            ("ClusterRoleBinding", "Deployment"),
+        ] {
+            let (before, after) = (ranks(earlier), ranks(later));
+            assert!(before.last().is_some() && before.last() < after.first(), "{earlier}, {later}");
+        }
+        assert!(objects.iter().all(|object| rank_of(object) < RANKS), "all are applied");
     }
 
     #[test]
