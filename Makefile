@@ -18,9 +18,12 @@ help: ## This list.
 build: ## The berth binary, for development.
 	$(CARGO) build --locked
 
+# What cannot be had at all, as without Go, is known at once, and not when cargo is done.
 demo: ## Five Backups on a real control plane, queued and run. KEEP=1 leaves it up.
 	@tests/control-plane/get etcd kube-apiserver kubectl velero-crds >/dev/null & programs=$$!; \
 		trap 'kill $$programs 2>/dev/null' EXIT; \
+		for _ in {1..10}; do kill -0 $$programs 2>/dev/null || break; sleep 0.1; done; \
+		kill -0 $$programs 2>/dev/null || wait $$programs || exit; \
 		$(CARGO) build --locked --package berth --package berth-demo --bins && \
 		{ wait $$programs || { echo "The programs of the control plane are missing: tests/control-plane/get etcd kube-apiserver kubectl velero-crds says why" >&2; exit 1; }; }
 	@$(TARGET)/debug/demo --berth $(BERTH)

@@ -26,7 +26,7 @@ use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 /// A namespace that takes seconds when it is asked for one object at a time: three milliseconds for
 /// each, on an idle machine.
 const FULL: &str = "full";
-const OBJECTS: usize = 1500;
+const OBJECTS: usize = 1000;
 /// One that takes none.
 const BESIDE: &str = "beside-the-full";
 

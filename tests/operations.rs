@@ -91,6 +91,7 @@ fn data_is_moved_without_a_slot_whoever_leads_and_comes_back_through_a_stock_vel
     wait_phase(&cluster, "backup.velero.io", "beside", "Completed");
     assert_eq!(read(&cluster, "backup.velero.io", "moved")["status"]["phase"], WAITING);
 
+    assert_eq!(uploads(&cluster, &other).len(), 1);
     let cancel = ["annotate", "backup.velero.io", "canceled", "-n", NAMESPACE, "berth.dev/cancel=true"];
     cluster.kubectl().run(&cancel).unwrap();
     wait_phase(&cluster, "backup.velero.io", "canceled", "Failed");

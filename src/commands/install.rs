@@ -131,10 +131,9 @@ async fn ensure_allowed(cluster: &InstallCluster, objects: &[Value]) -> anyhow::
     // The API server lets a user grant only rights that the user has.
     let is_role =
         |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.starts_with("ClusterRole"));
-    for role in objects.iter().filter(is_role) {
-        apply::apply(&cluster.client, role, ApplyMode::DryRun).await.context("nothing was changed")?;
-    }
-    Ok(())
+    let roles = objects.iter().filter(is_role);
+    let tried = apply::apply_at_once(&cluster.client, roles, ApplyMode::DryRun, |_, _, _| {});
+    tried.await.context("nothing was changed")
 }
 
 /// Checks before any write that no foreign object with one of berth's names would be overwritten.
@@ -158,14 +157,14 @@ async fn preview(
     args: &InstallArgs,
     hands: &Hands,
 ) -> anyhow::Result<()> {
-    for object in objects {
-        let (outcome, difference) = apply::apply(&cluster.client, object, ApplyMode::DryRun).await?;
+    let tell_one = |object: &Value, outcome: ApplyOutcome, difference: &str| {
         if args.diff {
             print!("{difference}");
         } else {
             tell(object, outcome, " (dry run)");
         }
-    }
+    };
+    apply::apply_at_once(&cluster.client, objects, ApplyMode::DryRun, tell_one).await?;
     let mut left_over = apply::left_over(cluster, objects).await?;
     left_over.extend(hands.written(cluster).await?);
     for reference in left_over {
@@ -190,9 +189,8 @@ async fn install(
     let (first, others): (Vec<Value>, Vec<Value>) = objects
         .into_iter()
         .partition(|object| object["kind"].as_str().is_some_and(|kind| FIRST.contains(&kind)));
-    for object in &first {
-        write(object).await?;
-    }
+    let tell_one = |object: &Value, outcome: ApplyOutcome, _: &str| tell(object, outcome, "");
+    apply::apply_at_once(&cluster.client, &first, ApplyMode::Write, tell_one).await?;
     for object in first.iter().filter(|object| object["kind"] == "CustomResourceDefinition") {
         apply::established(&cluster.client, object).await?;
     }
@@ -203,8 +201,9 @@ async fn install(
     let gives = hands.certificates_to == Some(Certificates::CertManager);
     let (later, others): (Vec<Value>, Vec<Value>) =
         others.into_iter().partition(|object| gives && certificates::is_of_cert_manager(object));
-    for object in &others {
-        write(object).await?;
+    for rank in 0..RANKS {
+        let some = others.iter().filter(|object| rank_of(object) == rank);
+        apply::apply_at_once(&cluster.client, some, ApplyMode::Write, tell_one).await?;
     }
     // After the rollout, because the new admission rules need the new replicas.
     apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}")).await?;
@@ -255,6 +254,19 @@ async fn install(
         begun.elapsed().as_secs_f64()
     );
     Ok(())
+}
+
+/// How many [`rank_of`] knows.
+const RANKS: usize = 3;
+
+/// What an object needs has a lower rank: a binding needs its role, because the API server asks
+/// whether the user may give its rights, and the pods of a Deployment need all the others.
+fn rank_of(object: &Value) -> usize {
+    match object["kind"].as_str().unwrap_or_default() {
+        "Deployment" => 2,
+        "RoleBinding" | "ClusterRoleBinding" => 1,
+        _ => 0,
+    }
 }
 
 fn tell(object: &Value, outcome: ApplyOutcome, how: &str) {
@@ -326,8 +338,28 @@ async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::install::InstallSettings;
+
+    #[test]
+    fn roles_come_before_their_bindings_and_all_comes_before_the_pods() {
+        let objects = render(&InstallSettings::new("velero")).unwrap();
+        let ranks = |kind: &str| -> BTreeSet<usize> {
+            objects.iter().filter(|object| object["kind"] == kind).map(rank_of).collect()
+        };
+        for (earlier, later) in [
+            ("Role", "RoleBinding"),
+            ("ClusterRole", "ClusterRoleBinding"),
+            ("ServiceAccount", "Deployment"),
+            ("ClusterRoleBinding", "Deployment"),
+        ] {
+            let (before, after) = (ranks(earlier), ranks(later));
+            assert!(before.last().is_some() && before.last() < after.first(), "{earlier}, {later}");
+        }
+        assert!(objects.iter().all(|object| rank_of(object) < RANKS), "all are applied");
+    }
 
     #[test]
     fn admission_is_kept_apart() {

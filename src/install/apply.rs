@@ -89,6 +89,28 @@ pub async fn apply(
     Ok((outcome, difference))
 }
 
+/// Applies objects of which none needs another one, some at a time. `tell` gets the results in the
+/// order of the objects.
+///
+/// # Errors
+/// The first of the API server's errors.
+pub async fn apply_at_once<'o>(
+    client: &Client,
+    objects: impl IntoIterator<Item = &'o Value>,
+    mode: ApplyMode,
+    mut tell: impl FnMut(&Value, ApplyOutcome, &str),
+) -> anyhow::Result<()> {
+    let applied = futures::stream::iter(objects).map(|object| async move {
+        let (outcome, difference) = apply(client, object, mode).await?;
+        anyhow::Ok((object, outcome, difference))
+    });
+    let mut applied = std::pin::pin!(applied.buffered(AT_ONCE));
+    while let Some((object, outcome, difference)) = applied.try_next().await? {
+        tell(object, outcome, &difference);
+    }
+    Ok(())
+}
+
 async fn live(client: &Client, reference: &Reference) -> anyhow::Result<Option<DynamicObject>> {
     match reference.api(client).get_opt(&reference.name).await {
         Ok(live) => Ok(live),

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::site::{QUICK, USUAL};
 use crate::admission::program;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORTEST_LEASE;
 use crate::support::courier::Couriers;
 use crate::support::moto::Moto;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, manifest, wait_for};
@@ -492,7 +491,8 @@ fn who_waits_is_told_for_what() {
 /// Of two hubs the one that leads is killed, again and again, while entries come and go.
 #[test]
 fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
-    let mut garden = Garden::start(&["--bucket-quota=limited=5", SHORTEST_LEASE]).unwrap();
+    let mut garden = Garden::start(&["--bucket-quota=limited=5"]).unwrap();
+    let (kubectl, ns) = (garden.kubectl().clone(), garden.berth.namespace().to_owned());
     garden.profile("crash", "limited");
     garden.seed("crash-a", "crash", "limited");
     // Its clock is an hour late; it reports all the same.
@@ -511,9 +511,15 @@ fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
         // In the middle of a round, at another point in each.
         garden.wait("some places", || is_begun(round * 10 + round + 1));
         all.extend(names);
-        let leader = if round % 2 == 0 { &mut garden.berth.controller.process } else { &mut second.process };
-        leader.kill().unwrap();
-        leader.restart().unwrap();
+        let (leader, other) = if second.leads(&kubectl, &ns).unwrap() {
+            (&mut second, &garden.berth.controller)
+        } else {
+            (&mut garden.berth.controller, &second)
+        };
+        leader.kill(&kubectl, &ns).unwrap();
+        wait_for("the other one to lead", PATIENCE, || Ok(other.leads(&kubectl, &ns)?.then_some(())))
+            .unwrap();
+        leader.process.restart().unwrap();
     }
     let placed = garden.placed(&all);
     assert_eq!(placed.values().copied().collect::<Vec<_>>(), [5; 12], "{placed:?}");
@@ -522,7 +528,7 @@ fn a_hub_that_is_killed_leaves_no_place_taken_twice_or_lost() {
     for name in all.iter().step_by(2) {
         garden.delete("bec", name);
     }
-    second.process.kill().unwrap();
+    second.kill(&kubectl, &ns).unwrap();
     garden.wait("half of them to go", || Ok((garden.list::<BackupEntry>("bec")?.len() == 30).then_some(())));
     garden.wait("their places to be free", || {
         let buckets = garden.buckets("crash")?;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use berth::install::member::AGENT;
+use berth::leader::LEASE;
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -13,7 +15,6 @@ use super::site::{
 use crate::admission::program;
 use crate::queue::ended;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::peers::S3;
 use crate::support::process::in_own_session;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, Process, backup, port, wait_for};
@@ -141,14 +142,10 @@ fn has_succeeded(entry: &Value) -> bool {
 
 /// A member cluster with a berth that backs up.
 fn member(hub: &Hub, seed: &str) -> (Berth, Process) {
-    member_with(hub, seed, &[])
-}
-
-fn member_with(hub: &Hub, seed: &str, more: &[&str]) -> (Berth, Process) {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
     define_member(berth.plane()).unwrap();
     hub.register(seed);
-    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace, more).unwrap();
+    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace).unwrap();
     (berth, agent)
 }
 
@@ -266,7 +263,7 @@ fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_rem
     super::site::define_velero(&other).unwrap();
     define_member(&other).unwrap();
     hub.register("tug");
-    let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace, &[]).unwrap();
+    let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace).unwrap();
 
     // One that moves takes its data with it, and is written to by one cluster at any time.
     hub.enter("moving--1", "ship");
@@ -298,12 +295,18 @@ fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_rem
     assert_eq!(files(&hub.s3.sibling(bucket).join("ship--1")), 0);
     tug.ensure_runs().unwrap();
     // Who was away lets go of what is no more.
-    agent.restart().unwrap();
+    come_back(&berth, &mut agent);
     for (kind, namespace) in [(LOCATIONS, "velero"), (ENTRIES, "")] {
         becomes(berth.kubectl(), (kind, "ship--1", namespace), "gone", Value::is_null).unwrap();
     }
     who_comes_back_late_removes_nothing_of_a_new_entry(&hub, &berth, &mut agent);
     tug.ensure_runs().unwrap();
+}
+
+/// Starts an agent that was killed. Its Lease is taken away, as time would.
+fn come_back(berth: &Berth, agent: &mut Process) {
+    berth.kubectl().run(&["delete", "lease", AGENT, "-n", "velero"]).unwrap();
+    agent.restart().unwrap();
 }
 
 /// An old deletion in a member cluster does not apply to what is in that directory by now.
@@ -331,7 +334,7 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, 
     let folder = hub.s3.sibling(record["bucket"].as_str().unwrap()).join("late--1/velero/backups/new");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("velero-backup.json"), "{}").unwrap();
-    agent.restart().unwrap();
+    come_back(berth, agent);
     for (kind, namespace) in [(ENTRIES, ""), (LOCATIONS, "velero")] {
         becomes(berth.kubectl(), (kind, "late--1", namespace), "gone", Value::is_null).unwrap();
     }
@@ -340,10 +343,9 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, 
 
 #[test]
 fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
-    let flags = ["--deletion-grace-period=2s", "--bucket-quota=aws=3", SHORT_LEASE];
-    let mut hub = Hub::start("killed", USUAL, &flags);
+    let mut hub = Hub::start("killed", USUAL, &["--deletion-grace-period=2s", "--bucket-quota=aws=3"]);
     let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member_with(&hub, "ship", &[SHORT_LEASE]);
+    let (berth, mut agent) = member(&hub, "ship");
     hub.enter("bystander", "ship");
     hub.entry("bystander", "usable", is_usable);
     back_up(&berth, "kept", "bystander");
@@ -356,7 +358,14 @@ fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
     let mut kill = |hub: &mut Hub, agent: &mut Process| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis((dice >> 33) % 1500));
-        let victim = if (dice >> 40).is_multiple_of(2) { &mut hub.controller } else { agent };
+        // Without its Lease the next one is at it at once, and is killed in the midst of it as well.
+        let (victim, kubectl, lease) = if (dice >> 40).is_multiple_of(2) {
+            (&mut hub.controller, hub.plane.kubectl(), LEASE)
+        } else {
+            (agent, berth.kubectl(), AGENT)
+        };
+        victim.kill().unwrap();
+        kubectl.run(&["delete", "lease", lease, "-n", "velero", "--ignore-not-found"]).unwrap();
         victim.restart().unwrap();
     };
     for entry in &entries {

@@ -38,7 +38,7 @@ impl Member {
         let plane = ControlPlane::start()?;
         define_velero(&plane)?;
         define_member(&plane)?;
-        let agent = start_agent(hub, &plane, seed, QUICK, &[])?;
+        let agent = start_agent(hub, &plane, seed, QUICK)?;
         Ok(Self { plane, _agent: agent })
     }
 
@@ -53,8 +53,7 @@ pub fn user_of(seed: &str) -> (String, &'static str) {
 }
 
 /// The agent of a member cluster. In the hub it may do what a seed may, and no more; it has the
-/// hub's pace. A short Lease is for those that are killed again and again: on a busy machine
-/// whoever has one loses it, and with it what it has seen.
+/// hub's pace.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -63,14 +62,13 @@ pub fn start_agent(
     member: &ControlPlane,
     seed: &str,
     pace: &str,
-    more: &[&str],
 ) -> anyhow::Result<Process> {
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": seed, "namespace": SEEDS_NAMESPACE},
     });
     apply(hub.kubectl(), &account)?;
     let mut command = in_own_session(&program());
-    command.args(["garden", "agent", "--namespace=velero"]).args(more).env("BERTH_PACE", pace);
+    command.args(["garden", "agent", "--namespace=velero"]).env("BERTH_PACE", pace);
     command.arg("--kubeconfig").arg(member.kubeconfig());
     command.arg("--hub-kubeconfig").arg(hub.service_account_kubeconfig(SEEDS_NAMESPACE, seed)?);
     command.arg(format!("--seed={seed}"));

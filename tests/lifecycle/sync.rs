@@ -160,10 +160,11 @@ fn backups_come_from_a_store_and_go_only_with_it() {
     );
 
     // A Backup that somebody deletes by mistake comes back, as long as the store has it.
+    let deleted = two.kubectl().backup("sync-two", "third").unwrap().uid();
     two.kubectl().run(&["delete", "backups.velero.io", "third", "-n", "sync-two"]).unwrap();
     wait_for("the deleted Backup to come back", PATIENCE, || {
         let found = two.kubectl().backups("sync-two")?;
-        Ok(found.get("third").is_some_and(|backup| backup.uid() != here.uid()).then_some(()))
+        Ok(found.get("third").is_some_and(|backup| backup.uid() != deleted).then_some(()))
     })
     .unwrap();
 

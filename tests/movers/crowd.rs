@@ -108,7 +108,9 @@ impl Crowd {
             agents.ensure_work().unwrap();
             history.wait_ended(at, PATIENCE).unwrap();
             match is_controller {
-                true if leads(&berth) == "controller" => berth.controller.process.restart().unwrap(),
+                true if berth.controller.leads(berth.kubectl(), NAMESPACE).unwrap() => {
+                    berth.controller.process.restart().unwrap();
+                }
                 true => second.process.restart().unwrap(),
                 false => agents.kill(turn % NODES.len()).unwrap(),
             }
@@ -133,14 +135,6 @@ impl Crowd {
         assert!(1 < most && most <= self.limit, "{most}");
         ensure_in_order(&history, self.limit, self.late + SLACK + stall * CALLS);
     }
-}
-
-/// Which controller leads.
-fn leads(berth: &Berth) -> &'static str {
-    let args = ["get", "lease", "berth-controller", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
-    let holder = berth.kubectl().run(&args).unwrap();
-    let id = format!("_{}_", berth.controller.process.id());
-    if holder.contains(&id) { "controller" } else { "controller-2" }
 }
 
 /// What node-agents and berth look for besides the objects themselves.

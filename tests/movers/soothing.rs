@@ -101,8 +101,11 @@ fn a_limit_that_is_changed_counts_at_once(cluster: &Cluster, burst: &Burst<'_>) 
     let hold = || names(cluster).into_iter().for_each(|node| burst.hold(node));
     let release = || names(cluster).into_iter().for_each(|node| burst.release(node));
 
+    hold();
     let two = since();
     burst.create(Kind::DataUpload, "two", 5).unwrap();
+    wait_most(two, 2);
+    release();
     burst.history.wait_ended(before + 3, PATIENCE).unwrap();
     assert_eq!(most(two), 2);
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use berth::leader::LEASE;
 use serde_json::{Value, json};
 
 use super::kubectl::Answer;
@@ -19,7 +20,7 @@ const BUCKET: &str = "backups";
 /// For the controllers of a test that kills a leader, and so waits for its Lease.
 /// Renewed within two thirds of it: a busy machine must be able to.
 pub const SHORT_LEASE: &str = "--lease-duration=6s";
-/// For those of a test that kills leaders again and again, and minds nothing of one that loses its
+/// For agents of a test that kills them again and again, and minds nothing of one that loses its
 /// Lease.
 pub const SHORTEST_LEASE: &str = "--lease-duration=2s";
 
@@ -129,6 +130,31 @@ impl Server {
         self.process.terminate(PATIENCE).map(drop)
     }
 
+    /// Does this controller have the Lease?
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn leads(&self, kubectl: &Kubectl, namespace: &str) -> anyhow::Result<bool> {
+        // HOST_PROCESS_START
+        Ok(holder(kubectl, namespace)?.contains(&format!("_{}_", self.process.id())))
+    }
+
+    /// Kills a controller, and takes its Lease away if it has it, so that another one leads at once:
+    /// a Lease that is short enough to wait for is one that leaders lose that live, where a machine
+    /// is busy. They read everything anew then, and that keeps the machine busy. Gives whether it
+    /// had led.
+    ///
+    /// # Errors
+    /// When it cannot be killed, or its Lease cannot be read or removed.
+    pub fn kill(&mut self, kubectl: &Kubectl, namespace: &str) -> anyhow::Result<bool> {
+        self.process.kill()?;
+        let leads = self.leads(kubectl, namespace)?;
+        if leads {
+            kubectl.run(&["delete", "lease", LEASE, "-n", namespace])?;
+        }
+        Ok(leads)
+    }
+
     /// What it counts, in Prometheus' text format.
     ///
     /// # Errors
@@ -153,6 +179,15 @@ impl Server {
         });
         wait.with_context(|| seen)
     }
+}
+
+/// Who has the Lease of the controllers in that namespace; empty where nobody has.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn holder(kubectl: &Kubectl, namespace: &str) -> anyhow::Result<String> {
+    let path = "jsonpath={.spec.holderIdentity}";
+    kubectl.run(&["get", "lease", LEASE, "-n", namespace, "--ignore-not-found", "-o", path])
 }
 
 /// Waits until the API server goes by the roles that have been written: what it refuses before is
@@ -313,7 +348,7 @@ impl Berth {
     /// When it cannot be killed, or has no Lease.
     pub fn kill_controller(&mut self) -> anyhow::Result<()> {
         self.controller.process.kill()?;
-        self.kubectl().run(&["delete", "lease", "berth-controller", "-n", self.namespace()]).map(drop)
+        self.kubectl().run(&["delete", "lease", LEASE, "-n", self.namespace()]).map(drop)
     }
 
     /// # Errors

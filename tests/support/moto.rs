@@ -59,9 +59,11 @@ impl Moto {
         let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
         std::fs::write(&certificate, &own.certificate)?;
         std::fs::write(&key, &own.key)?;
-        // No packages but these, whatever else is installed here or lies in the working directory.
+        // No packages but these, whatever else is installed here or lies in the working directory;
+        // and nothing that this machine runs at each start of Python, which may write to them (as to
+        // certifi's authorities), and what has changed in the cache is made anew in the next run.
         let mut command = in_own_session(&PathBuf::from("python3"));
-        command.args(["-s", "-P", "-m", "moto.server", "-H", &host.to_string()]);
+        command.args(["-S", "-s", "-P", "-m", "moto.server", "-H", &host.to_string()]);
         command.args(["-p", &address.port().to_string(), "-c"]).arg(certificate).arg("-k").arg(key);
         command.env("PYTHONPATH", packages).env_remove("PYTHONHOME");
         let process = Process::start("moto", command, &plane.folder().join(format!("moto-{name}.log")))?;
