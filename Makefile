@@ -59,6 +59,7 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 	$(BERTH) crd --write manifests/crd
 	$(BERTH) crd --of garden --write manifests/garden/crd
 	$(BERTH) crd --of garden-member --write manifests/components/garden-member/crd
+	$(BERTH) crd --of pod-volumes --write manifests/components/pod-volumes/crd
 	$(CARGO) build --quiet --locked # It carries them.
 	@for executor in berth velero; do for certificates in self-managed cert-manager; do \
 		$(BERTH) install --output yaml --namespace release-namespace --beside-velero=true --executor $$executor \
@@ -71,9 +72,12 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 			| awk -v RS='---\n' '/\n  name: berth-garden-(agent|courier)\n/ {printf "---\n%s", $$0}' \
 			> manifests/chart/objects/$$1.yaml || exit; \
 	done
+	@$(BERTH) install --output yaml --namespace release-namespace --pod-volumes \
+		| awk -v RS='---\n' '/\n  name: berth-node-agent\n/ {printf "---\n%s", $$0}' > manifests/chart/objects/pod-volumes.yaml
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
+	$(BERTH) crd --of pod-volumes > manifests/chart/objects/pod-volumes-definitions.yaml
 	@rm -f docs/reference/commands/*.md # Those of commands that are gone, too.
 	$(BERTH) reference --write docs/reference
 	@mkdir -p manifests/krew

@@ -20,10 +20,10 @@ use crate::install::cluster::Presence;
 use crate::install::engine::HOOKS;
 use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
-use crate::install::render::VELERO_ACCOUNT;
+use crate::install::render::{VELERO_ACCOUNT, is_workload};
 use crate::install::{
     BackedUpTypes, ClusterFindings, InstallCluster, InstallSettings, Installed, MemberParts, Reference,
-    Reviews, RunningBackups, certificates, kept, left, member, remove, render, running, velero,
+    Reviews, RunningBackups, certificates, kept, left, member, pod_volumes, remove, render, running, velero,
 };
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
@@ -54,6 +54,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     let found = cluster.look().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
     settings.reviews = Reviews::wanted(&args.reviews, Reviews::of(&cluster, &found).await?);
+    pod_volumes::ensure_fits(&settings)?;
     settings.engine = BackedUpTypes::wanted(args.engine_rights, &cluster.client).await?;
     tell_gaps(settings.engine.as_ref());
     let image = found.installed.as_ref().and_then(Installed::image).filter(|image| image.contains('@'));
@@ -73,7 +74,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         member::ensure_hub(&cluster, hub, access.as_ref()).await?;
     }
     if let Some(access) = &access {
-        let deployment = objects.iter().position(|object| object["kind"] == "Deployment");
+        let deployment = objects.iter().position(is_workload);
         objects.insert(deployment.unwrap_or(objects.len()), access.secret(&cluster.namespace));
     }
     if !found.has_policies {
@@ -162,6 +163,9 @@ fn settings(
             access,
             installed.and_then(|installed| installed.member.as_ref()),
         ),
+        pod_volumes: args
+            .pod_volumes
+            .unwrap_or_else(|| installed.is_some_and(|installed| installed.agents.is_some())),
         ..InstallSettings::new(&args.target.namespace)
     }
 }
@@ -338,6 +342,9 @@ async fn install(
         println!("{authority} removed");
     }
     answers(cluster, args.timeout).await?;
+    if let Some(line) = pod_volumes::installed(cluster).await?.as_ref().and_then(pod_volumes::told) {
+        println!("{line}");
+    }
     println!(
         "berth {} is ready in namespace {} after {:.1} s",
         env!("CARGO_PKG_VERSION"),
@@ -445,6 +452,7 @@ mod tests {
                 executor: Executor::Berth,
                 certificates: Certificates::SelfManaged,
                 member: None,
+                agents: None,
                 deployments: vec![deployment("berth-webhook", &args)],
             }),
             helm_release: None,
