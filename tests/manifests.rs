@@ -103,6 +103,8 @@ fn kustomized(resources: &[&str], components: &str) -> Vec<Value> {
 /// The same with more lines of a kustomization.
 fn kustomized_with(resources: &[&str], components: &str, more: &str) -> Vec<Value> {
     let [kubectl] = binaries::get(["kubectl"]).unwrap();
+    // Cargo may build in another folder.
+    std::fs::create_dir_all(project().join("target")).unwrap();
     let folder = tempfile::Builder::new().prefix("overlay-").tempdir_in(project().join("target")).unwrap();
     let manifests = "../../manifests";
     let mut text = format!("resources:\n- {manifests}/base\n");

@@ -113,7 +113,7 @@ fn berth_queues_and_a_stock_velero_runs() {
     })
     .unwrap();
     assert!(kubectl.backups(NAMESPACE).unwrap().values().all(|b| b.phase() == BackupPhase::Queued));
-    assert!(berth.controller.metrics().unwrap().contains("berth_queue_executor_available 0"));
+    berth.controller.await_metric("berth_queue_executor_available 0").unwrap();
 
     // Velero's own queue was left on by mistake: its writes are refused with a message, and the
     // order is still berth's.

@@ -133,7 +133,7 @@ fn on_a_definition_from_before_the_queue_nothing_is_queued_and_nothing_is_lost()
     })
     .unwrap();
     assert_eq!(berth.kubectl().phase(&ns, "early").unwrap(), BackupPhase::New);
-    assert!(berth.controller.metrics().unwrap().contains("berth_queue_executor_available 0"));
+    berth.controller.await_metric("berth_queue_executor_available 0").unwrap();
     set(&known);
     let done = ended(&berth, &["early"]);
     assert_eq!(done["early"].phase(), BackupPhase::Completed, "queued once it can be");
