@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Context;
-use super::reports::backup_repositories;
+use super::reports::{backup_repositories, is_ours};
 use crate::pace::paced;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
@@ -58,7 +58,7 @@ pub async fn run(context: &Context, stop: &CancellationToken) {
             if stop.is_cancelled() {
                 return;
             }
-            if is_due(&seen(&object), Timestamp::now()) {
+            if is_ours(&object) && is_due(&seen(&object), Timestamp::now()) {
                 maintain(context, &api, &object, stop).await;
             }
         }
