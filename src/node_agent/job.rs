@@ -326,6 +326,7 @@ impl Job {
                 Err(fault) if begun.elapsed() < patience => info!(%fault, "waiting"),
                 done => return done,
             }
+            self.watched.waits();
             sleep(crate::pace::paced(LOCKED)).await;
         }
     }
@@ -420,7 +421,54 @@ pub(super) async fn end_canceled(context: &Context, kind: &Kind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use berth_test_scripted::Scripted;
+
+    use super::super::Settings;
+    use super::super::repositories::Repositories;
     use super::*;
+    use crate::client::Clients;
+    use crate::storage::Opener;
+
+    fn job(api: &Scripted) -> Job {
+        let client = api.client("velero");
+        let settings = Settings {
+            namespace: "velero".to_owned(),
+            node: "n1".to_owned(),
+            pods: "/pods".into(),
+            allows_unmounted: false,
+            concurrency: 1,
+            configmap: None,
+            secret: None,
+        };
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        let repositories = Repositories::new(client.clone(), "velero", None, opener);
+        let clients = Clients { watch: client.clone(), call: client };
+        let context = Arc::new(Context { clients, settings, repositories });
+        Job { context, watched: Watched::default(), stop: CancellationToken::new(), is_try: true }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_until_a_maintenance_has_ended_is_not_taken_for_hung() {
+        let (job, begun) = (job(&Scripted::new()), Instant::now());
+        let work = || async {
+            if begun.elapsed() > 2 * SILENCE {
+                return Ok(());
+            }
+            let text = || "x".to_owned();
+            Err(Fault::Locked { place: text(), who: text(), since: text(), is_own: true })
+        };
+        let silence = async {
+            let mut signs = None;
+            while signs != Some(job.watched.signs()) {
+                signs = Some(job.watched.signs());
+                sleep(SILENCE).await;
+            }
+        };
+        tokio::select! {
+            done = job.unlocked(work) => assert!(done.is_ok()),
+            () = silence => unreachable!("nothing shows that it waits"),
+        }
+    }
 
     #[test]
     fn only_processes_that_did_not_end_an_object_are_counted() {

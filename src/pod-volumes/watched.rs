@@ -96,6 +96,11 @@ impl Watched {
             .fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
     }
 
+    /// The job waits for others, which is no silence of its own.
+    pub fn waits(&self) {
+        self.step();
+    }
+
     pub(crate) fn step(&self) {
         self.0.steps.fetch_add(1, Ordering::Relaxed);
     }
