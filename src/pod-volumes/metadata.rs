@@ -87,8 +87,11 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
 }
 
 /// Of what the path leads to, which is to be a path of an open file. File systems without them have
-/// none.
-pub(crate) fn attributes(path: &Path) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
+/// none. `note`: of one that cannot be kept.
+pub(crate) fn attributes(
+    path: &Path,
+    mut note: impl FnMut(String),
+) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
     let names = match xattr::list_deref(path) {
         Ok(names) => names,
         Err(error) if is_unsupported(&error) => return Ok(Vec::new()),
@@ -96,7 +99,14 @@ pub(crate) fn attributes(path: &Path) -> io::Result<Vec<(String, Option<Vec<u8>>
     };
     let (mut found, mut bytes) = (Vec::new(), 0_usize);
     for name in names {
-        let text = name.to_string_lossy().into_owned();
+        // Nor could restic name it.
+        let Some(text) = name.to_str().map(str::to_owned) else {
+            note(format!(
+                "its attribute {} is not stored, because its name is no text",
+                name.to_string_lossy()
+            ));
+            continue;
+        };
         if !is_kept(&text) {
             continue;
         }

@@ -90,7 +90,7 @@ impl Walk {
         if !self.tells {
             return;
         }
-        match attributes(at) {
+        match attributes(at, |what| self.watched.note(path, &what)) {
             Ok(found) => {
                 // The type of an attribute cannot be named.
                 node.meta.extended_attributes = found

@@ -184,6 +184,21 @@ async fn attributes_of_files_links_and_folders_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_attribute_whose_name_is_no_text_is_told() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let file = root.path().join("volume/folder/file");
+    if xattr::set(&file, std::ffi::OsStr::from_bytes(b"user.odd\xff"), b"value").is_err() {
+        // The file system of this machine has none.
+        return;
+    }
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    repository.backup(source(root.path()), &watched).await.unwrap();
+    let notes = watched.notes();
+    assert!(notes.contains("/volume/folder/file: its attribute user.odd"), "{notes}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_has_fewer_files_than_were_found_is_none_to_rely_on() {
     let (root, store, watched) = (volume(), store(), Watched::default());
     let repository = Repository::make(&store, "secret").await.unwrap();
