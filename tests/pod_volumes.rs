@@ -3,6 +3,7 @@
 
 mod alone;
 mod failures;
+mod large;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -85,7 +86,11 @@ impl Stage {
     }
 
     fn ended(&mut self, kind: &str, name: &str) -> Value {
-        wait_for(&format!("{kind} {name} to end"), PATIENCE, || {
+        self.ended_within(PATIENCE, kind, name)
+    }
+
+    fn ended_within(&mut self, patience: Duration, kind: &str, name: &str) -> Value {
+        wait_for(&format!("{kind} {name} to end"), patience, || {
             self.agent.ensure_runs()?;
             let object = self.read(NAMESPACE, kind, name);
             let phase = object["status"]["phase"].as_str().unwrap_or_default();
