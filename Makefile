@@ -37,7 +37,7 @@ test: ## Every test, those on the real control plane included. THREADS=4 is how 
 test-quick: ## Units, models, the router and a scripted API server: for between two saves.
 	@tests/run quick
 
-test-large: ## The large tests: certificates, replicas and versions change a thousand times under load, the previous commit's build among them; ten node-agents; ten thousand creates; leaders killed two hundred times between hooks and parts; facts about the pinned Velero.
+test-large: ## The large tests: certificates, replicas and versions change a thousand times under load, the previous commit's build among them; ten node-agents; ten thousand creates; leaders killed two hundred times between hooks and parts; a million files of a volume; facts about the pinned Velero.
 	@git rev-parse --quiet --verify HEAD~1 >/dev/null || { echo "git does not know the previous commit, whose build is tested as well: is this a clone of one commit, or somebody else's?" >&2; exit 2; }
 	$(CARGO) build --locked
 	$(CARGO) test --locked --workspace --test main -- --ignored --nocapture --test-threads 2
@@ -62,6 +62,7 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 	$(BERTH) crd --write manifests/crd
 	$(BERTH) crd --of garden --write manifests/garden/crd
 	$(BERTH) crd --of garden-member --write manifests/components/garden-member/crd
+	$(BERTH) crd --of pod-volumes --write manifests/components/pod-volumes/crd
 	$(CARGO) build --quiet --locked # It carries them.
 	@for executor in berth velero; do for certificates in self-managed cert-manager; do \
 		$(BERTH) install --output yaml --namespace release-namespace --beside-velero=true --executor $$executor \
@@ -74,9 +75,12 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 			| awk -v RS='---\n' '/\n  name: berth-garden-(agent|courier)\n/ {printf "---\n%s", $$0}' \
 			> manifests/chart/objects/$$1.yaml || exit; \
 	done
+	@$(BERTH) install --output yaml --namespace release-namespace --pod-volumes \
+		| awk -v RS='---\n' '/\n  name: berth-node-agent\n/ {printf "---\n%s", $$0}' > manifests/chart/objects/pod-volumes.yaml
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml
+	$(BERTH) crd --of pod-volumes > manifests/chart/objects/pod-volumes-definitions.yaml
 	@rm -f docs/reference/commands/*.md # Those of commands that are gone, too.
 	$(BERTH) reference --write docs/reference
 	@mkdir -p manifests/krew

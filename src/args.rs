@@ -11,6 +11,7 @@ pub mod listed;
 pub mod location;
 mod member;
 mod movers;
+mod node_agent;
 mod queue;
 mod reviews;
 pub mod schedule;
@@ -29,6 +30,7 @@ pub use hub::HubArgs;
 pub use install::{InstallArgs, Printed, UninstallArgs};
 pub use member::MemberArgs;
 pub use movers::MoverArgs;
+pub use node_agent::{NodeAgentArgs, NodeAgentCommand, NodeAgentServerArgs};
 pub use queue::{BackupSelectionArgs, QueueArgs, QueueCommand};
 pub use reviews::{ANYWHERE, ReviewArgs};
 pub use webhook::WebhookArgs;
@@ -88,8 +90,9 @@ pub enum Command {
     /// Check a cluster before an installation, and an installation afterwards. Example: berth check
     /// --namespace velero
     Check(CheckArgs),
-    /// Check on which nodes data movers may run.
-    NodeAgent(NodeAgentArgs),
+    /// Take the files of volumes of one node's pods into restic repositories, and bring them back.
+    /// Run one on each node. Example: berth node-agent --node-name node-1
+    NodeAgent(Box<NodeAgentArgs>),
     /// Manage the webhooks' certificates.
     Certificates(CertificatesArgs),
     /// Manage backup buckets that many clusters share.
@@ -130,6 +133,9 @@ pub enum Command {
 pub enum Definitions {
     /// Velero's kinds, for a cluster without Velero.
     Velero,
+    /// Velero's kinds for the files of volumes, for a cluster with berth's node agents and no
+    /// Velero.
+    PodVolumes,
     /// Shared buckets, for the hub.
     Garden,
     /// Shared buckets, for a member cluster without Gardener.
@@ -214,32 +220,6 @@ pub struct CheckArgs {
     pub confirm: bool,
     #[arg(long, short, value_enum, default_value = "table")]
     pub output: Output,
-}
-
-#[derive(ClapArgs)]
-pub struct NodeAgentArgs {
-    #[command(flatten)]
-    pub target: ClusterArgs,
-    #[command(subcommand)]
-    pub command: NodeAgentCommand,
-}
-
-#[derive(Subcommand)]
-pub enum NodeAgentCommand {
-    /// Show on which nodes the data movers of each StorageClass may run, and why. Example: berth
-    /// node-agent check
-    ///
-    /// Lists nodes and StorageClasses, which takes an admin's rights. Exit code 0: every class has
-    /// a node; 1: a class has none, or the configuration cannot be read; 2: the check itself
-    /// failed.
-    Check {
-        /// ConfigMap of the same namespace to check. Default: the one that the node-agents'
-        /// DaemonSet names.
-        #[arg(long)]
-        node_agent_configmap: Option<String>,
-        #[arg(long, short, value_enum, default_value = "table")]
-        output: Output,
-    },
 }
 
 #[derive(ClapArgs)]

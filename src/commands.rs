@@ -64,9 +64,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
         Command::Check(args) => return Ok(tokio::runtime::Runtime::new()?.block_on(check::run(args))),
         Command::Certificates(args) => tokio::runtime::Runtime::new()?.block_on(certificates::run(args)),
-        Command::NodeAgent(args) => {
-            return Ok(tokio::runtime::Runtime::new()?.block_on(node_agent::run(args)));
-        }
+        Command::NodeAgent(args) => match args.command {
+            Some(command) => {
+                return Ok(tokio::runtime::Runtime::new()?.block_on(node_agent::run(args.target, command)));
+            }
+            None => serve(&args.server.reports.clone(), node_agent::serve(args.target, args.server)),
+        },
         Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.reports.clone(), controller::run(*args)),
         Command::Garden(args) => match args.command {
@@ -126,6 +129,7 @@ fn serve(reports: &ReportArgs, command: impl Future<Output = anyhow::Result<()>>
 fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
     let definitions = match of {
         Definitions::Velero => berth_api::crd::velero(),
+        Definitions::PodVolumes => berth_api::crd::pod_volumes(),
         Definitions::Garden => berth_garden_api::crd::hub(),
         Definitions::GardenMember => berth_garden_api::crd::member(),
     };

@@ -11,6 +11,7 @@ pub mod hub;
 pub mod kept;
 pub mod left;
 pub mod member;
+pub mod pod_volumes;
 pub mod probe;
 pub mod remove;
 pub mod render;

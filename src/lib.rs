@@ -25,6 +25,7 @@ pub mod lifecycle;
 pub mod listen;
 pub mod metrics;
 pub mod movers;
+pub mod node_agent;
 pub mod objects;
 pub mod pace;
 pub mod patch;

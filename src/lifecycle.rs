@@ -10,6 +10,7 @@ use crate::backup::metrics::BackupMetrics;
 use crate::client::Clients;
 use crate::events::Events;
 use crate::leader::LeaseNotes;
+use crate::node_agent::repositories::Repositories;
 use crate::queue::BackupCache;
 use crate::settings::Controller;
 use crate::storage::Opener;
@@ -37,6 +38,8 @@ pub struct Lifecycle {
     pub clients: Clients,
     pub namespace: String,
     pub opener: Opener,
+    /// berth's own repositories with files of volumes.
+    pub repositories: Arc<Repositories>,
     pub events: Events,
     /// Where files of folders can be downloaded, if berth serves them.
     pub links: Option<Links>,

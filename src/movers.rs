@@ -15,7 +15,7 @@
 //! - [`recovery`]: orphaned data movers, whose node-agent is gone.
 //! - [`nudge`]: data movers that were refused, once no leader grants any more.
 //! - [`look`]: a one-time read of all of these, for commands.
-//! - [`telling`]: Events, log messages and metrics about all of these.
+//! - [`reporter`]: Events, log messages and metrics about all of these.
 
 pub mod configuration;
 pub mod granting;

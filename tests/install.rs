@@ -3,6 +3,7 @@
 
 mod kept;
 mod member;
+mod pod_volumes;
 mod running;
 
 use std::path::Path;
@@ -58,7 +59,7 @@ fn names(plane: &ControlPlane, kinds: &str) -> Vec<String> {
     plane.kubectl().run(&args).unwrap().lines().map(str::to_owned).collect()
 }
 
-const KINDS: &str = "deployments,services,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,networkpolicies,priorityclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,customresourcedefinitions,namespaces";
+const KINDS: &str = "daemonsets,deployments,services,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,networkpolicies,priorityclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,customresourcedefinitions,namespaces";
 
 fn velero_deployment(args: &[&str]) -> Value {
     json!({
@@ -86,6 +87,7 @@ fn installation_and_removal_without_pods() {
     a_stranger_is_left_alone(&plane, &admin);
     the_engine_reads_what_is_listed_and_what_comes_later_is_named(&plane, &admin);
     kept::what_somebody_added_stays_until_he_takes_it_out(&plane, &admin);
+    pod_volumes::node_agents_come_stay_and_go(&plane, &admin);
     running::what_berth_runs_ends_before_a_velero_is_to_run_backups(&plane, &admin);
     what_is_half_gone_is_removed(&plane, &admin);
     backups_and_what_holds_them_stay(&plane, &admin);

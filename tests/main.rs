@@ -24,6 +24,7 @@ mod lifecycle;
 mod manifests;
 mod movers;
 mod operations;
+mod pod_volumes;
 mod pods;
 mod pressure;
 mod queue;

@@ -2,6 +2,7 @@
 
 mod image;
 mod member;
+mod pod_volumes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,6 +20,7 @@ fn the_definitions_on_disk_are_those_of_the_types() {
         ("crd", berth_api::crd::velero()),
         ("garden/crd", berth_garden_api::crd::hub()),
         ("components/garden-member/crd", berth_garden_api::crd::member()),
+        ("components/pod-volumes/crd", berth_api::crd::pod_volumes()),
     ] {
         for (name, text) in berth_api::crd::files(&definitions).unwrap() {
             let path = project().join("manifests").join(folder).join(&name);
@@ -30,7 +32,7 @@ fn the_definitions_on_disk_are_those_of_the_types() {
 
 #[test]
 fn no_definition_has_a_status_subresource_and_backups_can_be_queued() {
-    for crd in berth_api::crd::velero() {
+    for crd in [berth_api::crd::velero(), berth_api::crd::pod_volumes()].concat() {
         assert!(crd.spec.versions.iter().all(|version| version.subresources.is_none()));
     }
     let text = serde_json::to_string(&berth_api::crd::velero()).unwrap();
@@ -392,6 +394,7 @@ fn what_the_chart_carries_is_up_to_date() {
         ("definitions", berth_api::crd::velero()),
         ("garden-definitions", berth_garden_api::crd::hub()),
         ("garden-member-definitions", berth_garden_api::crd::member()),
+        ("pod-volumes-definitions", berth_api::crd::pod_volumes()),
     ] {
         let path = project().join(format!("manifests/chart/objects/{file}.yaml"));
         let theirs = documents(&std::fs::read_to_string(path).unwrap());
@@ -481,6 +484,8 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("veleroServiceAccount=No Name", "veleroServiceAccount"),
         ("image.tag=@sha256:0", "tag"),
         ("image.digest=sha256:0", "digest"),
+        ("podVolumes.enabled=perhaps", "enabled"),
+        ("podVolumes.enabled=true,executor=velero", "podVolumes.enabled"),
         ("garden.member.enabled=perhaps", "enabled"),
         ("garden.member.replicas=0", "replicas"),
         ("garden.member.hub.existingSecret=No Name", "existingSecret"),

@@ -5,6 +5,7 @@ mod garden;
 mod member;
 pub mod movers;
 pub mod needs;
+mod node_agent;
 mod none;
 
 use std::fmt::Write as _;
@@ -353,8 +354,10 @@ fn rendered() -> Vec<Value> {
     let hub = install::HubCredentialsSecret { secret: HUB_SECRET.to_owned(), digest: None };
     let member =
         InstallSettings { member: Some(MemberParts::Courier(hub)), ..InstallSettings::new("velero") };
+    let files = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
     let mut objects = render(&InstallSettings::new("velero")).unwrap();
-    for object in [beside, cert_manager, member].iter().flat_map(|settings| render(settings).unwrap()) {
+    for object in [beside, cert_manager, member, files].iter().flat_map(|settings| render(settings).unwrap())
+    {
         let is_there = objects.iter().any(|one| {
             ["name", "namespace"].iter().all(|field| one["metadata"][field] == object["metadata"][field])
                 && one["kind"] == object["kind"]
@@ -416,6 +419,7 @@ fn table() -> String {
         for (index, rule) in role["rules"].as_array().unwrap().iter().enumerate() {
             let found = needs().find(|need| (need.kind, need.role, need.rule) == (kind, name, index));
             let found = found.map(|need| need.needed_for).or_else(|| member::needed_for(role, index));
+            let found = found.or_else(|| node_agent::needed_for(role, index));
             let needed_for = found.unwrap_or_else(|| others(kind, name, index));
             let names = words(&rule["resourceNames"]);
             let names = if names.is_empty() { names } else { format!(" {names}") };
@@ -436,7 +440,8 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
     let others = 33;
-    assert_eq!(needs().count() + member::RIGHTS.len() + others, rules, "each rule has its test");
+    let of_agents = member::RIGHTS.len() + node_agent::RIGHTS.len();
+    assert_eq!(needs().count() + of_agents + others, rules, "each rule has its test");
 }
 
 /// What people may do by the roles for them, and no more.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use berth_api::keys;
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{GateRefusal, MoverPhase, PhaseWrite, judge};
+use berth_core::pod_volume::is_own;
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
 
@@ -35,6 +36,8 @@ struct MoverMetadata {
 struct MoverSpec {
     #[serde(default)]
     datamover: Option<String>,
+    #[serde(default, rename = "uploaderType")]
+    uploader_type: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -54,6 +57,7 @@ impl IncomingMover {
 
     fn is_third_party(&self) -> bool {
         !matches!(self.spec.datamover.as_deref(), None | Some("" | "velero"))
+            || is_own(self.spec.uploader_type.as_deref())
     }
 }
 

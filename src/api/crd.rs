@@ -7,17 +7,11 @@ use kube::CustomResourceExt;
 
 use crate::velero::{
     Backup, BackupStorageLocation, DeleteBackupRequest, DownloadRequest, Schedule, ServerStatusRequest,
+    pod_volume,
 };
 
-/// Velero's kinds, for a cluster without Velero. None has a status subresource, because Velero's
-/// have none: a write to `/status` gets 404 with Velero's definitions, so it must get 404 with
-/// these.
+/// Velero's kinds, for a cluster without Velero.
 pub fn velero() -> Vec<CustomResourceDefinition> {
-    let as_velero_has_it = |mut crd: CustomResourceDefinition| {
-        crd.metadata.labels.get_or_insert_default().insert("component".to_owned(), "velero".to_owned());
-        crd.spec.versions.iter_mut().for_each(|version| version.subresources = None);
-        crd
-    };
     let kinds = [
         Backup::crd(),
         BackupStorageLocation::crd(),
@@ -26,7 +20,22 @@ pub fn velero() -> Vec<CustomResourceDefinition> {
         Schedule::crd(),
         ServerStatusRequest::crd(),
     ];
-    kinds.map(ours).into_iter().map(as_velero_has_it).collect()
+    kinds.map(as_velero_has_it).into()
+}
+
+/// Velero's kinds for the files of volumes, for a cluster without Velero that has berth's node
+/// agents.
+pub fn pod_volumes() -> Vec<CustomResourceDefinition> {
+    pod_volume::definitions().map(as_velero_has_it).into()
+}
+
+/// None has a status subresource, because Velero's have none: a write to `/status` gets 404 with
+/// Velero's definitions, so it must get 404 with these.
+fn as_velero_has_it(crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut crd = ours(crd);
+    crd.metadata.labels.get_or_insert_default().insert("component".to_owned(), "velero".to_owned());
+    crd.spec.versions.iter_mut().for_each(|version| version.subresources = None);
+    crd
 }
 
 /// The definition as berth installs it, recognisable as its own, and as kubectl takes it.

@@ -58,7 +58,8 @@ keys! {
     /// replacing this value.
     pub const RUN: &str = "berth.dev/run";
     /// Annotation of a Backup: how often a Backup in phase InProgress was run. Each new leader that
-    /// takes the backup over counts one more.
+    /// takes the backup over counts one more. The node agent counts so, too, in PodVolumeBackups
+    /// and PodVolumeRestores.
     pub const RUNS: &str = "berth.dev/runs";
     /// Annotation of a Backup: the run that has stored everything and may publish. From then on the
     /// backup is complete, whichever run writes its last file.

@@ -6,6 +6,7 @@ pub mod backup_storage_location;
 pub mod delete_backup_request;
 pub mod download_request;
 pub mod mover;
+pub mod pod_volume;
 pub mod schedule;
 pub mod server_status_request;
 

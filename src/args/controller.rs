@@ -103,6 +103,11 @@ pub struct ControllerArgs {
     /// text, for a proxy in front of it.
     #[arg(long, requires = "download_address", value_parser = base_url)]
     pub download_url: Option<String>,
+    /// Secret whose key repository-password is the password of all of berth's restic repositories,
+    /// where berth's node agents have this flag, too. Default: each repository has a Secret of its
+    /// own.
+    #[arg(long)]
+    pub repository_secret: Option<String>,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]

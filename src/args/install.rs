@@ -50,6 +50,12 @@ pub struct InstallArgs {
     pub reviews: ReviewArgs,
     #[command(flatten)]
     pub member: MemberArgs,
+    /// Have berth read the files of volumes: install its node agent (`berth node-agent`) on every
+    /// Linux node, and the agent's definitions unless they exist. =false removes the agents, and
+    /// leaves the repositories and their passwords. Not with --executor=velero. Default: as it is
+    /// installed.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub pod_volumes: Option<bool>,
     /// Take over existing objects with berth's names that no `berth install` created. Default: list
     /// them, and change nothing.
     #[arg(long, conflicts_with = "output")]

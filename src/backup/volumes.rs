@@ -19,6 +19,7 @@ pub mod files;
 pub mod outcomes;
 mod plan;
 mod read;
+mod reader;
 mod rehearse;
 pub mod snapshots;
 mod told;
@@ -32,6 +33,7 @@ use berth_core::limits;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
 use berth_core::volume::class::SnapshotClass;
+use berth_core::volume::readers::Readers;
 use berth_core::volume::{UnstorableReason, VolumeOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -55,6 +57,7 @@ use files::{FilePod, Repository};
 use outcomes::{ClaimOutcome, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
+use reader::Repository;
 pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
 use snapshots::{Ask, Cut, NoSnapshot};
 use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};
@@ -103,8 +106,8 @@ pub struct RunVolumes<'a> {
     classes: OnceCell<Vec<SnapshotClass>>,
     snapshots: OnceCell<Watched<Snapshots>>,
     files: OnceCell<Watched<WatchedObjects<WatchedPodVolumeBackup>>>,
-    /// Nodes with a node-agent.
-    agents: Mutex<BTreeSet<String>>,
+    /// The node-agents that were seen last.
+    agents: Mutex<Readers>,
     repositories: Mutex<HashMap<String, Repository>>,
     /// UIDs of pods whose files are being backed up.
     reading: Mutex<BTreeSet<String>>,

@@ -1,6 +1,7 @@
 //! Checks versions, definitions, Deployments and rights.
 
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
@@ -12,7 +13,7 @@ use crate::install::cluster::Presence;
 use crate::install::engine::{self, ENGINE, HOOKS};
 use crate::install::member::{AGENT, MemberParts};
 use crate::install::{
-    BackedUpTypes, ClusterFindings, InstallCluster, InstallSettings, Installed, apply, render,
+    BackedUpTypes, ClusterFindings, InstallCluster, InstallSettings, Installed, apply, pod_volumes, render,
 };
 use crate::text::few;
 
@@ -104,6 +105,7 @@ pub(super) async fn after(
         findings.push(deployment(installed, AGENT, &cluster.namespace));
         findings.extend(hub(cluster, member).await?);
     }
+    findings.extend(installed.agents.as_ref().map(node_agents));
     findings.extend(rights(cluster, installed).await?);
     Ok(findings)
 }
@@ -118,7 +120,7 @@ fn versions(installed: &Installed, namespace: &str) -> Finding {
     if images.len() > 1 {
         return Finding::warning(
             CHECK,
-            format!("the Deployments run different images: {said}"),
+            format!("berth's programs run different images: {said}"),
             format!("berth install --namespace {namespace}, with the --image that you want"),
         );
     }
@@ -178,6 +180,26 @@ fn deployment(installed: &Installed, name: &'static str, namespace: &str) -> Fin
     }
 }
 
+/// Nodes come and go, so agents that are missing on some are no fault.
+fn node_agents(agents: &DaemonSet) -> Finding {
+    const CHECK: &str = pod_volumes::AGENT;
+    match (pod_volumes::told(agents), pod_volumes::ready(agents)) {
+        (None, ready) => {
+            Finding::ok(CHECK, format!("ready on {} nodes", ready.map_or(0, |(ready, _)| ready)))
+        }
+        (Some(told), ready) => {
+            let look = format!(
+                "kubectl describe pods --namespace {} -l app.kubernetes.io/name={CHECK}",
+                agents.metadata.namespace.as_deref().unwrap_or_default()
+            );
+            match ready {
+                Some((0, _)) => Finding::fault(CHECK, told, look),
+                _ => Finding::warning(CHECK, told, look),
+            }
+        }
+    }
+}
+
 /// Can the agent's pods use the Secret with the access to the hub?
 async fn hub(cluster: &InstallCluster, member: &MemberParts) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "hub";
@@ -234,6 +256,7 @@ async fn rights(cluster: &InstallCluster, installed: &Installed) -> anyhow::Resu
         executor: installed.executor,
         certificates: installed.certificates,
         member: installed.member.clone(),
+        pod_volumes: installed.agents.is_some(),
         engine: engine.clone(),
         ..InstallSettings::new(&cluster.namespace)
     };

@@ -37,6 +37,7 @@ use crate::movers::ledger::GrantSignPeriods;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::MoverVolumes;
 use crate::movers::{NodeCache, configuration, reporter};
+use crate::node_agent::repositories::Repositories;
 use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
 use crate::queue::gate::{Gate, Stopped};
@@ -256,10 +257,13 @@ async fn execute(
         LocationChecker::new(client.clone(), namespace, opener.clone(), args.store_validation_frequency)
             .writing(args.store_write_check_frequency)
             .keeping_one_default(events.clone());
+    let secret = args.repository_secret.clone();
+    let repositories = Repositories::new(client.clone(), namespace, secret, opener.clone());
     let lifecycle = Lifecycle {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         opener: opener.clone(),
+        repositories: Arc::new(repositories),
         events: events.clone(),
         links: links(args, clients),
         certificate_secret: args.common.certificate_secret.clone(),

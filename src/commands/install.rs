@@ -20,9 +20,10 @@ use crate::install::apply::{self, ApplyMode, ApplyOutcome};
 use crate::install::engine::HOOKS;
 use crate::install::hub::HubAccess;
 use crate::install::probe::{Probe, probe};
+use crate::install::render::is_workload;
 use crate::install::{
     BackedUpTypes, InstallCluster, Installed, MemberParts, Reference, Reviews, RunningBackups, certificates,
-    kept, left, member, remove, render, running, velero,
+    kept, left, member, pod_volumes, remove, render, running, velero,
 };
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
@@ -53,6 +54,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     let found = cluster.look().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
     settings.reviews = Reviews::wanted(&args.reviews, Reviews::of(&cluster, &found).await?);
+    pod_volumes::ensure_fits(&settings)?;
     settings.engine = BackedUpTypes::wanted(args.engine_rights, &cluster.client).await?;
     tell_gaps(settings.engine.as_ref());
     let image = found.installed.as_ref().and_then(Installed::image).filter(|image| image.contains('@'));
@@ -72,7 +74,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         member::ensure_hub(&cluster, hub, access.as_ref()).await?;
     }
     if let Some(access) = &access {
-        let deployment = objects.iter().position(|object| object["kind"] == "Deployment");
+        let deployment = objects.iter().position(is_workload);
         objects.insert(deployment.unwrap_or(objects.len()), access.secret(&cluster.namespace));
     }
     if !found.has_policies {
@@ -247,6 +249,9 @@ async fn install(
         println!("{authority} removed");
     }
     answers(cluster, args.timeout).await?;
+    if let Some(line) = pod_volumes::installed(cluster).await?.as_ref().and_then(pod_volumes::told) {
+        println!("{line}");
+    }
     println!(
         "berth {} is ready in namespace {} after {:.1} s",
         env!("CARGO_PKG_VERSION"),
@@ -260,10 +265,10 @@ async fn install(
 const RANKS: usize = 3;
 
 /// What an object needs has a lower rank: a binding needs its role, because the API server asks
-/// whether the user may give its rights, and the pods of a Deployment need all the others.
+/// whether the user may give its rights, and pods need all the others.
 fn rank_of(object: &Value) -> usize {
     match object["kind"].as_str().unwrap_or_default() {
-        "Deployment" => 2,
+        _ if is_workload(object) => 2,
         "RoleBinding" | "ClusterRoleBinding" => 1,
         _ => 0,
     }

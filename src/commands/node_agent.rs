@@ -1,25 +1,33 @@
-//! `berth node-agent check`: on which nodes the data movers of each StorageClass may run, and why.
+//! `berth node-agent`: the agent of a node. `berth node-agent check`: on which nodes the data
+//! movers of each StorageClass may run, and why.
 
 use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use berth_core::affinity::{
     Coverage, CoverageInput, MoverOperation, NodeSample, System, Toleration, VolumeBindingMode, cover,
 };
+use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tracing::info;
 
 use super::queue::{configmap, lease};
-use crate::args::{NodeAgentArgs, NodeAgentCommand, Output};
+use crate::args::{ClusterArgs, NodeAgentCommand, NodeAgentServerArgs, Output};
 use crate::cli::print::{self, ColumnHead};
-use crate::client::persistent;
+use crate::client::{Clients, persistent};
+use crate::health::{self, Pulse};
 use crate::movers::node_cache::NodeCacheState;
 use crate::movers::{look, reporter};
+use crate::node_agent::{Agent, Settings};
+use crate::shutdown;
+use crate::storage::Opener;
 use crate::text::printable;
 
 /// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
 /// 2: the check itself failed.
-pub async fn run(args: NodeAgentArgs) -> ExitCode {
-    match check(args).await {
+pub async fn run(target: ClusterArgs, command: NodeAgentCommand) -> ExitCode {
+    match check(target, command).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -29,10 +37,30 @@ pub async fn run(args: NodeAgentArgs) -> ExitCode {
     }
 }
 
-async fn check(args: NodeAgentArgs) -> anyhow::Result<bool> {
-    let NodeAgentCommand::Check { node_agent_configmap, output } = args.command;
-    let client = persistent(args.target.source()).await?;
-    let namespace = args.target.namespace.as_str();
+/// The agent of a node, until it is told to stop.
+pub async fn serve(target: ClusterArgs, args: NodeAgentServerArgs) -> anyhow::Result<()> {
+    let stop = shutdown::on_signal()?;
+    let clients = Clients::new(target.source()).await?;
+    health::serve(args.reports.health_address, Pulse::default(), || true, Registry::default(), stop.clone())?;
+    let opener = Opener::new(clients.call.clone(), &target.namespace, args.folders.filesystem_roots.into());
+    let settings = Settings {
+        namespace: target.namespace,
+        node: args.node_name.context("--node-name is missing")?,
+        pods: args.host_pods_path,
+        allows_unmounted: args.allow_unmounted,
+        concurrency: usize::from(args.pod_volume_concurrency),
+        configmap: args.node_agent_configmap,
+        secret: args.repository_secret,
+    };
+    Agent::new(clients, settings, opener).run(stop).await;
+    info!("stopped");
+    Ok(())
+}
+
+async fn check(target: ClusterArgs, command: NodeAgentCommand) -> anyhow::Result<bool> {
+    let NodeAgentCommand::Check { node_agent_configmap, output } = command;
+    let client = persistent(target.source()).await?;
+    let namespace = target.namespace.as_str();
     let leaders = || async { lease(&client, namespace).await.as_ref().and_then(configmap) };
     let given = match node_agent_configmap {
         Some(given) => Some(given),

@@ -5,7 +5,7 @@ use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 
 use crate::args::UninstallArgs;
 use crate::client::persistent;
-use crate::install::render::VELERO_GROUP;
+use crate::install::render::{VELERO_GROUP, is_admission};
 use crate::install::{
     InstallCluster, Reference, RunningBackups, apply, left, member, remove, running, velero,
 };
@@ -47,10 +47,10 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let (kept, removed): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|one| matches!(one.kind.as_str(), "Namespace" | "CustomResourceDefinition"));
-    // The list has admission objects first, then Deployments, then the objects that they need.
+    // The list has admission objects first, then what runs pods, then the objects that these need.
     let (before, after): (Vec<_>, Vec<_>) = removed
         .into_iter()
-        .partition(|one| crate::install::render::is_admission(&one.kind) || one.kind == "Deployment");
+        .partition(|one| is_admission(&one.kind) || matches!(one.kind.as_str(), "Deployment" | "DaemonSet"));
     for reference in &before {
         if remove::delete(&cluster, reference).await? {
             println!("{reference} removed");

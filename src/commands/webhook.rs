@@ -106,8 +106,8 @@ impl MoverListers for WebhookCaches {
     fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T {
         self.0.snapshot_classes.read(|drivers| {
             self.0.placing.fleet.read(|state| {
-                let (agents, provisioners) = (state.has_agents(), state.provisioners());
-                look(&Takers { agents, drivers, provisioners })
+                let (agents, own_agents) = (state.has_agents(), state.has_own_agents());
+                look(&Takers { agents, own_agents, drivers, provisioners: state.provisioners() })
             })
         })
     }

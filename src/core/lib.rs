@@ -37,6 +37,7 @@
 //! Data movers:
 //!
 //! - [`mover`]: how many of Velero's data movers are prepared at the same time, and which ones.
+//! - [`pod_volume`]: what a node agent does with the files of a pod's volume, and where they are.
 //! - [`affinity`]: the nodes on which the pod of a data mover can run.
 //!
 //! Shared buckets have a package of their own, `berth-garden-core`, on top of this one.
@@ -79,6 +80,7 @@ pub mod mover;
 pub mod namespace;
 pub mod operation;
 pub mod places;
+pub mod pod_volume;
 pub mod policy;
 pub mod queue;
 pub mod reading;

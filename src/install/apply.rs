@@ -287,12 +287,13 @@ pub async fn left_over(cluster: &InstallCluster, objects: &[Value]) -> anyhow::R
 }
 
 /// Every kind that any version of berth installed; cluster-scoped ones last.
-const KINDS: [(&str, &str, bool); 18] = [
+const KINDS: [(&str, &str, bool); 19] = [
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", false),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", false),
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", false),
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", false),
     ("apps/v1", "Deployment", true),
+    ("apps/v1", "DaemonSet", true),
     ("policy/v1", "PodDisruptionBudget", true),
     ("networking.k8s.io/v1", "NetworkPolicy", true),
     ("v1", "Service", true),

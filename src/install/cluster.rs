@@ -4,14 +4,14 @@ use anyhow::{Context as _, bail};
 use berth_api::keys::SEEDS_NAMESPACE;
 use berth_garden_api::GARDEN_NAMESPACE;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use super::MemberParts;
 use super::arguments::{containers, flag_of, flags, installed};
+use super::{MemberParts, pod_volumes};
 use crate::certificates::trust::called;
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::queue::definition;
@@ -47,7 +47,8 @@ pub struct ClusterFindings {
     pub namespace: Presence,
     /// Is the definition of Backups there, and who installed it?
     pub definition: Presence,
-    /// Names of the namespaces and definitions of shared buckets that no berth installed.
+    /// Names of the namespaces and definitions of shared buckets, and of the definitions for files
+    /// of volumes, that no berth installed.
     pub foreign: Vec<String>,
     /// Why the definition of Backups cannot be used, and the way out.
     pub definition_fault: Option<String>,
@@ -65,6 +66,9 @@ pub struct Installed {
     pub executor: Executor,
     pub certificates: Certificates,
     pub member: Option<MemberParts>,
+    /// berth's node agents.
+    pub agents: Option<DaemonSet>,
+    /// The node agents are the last of them ([`pod_volumes::as_deployment`]).
     pub deployments: Vec<Deployment>,
 }
 
@@ -136,7 +140,8 @@ impl InstallCluster {
             .await
             .context("the definition of Backups cannot be read")?;
         let mut foreign = Vec::new();
-        for name in berth_garden_api::crd::member().into_iter().filter_map(|one| one.metadata.name) {
+        let optional = [berth_garden_api::crd::member(), berth_api::crd::pod_volumes()].concat();
+        for name in optional.into_iter().filter_map(|one| one.metadata.name) {
             let found = definitions.get_opt(&name).await.with_context(|| format!("{name} cannot be read"))?;
             if Presence::of(found.as_ref().map(|found| found.labels())) == Presence::Foreign {
                 foreign.push(name);
@@ -186,7 +191,9 @@ impl InstallCluster {
     pub async fn installed(&self) -> anyhow::Result<Option<Installed>> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
         let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
-        let deployments = api.list(&labelled).await.context("Deployments cannot be listed")?.items;
+        let mut deployments = api.list(&labelled).await.context("Deployments cannot be listed")?.items;
+        let agents = pod_volumes::installed(self).await?;
+        deployments.extend(agents.iter().map(pod_volumes::as_deployment));
         if deployments.is_empty() {
             return Ok(None);
         }
@@ -198,7 +205,7 @@ impl InstallCluster {
             Certificates::SelfManaged
         };
         let member = MemberParts::of(&deployments);
-        Ok(Some(Installed { executor, certificates, member, deployments }))
+        Ok(Some(Installed { executor, certificates, member, agents, deployments }))
     }
 
     /// The Deployment of a Velero server in this namespace.

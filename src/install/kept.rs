@@ -8,6 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::{Value, json};
 
 use super::arguments::{MOST, RENDERED, containers, flags, recorded};
+use super::render::is_workload;
 use super::{Installed, Reference, reviews};
 use crate::args::Args;
 
@@ -42,7 +43,7 @@ struct Added {
 /// When pods would not start with these flags, with the way out.
 pub fn keep(objects: &mut [Value], installed: Option<&Installed>) -> anyhow::Result<Vec<String>> {
     let mut told = Vec::new();
-    for object in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
+    for object in objects.iter_mut().filter(|object| is_workload(object)) {
         let reference = Reference::of(object).context("a Deployment without a name")?;
         let container = object
             .pointer_mut("/spec/template/spec/containers/0")
@@ -54,8 +55,9 @@ pub fn keep(objects: &mut [Value], installed: Option<&Installed>) -> anyhow::Res
             let (args, added) = match together(live, name, &rendered) {
                 Ok(together) => together,
                 Err(why) => bail!(
-                    "berth {} cannot start with the arguments of {reference}: {why}. Nothing was changed. Take out of them what it does not know, and run this again: kubectl edit deployment {} --namespace {}",
+                    "berth {} cannot start with the arguments of {reference}: {why}. Nothing was changed. Take out of them what it does not know, and run this again: kubectl edit {} {} --namespace {}",
                     env!("CARGO_PKG_VERSION"),
+                    reference.kind.to_lowercase(),
                     reference.name,
                     reference.namespace.as_deref().unwrap_or_default()
                 ),
@@ -196,6 +198,7 @@ mod tests {
             executor: Executor::Berth,
             certificates: Certificates::SelfManaged,
             member: None,
+            agents: None,
             deployments: vec![deployment],
         }
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::engine::ENGINE;
-use super::{BackedUpTypes, MemberParts, Reviews, sources};
+use super::{BackedUpTypes, MemberParts, Reviews, pod_volumes, sources};
 use crate::settings::{Certificates, Executor};
 
 /// Namespace in the manifests.
@@ -24,8 +24,8 @@ pub struct InstallSettings {
     pub bring_namespace: bool,
     /// Install Velero's CustomResourceDefinitions.
     pub bring_definitions: bool,
-    /// Names of the namespaces and CustomResourceDefinitions of shared buckets that no berth
-    /// installed.
+    /// Names of the namespaces and CustomResourceDefinitions of shared buckets, and of the
+    /// definitions for files of volumes, that no berth installed.
     pub foreign: Vec<String>,
     pub executor: Executor,
     pub certificates: Certificates,
@@ -40,6 +40,8 @@ pub struct InstallSettings {
     pub reviews: Reviews,
     /// The agent, if the cluster is a member of shared buckets.
     pub member: Option<MemberParts>,
+    /// berth's node agents, which read the files of volumes.
+    pub pod_volumes: bool,
     /// The types that the engine may read. `None`: all types.
     pub engine: Option<BackedUpTypes>,
 }
@@ -59,6 +61,7 @@ impl InstallSettings {
             args: Vec::new(),
             reviews: Reviews::default(),
             member: None,
+            pod_volumes: false,
             engine: None,
         }
     }
@@ -89,6 +92,9 @@ pub fn render(settings: &InstallSettings) -> anyhow::Result<Vec<Value>> {
         Certificates::CertManager => "components/cert-manager",
     });
     components.extend(settings.member.iter().flat_map(MemberParts::components));
+    if settings.pod_volumes {
+        components.extend(pod_volumes::COMPONENTS);
+    }
     for component in components {
         build(component, &mut objects)?;
     }
@@ -98,7 +104,7 @@ pub fn render(settings: &InstallSettings) -> anyhow::Result<Vec<Value>> {
         match object["kind"].as_str() {
             Some("Namespace") if name == WRITTEN_FOR => settings.bring_namespace,
             Some("CustomResourceDefinition") if object["spec"]["group"] == VELERO_GROUP => {
-                settings.bring_definitions
+                settings.bring_definitions && !is_foreign
             }
             Some("Namespace" | "CustomResourceDefinition") => !is_foreign,
             _ => true,
@@ -106,7 +112,7 @@ pub fn render(settings: &InstallSettings) -> anyhow::Result<Vec<Value>> {
     });
     let engine = settings.engine.as_ref().map(|types| types.rules(&objects));
     for object in &mut objects {
-        if object["kind"] == "Deployment" {
+        if is_workload(object) {
             configure(object, settings)?;
         }
         if let Some(rules) = engine.as_ref().filter(|_| object["rules"].is_array())
@@ -129,10 +135,15 @@ pub fn render(settings: &InstallSettings) -> anyhow::Result<Vec<Value>> {
 fn rank(kind: &str) -> u8 {
     match kind {
         "Namespace" | "CustomResourceDefinition" => 0,
-        "Deployment" => 2,
+        "Deployment" | "DaemonSet" => 2,
         _ if is_admission(kind) => 3,
         _ => 1,
     }
+}
+
+/// Does it run pods of berth?
+pub fn is_workload(object: &Value) -> bool {
+    matches!(object["kind"].as_str(), Some("Deployment" | "DaemonSet"))
 }
 
 /// Is it an admission object: a webhook configuration, or an admission policy or its binding?
@@ -257,8 +268,11 @@ fn configure(deployment: &mut Value, settings: &InstallSettings) -> anyhow::Resu
             args.push(json!(format!("--executor-identity={user}")));
         }
     }
+    // Agents have no queue.
+    if args.first().is_some_and(|duty| duty == "node-agent") {
+        return Ok(());
+    }
     if args.first().is_some_and(|duty| duty == "garden") {
-        // The agent has no queue.
         return settings
             .member
             .as_ref()

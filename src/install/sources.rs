@@ -60,6 +60,28 @@ pub const FILES: &[(&str, &str)] = &[
         "components/garden-member/rbac.yaml",
         include_str!("../../manifests/components/garden-member/rbac.yaml"),
     ),
+    ("components/pod-volumes/agent.yaml", include_str!("../../manifests/components/pod-volumes/agent.yaml")),
+    (
+        "components/pod-volumes/crd/backuprepositories.velero.io.yaml",
+        include_str!("../../manifests/components/pod-volumes/crd/backuprepositories.velero.io.yaml"),
+    ),
+    (
+        "components/pod-volumes/crd/kustomization.yaml",
+        include_str!("../../manifests/components/pod-volumes/crd/kustomization.yaml"),
+    ),
+    (
+        "components/pod-volumes/crd/podvolumebackups.velero.io.yaml",
+        include_str!("../../manifests/components/pod-volumes/crd/podvolumebackups.velero.io.yaml"),
+    ),
+    (
+        "components/pod-volumes/crd/podvolumerestores.velero.io.yaml",
+        include_str!("../../manifests/components/pod-volumes/crd/podvolumerestores.velero.io.yaml"),
+    ),
+    (
+        "components/pod-volumes/kustomization.yaml",
+        include_str!("../../manifests/components/pod-volumes/kustomization.yaml"),
+    ),
+    ("components/pod-volumes/rbac.yaml", include_str!("../../manifests/components/pod-volumes/rbac.yaml")),
     (
         "components/self-managed/kustomization.yaml",
         include_str!("../../manifests/components/self-managed/kustomization.yaml"),

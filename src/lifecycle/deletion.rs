@@ -6,6 +6,7 @@ mod calls;
 mod carry;
 mod carrying;
 mod folder;
+mod repositories;
 mod restores;
 mod snapshots;
 mod volumes;

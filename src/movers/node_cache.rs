@@ -1,6 +1,6 @@
 //! The nodes, node-agents, StorageClasses and configuration that decide where data movers can run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{Effect, Node, Nodes, Taint, VolumeBindingMode};
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::configuration::ConfigurationState;
 use crate::cache::SharedCache;
+use crate::objects::NODE_AGENTS;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
 /// Label of every node-agent's pod, which Velero itself uses to find them.
@@ -42,6 +43,8 @@ pub struct NodeCacheState {
     pub away: HashMap<String, Timestamp>,
     pub classes: BTreeMap<String, StorageClassState>,
     pub configuration: ConfigurationState,
+    /// Names of the pods of berth's own node agents. `None` until they have been listed.
+    own_agents: Option<BTreeSet<String>>,
     synced: SyncedKinds,
 }
 
@@ -117,6 +120,11 @@ impl NodeCacheState {
     /// Is there a node-agent? `None`: they have not been listed yet.
     pub fn has_agents(&self) -> Option<bool> {
         self.synced.agents.then_some(!self.agents.is_empty())
+    }
+
+    /// The same of berth's own.
+    pub fn has_own_agents(&self) -> Option<bool> {
+        self.own_agents.as_ref().map(|agents| !agents.is_empty())
     }
 
     /// The StorageClasses, with their provisioners. `None`: they have not been listed yet.
@@ -228,7 +236,23 @@ impl NodeCache {
                 event.apply_to(&mut state.classes);
             });
         });
-        tokio::join!(nodes, agents, classes);
+        let own = everything().labels(NODE_AGENTS);
+        let own = reflect(
+            of_namespace(client, namespace),
+            own,
+            |pod: Pod| pod.name_any(),
+            |event| {
+                self.state.write(|state| {
+                    let known = state.own_agents.get_or_insert_default();
+                    match event {
+                        WatchEvent::Replaced(all) => *known = all.into_iter().collect(),
+                        WatchEvent::Applied(name) => drop(known.insert(name)),
+                        WatchEvent::Deleted(name) => drop(known.remove(&name)),
+                    }
+                });
+            },
+        );
+        tokio::join!(nodes, agents, classes, own);
     }
 }
 

@@ -25,7 +25,8 @@ pub async fn node(client: &Client, pod: &PodReference) -> Result<Option<String>,
     Ok(found.filter(is_it).filter(waits).and_then(|pod| pod.spec?.node_name))
 }
 
-fn waits(pod: &Pod) -> bool {
+/// Does the pod wait for the restores of its volumes?
+pub fn waits(pod: &Pod) -> bool {
     let containers = pod.status.as_ref().and_then(|status| status.init_container_statuses.as_ref());
     containers.into_iter().flatten().any(|container| {
         WAITS.contains(&container.name.as_str())

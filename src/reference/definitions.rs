@@ -15,6 +15,7 @@ pub fn page() -> String {
     let mut text = head("Definitions", intro);
     for (told, definitions) in [
         ("Velero's kind, as berth reads and writes it.", berth_api::crd::velero()),
+        ("Velero's kind, for the files of volumes.", berth_api::crd::pod_volumes()),
         ("Shared buckets: a kind of the hub, the cluster that decides.", crd::hub()),
         ("Shared buckets: a kind of a member cluster. The type is Gardener's.", crd::member()),
     ] {

@@ -19,6 +19,7 @@ mod load;
 mod movers;
 mod observer;
 mod planner;
+mod pod_volumes;
 mod queue;
 mod report;
 mod resume;
@@ -70,6 +71,12 @@ struct Args {
     /// How many Schedules are due in one minute.
     #[arg(long, default_value_t = 1_000)]
     schedules: usize,
+    /// How many MiB in large files a volume holds that a node agent reads.
+    #[arg(long, default_value_t = 2_048)]
+    volume_mib: usize,
+    /// How many small files another one holds.
+    #[arg(long, default_value_t = 50_000)]
+    volume_files: usize,
     /// Leave stock Velero out, because it takes most of the time.
     #[arg(long)]
     alone: bool,
@@ -94,6 +101,7 @@ enum Part {
     Burst,
     Install,
     Movers,
+    PodVolumes,
     Garden,
     GardenDeletion,
     Cli,
@@ -111,11 +119,25 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    let Args { berth, only, sizes, large, resumed, queues, stored, deleted, schedules, alone } = args;
+    let Args {
+        berth,
+        only,
+        sizes,
+        large,
+        resumed,
+        queues,
+        stored,
+        deleted,
+        schedules,
+        volume_mib,
+        volume_files,
+        alone,
+    } = args;
     let berth = berth.canonicalize().with_context(|| format!("there is no {}", berth.display()))?;
     ensure!(sizes.iter().all(|size| *size >= 100), "--sizes: at least 100 objects each");
     ensure!(large >= 300, "--large: at least 300 objects");
     ensure!(resumed >= 1_000, "--resumed: at least 1,000 objects");
+    ensure!(volume_mib > 0 && volume_files >= 100, "--volume-mib, --volume-files: too small");
     ensure!(stored > deleted && deleted > 0, "--stored: more than --deleted");
     let wants = |part| only.is_empty() || only.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -168,6 +190,10 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Movers) {
         movers::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::PodVolumes) {
+        let sizes = pod_volumes::Sizes { mib: volume_mib, files: volume_files };
+        pod_volumes::measure(&berth, &sizes, &mut report)?;
     }
     if wants(Part::Garden) {
         garden::measure(&runtime, &berth, &mut report)?;

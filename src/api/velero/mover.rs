@@ -8,6 +8,8 @@
 
 mod read;
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
@@ -107,6 +109,14 @@ pub struct PodVolumeBackupSpec {
     pub pod: Option<PodReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    #[serde(rename = "backupStorageLocation", skip_serializing_if = "Option::is_none")]
+    pub backup_storage_location: Option<String>,
+    /// What reads the files. `restic`: berth's node agent.
+    #[serde(rename = "uploaderType", skip_serializing_if = "Option::is_none")]
+    pub uploader_type: Option<String>,
+    /// Tags of the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tags: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel: Option<bool>,
 }
@@ -128,6 +138,16 @@ pub struct PodVolumeRestoreSpec {
     pub pod: Option<PodReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+    #[serde(rename = "backupStorageLocation", skip_serializing_if = "Option::is_none")]
+    pub backup_storage_location: Option<String>,
+    /// What writes the files. `restic`: berth's node agent.
+    #[serde(rename = "uploaderType", skip_serializing_if = "Option::is_none")]
+    pub uploader_type: Option<String>,
+    #[serde(rename = "snapshotID", skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
+    /// The namespace of the pod that was backed up: its repository has the snapshot.
+    #[serde(rename = "sourceNamespace", skip_serializing_if = "Option::is_none")]
+    pub source_namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel: Option<bool>,
 }

@@ -1,27 +1,21 @@
-//! File-system backups: PodVolumeBackups, which stock node-agents carry out.
+//! File-system backups: PodVolumeBackups, which Velero's node-agents carry out, or berth's own
+//! (`berth_core::volume::readers`).
 //!
 //! The name of a PodVolumeBackup follows from the Backup, the pod and the volume, so a run that
 //! continues finds what an earlier one has asked for, and takes it over.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::keys::{
-    BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, REPOSITORY_TYPE, RUN, STORAGE_LOCATION,
-    VOLUME_NAMESPACE, label_value,
-};
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, RUN, label_value};
 use berth_api::velero::Backup;
 use berth_api::velero::mover::PodVolumeBackup;
+use berth_core::volume::readers::Reader;
 use berth_core::volume::{Asked, Moment, takes_over};
-use futures::StreamExt as _;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::runtime::watcher;
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::clean::cancel_files_of;
@@ -34,12 +28,6 @@ use crate::patch::digest;
 use crate::text::chain;
 use crate::write::{Write, create, patch};
 
-/// The program that node-agents run.
-const UPLOADER: &str = "kopia";
-/// Label of node-agents' pods.
-const NODE_AGENTS: &str = "role=node-agent";
-/// How long a BackupRepository may take to become ready (Velero's `--resource-timeout`).
-const REPOSITORY: Duration = Duration::from_secs(600);
 /// How long a PodVolumeBackup that is canceled may take to end.
 const LAST: Duration = Duration::from_secs(60);
 /// PodVolumeBackups of one volume that earlier runs have asked for and that count for nothing. Each
@@ -110,15 +98,19 @@ impl RunVolumes<'_> {
         }
     }
 
-    async fn can_read_files(&self, access: &VolumeAccess, pod: &FilePod) -> Result<(), String> {
+    async fn can_read_files(&self, access: &VolumeAccess, pod: &FilePod) -> Result<Reader, String> {
         let until = access.limits.files_until;
         // Not even asked for, because it would only have to be canceled.
         if until <= Instant::now() {
             return Err(too_late(access));
         }
-        self.has_node_agent(access, &pod.node).await?;
-        let repository = self.repository(access, &pod.namespace);
-        timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))
+        let reader = self.reader(access, &pod.node).await?;
+        // berth's agents make their repositories themselves.
+        if reader == Reader::Velero {
+            let repository = self.repository(access, &pod.namespace);
+            timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))?;
+        }
+        Ok(reader)
     }
 
     async fn shown_files(&self, access: &VolumeAccess) -> &Watched<WatchedObjects<WatchedPodVolumeBackup>> {
@@ -128,17 +120,20 @@ impl RunVolumes<'_> {
 
     async fn take_all_files(&self, pod: &FilePod) -> bool {
         let Some(access) = &self.access else { return false };
-        if let Err(why) = self.can_read_files(access, pod).await {
-            for volume in &pod.volumes {
-                if let Some(claim) = &volume.claim {
-                    self.outcomes.miss(&claim.key, &why);
+        let reader = match self.can_read_files(access, pod).await {
+            Ok(reader) => reader,
+            Err(why) => {
+                for volume in &pod.volumes {
+                    if let Some(claim) = &volume.claim {
+                        self.outcomes.miss(&claim.key, &why);
+                    }
+                    self.tell_files(pod, volume, &why);
                 }
-                self.tell_files(pod, volume, &why);
+                return false;
             }
-            return false;
-        }
+        };
         let each = join_all(pod.volumes.iter().map(|volume| async move {
-            let taken = self.take_file_volume(access, pod, volume).await;
+            let taken = self.take_file_volume(access, pod, volume, reader).await;
             if let Err(why) = &taken {
                 self.tell_files(pod, volume, why);
             }
@@ -159,10 +154,11 @@ impl RunVolumes<'_> {
         access: &VolumeAccess,
         pod: &FilePod,
         volume: &FileVolume,
+        reader: Reader,
     ) -> Result<(), String> {
         self.outcomes.note_files();
         let shown = self.shown_files(access).await;
-        let asked = self.ask_files(access, shown, pod, volume).await;
+        let asked = self.ask_files(access, shown, pod, volume, reader).await;
         let name = match asked {
             Ok(name) => name,
             Err(why) => {
@@ -225,6 +221,7 @@ impl RunVolumes<'_> {
         shown: &Watched<WatchedObjects<WatchedPodVolumeBackup>>,
         pod: &FilePod,
         volume: &FileVolume,
+        reader: Reader,
     ) -> Result<String, String> {
         let api = pod_volume_backups(access);
         for attempt in 0..TRIES {
@@ -234,7 +231,7 @@ impl RunVolumes<'_> {
             if shown.look(|shown| shown.get(&key).is_some_and(WatchedPodVolumeBackup::has_failed)) {
                 continue;
             }
-            let object = pod_volume_backup(access, pod, volume, &name);
+            let object = pod_volume_backup(access, pod, volume, reader, &name);
             let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
             let error = match insist(|| create(&api, &object)).await {
                 Ok(_) => {
@@ -260,10 +257,13 @@ impl RunVolumes<'_> {
                 is_whole: self.outcomes.is_whole(&pod.uid),
                 is_ours: found.annotations().get(RUN) == Some(&access.run),
             };
-            if takes_over(pod.moment, asked) {
+            let uploader = found.data["spec"]["uploaderType"].as_str();
+            let is_its = asked.is_complete || uploader.is_none_or(|one| one == reader.uploader());
+            if is_its && takes_over(pod.moment, asked) {
                 return Ok(name);
             }
-            // So that the backup does not have it beside the next one.
+            // So that the backup does not have it beside the next one. The agent for which an
+            // earlier run made it may be gone.
             let (uid, cancel) = (found.uid(), json!({"spec": {"cancel": true}}));
             let canceled = insist(|| patch(&api, Write::to(&name).uid(uid.as_deref()), cancel.clone())).await;
             if let Err(error) = canceled
@@ -277,110 +277,6 @@ impl RunVolumes<'_> {
         }
         Err(format!("{TRIES} PodVolumeBackups of it failed before"))
     }
-
-    /// Whether a node-agent runs on the node. Asked once for each node.
-    async fn has_node_agent(&self, access: &VolumeAccess, node: &str) -> Result<(), String> {
-        if node.is_empty() {
-            return Err("its pod is on no node".to_owned());
-        }
-        if self.agents.lock().contains(node) {
-            return Ok(());
-        }
-        let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
-        let params = ListParams::default().labels(NODE_AGENTS);
-        let found = insist(|| async { api.list(&params).await.into() }).await;
-        let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;
-        let running = found.items.into_iter().filter(|pod| {
-            pod.metadata.deletion_timestamp.is_none()
-                && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
-        });
-        let mut agents = self.agents.lock();
-        agents.extend(running.filter_map(|pod| pod.spec?.node_name));
-        if agents.contains(node) {
-            return Ok(());
-        }
-        Err(format!("no node-agent runs on node {node} (velero install --use-node-agent brings them)"))
-    }
-
-    /// Makes sure that there is a repository for a namespace. Once for each namespace.
-    async fn repository(&self, access: &VolumeAccess, namespace: &str) -> Result<(), String> {
-        let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());
-        cell.get_or_init(|| ensure_repository(access, namespace)).await.clone()
-    }
-}
-
-/// The repository of each namespace, or why there is none.
-pub type Repository = Arc<OnceCell<Result<(), String>>>;
-
-async fn ensure_repository(access: &VolumeAccess, namespace: &str) -> Result<(), String> {
-    let kind =
-        ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
-    let kind = ApiResource { plural: "backuprepositories".to_owned(), ..kind };
-    let api: Api<DynamicObject> = Api::namespaced_with(access.client.clone(), &access.namespace, &kind);
-    let labels = [
-        (VOLUME_NAMESPACE, label_value(namespace, digest)),
-        (STORAGE_LOCATION, label_value(&access.location, digest)),
-        (REPOSITORY_TYPE, UPLOADER.to_owned()),
-    ];
-    let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let selector = selector.join(",");
-    let params = ListParams::default().labels(&selector).limit(2);
-    let found = insist(|| async { api.list(&params).await.into() }).await;
-    let found =
-        found.map_err(|error| format!("the BackupRepositories cannot be listed: {}", chain(&error)))?;
-    if found.items.is_empty() {
-        let repository = json!({
-            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
-            "metadata": {
-                "name": format!("{namespace}-{}-{UPLOADER}", access.location), "namespace": access.namespace,
-                "labels": labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>(),
-            },
-            "spec": {
-                "volumeNamespace": namespace, "backupStorageLocation": access.location,
-                "repositoryType": UPLOADER, "maintenanceFrequency": "0s",
-            },
-        });
-        let repository: DynamicObject =
-            serde_json::from_value(repository).map_err(|error| error.to_string())?;
-        match insist(|| create(&api, &repository)).await {
-            Err(error) if !crate::client::already_exists(&error) => {
-                return Err(format!("its BackupRepository could not be created: {}", chain(&error)));
-            }
-            _ => {}
-        }
-    }
-    // A Velero server connects to the repository.
-    let api: Api<DynamicObject> = Api::namespaced_with(access.watches.clone(), &access.namespace, &kind);
-    let ready = async {
-        let mut events = std::pin::pin!(watcher(api, watcher::Config::default().labels(&selector)));
-        while let Some(event) = events.next().await {
-            let object = match event {
-                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => object,
-                Ok(_) => continue,
-                Err(_) => {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    continue;
-                }
-            };
-            let status = &object.data["status"];
-            match status["phase"].as_str() {
-                Some("Ready") => return Ok(()),
-                Some("NotReady") => {
-                    let message = short(status["message"].as_str().unwrap_or_default());
-                    return Err(format!("BackupRepository {} is not ready: {message}", object.name_any()));
-                }
-                _ => {}
-            }
-        }
-        Err("the watch of BackupRepositories ended".to_owned())
-    };
-    let late = || {
-        format!(
-            "the BackupRepository of namespace {namespace} was not ready within {} s: a Velero server connects to it, is one running?",
-            REPOSITORY.as_secs()
-        )
-    };
-    timeout(REPOSITORY, ready).await.unwrap_or_else(|_| Err(late()))
 }
 
 fn too_late(access: &VolumeAccess) -> String {
@@ -404,7 +300,13 @@ pub fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32
 }
 
 /// As Velero makes it (contract 7.2).
-fn pod_volume_backup(access: &VolumeAccess, pod: &FilePod, volume: &FileVolume, name: &str) -> Value {
+fn pod_volume_backup(
+    access: &VolumeAccess,
+    pod: &FilePod,
+    volume: &FileVolume,
+    reader: Reader,
+    name: &str,
+) -> Value {
     let mut object = json!({
         "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
         "metadata": {
@@ -422,7 +324,7 @@ fn pod_volume_backup(access: &VolumeAccess, pod: &FilePod, volume: &FileVolume, 
             "volume": volume.name,
             "backupStorageLocation": access.location,
             "repoIdentifier": "",
-            "uploaderType": UPLOADER,
+            "uploaderType": reader.uploader(),
             "tags": {
                 "backup": access.backup, "backup-uid": access.uid, "pod": pod.name, "pod-uid": pod.uid,
                 "ns": pod.namespace, "volume": volume.name,
@@ -440,7 +342,7 @@ fn pod_volume_backup(access: &VolumeAccess, pod: &FilePod, volume: &FileVolume, 
     object
 }
 
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 

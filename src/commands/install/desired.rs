@@ -53,6 +53,9 @@ pub(super) fn settings(
             access,
             installed.and_then(|installed| installed.member.as_ref()),
         ),
+        pod_volumes: args
+            .pod_volumes
+            .unwrap_or_else(|| installed.is_some_and(|installed| installed.agents.is_some())),
         ..InstallSettings::new(&args.target.namespace)
     }
 }
@@ -136,6 +139,7 @@ mod tests {
                 executor: Executor::Berth,
                 certificates: Certificates::SelfManaged,
                 member: None,
+                agents: None,
                 deployments: vec![deployment("berth-webhook", &args)],
             }),
             helm_release: None,

@@ -3,7 +3,7 @@
 use super::desired::settings;
 use crate::args::InstallArgs;
 use crate::install::hub::HubAccess;
-use crate::install::{BackedUpTypes, MemberParts, render};
+use crate::install::{BackedUpTypes, MemberParts, pod_volumes, render};
 
 /// # Errors
 /// When the manifests in this binary are faulty.
@@ -14,6 +14,7 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or_default();
     let mut settings = settings(args, access, None);
+    pod_volumes::ensure_fits(&settings)?;
     settings.engine = engine;
     settings.bring_namespace = !beside;
     settings.bring_definitions = !beside;

@@ -15,8 +15,10 @@ const NAMED: usize = 3;
 /// Who could take the data of volumes, lent by the caches that know it. `None`: not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takers<'a> {
-    /// Is there a node-agent, ready or not?
+    /// Is there a node-agent of Velero's, ready or not?
     pub agents: Option<bool>,
+    /// Is there a node agent of berth's, ready or not?
+    pub own_agents: Option<bool>,
     /// The drivers of all VolumeSnapshotClasses.
     pub drivers: Option<&'a BTreeSet<String>>,
     /// Each StorageClass, with its provisioner.
@@ -62,7 +64,7 @@ impl fmt::Display for MissingComponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reader => f.write_str(
-                "no node-agent runs in this namespace to read files of volumes: install Velero's node-agents (velero install --use-node-agent), or leave the field out for CSI snapshots",
+                "no node-agent runs in this namespace to read files of volumes: install berth's (berth install --pod-volumes) or Velero's, or leave the field out for CSI snapshots",
             ),
             Self::Mover => f.write_str(
                 "no node-agent runs in this namespace to move the data of snapshots: install Velero's node-agents (velero install --use-node-agent), or name a data mover in spec.datamover",
@@ -96,7 +98,9 @@ pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
     }
     let VolumeDataRequest { wish, .. } = asked;
     let no_agents = takers.agents == Some(false);
-    if wish.files && asked.takes_pods && no_agents {
+    // Velero gives berth's agents no work.
+    let no_readers = no_agents && (!asked.by_berth || takers.own_agents == Some(false));
+    if wish.files && asked.takes_pods && no_readers {
         gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::Reader });
     }
     if !asked.takes_claims || !is_asked_for(wish, None) {
@@ -154,7 +158,9 @@ mod tests {
         drivers: &'a BTreeSet<String>,
         provisioners: &[(&'a str, &'a str)],
     ) -> Takers<'a> {
-        Takers { agents: Some(agents), drivers: Some(drivers), provisioners: Some(provisioners.to_vec()) }
+        let own_agents = Some(agents);
+        let provisioners = Some(provisioners.to_vec());
+        Takers { agents: Some(agents), own_agents, drivers: Some(drivers), provisioners }
     }
 
     #[test]
@@ -215,6 +221,25 @@ mod tests {
             let found: Vec<_> = gaps(&asked, takers).into_iter().map(|gap| (gap.field, gap.lack)).collect();
             assert_eq!(found, expected, "{asked:?} {takers:?}");
         }
+    }
+
+    #[test]
+    fn berths_own_agents_read_files_of_backups_that_berth_runs_and_move_no_snapshots() {
+        let none = set(&[]);
+        let found = |own_agents, asked: &VolumeDataRequest| {
+            let found = gaps(asked, &Takers { own_agents, ..takers(false, &none, &[]) });
+            found.into_iter().map(|gap| gap.lack).collect::<Vec<_>>()
+        };
+        let files = VolumeDataRequest { takes_claims: false, ..asked(FILES) };
+        assert_eq!(found(Some(false), &files), [MissingComponent::Reader]);
+        assert_eq!(found(Some(true), &files), []);
+        assert_eq!(found(None, &files), []);
+        assert_eq!(
+            found(Some(true), &VolumeDataRequest { by_berth: false, ..files }),
+            [MissingComponent::Reader]
+        );
+        let moves = VolumeDataRequest { foreign_mover: false, by_berth: false, ..asked(MOVES) };
+        assert_eq!(found(Some(true), &moves), [MissingComponent::Mover]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::*;
 use crate::client::Clients;
 use crate::events::Events;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
+use crate::node_agent::repositories::Repositories;
 use crate::queue::{BackupCache, QueueSettings};
 use crate::storage::Opener;
 
@@ -35,10 +36,13 @@ fn seen(deployment: Value, before: &[Controller]) -> Vec<&'static str> {
 /// The controllers of a life that is in `api`, where the Event that is told is dropped.
 pub fn lifecycle(client: &Client) -> Lifecycle {
     let (events, _) = Events::new(client.clone(), "velero", Counter::default());
+    let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+    let repositories = Repositories::new(client.clone(), "velero", None, opener.clone());
     Lifecycle {
         clients: Clients { watch: client.clone(), call: client.clone() },
         namespace: "velero".to_owned(),
-        opener: Opener::new(client.clone(), "velero", Vec::new().into()),
+        opener,
+        repositories: Arc::new(repositories),
         events,
         links: None,
         certificate_secret: crate::certificates::SECRET.to_owned(),

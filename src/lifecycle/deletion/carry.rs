@@ -168,7 +168,7 @@ impl Carrying<'_> {
                     found.volumes = self.look_at_volumes(layout, &uid).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
-                        snapshots: found.volumes.snapshots.len(),
+                        snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
                     });
                 }
                 DeletionStep::LookAtRestores => {
@@ -228,7 +228,13 @@ impl Carrying<'_> {
             }
             DeletionStep::Claim => self.claim(found).await?,
             DeletionStep::RemoveSnapshots => {
-                let removed = self.remove_snapshots(&found.volumes.snapshots).await;
+                let removed = async {
+                    if !found.volumes.snapshots.is_empty() {
+                        self.remove_snapshots(&found.volumes.snapshots).await?;
+                    }
+                    self.forget_files(found.location.as_ref(), &found.volumes.files).await
+                };
+                let removed = removed.await;
                 let is_left = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).leaves_volumes);
                 match removed {
                     Err(error) if is_left => {

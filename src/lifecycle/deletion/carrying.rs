@@ -58,11 +58,20 @@ impl StoredSnapshot {
     }
 }
 
+/// A snapshot in one of berth's repositories.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Files {
+    /// Of the pod whose volume it has, and so of the repository.
+    pub namespace: String,
+    pub snapshot: String,
+}
+
 /// What a look at the data of volumes has found.
 #[derive(Default)]
 pub(super) struct VolumeData {
     pub out_of_reach: Vec<String>,
     pub snapshots: BTreeSet<StoredSnapshot>,
+    pub files: BTreeSet<Files>,
 }
 
 impl<'a> Carrying<'a> {

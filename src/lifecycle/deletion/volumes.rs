@@ -1,14 +1,16 @@
 //! The volume data of a backup that is deleted: what can be removed, and what nobody here can.
 //!
-//! CSI snapshots are removed by their drivers. Data in kopia repositories, and native snapshots of
-//! plugins, can be removed only by a Velero, because nothing else opens its repositories or runs
-//! its plugins.
+//! CSI snapshots are removed by their drivers, and files in berth's own (restic) repositories are
+//! forgotten there. Data in kopia repositories, and native snapshots of plugins, can be removed
+//! only by a Velero, because nothing else opens its repositories or runs its plugins.
 
 use std::io::Read as _;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_api::velero::{DataUpload, PodVolumeBackup};
+use berth_core::pod_volume::is_own;
+use berth_core::sync::is_name;
 use flate2::read::MultiGzDecoder;
 use kube::api::{Api, ApiResource, DynamicObject};
 use object_store::ObjectStoreExt as _;
@@ -17,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::calls::list;
-use super::carrying::{Carrying, StoredSnapshot, VolumeData};
+use super::carrying::{Carrying, Files, StoredSnapshot, VolumeData};
 use crate::patch::digest;
 use crate::storage::{BackupLayout, StoredBackups};
 
@@ -51,19 +53,38 @@ impl Carrying<'_> {
                 }
             }
             let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
-            repositories += files.iter().filter(|one| one.is_in_repository()).count();
+            for one in files.iter().filter(|one| one.is_in_repository()) {
+                match one.own_files() {
+                    Some(files) => drop(found.files.insert(files)),
+                    None => repositories += 1,
+                }
+            }
             drop(files);
             let snapshots: Vec<StoredVolumeObject> = read(layout, "-volumesnapshots.json.gz").await?;
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
-            moved = self.stored(&ApiResource::erase::<DataUpload>(&()), uid).await?;
+            moved = self.stored(&ApiResource::erase::<DataUpload>(&()), uid).await?.len();
         }
-        if repositories == 0 {
-            repositories = self.stored(&ApiResource::erase::<PodVolumeBackup>(&()), uid).await?;
+        if repositories == 0 && found.files.is_empty() {
+            for object in self.stored(&ApiResource::erase::<PodVolumeBackup>(&()), uid).await? {
+                match StoredVolumeObject::deserialize(&object.data).ok().and_then(|one| one.own_files()) {
+                    Some(files) => drop(found.files.insert(files)),
+                    None => repositories += 1,
+                }
+            }
         }
         if self.are_snapshots_gone {
             found.snapshots.clear();
+            found.files.clear();
+        }
+        if found.files.len() > MOST {
+            let count = found.files.len();
+            let why = format!(
+                "{count} volumes in restic repositories, and one deletion forgets {MOST} at most: {WAY_OUT}"
+            );
+            found.out_of_reach.push(why);
+            found.files.clear();
         }
         if found.snapshots.len() > MOST {
             let count = found.snapshots.len();
@@ -93,8 +114,8 @@ impl Carrying<'_> {
         Ok(found)
     }
 
-    /// How many objects of a kind have stored data for the Backup.
-    async fn stored(&self, kind: &ApiResource, uid: &str) -> anyhow::Result<usize> {
+    /// The objects of a kind that have stored data for the Backup.
+    async fn stored(&self, kind: &ApiResource, uid: &str) -> anyhow::Result<Vec<DynamicObject>> {
         let api: Api<DynamicObject> = self.dynamic(kind);
         let name = keys::label_value(self.backup_name(), digest);
         let selector = format!("{}={name}", keys::BACKUP_NAME);
@@ -103,7 +124,7 @@ impl Carrying<'_> {
             of.is_none_or(|of| of == uid) && has_text(&object.data, "/status/snapshotID")
         };
         let what = || format!("failed to list {}", kind.plural);
-        Ok(list(&api, Some(&selector), is_stored).await.with_context(what)?.len())
+        list(&api, Some(&selector), is_stored).await.with_context(what)
     }
 }
 
@@ -147,7 +168,20 @@ struct MovementInfo {
 /// What is read of a PodVolumeBackup, and of a native snapshot.
 #[derive(Deserialize)]
 struct StoredVolumeObject {
+    spec: Option<Box<StoredSpec>>,
     status: Option<Box<StoredStatus>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredSpec {
+    uploader_type: Option<String>,
+    pod: Option<StoredPod>,
+}
+
+#[derive(Deserialize)]
+struct StoredPod {
+    namespace: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -161,6 +195,15 @@ struct StoredStatus {
 impl StoredVolumeObject {
     fn is_in_repository(&self) -> bool {
         self.has(|status| status.in_repository.as_deref())
+    }
+
+    /// The snapshot, if it is in one of berth's repositories.
+    fn own_files(&self) -> Option<Files> {
+        let spec = self.spec.as_deref().filter(|spec| is_own(spec.uploader_type.as_deref()))?;
+        let namespace = spec.pod.as_ref()?.namespace.clone().filter(|namespace| is_name(namespace))?;
+        let snapshot = self.status.as_deref()?.in_repository.clone()?;
+        let is_id = snapshot.len() == 64 && snapshot.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_id.then_some(Files { namespace, snapshot })
     }
 
     fn is_native(&self) -> bool {
@@ -271,6 +314,29 @@ mod tests {
             let stored = StoredVolumeObject::deserialize(&entry).unwrap();
             let found = (stored.is_in_repository(), stored.is_native());
             assert_eq!(found, (is_in_repository, is_native), "{entry}");
+        }
+    }
+
+    #[test]
+    fn files_in_a_restic_repository_are_berths_to_forget() {
+        let id = "0123456789abcdef".repeat(4);
+        let stored = |uploader: &str, namespace: &str, id: &str| {
+            let entry = json!({
+                "spec": {"uploaderType": uploader, "pod": {"namespace": namespace}, "volume": "v"},
+                "status": {"snapshotID": id},
+            });
+            StoredVolumeObject::deserialize(&entry).unwrap().own_files()
+        };
+        let files = Files { namespace: "shop".to_owned(), snapshot: id.clone() };
+        assert_eq!(stored("restic", "shop", &id), Some(files));
+        for (uploader, namespace, id) in [
+            ("kopia", "shop", id.as_str()),
+            ("", "shop", &id),
+            ("restic", "../shop", &id),
+            ("restic", "", &id),
+            ("restic", "shop", "latest"),
+        ] {
+            assert_eq!(stored(uploader, namespace, id), None, "{uploader} {namespace} {id}");
         }
     }
 

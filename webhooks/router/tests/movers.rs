@@ -16,6 +16,7 @@ use crate::placement::{MoverRef, PodConstraints};
 #[derive(Default)]
 pub struct Known {
     pub agents: Option<bool>,
+    pub own_agents: Option<bool>,
     pub drivers: Option<BTreeSet<String>>,
     pub provisioners: Option<BTreeMap<String, String>>,
 }
@@ -49,7 +50,8 @@ impl MoverListers for Arc<Cluster> {
         let all = known.provisioners.as_ref().map(BTreeMap::iter);
         let provisioners =
             all.map(|all| all.map(|(class, driver)| (class.as_str(), driver.as_str())).collect());
-        look(&Takers { agents: known.agents, drivers: known.drivers.as_ref(), provisioners })
+        let (agents, own_agents) = (known.agents, known.own_agents);
+        look(&Takers { agents, own_agents, drivers: known.drivers.as_ref(), provisioners })
     }
 }
 
@@ -207,6 +209,12 @@ async fn the_gate_opens_for_what_is_granted_and_refuses_the_rest_in_the_words_of
         upload
     };
     assert_eq!(step(third(""), third("Accepted")).await, 200);
+    let own = |phase: &str| {
+        let mut files = mover("PodVolumeBackup", phase, None);
+        files["spec"]["uploaderType"] = json!("restic");
+        files
+    };
+    assert_eq!(step(own(""), own("Accepted")).await, 200);
     let born = async |phase: &str| {
         let born = mover("PodVolumeBackup", phase, Some("x"));
         let answer = ask(&router, GATE_PATH, review("CREATE", born, None, false)).await;

@@ -8,6 +8,7 @@ use super::*;
 fn nobody() -> Known {
     Known {
         agents: Some(false),
+        own_agents: Some(false),
         drivers: Some(BTreeSet::new()),
         provisioners: Some(BTreeMap::from([("gp3".to_owned(), "ebs.csi.aws.com".to_owned())])),
     }
@@ -72,6 +73,10 @@ async fn data_that_nothing_could_take_is_told_with_the_field_and_the_way_out() {
         assert_eq!(told.len(), expected.len(), "{spec}: {told:?}");
         assert!(told.iter().zip(expected).all(|(line, words)| line.contains(words)), "{spec}: {told:?}");
     }
+    // berth's own agents read files, and move no snapshots.
+    cluster.movers.takers.lock().own_agents = Some(true);
+    assert_eq!(warned(&router, json!({"defaultVolumesToFsBackup": true}), None).await, [""; 0]);
+    assert_eq!(warned(&router, moved.clone(), None).await.len(), 2);
     // Velero may have plugins that take snapshots.
     cluster.beside_velero.store(true, Ordering::Relaxed);
     assert_eq!(warned(&router, json!({"snapshotVolumes": true}), None).await, [""; 0]);

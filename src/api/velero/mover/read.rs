@@ -2,6 +2,7 @@
 
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Mover, MoverPhase};
+use berth_core::pod_volume::is_own;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Resource, ResourceExt};
@@ -29,7 +30,7 @@ pub trait DataMover: Resource {
         is_granted(self)
     }
 
-    /// Is it handled by another vendor's data mover?
+    /// Is it handled by another data mover than Velero's: another vendor's, or berth's node agents?
     fn is_third_party(&self) -> bool {
         false
     }
@@ -119,6 +120,10 @@ impl DataMover for PodVolumeBackup {
         self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
     }
 
+    fn is_third_party(&self) -> bool {
+        is_own(self.spec.uploader_type.as_deref())
+    }
+
     fn mover(&self) -> Mover {
         Mover {
             bound_node: named(&self.spec.node),
@@ -133,6 +138,10 @@ impl DataMover for PodVolumeRestore {
 
     fn phase_text(&self) -> &str {
         self.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    }
+
+    fn is_third_party(&self) -> bool {
+        is_own(self.spec.uploader_type.as_deref())
     }
 
     fn mover(&self) -> Mover {
@@ -265,6 +274,11 @@ mod tests {
         };
         assert_eq!(object(json!({}), json!({}), "Exposing").phase, MoverPhase::Unknown);
         assert!(object(json!({}), json!({"datamover": "acme"}), "New").third_party);
+        for (uploader, is_own) in [("restic", true), ("kopia", false), ("", false)] {
+            let files = json!({"apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {},
+                "spec": {"uploaderType": uploader}});
+            assert_eq!(read::<PodVolumeBackup>(files).third_party, is_own, "{uploader}");
+        }
         assert!(object(json!({}), json!({"cancel": true}), "New").canceled);
         assert!(object(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}), json!({}), "New").canceled);
         let resets = |mark: &str| {

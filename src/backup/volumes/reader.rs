@@ -1,0 +1,155 @@
+//! Whose node-agent reads the files of a pod's volumes, and the repositories of Velero's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
+use berth_core::volume::readers::{KOPIA, NoReader, Reader, Readers};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::runtime::watcher;
+use serde_json::json;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use super::files::short;
+use super::{RunVolumes, VolumeAccess};
+use crate::backup::insist::insist;
+use crate::objects;
+use crate::patch::digest;
+use crate::text::chain;
+use crate::write::create;
+
+/// Label of the pods of Velero's node-agents.
+const NODE_AGENTS: &str = "role=node-agent";
+/// How long a BackupRepository may take to become ready (Velero's `--resource-timeout`).
+const REPOSITORY: Duration = Duration::from_secs(600);
+
+impl RunVolumes<'_> {
+    /// Whose node-agent reads on the node. They are listed once, and again for a node that had
+    /// none.
+    pub(super) async fn reader(&self, access: &VolumeAccess, node: &str) -> Result<Reader, String> {
+        let known = self.agents.lock().on(node);
+        if let Ok(reader) = known {
+            return Ok(reader);
+        }
+        if known == Err(NoReader::Nowhere) {
+            return Err(NoReader::Nowhere.on(node));
+        }
+        let readers = readers(access).await?;
+        let reader = readers.on(node);
+        *self.agents.lock() = readers;
+        reader.map_err(|lack| lack.on(node))
+    }
+
+    /// Makes sure that there is a repository for a namespace. Once for each namespace.
+    pub(super) async fn repository(&self, access: &VolumeAccess, namespace: &str) -> Result<(), String> {
+        let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());
+        cell.get_or_init(|| ensure_repository(access, namespace)).await.clone()
+    }
+}
+
+/// The pods of node-agents of both kinds.
+async fn readers(access: &VolumeAccess) -> Result<Readers, String> {
+    let mut readers = Readers::default();
+    for (node, is_running) in nodes(access, NODE_AGENTS).await? {
+        readers.add_velero(node, is_running);
+    }
+    for (node, is_running) in nodes(access, objects::NODE_AGENTS).await? {
+        if is_running {
+            readers.add_berth(node);
+        }
+    }
+    Ok(readers)
+}
+
+/// The nodes of the pods with a label that have not ended, and whether each of them runs.
+async fn nodes(access: &VolumeAccess, labels: &str) -> Result<Vec<(String, bool)>, String> {
+    let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
+    let params = ListParams::default().labels(labels);
+    let found = insist(|| async { api.list(&params).await.into() }).await;
+    let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;
+    let node = |pod: Pod| {
+        let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+        let is_running = phase == "Running" && pod.metadata.deletion_timestamp.is_none();
+        let has_ended = matches!(phase.as_str(), "Succeeded" | "Failed");
+        Some((pod.spec?.node_name?, is_running)).filter(|_| !has_ended)
+    };
+    Ok(found.items.into_iter().filter_map(node).collect())
+}
+
+/// The repository of each namespace, or why there is none.
+pub type Repository = Arc<OnceCell<Result<(), String>>>;
+
+async fn ensure_repository(access: &VolumeAccess, namespace: &str) -> Result<(), String> {
+    let kind =
+        ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
+    let kind = ApiResource { plural: "backuprepositories".to_owned(), ..kind };
+    let api: Api<DynamicObject> = Api::namespaced_with(access.client.clone(), &access.namespace, &kind);
+    let labels = [
+        (VOLUME_NAMESPACE, label_value(namespace, digest)),
+        (STORAGE_LOCATION, label_value(&access.location, digest)),
+        (REPOSITORY_TYPE, KOPIA.to_owned()),
+    ];
+    let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let selector = selector.join(",");
+    let params = ListParams::default().labels(&selector).limit(2);
+    let found = insist(|| async { api.list(&params).await.into() }).await;
+    let found =
+        found.map_err(|error| format!("the BackupRepositories cannot be listed: {}", chain(&error)))?;
+    if found.items.is_empty() {
+        let repository = json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+            "metadata": {
+                "name": format!("{namespace}-{}-{KOPIA}", access.location), "namespace": access.namespace,
+                "labels": labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>(),
+            },
+            "spec": {
+                "volumeNamespace": namespace, "backupStorageLocation": access.location,
+                "repositoryType": KOPIA, "maintenanceFrequency": "0s",
+            },
+        });
+        let repository: DynamicObject =
+            serde_json::from_value(repository).map_err(|error| error.to_string())?;
+        match insist(|| create(&api, &repository)).await {
+            Err(error) if !crate::client::already_exists(&error) => {
+                return Err(format!("its BackupRepository could not be created: {}", chain(&error)));
+            }
+            _ => {}
+        }
+    }
+    // A Velero server connects to the repository.
+    let api: Api<DynamicObject> = Api::namespaced_with(access.watches.clone(), &access.namespace, &kind);
+    let ready = async {
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default().labels(&selector)));
+        while let Some(event) = events.next().await {
+            let object = match event {
+                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => object,
+                Ok(_) => continue,
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
+            };
+            let status = &object.data["status"];
+            match status["phase"].as_str() {
+                Some("Ready") => return Ok(()),
+                Some("NotReady") => {
+                    let message = short(status["message"].as_str().unwrap_or_default());
+                    return Err(format!("BackupRepository {} is not ready: {message}", object.name_any()));
+                }
+                _ => {}
+            }
+        }
+        Err("the watch of BackupRepositories ended".to_owned())
+    };
+    let late = || {
+        format!(
+            "the BackupRepository of namespace {namespace} was not ready within {} s: a Velero server connects to it, is one running?",
+            REPOSITORY.as_secs()
+        )
+    };
+    timeout(REPOSITORY, ready).await.unwrap_or_else(|_| Err(late()))
+}

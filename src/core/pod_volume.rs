@@ -1,0 +1,202 @@
+//! What a node agent does with a PodVolumeBackup or a PodVolumeRestore, and where the files of a
+//! pod's volume are.
+
+pub mod maintenance;
+
+/// The uploader whose objects are berth's: all others are Velero's node-agents'.
+pub const UPLOADER: &str = "restic";
+
+/// Is an object with this uploader berth's? It takes no place among Velero's data movers.
+pub fn is_own(uploader: Option<&str>) -> bool {
+    uploader == Some(UPLOADER)
+}
+
+/// The longest name of an object.
+const LONGEST: usize = 253;
+
+/// The name of the BackupRepository of a location and a namespace. `digest`: of what is too long.
+pub fn repository_name(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> String {
+    let name = format!("{namespace}-{location}-{UPLOADER}");
+    if name.len() <= LONGEST { name } else { format!("{}-{UPLOADER}", digest(&name)) }
+}
+
+/// The name of the Secret that has the password of a repository.
+pub fn secret_name(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> String {
+    let name = format!("berth-repository-{location}.{namespace}");
+    if name.len() <= LONGEST { name } else { format!("berth-repository-{}", digest(&name)) }
+}
+
+/// What is seen of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen<'a> {
+    /// `status.phase`; the empty text if there is none.
+    pub phase: &'a str,
+    /// `spec.cancel`, or the object is being deleted.
+    pub is_canceled: bool,
+    /// Does a job of this process work on it?
+    pub is_running: bool,
+    /// May it begin? A restore does not before the pod waits for it.
+    pub is_ready: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There is nothing to do, or others do it.
+    Nothing,
+    /// Begin as soon as there is a place, or begin again: a job that no process runs any more has
+    /// left everything that it stored in the repository.
+    Start,
+    /// It has begun, and may not go on now: a restore whose pod does not wait any more. Only its
+    /// end is to be written, if all is done.
+    Finish,
+    /// Tell the running job.
+    Stop,
+    /// Write that it is canceled: it never began, or its process is gone.
+    EndCanceled,
+}
+
+pub fn step(seen: Seen<'_>) -> Step {
+    let is_begun = match seen.phase {
+        "" | "New" | "Accepted" | "Prepared" => false,
+        "InProgress" | "Canceling" => true,
+        // It has ended, or a newer version knows what that is.
+        _ => return if seen.is_running { Step::Stop } else { Step::Nothing },
+    };
+    match (seen.is_running, seen.is_canceled || seen.phase == "Canceling") {
+        (true, true) => Step::Stop,
+        (true, false) => Step::Nothing,
+        (false, true) => Step::EndCanceled,
+        (false, false) if seen.is_ready => Step::Start,
+        (false, false) if is_begun => Step::Finish,
+        (false, false) => Step::Nothing,
+    }
+}
+
+/// A volume of a pod, as its pod and its claim name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing<'a> {
+    /// The volume is in the pod.
+    Inline { name: &'a str, is_csi: bool },
+    /// A PersistentVolume. `is_csi`: also one that a CSI driver took over.
+    Persistent { volume: &'a str, is_csi: bool },
+}
+
+/// The folder of a volume below that of the plugin that mounted it: CSI's has one more.
+pub fn folder(backing: Backing<'_>) -> Vec<&str> {
+    let (Backing::Inline { name, is_csi } | Backing::Persistent { volume: name, is_csi }) = backing;
+    if is_csi { vec![name, "mount"] } else { vec![name] }
+}
+
+/// Why a volume has no folder of which files could be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFolder {
+    #[error("no plugin of the kubelet has mounted it")]
+    Nowhere,
+    #[error("several plugins of the kubelet have mounted something of its name")]
+    Several,
+}
+
+/// Which of the plugins has mounted a volume: the one that has its folder.
+///
+/// # Errors
+/// When that is not one.
+pub fn plugin<T>(mut having: impl Iterator<Item = T>) -> Result<T, NoFolder> {
+    let first = having.next().ok_or(NoFolder::Nowhere)?;
+    if having.next().is_some() { Err(NoFolder::Several) } else { Ok(first) }
+}
+
+/// A tag that would have a snapshot taken for one of another volume.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tag {0} in spec.tags is one that only the agent may give")]
+pub struct ReservedTag(String);
+
+/// Tags of a snapshot: those of the object, as restic shows them.
+///
+/// # Errors
+/// When one of them is as [`same`] makes it.
+pub fn tags<'a>(tags: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Vec<String>, ReservedTag> {
+    let tags = tags.map(|(key, value)| format!("{key}={value}"));
+    tags.map(|tag| if tag.starts_with("same=") { Err(ReservedTag(tag)) } else { Ok(tag) }).collect()
+}
+
+/// The tag that the snapshots of one and the same volume have: of a claim while it lives, else of
+/// the name that the volume has in pods of that name.
+pub fn same(claim_uid: Option<&str>, namespace: &str, pod: &str, volume: &str) -> String {
+    match claim_uid.filter(|uid| !uid.is_empty()) {
+        Some(uid) => format!("same=claim/{uid}"),
+        None => format!("same=pod/{namespace}/{pod}/{volume}"),
+    }
+}
+
+/// The largest whole number that a status keeps.
+pub fn number(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_has_its_step() {
+        use Step::{EndCanceled, Nothing, Start, Stop};
+        for (phase, ready, canceled, running_canceled, running) in [
+            ("", Start, EndCanceled, Stop, Nothing),
+            ("New", Start, EndCanceled, Stop, Nothing),
+            ("Accepted", Start, EndCanceled, Stop, Nothing),
+            ("Prepared", Start, EndCanceled, Stop, Nothing),
+            ("InProgress", Start, EndCanceled, Stop, Nothing),
+            ("Canceling", EndCanceled, EndCanceled, Stop, Stop),
+            ("Completed", Nothing, Nothing, Stop, Stop),
+            ("Failed", Nothing, Nothing, Stop, Stop),
+            ("Canceled", Nothing, Nothing, Stop, Stop),
+            ("Unheard", Nothing, Nothing, Stop, Stop),
+        ] {
+            let seen = |is_canceled, is_running| Seen { phase, is_canceled, is_running, is_ready: true };
+            let steps =
+                [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
+            assert_eq!(steps, [ready, canceled, running_canceled, running], "{phase}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ready_does_not_begin_again() {
+        for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
+            let seen = Seen { phase, is_canceled: false, is_running: false, is_ready: false };
+            assert_eq!(step(seen), wanted);
+        }
+    }
+
+    #[test]
+    fn every_repository_has_a_secret_and_an_object_of_its_own() {
+        let digest = |text: &str| format!("{:064x}", text.len() * 256 + usize::from(text.as_bytes()[17]));
+        assert_eq!(secret_name("default", "shop", digest), "berth-repository-default.shop");
+        assert_eq!(repository_name("default", "shop", digest), "shop-default-restic");
+        let names = |letter: &str| {
+            let location = letter.repeat(LONGEST);
+            [secret_name(&location, "n", digest), repository_name(&location, "n", digest)]
+        };
+        for (one, other) in names("a").into_iter().zip(names("b")) {
+            assert!(one.len() <= LONGEST && one != other, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn csi_has_one_folder_more() {
+        assert_eq!(folder(Backing::Inline { name: "v", is_csi: false }), ["v"]);
+        assert_eq!(folder(Backing::Persistent { volume: "pv", is_csi: true }), ["pv", "mount"]);
+        assert_eq!(plugin(["a"].iter()), Ok(&"a"));
+        assert_eq!(plugin::<()>(std::iter::empty()), Err(NoFolder::Nowhere));
+        assert_eq!(plugin(["a", "b"].iter()), Err(NoFolder::Several));
+    }
+
+    #[test]
+    fn a_volume_is_the_same_as_its_claim() {
+        assert_eq!(same(Some("u"), "n", "p", "v"), "same=claim/u");
+        assert_eq!(same(Some(""), "n", "p", "v"), same(None, "n", "p", "v"));
+        assert_eq!(tags([("backup", "b")].into_iter()), Ok(vec!["backup=b".to_owned()]));
+        for key in ["same", "same=claim/u"] {
+            assert!(tags([("backup", "b"), (key, "claim/u")].into_iter()).is_err(), "{key}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! When a repository is maintained, and what its BackupRepository remembers of it.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// How often, where the BackupRepository does not say it. Velero's for repositories of this type.
+pub const USUAL: SignedDuration = SignedDuration::from_hours(168);
+/// Not more often, whatever it says.
+const SHORTEST: SignedDuration = SignedDuration::from_hours(1);
+/// After a maintenance that failed, or that its process did not end.
+const RETRY: SignedDuration = SignedDuration::from_hours(6);
+/// Maintenances that are remembered. As many as Velero's.
+const KEPT: usize = 3;
+
+/// One that has been begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub began: Timestamp,
+    pub ended: Option<Ended>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub at: Timestamp,
+    /// Why it failed.
+    pub fault: Option<String>,
+}
+
+/// What a BackupRepository says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub created: Timestamp,
+    /// `None`, or not positive: the usual.
+    pub frequency: Option<SignedDuration>,
+    /// When the last one succeeded.
+    pub succeeded: Option<Timestamp>,
+    /// The oldest first.
+    pub entries: Vec<Entry>,
+}
+
+/// Is a maintenance to be begun? One that runs keeps others from beginning for as long as one that
+/// failed: its process may be gone.
+pub fn is_due(seen: &Seen, now: Timestamp) -> bool {
+    let frequency = seen.frequency.filter(|often| *often > SignedDuration::ZERO).unwrap_or(USUAL);
+    let since = seen.succeeded.unwrap_or(seen.created);
+    let tried = seen.entries.iter().map(|entry| entry.began).max().filter(|began| *began > since);
+    now.duration_since(since) >= frequency.max(SHORTEST)
+        && tried.is_none_or(|began| now.duration_since(began) >= RETRY)
+}
+
+/// The entries when a maintenance begins: those before that have no end had none.
+pub fn begun(mut entries: Vec<Entry>, now: Timestamp) -> Vec<Entry> {
+    for entry in entries.iter_mut().filter(|entry| entry.ended.is_none()) {
+        let fault = Some("the process that did it ended".to_owned());
+        entry.ended = Some(Ended { at: now, fault });
+    }
+    entries.push(Entry { began: now, ended: None });
+    let first = entries.len().saturating_sub(KEPT);
+    entries.split_off(first)
+}
+
+/// The entries when the one that began then has ended.
+pub fn ended(mut entries: Vec<Entry>, began: Timestamp, ended: Ended) -> Vec<Entry> {
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.began == began) {
+        entry.ended = Some(ended);
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hours(hours: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours)
+    }
+
+    fn seen(succeeded: Option<i64>, tried: &[i64]) -> Seen {
+        let entries = tried.iter().map(|began| Entry { began: hours(*began), ended: None }).collect();
+        Seen { created: hours(0), frequency: None, succeeded: succeeded.map(hours), entries }
+    }
+
+    #[test]
+    fn it_is_due_once_a_week_and_again_six_hours_after_a_failure() {
+        for (succeeded, tried, now, due) in [
+            (None, &[][..], 167, false),
+            (None, &[], 168, true),
+            (Some(100), &[], 200, false),
+            (Some(100), &[100], 268, true),
+            (Some(100), &[268], 273, false),
+            (Some(100), &[268], 274, true),
+            (Some(100), &[268, 274], 279, false),
+            // The clock was put back.
+            (Some(500), &[], 300, false),
+        ] {
+            assert_eq!(is_due(&seen(succeeded, tried), hours(now)), due, "{succeeded:?} {tried:?} {now}");
+        }
+        for (frequency, now, due) in [(24, 23, false), (24, 24, true), (0, 24, false), (-1, 168, true)] {
+            let frequency = Some(SignedDuration::from_hours(frequency));
+            assert_eq!(is_due(&Seen { frequency, ..seen(None, &[]) }, hours(now)), due, "{frequency:?}");
+        }
+        let often = Some(SignedDuration::from_secs(1));
+        assert!(!is_due(
+            &Seen { frequency: often, ..seen(None, &[]) },
+            Timestamp::UNIX_EPOCH + SignedDuration::from_mins(59)
+        ));
+    }
+
+    #[test]
+    fn the_last_ones_are_remembered_with_their_ends() {
+        let mut entries = Vec::new();
+        for began in 1..=4 {
+            entries = begun(entries, hours(began));
+        }
+        let of = |entries: &[Entry]| {
+            entries.iter().map(|one| (one.began, one.ended.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&entries), [(hours(2), true), (hours(3), true), (hours(4), false)]);
+        let end = Ended { at: hours(5), fault: None };
+        let entries = ended(entries, hours(4), end.clone());
+        assert_eq!(entries.last().and_then(|entry| entry.ended.clone()), Some(end.clone()));
+        assert_eq!(ended(entries.clone(), hours(9), end), entries, "somebody has taken it away");
+    }
+}

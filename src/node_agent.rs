@@ -1,0 +1,238 @@
+//! The node agent: on each node one process takes the files of its pods' volumes into repositories,
+//! and brings them back. It acts on objects whose uploader is restic; all others are for Velero's
+//! node-agents.
+//!
+//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same
+//! time, its places say ([`concurrency`]). An object that is in progress and has no job begins
+//! again: a process that died has left everything that it stored in the repository.
+
+mod concurrency;
+mod job;
+mod maintenance;
+mod reports;
+pub mod repositories;
+mod seen;
+mod volume;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::velero::{PodVolumeBackup, PodVolumeRestore};
+use berth_core::pod_volume::{Step, step};
+use berth_pod_volumes::Watched;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::client::Clients;
+use crate::storage::Opener;
+use crate::watch::{of_namespace, reflect, reflect_everywhere};
+
+use concurrency::Places;
+use job::{Job, Kind};
+use repositories::Repositories;
+use seen::{State, TargetPod};
+
+/// Everything is looked at so often, whatever the watches show.
+const LOOK: Duration = Duration::from_secs(30);
+/// After a write that failed, an object is looked at again so soon.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Jobs that are told to end have this long to remove their locks.
+const LAST: Duration = Duration::from_secs(20);
+
+/// What flags say.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub namespace: String,
+    pub node: String,
+    /// Where the kubelet's folder of pods is mounted.
+    pub pods: PathBuf,
+    /// Volumes of claims are read also where nothing is mounted on their folder.
+    pub allows_unmounted: bool,
+    /// Jobs at the same time, until the ConfigMap says otherwise.
+    pub concurrency: usize,
+    /// The ConfigMap of node-agents that says it.
+    pub configmap: Option<String>,
+    /// The one Secret that has the password of all repositories. Default: each has its own.
+    pub secret: Option<String>,
+}
+
+/// What a job needs.
+pub(crate) struct Context {
+    pub clients: Clients,
+    pub settings: Settings,
+    pub repositories: Repositories,
+}
+
+pub struct Agent {
+    context: Arc<Context>,
+}
+
+impl Agent {
+    pub fn new(clients: Clients, settings: Settings, opener: Opener) -> Self {
+        let repositories = Repositories::new(
+            clients.call.clone(),
+            &settings.namespace,
+            settings.secret.clone(),
+            opener.patient(),
+        )
+        .reporting();
+        Self { context: Arc::new(Context { clients, settings, repositories }) }
+    }
+
+    /// Until `stop`. Then the running jobs end, and their objects stay in progress for the next
+    /// process.
+    pub async fn run(&self, stop: CancellationToken) {
+        let state = Arc::new(Mutex::new(State::default()));
+        let changed = Arc::new(Notify::new());
+        let Settings { namespace, node, .. } = &self.context.settings;
+        let watch = &self.context.clients.watch;
+        let backups = reflect(
+            of_namespace::<PodVolumeBackup>(watch, namespace),
+            watcher::Config::default(),
+            |object| object,
+            |event| {
+                state.lock().put_backups(node, event);
+                changed.notify_one();
+            },
+        );
+        let restores = reflect(
+            of_namespace::<PodVolumeRestore>(watch, namespace),
+            watcher::Config::default(),
+            |object| object,
+            |event| {
+                state.lock().put_restores(event);
+                changed.notify_one();
+            },
+        );
+        let pods = reflect_everywhere(
+            kube::Api::all(watch.clone()),
+            watcher::Config::default().fields(&format!("spec.nodeName={node}")),
+            |pod: Pod| TargetPod::of(&pod),
+            |event| {
+                state.lock().put_pods(event);
+                changed.notify_one();
+            },
+        );
+        info!(%node, "started");
+        let places = Places::new(self.context.settings.concurrency);
+        let (client, settings) = (&self.context.clients.call, &self.context.settings);
+        tokio::select! {
+            () = async {
+                tokio::join!(
+                    self.work(&state, &changed, &places, &stop),
+                    maintenance::run(&self.context, &stop),
+                );
+            } => {}
+            () = concurrency::follow(client, settings, &places, &changed) => {}
+            () = async { tokio::join!(backups, restores, pods); } => warn!("a watch ended"),
+        }
+    }
+
+    async fn work(
+        &self,
+        state: &Mutex<State>,
+        changed: &Notify,
+        places: &Arc<Places>,
+        stop: &CancellationToken,
+    ) {
+        let mut running: BTreeMap<String, Watched> = BTreeMap::new();
+        let mut jobs: JoinSet<()> = JoinSet::new();
+        let mut uids: HashMap<Id, String> = HashMap::new();
+        let mut was_beside = false;
+        while !stop.is_cancelled() {
+            let mut pause = LOOK;
+            let (found, is_beside) = {
+                let state = state.lock();
+                let found = state.found(|uid| running.contains_key(uid));
+                (found, state.has_stock_agent(&self.context.settings.namespace))
+            };
+            if is_beside && !was_beside {
+                info!(
+                    "nothing is begun while one of Velero's node-agents runs on this node, or until that is known"
+                );
+            }
+            was_beside = is_beside;
+            // Of an object that is gone nobody needs the result.
+            for (uid, watched) in &running {
+                if !found.iter().any(|(kind, _)| kind.uid() == uid) {
+                    watched.cancel();
+                }
+            }
+            for (kind, seen) in found {
+                match step(seen) {
+                    Step::Nothing => {}
+                    Step::Start | Step::Finish | Step::EndCanceled if is_beside => {}
+                    Step::Stop => {
+                        if let Some(watched) = running.get(kind.uid())
+                            && !watched.is_canceled()
+                        {
+                            watched.cancel();
+                        }
+                    }
+                    Step::EndCanceled => {
+                        if !job::end_canceled(&self.context, &kind).await {
+                            pause = AGAIN;
+                        }
+                    }
+                    Step::Start | Step::Finish => {
+                        let is_try = step(seen) == Step::Start;
+                        let again = if is_try { AGAIN } else { LOOK };
+                        let Some(place) = places.take() else { continue };
+                        let watched = Watched::default();
+                        let uid = kind.uid().to_owned();
+                        running.insert(uid.clone(), watched.clone());
+                        let job =
+                            Job { context: Arc::clone(&self.context), watched, stop: stop.clone(), is_try };
+                        let spawned = jobs.spawn(async move {
+                            let done = job.run(kind).await;
+                            drop(place);
+                            if !done {
+                                sleep(again).await;
+                            }
+                        });
+                        uids.insert(spawned.id(), uid);
+                    }
+                }
+            }
+            tokio::select! {
+                () = changed.notified() => {}
+                Some(done) = jobs.join_next_with_id() => {
+                    let id = match done {
+                        Ok((id, ())) => id,
+                        Err(error) => {
+                            warn!(%error, "a job ended early");
+                            error.id()
+                        }
+                    };
+                    if let Some(uid) = uids.remove(&id) {
+                        running.remove(&uid);
+                    }
+                }
+                () = sleep(pause) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+        running.values().for_each(Watched::cancel);
+        if timeout(LAST, async { while jobs.join_next().await.is_some() {} }).await.is_err() {
+            warn!("jobs did not end in time: the locks that they leave are stale after half an hour");
+        }
+    }
+}
+
+impl Kind {
+    fn uid(&self) -> &str {
+        let meta = match self {
+            Self::Backup(object) => &object.metadata,
+            Self::Restore(object) => &object.metadata,
+        };
+        meta.uid.as_deref().unwrap_or_default()
+    }
+}

@@ -1,0 +1,216 @@
+//! Maintains repositories by a schedule: each of them by one agent at a time, which the
+//! BackupRepository shows.
+
+use std::time::Duration;
+
+use berth_api::GoDuration;
+use berth_api::keys::REPOSITORY_TYPE;
+use berth_core::pod_volume::UPLOADER;
+use berth_core::pod_volume::maintenance::{Ended, Entry, Seen, begun, ended, is_due};
+use berth_pod_volumes::{Fault, Repository, Watched};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+use kube::api::{Api, DynamicObject, ListParams};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Context;
+use super::reports::{backup_repositories, is_ours};
+use crate::pace::paced;
+use crate::write::{Pauses, Write, WriteResult, patch};
+
+/// How often it is looked which repositories are due.
+const LOOK: Duration = Duration::from_secs(600);
+/// How long one maintenance may take.
+const LONGEST: Duration = Duration::from_secs(2 * 3600);
+/// How long it is waited until nobody works on a repository, and how often it is looked.
+const BUSY: Duration = Duration::from_secs(900);
+const AGAIN: Duration = Duration::from_secs(20);
+/// How long one that is canceled may take to end.
+const CANCELED: Duration = Duration::from_secs(15);
+/// How long its end is tried to be written.
+const END: Duration = Duration::from_secs(600);
+/// Repositories that one look takes.
+const MOST: u32 = 1000;
+/// The longest message of a status.
+const MESSAGE: usize = 1000;
+
+/// Never ends before `stop`.
+pub async fn run(context: &Context, stop: &CancellationToken) {
+    let client = context.clients.call.clone();
+    let api = backup_repositories(client, &context.settings.namespace);
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = sleep(paced(LOOK)) => {}
+            () = stop.cancelled() => return,
+        }
+        let params = ListParams::default().labels(&format!("{REPOSITORY_TYPE}={UPLOADER}")).limit(MOST);
+        let found = match api.list(&params).await {
+            Ok(found) => found.items,
+            Err(error) => {
+                warn!(error = crate::text::chain(&error), "the BackupRepositories cannot be listed");
+                continue;
+            }
+        };
+        for object in found {
+            if stop.is_cancelled() {
+                return;
+            }
+            if is_ours(&object) && is_due(&seen(&object), Timestamp::now()) {
+                maintain(context, &api, &object, stop).await;
+            }
+        }
+    }
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str()?.parse().ok()
+}
+
+fn seen(object: &DynamicObject) -> Seen {
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    let frequency = spec["maintenanceFrequency"].as_str().map(|text| GoDuration(text.to_owned()));
+    let frequency = frequency.and_then(|text| text.get().ok().flatten());
+    let entry = |entry: &Value| {
+        let at = time(&entry["completeTimestamp"]);
+        let fault =
+            (entry["result"] == "Failed").then(|| entry["message"].as_str().unwrap_or_default().to_owned());
+        Some(Entry { began: time(&entry["startTimestamp"])?, ended: at.map(|at| Ended { at, fault }) })
+    };
+    Seen {
+        created: object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        frequency: frequency.and_then(|often| SignedDuration::try_from(often).ok()),
+        succeeded: time(&status["lastMaintenanceTime"]),
+        entries: status["recentMaintenance"].as_array().into_iter().flatten().filter_map(entry).collect(),
+    }
+}
+
+fn status(entries: &[Entry]) -> Value {
+    let entry = |entry: &Entry| {
+        let mut value = json!({"startTimestamp": entry.began});
+        if let Some(ended) = &entry.ended {
+            value["completeTimestamp"] = json!(ended.at);
+            value["result"] = json!(if ended.fault.is_some() { "Failed" } else { "Succeeded" });
+            value["message"] = json!(ended.fault.as_deref().unwrap_or_default());
+        }
+        value
+    };
+    json!(entries.iter().map(entry).collect::<Vec<_>>())
+}
+
+/// Whole seconds, as objects keep them.
+fn now() -> Timestamp {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
+}
+
+async fn maintain(
+    context: &Context,
+    api: &Api<DynamicObject>,
+    object: &DynamicObject,
+    stop: &CancellationToken,
+) {
+    let spec = &object.data["spec"];
+    let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
+    let (location, namespace, name) =
+        (text("backupStorageLocation"), text("volumeNamespace"), object.name_any());
+    let began = now();
+    let entries = begun(seen(object).entries, began);
+    // Of the agents that see it due, one writes first.
+    let change = json!({"status": {"recentMaintenance": status(&entries)}});
+    let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
+    info!(repository = name, "its maintenance has begun");
+    let watched = Watched::default();
+    let done = work(context, &location, &namespace, &watched, stop).await;
+    let fault = done.err().map(|error| format!("{error:#}").chars().take(MESSAGE).collect::<String>());
+    match &fault {
+        None => info!(repository = name, "its maintenance has ended"),
+        Some(fault) => warn!(repository = name, fault, "its maintenance failed"),
+    }
+    let end = Ended { at: now(), fault };
+    write_end(api, &name, object.uid().as_deref(), began, &end).await;
+}
+
+async fn work(
+    context: &Context,
+    location: &str,
+    namespace: &str,
+    watched: &Watched,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let repository = context.repositories.get(location, namespace, false).await?;
+    let mut work = std::pin::pin!(alone(&repository, &context.settings.node, watched));
+    tokio::select! {
+        done = &mut work => return done.map_err(anyhow::Error::from),
+        () = stop.cancelled() => {}
+        () = sleep(LONGEST) => {}
+    }
+    watched.cancel();
+    match timeout(CANCELED, work).await {
+        Ok(done) => done.map_err(anyhow::Error::from),
+        Err(_) => Err(Fault::Canceled.into()),
+    }
+}
+
+/// Waits for a while until nobody else works on the repository.
+async fn alone(repository: &Repository, node: &str, watched: &Watched) -> Result<(), Fault> {
+    let begun = Instant::now();
+    loop {
+        let done = repository.maintain(node, watched).await;
+        let is_busy = matches!(done, Err(Fault::InUse { .. } | Fault::Locked { .. }));
+        if !is_busy || begun.elapsed() > BUSY || watched.is_canceled() {
+            return done;
+        }
+        sleep(paced(AGAIN)).await;
+    }
+}
+
+async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, began: Timestamp, end: &Ended) {
+    let (since, mut pauses) = (Instant::now(), Pauses::default());
+    while since.elapsed() < END {
+        match api.get_opt(name).await {
+            Ok(Some(object)) if object.uid().as_deref() == uid => {
+                let entries = ended(seen(&object).entries, began, end.clone());
+                let mut change = json!({"status": {"recentMaintenance": status(&entries)}});
+                if end.fault.is_none() {
+                    change["status"]["lastMaintenanceTime"] = json!(end.at);
+                }
+                match patch(api, Write::on(&object), change).await {
+                    WriteResult::Written(_) | WriteResult::Gone(_) => return,
+                    _ => {}
+                }
+            }
+            Ok(_) => return,
+            Err(_) => {}
+        }
+        pauses.wait().await;
+    }
+    warn!(repository = name, "the end of its maintenance could not be written");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_of_maintenances_is_read_again() {
+        let at = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        let entries = vec![
+            Entry { began: at(1), ended: Some(Ended { at: at(2), fault: Some("why".to_owned()) }) },
+            Entry { began: at(3), ended: Some(Ended { at: at(4), fault: None }) },
+            Entry { began: at(5), ended: None },
+        ];
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+            "metadata": {"name": "r", "creationTimestamp": "1970-01-01T01:00:00Z"},
+            "spec": {"maintenanceFrequency": "24h0m0s"},
+            "status": {"lastMaintenanceTime": "1970-01-01T04:00:00Z", "recentMaintenance": status(&entries)},
+        }))
+        .unwrap();
+        let seen = seen(&object);
+        assert_eq!(seen.entries, entries);
+        assert_eq!((seen.created, seen.succeeded), (at(1), Some(at(4))));
+        assert_eq!(seen.frequency, Some(SignedDuration::from_hours(24)));
+    }
+}

@@ -1,0 +1,169 @@
+//! BackupRepositories: what people see of the repositories, as Velero's server keeps it of its own.
+//!
+//! One is made when its repository is there, and not before: a Velero server that finds one makes a
+//! repository for it, with a password of its own. Those that a Velero made (it adds letters to the
+//! name) are for repositories with Velero's password, and are its to write.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
+use berth_core::pod_volume::{UPLOADER, repository_name};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
+use serde_json::json;
+use tracing::warn;
+
+use crate::patch::digest;
+use crate::write::{Write, WriteResult, create, patch};
+
+/// Velero's for repositories of this type.
+const FREQUENCY: &str = "168h0m0s";
+/// The longest message of a status.
+const MESSAGE: usize = 1000;
+/// Repositories whose state is remembered.
+const MOST: usize = 1024;
+/// BackupRepositories that are looked at for one repository.
+const FOUND: u32 = 100;
+
+pub fn backup_repositories(client: Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("velero.io", "v1", "BackupRepository"));
+    let kind = ApiResource { plural: "backuprepositories".to_owned(), ..kind };
+    Api::namespaced_with(client, namespace, &kind)
+}
+
+/// Did berth make it?
+pub fn is_ours(found: &DynamicObject) -> bool {
+    let text = |field: &str| found.data["spec"][field].as_str().unwrap_or_default();
+    let name = repository_name(text("backupStorageLocation"), text("volumeNamespace"), digest);
+    found.metadata.name.as_ref() == Some(&name)
+}
+
+pub struct Reports {
+    api: Api<DynamicObject>,
+    /// What was told last, by name of the location and namespace of the volumes.
+    told: Mutex<BTreeMap<(String, String), Option<String>>>,
+}
+
+impl Reports {
+    /// `namespace`: berth's.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { api: backup_repositories(client, namespace), told: Mutex::default() }
+    }
+
+    /// Tells that a repository can be used, or why it cannot. Nothing depends on that it succeeds.
+    pub async fn tell(&self, location: &str, namespace: &str, fault: Option<String>) {
+        let key = (location.to_owned(), namespace.to_owned());
+        let fault = fault.map(|fault| fault.chars().take(MESSAGE).collect::<String>());
+        if self.told.lock().get(&key) == Some(&fault) {
+            return;
+        }
+        if let Err(error) = self.write(location, namespace, fault.as_deref()).await {
+            warn!(
+                location,
+                namespace,
+                error = format!("{error:#}"),
+                "its BackupRepository could not be written"
+            );
+            return;
+        }
+        let mut told = self.told.lock();
+        if told.len() >= MOST {
+            told.clear();
+        }
+        told.insert(key, fault);
+    }
+
+    async fn write(&self, location: &str, namespace: &str, fault: Option<&str>) -> anyhow::Result<()> {
+        let labels = [
+            (VOLUME_NAMESPACE, label_value(namespace, digest)),
+            (STORAGE_LOCATION, label_value(location, digest)),
+            (REPOSITORY_TYPE, UPLOADER.to_owned()),
+        ];
+        let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let params = ListParams::default().labels(&selector.join(",")).limit(FOUND);
+        let found = self.api.list(&params).await.context("the BackupRepositories cannot be listed")?;
+        let phase = if fault.is_some() { "NotReady" } else { "Ready" };
+        let status = json!({"phase": phase, "message": fault.unwrap_or_default()});
+        if let Some(found) = found.items.iter().find(|found| is_ours(found)) {
+            let known = &found.data["status"];
+            let is_so = known["phase"] == phase
+                && known["message"].as_str().unwrap_or_default() == fault.unwrap_or_default();
+            if !is_so {
+                let (name, uid) = (found.name_any(), found.uid());
+                let to = Write::to(&name).uid(uid.as_deref());
+                patch(&self.api, to, json!({"status": status})).await.written()?;
+            }
+            return Ok(());
+        }
+        if fault.is_some() || !found.items.is_empty() {
+            return Ok(());
+        }
+        let labels: BTreeMap<&str, String> = labels.into_iter().collect();
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+            "metadata": {"name": repository_name(location, namespace, digest), "labels": labels},
+            "spec": {
+                "volumeNamespace": namespace, "backupStorageLocation": location, "repositoryType": UPLOADER,
+                "maintenanceFrequency": FREQUENCY,
+            },
+            "status": status,
+        }))?;
+        match create(&self.api, &object).await {
+            // Another node's agent was first.
+            WriteResult::Written(_) | WriteResult::Conflict(_) => Ok(()),
+            answer => Ok(answer.written().map(drop)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get, list, patch as patching};
+    use serde_json::Value;
+
+    use super::*;
+
+    const REPOSITORIES: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
+
+    fn repository(name: &str) -> Value {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+            "metadata": {"name": name, "namespace": "velero", "uid": format!("uid-{name}")},
+            "spec": {
+                "volumeNamespace": "shop", "backupStorageLocation": "default", "repositoryType": "restic",
+                "maintenanceFrequency": "1h0m0s",
+            },
+            "status": {"phase": "Ready"},
+        })
+    }
+
+    async fn told(api: &Scripted, fault: Option<&str>) {
+        let reports = Reports::new(api.client("velero"), "velero");
+        reports.tell("default", "shop", fault.map(str::to_owned)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_velero_made_is_not_written_and_has_no_second_one() {
+        for fault in [Some("why"), None] {
+            let found = list("5", &[repository("shop-default-restic-x7k2p")]);
+            let api = Scripted::new().next(get(REPOSITORIES).answers(found));
+            told(&api, fault).await;
+            assert!(api.writes().is_empty(), "{fault:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_only_the_own_one_is_written() {
+        let ours = repository("shop-default-restic");
+        let found = list("5", &[repository("shop-default-restic-x7k2p"), ours.clone()]);
+        let path = format!("{REPOSITORIES}/shop-default-restic");
+        let api = Scripted::new().next(get(REPOSITORIES).answers(found)).next(patching(&path).answers(ours));
+        told(&api, Some("why")).await;
+        let writes = api.writes();
+        assert_eq!(writes[0].body["status"], json!({"phase": "NotReady", "message": "why"}));
+        assert_eq!(writes[0].body["metadata"]["uid"], "uid-shop-default-restic");
+    }
+}

@@ -1,0 +1,164 @@
+//! The repository of each namespace and location, with its password in a Secret.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_api::velero::BackupStorageLocation;
+use berth_api::velero::backup_storage_location::AccessMode;
+use berth_core::pod_volume::secret_name;
+use berth_pod_volumes::{Repository, Store};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::{Api, ObjectMeta};
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tracing::info;
+
+use super::reports::Reports;
+use crate::patch::digest;
+use crate::storage::{BackupLayout, Opener};
+use crate::write::{WriteResult, create};
+
+/// The key of a Secret that has the password. Velero's Secret has it, too.
+pub const PASSWORD: &str = "repository-password";
+/// Repositories that are kept open.
+const MOST: usize = 1024;
+/// Bytes of a password that is made here.
+const RANDOM: usize = 32;
+
+/// There is no repository where one is needed.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no repository at {0}")]
+pub struct Missing(String);
+
+pub struct Repositories {
+    client: Client,
+    namespace: String,
+    secret: Option<String>,
+    opener: Opener,
+    /// What people are told of it.
+    reports: Option<Reports>,
+    /// By name of the location and namespace of the volumes; with a digest of the location's spec.
+    open: Mutex<BTreeMap<(String, String), (String, Repository)>>,
+    /// One after another, because opening takes a third of a second of a core and some memory.
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl Repositories {
+    /// `secret`: the one that has the password of all of them. Default: each has its own.
+    pub fn new(client: Client, namespace: &str, secret: Option<String>, opener: Opener) -> Self {
+        let (open, opening) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { client, namespace: namespace.to_owned(), secret, opener, reports: None, open, opening }
+    }
+
+    /// The same, whose BackupRepositories tell whether they can be used.
+    #[must_use]
+    pub fn reporting(self) -> Self {
+        let reports = Some(Reports::new(self.client.clone(), &self.namespace));
+        Self { reports, ..self }
+    }
+
+    /// The repository for the volumes of a namespace. `writes`: it is made if there is none.
+    ///
+    /// # Errors
+    /// With what is to be put right.
+    pub async fn get(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
+        let _turn = self.opening.lock().await;
+        let found = self.find(location, namespace, writes).await;
+        if let Some(reports) = &self.reports {
+            let fault = found.as_ref().err().map(|error| format!("{error:#}"));
+            reports.tell(location, namespace, fault).await;
+        }
+        found
+    }
+
+    async fn find(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = api.get_opt(location).await.context("the BackupStorageLocation cannot be read")?;
+        let found = found.with_context(|| format!("there is no BackupStorageLocation {location}"))?;
+        let is_read_only = found.spec.access_mode == Some(AccessMode::ReadOnly);
+        ensure!(!(writes && is_read_only), "BackupStorageLocation {location} is read-only");
+        let state = digest(&serde_json::to_string(&found.spec)?);
+        let key = (location.to_owned(), namespace.to_owned());
+        let known = self.open.lock().get(&key).filter(|(of, _)| *of == state).map(|(_, open)| open.clone());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let objects = self.opener.open_existing(&found).await?;
+        let prefix = found.spec.object_storage.prefix.as_deref();
+        let store = Store::new(objects, BackupLayout::path(prefix, &format!("restic/{namespace}")));
+        let is_there = store.has_repository().await.context("the store cannot be read")?;
+        ensure!(is_there || writes, Missing(store.place().to_owned()));
+        let password = self.password(location, namespace, !is_there).await?;
+        let repository = if is_there {
+            Repository::open(&store, &password).await?
+        } else {
+            info!(location, namespace, place = store.place(), "making a repository");
+            Repository::make(&store, &password).await?
+        };
+        let repository = if is_read_only { repository.read_only() } else { repository };
+        let mut open = self.open.lock();
+        if open.len() >= MOST {
+            open.clear();
+        }
+        open.insert(key, (state, repository.clone()));
+        drop(open);
+        Ok(repository)
+    }
+
+    /// `makes`: there is no repository yet, so that any password will do.
+    async fn password(&self, location: &str, namespace: &str, makes: bool) -> anyhow::Result<String> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let is_shared = self.secret.is_some();
+        let name = self.secret.clone().unwrap_or_else(|| secret_name(location, namespace, digest));
+        if let Some(found) = read(&api, &name).await? {
+            return Ok(found);
+        }
+        if is_shared || !makes {
+            bail!(
+                "Secret {name} in namespace {}, which has the password of the repository, is not there: bring it back from wherever you keep it",
+                self.namespace
+            );
+        }
+        let mut random = [0; RANDOM];
+        SystemRandom::new()
+            .fill(&mut random)
+            .map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+        let password = URL_SAFE_NO_PAD.encode(random);
+        let secret = Secret {
+            metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+            data: Some(BTreeMap::from([(PASSWORD.to_owned(), ByteString(password.clone().into_bytes()))])),
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        };
+        match create(&api, &secret).await {
+            WriteResult::Written(_) => Ok(password),
+            // Another node's agent was first. Or this one, and its answer was lost.
+            WriteResult::Conflict(_) | WriteResult::TimedOut => {
+                let found = read(&api, &name).await?;
+                found.with_context(|| format!("Secret {name} could not be made"))
+            }
+            WriteResult::Gone(error) | WriteResult::Refused(error) => {
+                Err(error).with_context(|| format!("Secret {name} could not be made"))
+            }
+        }
+    }
+
+    /// Has it opened anew: what was open did not do.
+    pub fn forget(&self, location: &str, namespace: &str) {
+        self.open.lock().remove(&(location.to_owned(), namespace.to_owned()));
+    }
+}
+
+async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<String>> {
+    let found = api.get_opt(name).await.with_context(|| format!("Secret {name} cannot be read"))?;
+    let Some(found) = found else { return Ok(None) };
+    let bytes = found.data.and_then(|mut data| data.remove(PASSWORD)).filter(|bytes| !bytes.0.is_empty());
+    let bytes = bytes.with_context(|| format!("Secret {name} has no key {PASSWORD}"))?;
+    let text =
+        String::from_utf8(bytes.0).ok().with_context(|| format!("Secret {name}: its password is no text"));
+    text.map(Some)
+}

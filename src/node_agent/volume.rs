@@ -1,0 +1,284 @@
+//! The folder of a pod's volume: what the API says of the volume, and which plugin of the kubelet
+//! mounted it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use berth_api::velero::PodReference;
+use berth_core::pod_volume::{Backing, folder, plugin};
+use berth_core::volume::NEVER;
+use berth_pod_volumes::{Folder, descend, is_mounted};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use kube::api::Api;
+use kube::{Client, ResourceExt};
+use tokio::time::{Instant, timeout};
+
+use super::Settings;
+use crate::movers::target::waits;
+use crate::write::Pauses;
+
+/// What the kubelet calls the folder in which its plugins mount the volumes of a pod.
+const VOLUMES: &str = "volumes";
+/// A CSI driver serves the volumes of the plugin that is named by it.
+const MIGRATED: &str = "pv.kubernetes.io/migrated-to";
+
+/// A volume that is mounted.
+pub struct Found {
+    pub folder: Folder,
+    /// As people see it.
+    pub path: PathBuf,
+    /// The same below the folder of all pods, if something must be mounted on it.
+    mount: Option<PathBuf>,
+    pub claim_uid: Option<String>,
+    /// The pod's.
+    pub uid: String,
+    /// Does the pod wait for restores?
+    pub waits: bool,
+    /// Does it run? Then its volumes are mounted. With why not.
+    pub state: Result<(), String>,
+}
+
+/// How long looking at a volume may take: a file system may not answer for ever.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Calls of file systems that should take no time.
+///
+/// # Errors
+/// Those of the work, or when it does take time.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let done = timeout(LOOK, tokio::task::spawn_blocking(work)).await;
+    done.context("the file system does not answer")??
+}
+
+/// Does the pod run, so that its volumes are there?
+fn state(pod: &Pod) -> Result<(), String> {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+    let name = format!("pod {}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+    match phase {
+        _ if pod.metadata.deletion_timestamp.is_some() => Err(format!("{name} is being deleted")),
+        "Running" => Ok(()),
+        _ => Err(format!("{name} does not run")),
+    }
+}
+
+/// Does this very pod still run, after its volume was read?
+///
+/// # Errors
+/// With why not.
+pub async fn still(client: &Client, pod: &PodReference, uid: &str) -> Result<(), String> {
+    let (namespace, name) =
+        (pod.namespace.as_deref().unwrap_or_default(), pod.name.as_deref().unwrap_or_default());
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let (begun, mut pauses) = (Instant::now(), Pauses::default());
+    loop {
+        match api.get_opt(name).await {
+            Ok(Some(found)) if found.metadata.uid.as_deref() == Some(uid) => return state(&found),
+            Ok(_) => return Err(format!("pod {namespace}/{name} was deleted while its volume was read")),
+            Err(error) if begun.elapsed() > STILL => {
+                return Err(format!("pod {namespace}/{name} cannot be read any more ({error})"));
+            }
+            Err(_) => pauses.wait().await,
+        }
+    }
+}
+
+/// How long it is tried to read a pod whose volume was read.
+const STILL: Duration = Duration::from_secs(300);
+
+/// # Errors
+/// With why there is no folder to read or to write.
+pub async fn find(
+    client: &Client,
+    settings: &Settings,
+    pod: &PodReference,
+    name: &str,
+) -> anyhow::Result<Found> {
+    let (Some(namespace), Some(pod_name)) = (&pod.namespace, &pod.name) else {
+        bail!("spec.pod names no pod");
+    };
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let found = api.get_opt(pod_name).await.context("the pod cannot be read")?;
+    let found = found.with_context(|| format!("there is no pod {namespace}/{pod_name}"))?;
+    let uid = found.metadata.uid.clone().unwrap_or_default();
+    let is_it = pod.uid.as_ref().is_none_or(|wanted| wanted.is_empty() || *wanted == uid);
+    ensure!(is_it, "pod {namespace}/{pod_name} is another one by now");
+    let node = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    ensure!(
+        node == Some(settings.node.as_str()),
+        "pod {namespace}/{pod_name} is not on node {}",
+        settings.node
+    );
+    let (waits, state) = (waits(&found), state(&found));
+    let volumes = found.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+    let volume = volumes.iter().find(|volume| volume.name == name);
+    let volume = volume.with_context(|| format!("pod {namespace}/{pod_name} has no volume {name}"))?;
+    let kind = kind(volume)?;
+    ensure!(!NEVER.contains(&kind.as_str()), "files of {kind} volumes are not taken");
+    let (parts, claim_uid) = match claim_of(volume, pod_name) {
+        Some(claim) => {
+            let (volume, uid) = persistent(client, namespace, &claim).await?;
+            (volume, Some(uid))
+        }
+        None => {
+            let backing = Backing::Inline { name, is_csi: volume.csi.is_some() };
+            (folder(backing).into_iter().map(str::to_owned).collect(), None)
+        }
+    };
+    let of = || format!("volume {name} of pod {namespace}/{pod_name}");
+    let (pods, pod_uid) = (settings.pods.clone(), uid.clone());
+    let looked = blocking(move || look(&pods, &pod_uid, &parts)).await;
+    let (folder, below) = looked.with_context(of)?;
+    // Others are folders of the node.
+    let is_mount = !settings.allows_unmounted && (claim_uid.is_some() || volume.csi.is_some());
+    let (path, mount) = (settings.pods.join(&below), is_mount.then_some(below));
+    let found = Found { folder, path, mount, claim_uid, uid, waits, state };
+    found.ensure_mounted(settings).await.with_context(of)?;
+    Ok(found)
+}
+
+impl Found {
+    /// Is the volume still there? Its folder is, too, without it.
+    ///
+    /// # Errors
+    /// When nothing is mounted on its folder, or that cannot be told.
+    pub async fn ensure_mounted(&self, settings: &Settings) -> anyhow::Result<()> {
+        let Some(mount) = self.mount.clone() else { return Ok(()) };
+        let pods = settings.pods.clone();
+        let mounted = blocking(move || Ok(is_mounted(&pods, &mount)?)).await;
+        let is_there = mounted.with_context(|| format!("{} cannot be read", self.path.display()))?;
+        ensure!(is_there, "nothing is mounted on {}", self.path.display());
+        Ok(())
+    }
+}
+
+/// What the volume is: the one field beside its name.
+fn kind(volume: &Volume) -> anyhow::Result<String> {
+    let fields = serde_json::to_value(volume)?;
+    let fields = fields.as_object().into_iter().flatten();
+    let kind = fields.map(|(key, _)| key.clone()).find(|key| key != "name");
+    kind.context("the volume is of a kind that the agent does not know")
+}
+
+fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
+    let named = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
+    named.or_else(|| volume.ephemeral.as_ref().map(|_| format!("{pod}-{}", volume.name)))
+}
+
+/// The folder of a claim's volume, and the UID of the claim.
+async fn persistent(client: &Client, namespace: &str, claim: &str) -> anyhow::Result<(Vec<String>, String)> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let found = claims.get(claim).await.with_context(|| format!("claim {claim} cannot be read"))?;
+    let uid = found.metadata.uid.unwrap_or_default();
+    let spec = found.spec.unwrap_or_default();
+    let name = spec.volume_name.filter(|name| !name.is_empty());
+    let name = name.with_context(|| format!("claim {claim} is not bound"))?;
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let volume = volumes.get(&name).await.with_context(|| format!("volume {name} cannot be read"))?;
+    let annotations = volume.metadata.annotations.unwrap_or_default();
+    let spec = volume.spec.unwrap_or_default();
+    ensure!(spec.host_path.is_none(), "volume {name} is a folder of its node: files of those are not taken");
+    ensure!(spec.volume_mode.as_deref() != Some("Block"), "volume {name} is a block device without files");
+    let is_csi = spec.csi.is_some() || annotations.contains_key(MIGRATED);
+    let parts = folder(Backing::Persistent { volume: &name, is_csi });
+    Ok((parts.into_iter().map(str::to_owned).collect(), uid))
+}
+
+/// Opens `UID/volumes/PLUGIN/PARTS` below the folder of all pods, and returns that path, too. No
+/// link leads out of it.
+fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, PathBuf)> {
+    let volumes = Path::new(uid).join(VOLUMES);
+    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('/');
+    let parts_are_plain = parts.iter().all(|part| is_plain(part)) && is_plain(uid);
+    ensure!(parts_are_plain, "a name in its path is none that a folder can have");
+    let plugins = descend(pods, &volumes)
+        .and_then(|folder| folder.names())
+        .with_context(|| format!("{} cannot be read", pods.join(&volumes).display()))?;
+    let candidates = plugins.iter().filter_map(|plugin: &OsString| {
+        let path = parts.iter().fold(volumes.join(plugin), |path, part| path.join(part));
+        Some((descend(pods, &path).ok()?, path))
+    });
+    Ok(plugin(candidates)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_folder_without_its_volume_is_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("v")).unwrap();
+        let found = |from: &Path, below: Option<&str>| {
+            let settings = Settings {
+                namespace: String::new(),
+                node: String::new(),
+                pods: from.to_owned(),
+                allows_unmounted: false,
+                concurrency: 1,
+                configmap: None,
+                secret: None,
+            };
+            let found = Found {
+                folder: descend(root.path(), Path::new("v")).unwrap(),
+                path: from.join("v"),
+                mount: below.map(PathBuf::from),
+                claim_uid: None,
+                uid: String::new(),
+                waits: false,
+                state: Ok(()),
+            };
+            async move { found.ensure_mounted(&settings).await.map_err(|error| error.to_string()) }
+        };
+        assert_eq!(found(Path::new("/"), Some("proc")).await, Ok(()));
+        assert_eq!(found(root.path(), None).await, Ok(()));
+        let why = found(root.path(), Some("v")).await.unwrap_err();
+        assert!(why.starts_with("nothing is mounted on "), "{why}");
+        assert!(found(root.path(), Some("none")).await.is_err());
+    }
+
+    #[test]
+    fn only_a_pod_that_runs_has_its_volumes() {
+        let pod = |value: serde_json::Value| serde_json::from_value::<Pod>(value).unwrap();
+        let running =
+            serde_json::json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"phase": "Running"}});
+        assert_eq!(state(&pod(running.clone())), Ok(()));
+        let mut deleted = running.clone();
+        deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert_eq!(state(&pod(deleted)), Err("pod n/p is being deleted".to_owned()));
+        for phase in ["Pending", "Succeeded", "Failed", ""] {
+            let mut other = running.clone();
+            other["status"]["phase"] = phase.into();
+            assert!(state(&pod(other)).is_err(), "{phase}");
+        }
+    }
+
+    #[test]
+    fn what_a_newer_api_server_calls_a_volume_is_refused() {
+        let of = |value| kind(&serde_json::from_value(value).unwrap()).ok();
+        assert_eq!(of(serde_json::json!({"name": "v", "emptyDir": {}})).as_deref(), Some("emptyDir"));
+        assert_eq!(of(serde_json::json!({"name": "v", "unheard": {}})), None);
+    }
+
+    #[test]
+    fn a_volume_is_found_below_whichever_plugin_and_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        for path in ["u/volumes/kubernetes.io~csi/pv/mount", "u/volumes/kubernetes.io~empty-dir/tmp", "out/x"]
+        {
+            std::fs::create_dir_all(at(path)).unwrap();
+        }
+        std::os::unix::fs::symlink(at("out"), at("u/volumes/kubernetes.io~empty-dir/link")).unwrap();
+        let parts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+        let path = |of: &[&str]| look(root.path(), "u", &parts(of)).map(|(_, path)| path).ok();
+        assert_eq!(path(&["pv", "mount"]), Some("u/volumes/kubernetes.io~csi/pv/mount".into()));
+        assert_eq!(path(&["tmp"]), Some("u/volumes/kubernetes.io~empty-dir/tmp".into()));
+        for wrong in [&["link"][..], &["link", "x"], &["none"], &["..", "out"], &["../../../out"], &[""]] {
+            assert_eq!(path(wrong), None, "{wrong:?}");
+        }
+        assert!(look(root.path(), "..", &parts(&["tmp"])).is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! Why something was not done.
+
+use std::fmt;
+
+use rustic_core::RusticError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error("the store cannot be used")]
+    Store(#[from] object_store::Error),
+    #[error("there is no repository at {0}")]
+    Missing(String),
+    #[error("the password is not the one of the repository at {0}")]
+    Password(String),
+    #[error(
+        "the repository at {place} is locked exclusively by {who} since {since}: wait until it has ended, or run `restic unlock` if it is no more"
+    )]
+    Locked {
+        place: String,
+        who: String,
+        since: String,
+        /// By another process of berth, which will not hold it for long.
+        is_own: bool,
+    },
+    #[error("the repository at {place} is in use by {who} since {since}")]
+    InUse { place: String, who: String, since: String },
+    #[error("nothing may be written to the repository at {0}: its location is read-only")]
+    ReadOnly(String),
+    #[error("the lock {0} cannot be read with the key of the repository")]
+    Lock(String),
+    #[error("the lock of the repository could not be renewed for too long")]
+    LockLost,
+    #[error("canceled")]
+    Canceled,
+    #[error("the file system of the volume does not answer")]
+    Hung,
+    #[error("the file systems of too many volumes of this node do not answer")]
+    AllHung,
+    #[error("{0} cannot be read")]
+    Folder(String, #[source] std::io::Error),
+    #[error("what was restored may not be on the disk")]
+    Unsynced(#[source] std::io::Error),
+    #[error("there is no snapshot {0} in the repository")]
+    NoSnapshot(String),
+    /// What was done is in the repository or in the volume.
+    #[error("{0}")]
+    Unfinished(Unfinished),
+    #[error("{0}")]
+    Repository(String),
+    #[error("the work on the repository was given up after a fault of the program")]
+    Panic,
+}
+
+impl From<Box<RusticError>> for Fault {
+    fn from(error: Box<RusticError>) -> Self {
+        Self::Repository(told(&error))
+    }
+}
+
+/// One line of the many.
+pub(crate) fn told(error: &RusticError) -> String {
+    let text = error.display_log();
+    let text = text.strip_prefix("Error: ").unwrap_or(&text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Files for which something could not be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unfinished {
+    pub count: u64,
+    /// The first ones, each with why.
+    pub first: Vec<String>,
+    /// Where the rest is.
+    pub snapshot: Option<String>,
+}
+
+impl Unfinished {
+    const TOLD: usize = 10;
+
+    /// The first ones in one line.
+    pub(crate) fn list(&self) -> String {
+        let more = self.count > u64::try_from(self.first.len()).unwrap_or(u64::MAX);
+        format!("{}{}", self.first.join("; "), if more { "; …" } else { "" })
+    }
+
+    pub(crate) fn add(&mut self, path: &std::path::Path, why: &dyn fmt::Display) {
+        self.count = self.count.saturating_add(1);
+        if self.first.len() < Self::TOLD {
+            self.first.push(format!("{}: {why}", path.display()));
+        }
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} files are not whole", self.count)?;
+        if let Some(snapshot) = &self.snapshot {
+            write!(f, " in snapshot {snapshot}")?;
+        }
+        write!(f, ": {}", self.list())
+    }
+}

@@ -1,0 +1,26 @@
+//! Files of volumes in restic repositories, which `restic` itself can list, check and restore. What
+//! rustic_core does not do is here: a back end over the stores that berth opens, restic's locks,
+//! and a way into a volume and out of it that no link and no mount leads astray. No other package
+//! knows rustic_core.
+//!
+//! Everything of rustic_core runs on blocking threads, and may panic there: whoever waits gets
+//! [`Fault::Panic`].
+
+mod beneath;
+mod fault;
+mod forget;
+mod lock;
+mod maintain;
+mod metadata;
+mod repository;
+mod restore;
+mod source;
+mod store;
+mod watched;
+
+pub use beneath::{Folder, descend, is_mounted};
+pub use fault::{Fault, Unfinished};
+pub use repository::{Repository, Saved, Source};
+pub use restore::Restored;
+pub use store::Store;
+pub use watched::{Progress, Watched};

@@ -1,0 +1,346 @@
+//! A repository: made, opened, added to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustic_core::repofile::{MasterKey, SnapshotFile};
+use rustic_core::{
+    BackupOptions, ConfigOptions, Credentials, Id, KeyOptions, OpenStatus, Repository as Rustic,
+    RepositoryBackends, RepositoryOptions, SnapshotOptions, StringList,
+};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::beneath::Folder;
+use crate::fault::Fault;
+use crate::lock::{Guard, Lock, Sealer};
+use crate::restore::{self, Restored};
+use crate::source::Volume;
+use crate::store::{Backend, Store};
+use crate::watched::Watched;
+
+/// Where in a snapshot the volume is. So its own owner and mode are in the snapshot, too.
+pub(crate) const TOP: &str = "volume";
+
+/// A repository that can be opened without its password, which takes a third of a second each time.
+#[derive(Clone)]
+pub struct Repository {
+    store: Store,
+    key: MasterKey,
+    sealer: Sealer,
+    /// Nothing may be written, not even a lock.
+    is_read_only: bool,
+}
+
+/// What is backed up.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub folder: Folder,
+    /// What restic shows as the host of the snapshot.
+    pub host: String,
+    pub tags: Vec<String>,
+    /// Who reads: the host of the lock.
+    pub reader: String,
+    /// A tag that the snapshots of one and the same volume have. The last one is the parent of the
+    /// next.
+    pub same: String,
+}
+
+/// A snapshot that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    pub snapshot: String,
+    /// Of all files.
+    pub bytes: u64,
+    pub files: u64,
+    /// Bytes that the repository did not have, as they are stored.
+    pub added: u64,
+}
+
+impl Repository {
+    /// # Errors
+    /// When there is none, or the password is another one.
+    pub async fn open(store: &Store, password: &str) -> Result<Self, Fault> {
+        let (store, password) = (store.clone(), password.to_owned());
+        blocking(move |handle| open(&store, &password, &handle)).await
+    }
+
+    /// Makes the repository. Of those that make it at the same time one is first, and all have the
+    /// same one.
+    ///
+    /// # Errors
+    /// When somebody made it with another password, or the store fails.
+    pub async fn make(store: &Store, password: &str) -> Result<Self, Fault> {
+        let (store, password) = (store.clone(), password.to_owned());
+        blocking(move |handle| make(&store, &password, &handle)).await
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn sealer(&self) -> &Sealer {
+        &self.sealer
+    }
+
+    /// The same, of whose store nothing is written or removed: its restores hold no lock.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { is_read_only: true, ..self }
+    }
+
+    /// Adds a snapshot. Progress and cancellation are in `watched`.
+    ///
+    /// # Errors
+    /// [`Fault::Unfinished`]: there is a snapshot, and it lacks what could not be read.
+    pub async fn backup(&self, source: Source, watched: &Watched) -> Result<Saved, Fault> {
+        let lock = Lock::take(&self.store, &self.sealer, &source.reader, watched).await?;
+        let (this, job, guard) = (self.clone(), watched.clone(), lock.guard());
+        let work = move |handle: Handle| this.add(source, &job, guard, &handle);
+        let done = until_canceled(watched, blocking(work), TO_END).await;
+        free(lock, &done).await;
+        self.judged(done, watched)
+    }
+
+    /// Brings a snapshot back into a folder. What the folder has besides stays.
+    ///
+    /// # Errors
+    /// [`Fault::Unfinished`]: the rest of the snapshot is there.
+    pub async fn restore(
+        &self,
+        snapshot: &str,
+        folder: Folder,
+        reader: &str,
+        watched: &Watched,
+    ) -> Result<Restored, Fault> {
+        let lock = if self.is_read_only {
+            Lock::look(&self.store, &self.sealer).await?;
+            None
+        } else {
+            Some(Lock::take(&self.store, &self.sealer, reader, watched).await?)
+        };
+        let (this, job, snapshot) = (self.clone(), watched.clone(), snapshot.to_owned());
+        let work = move |handle: Handle| {
+            let repository = this.opened(&job, None, &handle)?;
+            restore::restore(repository, &snapshot, &folder, &job)
+        };
+        let done = until_canceled(watched, blocking(work), TO_END).await;
+        if let Some(lock) = lock {
+            free(lock, &done).await;
+        }
+        self.judged(done, watched)
+    }
+
+    /// What comes of a job that is canceled is the cancellation's.
+    pub(crate) fn judged<T>(&self, done: Result<T, Fault>, watched: &Watched) -> Result<T, Fault> {
+        match done {
+            Err(_) if watched.is_lock_lost() => Err(Fault::LockLost),
+            Err(_) if watched.is_canceled() => Err(Fault::Canceled),
+            done => done,
+        }
+    }
+
+    pub(crate) fn opened(
+        &self,
+        watched: &Watched,
+        guard: Option<Guard>,
+        handle: &Handle,
+    ) -> Result<Rustic<OpenStatus>, Fault> {
+        let rustic = rustic(&self.store, watched, handle, None, guard)?;
+        Ok(rustic.open(&Credentials::Masterkey(self.key.clone()))?)
+    }
+
+    fn add(&self, source: Source, watched: &Watched, guard: Guard, handle: &Handle) -> Result<Saved, Fault> {
+        let repository = self.opened(watched, Some(guard), handle)?;
+        let parent = latest(&repository, &source.same)?;
+        let repository = repository.to_indexed_ids()?;
+        let command = "berth node-agent".to_owned();
+        let mut snapshot = SnapshotOptions::default().host(source.host).command(command).to_snapshot()?;
+        snapshot.program_version = format!("berth {}", env!("CARGO_PKG_VERSION"));
+        let mut tags = StringList::default();
+        for tag in source.tags.into_iter().chain([source.same]) {
+            tags.add(tag);
+        }
+        snapshot.tags = tags;
+        let mut options = BackupOptions::default();
+        match parent {
+            Some(parent) => options.parent_opts.parents = vec![parent.id.to_hex().as_str().to_owned()],
+            None => options.parent_opts.force = true,
+        }
+        // The name is turned round in rustic_core: only with this it compares inodes.
+        options.parent_opts.ignore_inode = true;
+        let volume = Volume { folder: source.folder, watched: watched.clone() };
+        let top = [PathBuf::from("/").join(TOP)];
+        let saved = repository.archive(&options, &volume, snapshot, &top)?;
+        let id = saved.id.to_hex().as_str().to_owned();
+        if let Some(failed) = watched.failed() {
+            let snapshot = Some(id);
+            return Err(Fault::Unfinished(crate::fault::Unfinished { snapshot, ..failed }));
+        }
+        let summary = saved.summary.unwrap_or_default();
+        // rustic_core passes over what fails there, and only logs it.
+        let given = watched.given();
+        if summary.total_files_processed != given {
+            let stored = summary.total_files_processed;
+            return Err(Fault::Repository(format!(
+                "of {given} files that were found, snapshot {id} has {stored}"
+            )));
+        }
+        Ok(Saved {
+            snapshot: id,
+            bytes: summary.total_bytes_processed,
+            files: summary.total_files_processed,
+            added: summary.data_added_packed,
+        })
+    }
+}
+
+/// The last snapshot that has this tag.
+fn latest(repository: &Rustic<OpenStatus>, tag: &str) -> Result<Option<SnapshotFile>, Fault> {
+    let found = repository.get_matching_snapshots(|snapshot| snapshot.tags.contains(tag))?;
+    Ok(found.into_iter().max_by(|one, other| one.time.cmp(&other.time)))
+}
+
+/// Threads of jobs that did not end when they were canceled.
+static HUNG: AtomicUsize = AtomicUsize::new(0);
+/// With so many of them nothing new is begun.
+const MOST_HUNG: usize = 16;
+/// How long a job has to end when it is canceled.
+pub(crate) const TO_END: Duration = Duration::from_secs(10);
+
+/// Waits for a job, but not much longer than until it is canceled: a call of a file system may take
+/// for ever. Then its thread is given up. It can write nothing to the repository any more.
+pub(crate) async fn until_canceled<T: Send + 'static>(
+    watched: &Watched,
+    work: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    to_end: Duration,
+) -> Result<T, Fault> {
+    if HUNG.load(Ordering::Relaxed) >= MOST_HUNG {
+        return Err(Fault::AllHung);
+    }
+    let mut work = tokio::spawn(work);
+    let canceled = async {
+        while !watched.is_canceled() {
+            sleep(Duration::from_millis(200)).await;
+        }
+        sleep(to_end).await;
+    };
+    tokio::select! {
+        done = &mut work => done.unwrap_or(Err(Fault::Panic)),
+        () = canceled => {
+            HUNG.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("the file system does not answer: a thread is given up");
+            tokio::spawn(async move {
+                let _ = work.await;
+                HUNG.fetch_sub(1, Ordering::Relaxed);
+            });
+            Err(Fault::Hung)
+        }
+    }
+}
+
+/// Removes the lock of a job, unless its thread may still be in the middle of a write: then the
+/// lock goes when it is stale.
+pub(crate) async fn free<T>(lock: Lock, done: &Result<T, Fault>) {
+    if !matches!(done, Err(Fault::Hung)) {
+        lock.release().await;
+    }
+}
+
+/// Off the runtime: rustic_core waits for the store.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce(Handle) -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let handle = Handle::current();
+    spawn_blocking(move || work(handle)).await.unwrap_or(Err(Fault::Panic))
+}
+
+fn rustic(
+    store: &Store,
+    watched: &Watched,
+    handle: &Handle,
+    only_key: Option<Id>,
+    guard: Option<Guard>,
+) -> Result<Rustic<()>, Fault> {
+    let backend =
+        Backend { store: store.clone(), handle: handle.clone(), watched: watched.clone(), only_key, guard };
+    let backends = RepositoryBackends::new(Arc::new(backend), None);
+    let options = RepositoryOptions::default().no_cache(true);
+    Ok(Rustic::new_with_progress(&options, &backends, watched.clone())?)
+}
+
+fn ready(store: &Store, repository: &Rustic<OpenStatus>) -> Result<Repository, Fault> {
+    let key = repository.key();
+    let sealer = Sealer::new(&key).ok_or_else(|| Fault::Repository("its key is not restic's".to_owned()))?;
+    Ok(Repository { store: store.clone(), key, sealer, is_read_only: false })
+}
+
+fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fault> {
+    if !handle.block_on(store.has_repository())? {
+        return Err(Fault::Missing(store.place().to_owned()));
+    }
+    // A process that died while it made the repository, or was not the first, may have left a key
+    // that the password opens, and that nothing is written with. So each key is tried by itself.
+    let mut keys: Vec<Id> = Vec::new();
+    for (name, _) in handle.block_on(store.list("keys"))? {
+        keys.extend(name.parse::<Id>().ok());
+    }
+    let mut told = None;
+    for key in keys {
+        let rustic = rustic(store, &Watched::default(), handle, Some(key), None)?;
+        match rustic.open(&Credentials::password(password)) {
+            Ok(repository) => return ready(store, &repository),
+            Err(error) if error.is_incorrect_password() || error.is_code("C001") => {}
+            Err(error) => told = Some(error.into()),
+        }
+    }
+    Err(told.unwrap_or_else(|| Fault::Password(store.place().to_owned())))
+}
+
+fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fault> {
+    let before: Vec<String> =
+        handle.block_on(store.list("keys"))?.into_iter().map(|(name, _)| name).collect();
+    let rustic = rustic(store, &Watched::default(), handle, None, None)?;
+    let credentials = Credentials::password(password);
+    let key =
+        KeyOptions::default().hostname("berth".to_owned()).username("berth".to_owned()).with_created(true);
+    match rustic.init(&credentials, &key, &ConfigOptions::default()) {
+        Ok(repository) => ready(store, &repository),
+        // Somebody else may have been first; then this process' key opens nothing.
+        Err(error) => {
+            if !handle.block_on(store.has_repository())? {
+                return Err(error.into());
+            }
+            let opened = open(store, password, handle)?;
+            let is_own = |name: &str| !before.iter().any(|old| old == name);
+            for (name, _) in handle.block_on(store.list("keys"))?.into_iter().filter(|(name, _)| is_own(name))
+            {
+                remove_key_of_nothing(store, &name, password, handle, &opened);
+            }
+            Ok(opened)
+        }
+    }
+}
+
+/// Removes a key if the password opens it, and it is not the repository's.
+fn remove_key_of_nothing(store: &Store, name: &str, password: &str, handle: &Handle, opened: &Repository) {
+    let Ok(id) = name.parse::<Id>() else { return };
+    let Ok(rustic) = rustic(store, &Watched::default(), handle, Some(id), None) else { return };
+    let is_of_nothing = match rustic.open(&Credentials::password(password)) {
+        Ok(repository) => repository.key().encrypt != opened.key.encrypt,
+        Err(error) => error.is_code("C001"),
+    };
+    if is_of_nothing && let Err(error) = handle.block_on(store.remove(&store.folder("keys").join(name))) {
+        tracing::debug!(%error, "a key that opens nothing stays");
+    }
+}
+
+#[cfg(test)]
+mod tests;

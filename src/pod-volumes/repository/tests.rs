@@ -1,0 +1,265 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path as FilePath;
+
+use object_store::memory::InMemory;
+use object_store::path::Path;
+
+use super::*;
+use crate::beneath::descend;
+
+fn store() -> Store {
+    Store::new(Arc::new(InMemory::new()), Path::from("restic/shop"))
+}
+
+fn source(root: &FilePath) -> Source {
+    Source {
+        folder: descend(root, FilePath::new("volume")).unwrap(),
+        host: "shop".into(),
+        tags: vec!["backup=b".into()],
+        reader: "n1".into(),
+        same: "same=claim/u".into(),
+    }
+}
+
+fn volume() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("volume/folder")).unwrap();
+    std::fs::create_dir(root.path().join("target")).unwrap();
+    std::fs::write(root.path().join("volume/folder/file"), "some text").unwrap();
+    root
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_those_that_make_a_repository_at_once_all_get_the_same() {
+    let store = store();
+    let made = futures::future::join_all((0..3).map(|_| Repository::make(&store, "secret"))).await;
+    let keys: Vec<_> = made.into_iter().map(|made| made.unwrap().key.encrypt).collect();
+    assert!(keys.iter().all(|key| *key == keys[0]));
+    assert_eq!(Repository::open(&store, "secret").await.unwrap().key.encrypt, keys[0]);
+    assert!(matches!(Repository::open(&store, "other").await, Err(Fault::Password(_))));
+    let elsewhere = Store::new(Arc::new(InMemory::new()), Path::from("elsewhere"));
+    assert!(matches!(Repository::open(&elsewhere, "secret").await, Err(Fault::Missing(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_comes_back_and_the_next_one_adds_little() {
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let first = repository.backup(source(root.path()), &watched).await.unwrap();
+    assert_eq!((first.bytes, first.files, first.snapshot.len()), (9, 1, 64));
+    assert_eq!((watched.progress().done, watched.progress().total), (9, 9));
+    let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    assert!(second.snapshot != first.snapshot && second.added == 0, "{second:?}");
+
+    let target = || descend(root.path(), FilePath::new("target")).unwrap();
+    let done = repository.restore(&first.snapshot, target(), "n1", &Watched::default()).await.unwrap();
+    assert_eq!(done, Restored { files: 1, bytes: 9 });
+    let text = std::fs::read_to_string(root.path().join("target/folder/file")).unwrap();
+    assert_eq!(text, "some text");
+    for none in ["", "latest", "0123456789abcdef", "xyz"] {
+        let fault = repository.restore(none, target(), "n1", &Watched::default()).await;
+        assert!(matches!(fault, Err(Fault::NoSnapshot(_))), "{none}");
+    }
+    assert!(store.list("locks").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_snapshots_of_the_backup_are_forgotten_and_what_is_gone_is_passed_over() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let mut ids = Vec::new();
+    for backup in ["b", "b", "c"] {
+        let source = Source { tags: vec![format!("backup={backup}")], ..source(root.path()) };
+        ids.push(repository.backup(source, &Watched::default()).await.unwrap().snapshot);
+    }
+    let odd = ["0".repeat(64), ids[0][..8].to_owned()];
+    for (ids, count, what) in [
+        (&ids[1..], 1, "the other one is another backup's"),
+        (&ids[1..2], 0, "it is gone"),
+        (&odd[..], 0, "IDs are whole"),
+    ] {
+        assert_eq!(repository.forget(ids, "backup=b", "n1").await.unwrap(), count, "{what}");
+    }
+    let mut left: Vec<String> =
+        store.list("snapshots").await.unwrap().into_iter().map(|(name, _)| name).collect();
+    let mut wanted = vec![ids[0].clone(), ids[2].clone()];
+    left.sort();
+    wanted.sort();
+    assert_eq!(left, wanted);
+    assert!(store.list("locks").await.unwrap().is_empty());
+    // What is left is whole.
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&ids[0], target, "n1", &Watched::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn maintenance_leaves_what_snapshots_need_and_tells_of_what_they_lack() {
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let first = repository.backup(source(root.path()), &watched).await.unwrap();
+    std::fs::write(root.path().join("volume/folder/file"), "another text").unwrap();
+    let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    assert_eq!(repository.forget(std::slice::from_ref(&first.snapshot), "backup=b", "n1").await.unwrap(), 1);
+    repository.maintain("n1", &Watched::default()).await.unwrap();
+    assert!(store.list("locks").await.unwrap().is_empty());
+    let target = || descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&second.snapshot, target(), "n1", &Watched::default()).await.unwrap();
+    let text = std::fs::read_to_string(root.path().join("target/folder/file")).unwrap();
+    assert_eq!(text, "another text");
+    // And others go on adding to it.
+    repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+
+    for (name, _) in store.list("data").await.unwrap() {
+        let path = store.folder("data").join(&name[..2]).join(name.as_str());
+        store.remove(&path).await.unwrap();
+    }
+    let fault = repository.maintain("n1", &Watched::default()).await.unwrap_err();
+    assert!(matches!(fault, Fault::Repository(_)), "{fault}");
+    assert!(store.list("locks").await.unwrap().is_empty());
+}
+
+/// Two files that differ in nothing but their bytes and their inodes.
+fn twins(volume: &FilePath) {
+    use std::os::unix::fs::MetadataExt as _;
+    let files = [("one", "text one"), ("two", "text two")].map(|(folder, text)| {
+        std::fs::create_dir(volume.join(folder)).unwrap();
+        (volume.join(folder).join("file"), text)
+    });
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for _ in 0..10_000 {
+        let opened = files.each_ref().map(|(path, text)| {
+            let _ = std::fs::remove_file(path);
+            std::fs::write(path, text).unwrap();
+            std::fs::File::options().write(true).open(path).unwrap()
+        });
+        opened.each_ref().map(|file| file.set_modified(time).unwrap());
+        let [one, two] = opened.map(|file| file.metadata().unwrap());
+        if (one.ctime(), one.ctime_nsec()) == (two.ctime(), two.ctime_nsec()) {
+            return;
+        }
+    }
+    unreachable!("the clock of files has ticks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_only_its_inode_tells_apart_is_read_again() {
+    let (root, store) = (volume(), store());
+    let volume = root.path().join("volume");
+    twins(&volume);
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    for (from, to) in [("one", "three"), ("two", "one"), ("three", "two")] {
+        std::fs::rename(volume.join(from), volume.join(to)).unwrap();
+    }
+    let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&second.snapshot, target, "n1", &Watched::default()).await.unwrap();
+    let text = std::fs::read_to_string(root.path().join("target/one/file")).unwrap();
+    assert_eq!(text, "text two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_of_files_links_and_folders_come_back() {
+    let (root, store) = (volume(), store());
+    let (volume, target) = (root.path().join("volume"), root.path().join("target"));
+    std::os::unix::fs::symlink("folder/file", volume.join("link")).unwrap();
+    std::fs::hard_link(volume.join("folder/file"), volume.join("same")).unwrap();
+    let names = ["folder", "folder/file"];
+    if names.iter().any(|name| xattr::set(volume.join(name), "user.berth", name.as_bytes()).is_err()) {
+        // The file system of this machine has none.
+        return;
+    }
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    assert_eq!(saved.files, 3);
+    let folder = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&saved.snapshot, folder, "n1", &Watched::default()).await.unwrap();
+    for name in names {
+        let value = xattr::get(target.join(name), "user.berth").unwrap();
+        assert_eq!(value.as_deref(), Some(name.as_bytes()), "{name}");
+    }
+    assert_eq!(xattr::list(target.join("link")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_link(target.join("link")).unwrap(), FilePath::new("folder/file"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attribute_whose_name_is_no_text_is_told() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let file = root.path().join("volume/folder/file");
+    if xattr::set(&file, std::ffi::OsStr::from_bytes(b"user.odd\xff"), b"value").is_err() {
+        // The file system of this machine has none.
+        return;
+    }
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    repository.backup(source(root.path()), &watched).await.unwrap();
+    let notes = watched.notes();
+    assert!(notes.contains("/volume/folder/file: its attribute user.odd"), "{notes}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_has_fewer_files_than_were_found_is_none_to_rely_on() {
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    watched.give();
+    let fault = repository.backup(source(root.path()), &watched).await.unwrap_err();
+    assert!(fault.to_string().starts_with("of 2 files that were found, snapshot "), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_canceled_leaves_no_snapshot() {
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    watched.cancel();
+    let canceled = repository.backup(source(root.path()), &watched).await;
+    assert!(matches!(canceled, Err(Fault::Canceled)), "{canceled:?}");
+    assert!(store.list("snapshots").await.unwrap().is_empty());
+    assert!(store.list("locks").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_does_not_end_when_it_is_canceled_is_given_up() {
+    let watched = Watched::default();
+    watched.cancel();
+    let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    let work = async move {
+        let _ = ends.await;
+        Ok(())
+    };
+    assert!(matches!(until_canceled(&watched, work, Duration::ZERO).await, Err(Fault::Hung)));
+    assert!(HUNG.load(Ordering::Relaxed) > 0);
+    end.send(()).unwrap();
+    while HUNG.load(Ordering::Relaxed) > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_repository_gives_what_it_has_and_gets_no_lock() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    let before = store.list("").await.unwrap();
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    let repository = repository.read_only();
+    assert!(matches!(repository.maintain("n1", &Watched::default()).await, Err(Fault::ReadOnly(_))));
+    let forgotten = repository.forget(std::slice::from_ref(&saved.snapshot), "backup=b", "n1").await;
+    assert!(matches!(forgotten, Err(Fault::ReadOnly(_))));
+    repository.restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
+    assert!(root.path().join("target/folder/file").exists());
+    assert_eq!(store.list("").await.unwrap(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_a_link_has_replaced_is_not_entered() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    std::fs::create_dir(root.path().join("outside")).unwrap();
+    std::os::unix::fs::symlink("../outside", root.path().join("target/folder")).unwrap();
+    let target = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
+    assert!(root.path().join("target/folder/file").exists());
+    assert_eq!(std::fs::read_dir(root.path().join("outside")).unwrap().count(), 0);
+}

@@ -1,0 +1,280 @@
+//! A volume as rustic_core reads it: every name from the open folder that it is in, links as links,
+//! no other file system. What cannot be read is told, and the rest is read nevertheless.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nix::errno::Errno;
+use rustic_core::repofile::Node;
+use rustic_core::{ErrorKind, ReadSource, ReadSourceEntry, ReadSourceOpen, RusticError, RusticResult};
+
+use crate::beneath::{Folder, Held};
+use crate::metadata::{attributes, node};
+use crate::repository::TOP;
+use crate::watched::Watched;
+
+pub(crate) struct Volume {
+    pub folder: Folder,
+    pub watched: Watched,
+}
+
+impl ReadSource for Volume {
+    type Open = Opening;
+    type Iter = Walk;
+
+    fn size(&self) -> RusticResult<Option<u64>> {
+        let walk = Walk::new(self.folder.clone(), self.watched.clone(), false);
+        let files = walk.filter_map(Result::ok).filter(|entry| entry.node.is_file());
+        Ok(Some(files.map(|entry| entry.node.meta.size).sum()))
+    }
+
+    fn entries(&self) -> Walk {
+        Walk::new(self.folder.clone(), self.watched.clone(), true)
+    }
+}
+
+/// A folder that is being walked.
+struct Level {
+    folder: Folder,
+    path: PathBuf,
+    names: std::vec::IntoIter<OsString>,
+}
+
+pub(crate) struct Walk {
+    watched: Watched,
+    /// Is what cannot be read to be told? Who only counts bytes comes here first.
+    tells: bool,
+    top: Option<Folder>,
+    levels: Vec<Level>,
+}
+
+/// Folders deeper than that are not read.
+const DEEPEST: usize = 1000;
+/// A file is at most so large if next to nothing of it is on the disk: reading a hole takes as long
+/// as reading bytes.
+const LARGEST_HOLE: u64 = 16 << 40;
+
+fn is(error: &io::Error, code: Errno) -> bool {
+    error.raw_os_error() == Some(code as i32)
+}
+
+/// Is it a hole that nobody would end reading? `blocks`: of 512 bytes.
+fn is_endless(size: u64, blocks: u64) -> bool {
+    size > LARGEST_HOLE && blocks.saturating_mul(512) < size / 1000
+}
+
+impl Walk {
+    fn new(top: Folder, watched: Watched, tells: bool) -> Self {
+        Self { watched, tells, top: Some(top), levels: Vec::new() }
+    }
+
+    fn fail(&self, path: &Path, error: &io::Error) {
+        if self.tells {
+            self.watched.fail(path, error);
+        }
+    }
+
+    /// It is gone since the folder was read.
+    fn vanish(&self) {
+        if self.tells {
+            self.watched.vanish();
+        }
+    }
+
+    fn attribute(&self, node: &mut Node, at: &Path, path: &Path) {
+        if !self.tells {
+            return;
+        }
+        match attributes(at, |what| self.watched.note(path, &what)) {
+            Ok(found) => {
+                // The type of an attribute cannot be named.
+                node.meta.extended_attributes = found
+                    .into_iter()
+                    .filter_map(|(name, value)| {
+                        let value = value.map(|value| STANDARD.encode(value));
+                        serde_json::from_value(serde_json::json!({"name": name, "value": value})).ok()
+                    })
+                    .collect();
+            }
+            Err(error) => self.fail(path, &error),
+        }
+    }
+
+    /// Enters a folder. `None`: it cannot be read.
+    fn enter(&mut self, folder: &Folder, name: &OsStr, path: &Path) -> Option<Node> {
+        let file = folder.as_file().and_then(|file| file.metadata());
+        let found = file.inspect_err(|error| self.fail(path, error)).ok()?;
+        let mut node = node(name, &found, None);
+        self.attribute(&mut node, &folder.path(), path);
+        let names = folder.names().unwrap_or_else(|error| {
+            self.fail(path, &error);
+            Vec::new()
+        });
+        self.levels.push(Level { folder: folder.clone(), path: path.to_owned(), names: names.into_iter() });
+        Some(node)
+    }
+
+    fn entry(&mut self, parent: &Folder, name: OsString, path: PathBuf) -> Option<ReadSourceEntry<Opening>> {
+        let held = match parent.held(&name) {
+            Ok(held) => held,
+            // Another file system is mounted there.
+            Err(error) if is(&error, Errno::EXDEV) => return self.mounted(parent, &name, path),
+            Err(error) if is(&error, Errno::ENOENT) => {
+                self.vanish();
+                return None;
+            }
+            Err(error) => {
+                self.fail(&path, &error);
+                return None;
+            }
+        };
+        let found = held.metadata().inspect_err(|error| self.fail(&path, error)).ok()?;
+        if found.is_dir() {
+            if self.levels.len() >= DEEPEST {
+                self.fail(&path, &io::Error::other("it is too deep below the volume"));
+                return None;
+            }
+            return match held.folder() {
+                Ok(folder) => {
+                    let node = self.enter(&folder, &name, &path)?;
+                    Some(ReadSourceEntry { path, node, open: None })
+                }
+                Err(error) if is(&error, Errno::ENOENT) => {
+                    self.vanish();
+                    None
+                }
+                Err(error) => {
+                    self.fail(&path, &error);
+                    None
+                }
+            };
+        }
+        if found.is_file() && is_endless(found.len(), found.blocks()) {
+            self.fail(&path, &io::Error::other("nearly all of its many bytes are a hole"));
+            return None;
+        }
+        let link = found.is_symlink().then(|| held.link()).transpose();
+        let link = link.inspect_err(|error| self.fail(&path, error)).ok()?;
+        let mut node = node(&name, &found, link.as_deref());
+        self.attribute(&mut node, &held.path(), &path);
+        let size = found.len();
+        let open =
+            node.is_file().then(|| Opening { held, path: path.clone(), size, watched: self.watched.clone() });
+        Some(ReadSourceEntry { path, node, open })
+    }
+
+    /// A folder that something is mounted on is there, and empty.
+    fn mounted(&self, parent: &Folder, name: &OsStr, path: PathBuf) -> Option<ReadSourceEntry<Opening>> {
+        let found = std::fs::symlink_metadata(parent.path_of(name));
+        let found = found.inspect_err(|error| self.fail(&path, error)).ok()?;
+        if !found.is_dir() {
+            self.fail(&path, &io::Error::other("another file is mounted on it"));
+            return None;
+        }
+        Some(ReadSourceEntry { path, node: node(name, &found, None), open: None })
+    }
+}
+
+impl Iterator for Walk {
+    type Item = RusticResult<ReadSourceEntry<Opening>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(top) = self.top.take() {
+            let path = PathBuf::from("/").join(TOP);
+            let node = self.enter(&top, OsStr::new(TOP), &path)?;
+            return Some(Ok(ReadSourceEntry { path, node, open: None }));
+        }
+        // What was read until then becomes no snapshot: the back end refuses it.
+        while !self.watched.is_canceled() {
+            let level = self.levels.last_mut()?;
+            let Some(name) = level.names.next() else {
+                self.levels.pop();
+                continue;
+            };
+            self.watched.step();
+            let (folder, path) = (level.folder.clone(), level.path.join(&name));
+            if let Some(entry) = self.entry(&folder, name, path) {
+                if self.tells && !entry.node.is_dir() {
+                    self.watched.give();
+                }
+                return Some(Ok(entry));
+            }
+        }
+        None
+    }
+}
+
+/// A file that is to be read.
+pub(crate) struct Opening {
+    held: Held,
+    path: PathBuf,
+    /// The size that it had when it was found.
+    size: u64,
+    watched: Watched,
+}
+
+impl ReadSourceOpen for Opening {
+    type Reader = Reader;
+
+    fn open(self) -> RusticResult<Reader> {
+        match self.held.open() {
+            Ok(file) => Ok(Reader { file, left: self.size, path: self.path, watched: self.watched }),
+            Err(error) => {
+                self.watched.fail(&self.path, &error);
+                Err(RusticError::with_source(ErrorKind::InputOutput, "the file cannot be opened", error))
+            }
+        }
+    }
+}
+
+/// Reads no more than the size that the file had: restic takes size and contents from the same
+/// node.
+pub(crate) struct Reader {
+    file: File,
+    left: u64,
+    path: PathBuf,
+    watched: Watched,
+}
+
+impl Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.watched.is_canceled() {
+            return Err(io::Error::other("canceled"));
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read(buffer.get_mut(..most).unwrap_or_default());
+        match &read {
+            Ok(0) if most > 0 => {
+                self.watched.note(&self.path, &"it became shorter while it was read");
+                self.left = 0;
+            }
+            Ok(bytes) => self.left = self.left.saturating_sub(u64::try_from(*bytes).unwrap_or(u64::MAX)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => self.watched.fail(&self.path, error),
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_holes_are_endless() {
+        for (size, blocks, endless) in [
+            (1 << 62, 8, true),
+            (17 << 40, 0, true),
+            (1 << 40, 0, false),
+            (17 << 40, (17 << 40) / 512, false),
+            (0, 0, false),
+        ] {
+            assert_eq!(is_endless(size, blocks), endless, "{size} {blocks}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How far a job is, and whether it is to go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustic_core::{Progress as Bar, ProgressBars, ProgressType, RusticProgress};
+
+use crate::fault::Unfinished;
+
+/// Bytes of files: those that were read or written, and of how many. The total is 0 while it is
+/// being counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub done: u64,
+    pub total: u64,
+}
+
+/// What a job and those that wait for it have in common.
+#[derive(Clone, Debug, Default)]
+pub struct Watched(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stopped: AtomicBool,
+    lock_lost: AtomicBool,
+    done: AtomicU64,
+    total: AtomicU64,
+    failed: Mutex<Unfinished>,
+    noted: Mutex<Unfinished>,
+    /// Files, links and the like that were given to be stored.
+    given: AtomicU64,
+    /// Names that were gone when it was their turn.
+    vanished: AtomicU64,
+    /// Names that were come to.
+    steps: AtomicU64,
+}
+
+impl Watched {
+    pub fn progress(&self) -> Progress {
+        Progress { done: self.0.done.load(Ordering::Relaxed), total: self.0.total.load(Ordering::Relaxed) }
+    }
+
+    /// Has the job end soon, with nothing that anybody could take for whole.
+    pub fn cancel(&self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_canceled(&self) -> bool {
+        self.0.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lose_lock(&self) {
+        self.0.lock_lost.store(true, Ordering::Relaxed);
+        self.cancel();
+    }
+
+    pub(crate) fn is_lock_lost(&self) -> bool {
+        self.0.lock_lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.0.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_total(&self, bytes: u64) {
+        self.0.total.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fail(&self, path: &std::path::Path, why: &dyn std::fmt::Display) {
+        tracing::warn!(path = %path.display(), error = %why, "a file is not whole");
+        self.0.failed.lock().add(path, why);
+    }
+
+    /// What people are to know of a file, though it is as whole as it can be.
+    pub(crate) fn note(&self, path: &std::path::Path, what: &dyn std::fmt::Display) {
+        self.0.noted.lock().add(path, what);
+    }
+
+    pub(crate) fn vanish(&self) {
+        self.0.vanished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give(&self) {
+        self.0.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn given(&self) -> u64 {
+        self.0.given.load(Ordering::Relaxed)
+    }
+
+    /// Counts whatever is done, so that people see that something is.
+    pub fn signs(&self) -> u64 {
+        [&self.0.done, &self.0.given, &self.0.vanished, &self.0.steps]
+            .into_iter()
+            .fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
+    }
+
+    /// The job waits for others, which is no silence of its own.
+    pub fn waits(&self) {
+        self.step();
+    }
+
+    pub(crate) fn step(&self) {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All notes as a text; the empty text if there are none.
+    pub fn notes(&self) -> String {
+        let (noted, vanished) = (self.0.noted.lock(), self.0.vanished.load(Ordering::Relaxed));
+        let vanished = (vanished > 0).then(|| format!("{vanished} files vanished before they were read"));
+        let noted = (noted.count > 0).then(|| noted.list());
+        [vanished, noted].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    pub(crate) fn failed(&self) -> Option<Unfinished> {
+        let failed = self.0.failed.lock();
+        (failed.count > 0).then(|| failed.clone())
+    }
+}
+
+impl ProgressBars for Watched {
+    fn progress(&self, kind: ProgressType, _: &str) -> Bar {
+        match kind {
+            ProgressType::Bytes => Bar::new(Bytes(self.clone())),
+            ProgressType::Spinner | ProgressType::Counter => Bar::hidden(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Bytes(Watched);
+
+impl RusticProgress for Bytes {
+    fn is_hidden(&self) -> bool {
+        false
+    }
+
+    fn set_length(&self, len: u64) {
+        self.0.set_total(len);
+    }
+
+    fn set_title(&self, _: &str) {}
+
+    fn inc(&self, inc: u64) {
+        self.0.add(inc);
+    }
+
+    fn finish(&self) {}
+}
