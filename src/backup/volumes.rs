@@ -53,7 +53,7 @@ use crate::patch::digest;
 pub use access::{VolumeAccess, WaitLimits};
 pub(super) use access::{of_spec, serves_snapshots};
 use adopt::EarlierCut;
-use files::{FilePod, Repository};
+use files::FilePod;
 use outcomes::{ClaimOutcome, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};

@@ -133,7 +133,9 @@ fn twins(volume: &FilePath) {
             std::fs::write(path, text).unwrap();
             std::fs::File::options().write(true).open(path).unwrap()
         });
-        opened.each_ref().map(|file| file.set_modified(time).unwrap());
+        for file in &opened {
+            file.set_modified(time).unwrap();
+        }
         let [one, two] = opened.map(|file| file.metadata().unwrap());
         if (one.ctime(), one.ctime_nsec()) == (two.ctime(), two.ctime_nsec()) {
             return;
