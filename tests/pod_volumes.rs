@@ -446,7 +446,8 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
     stage.create(&[begun]);
     let begun = stage.completed("podvolumebackup", "begun");
     assert_eq!(begun["status"]["startTimestamp"], "2026-01-01T00:00:00Z");
-    drop(child.stdin.take());
+    // restic refuses an empty input. What is written here is dropped, which ends the input.
+    child.stdin.take().unwrap().write_all(b"late").unwrap();
     assert!(child.wait().unwrap().success());
 
     // Velero's node-agent would take the same objects.
