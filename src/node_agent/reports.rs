@@ -17,7 +17,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::patch::digest;
-use crate::write::{Write, WriteResult, create, patch};
+use crate::write::{Pauses, Write, WriteResult, create, patch};
 
 /// Velero's for repositories of this type.
 const FREQUENCY: &str = "168h0m0s";
@@ -25,6 +25,9 @@ const FREQUENCY: &str = "168h0m0s";
 const MESSAGE: usize = 1000;
 /// Repositories whose state is remembered.
 const MOST: usize = 1024;
+/// How many times a BackupRepository is written when the API server refuses it: for about three
+/// seconds, because the maintenance looks only after repositories that have one.
+const ATTEMPTS: u32 = 5;
 /// BackupRepositories that are looked at for one repository.
 const FOUND: u32 = 100;
 
@@ -60,13 +63,15 @@ impl Reports {
         if self.told.lock().get(&key) == Some(&fault) {
             return;
         }
-        if let Err(error) = self.write(location, namespace, fault.as_deref()).await {
-            warn!(
-                location,
-                namespace,
-                error = format!("{error:#}"),
-                "its BackupRepository could not be written"
-            );
+        let mut pauses = Pauses::default();
+        for attempt in 1.. {
+            let Err(error) = self.write(location, namespace, fault.as_deref()).await else { break };
+            if attempt < ATTEMPTS {
+                pauses.wait().await;
+                continue;
+            }
+            let error = format!("{error:#}");
+            warn!(location, namespace, error, "its BackupRepository could not be written");
             return;
         }
         let mut told = self.told.lock();
