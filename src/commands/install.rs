@@ -249,7 +249,7 @@ async fn install(
         println!("{authority} removed");
     }
     answers(cluster, args.timeout).await?;
-    if let Some(line) = pod_volumes::installed(cluster).await?.as_ref().and_then(pod_volumes::told) {
+    if let Some(line) = cluster.agents().await?.as_ref().and_then(pod_volumes::told) {
         println!("{line}");
     }
     println!(

@@ -184,6 +184,17 @@ impl InstallCluster {
         })
     }
 
+    /// The DaemonSet of berth's node agents, if an installation of berth created it.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn agents(&self) -> anyhow::Result<Option<DaemonSet>> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = api.get_opt(pod_volumes::AGENT).await;
+        let found = found.context("the DaemonSet of the node agents cannot be read")?;
+        Ok(found.filter(|found| Presence::of(found.metadata.labels.as_ref()) == Presence::Ours))
+    }
+
     /// The berth of this namespace.
     ///
     /// # Errors
@@ -192,7 +203,7 @@ impl InstallCluster {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
         let labelled = ListParams::default().labels(&format!("{PART_OF}={PART_OF_BERTH}"));
         let mut deployments = api.list(&labelled).await.context("Deployments cannot be listed")?.items;
-        let agents = pod_volumes::installed(self).await?;
+        let agents = self.agents().await?;
         deployments.extend(agents.iter().map(pod_volumes::as_deployment));
         if deployments.is_empty() {
             return Ok(None);

@@ -1,12 +1,10 @@
 //! berth's node agents: whether they are installed, and on how many nodes they are ready.
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::Api;
 
-use super::cluster::Presence;
-use super::{InstallCluster, InstallSettings};
+use super::InstallSettings;
 use crate::settings::Executor;
 
 /// Name of the agents' DaemonSet, and of everything else that they have.
@@ -23,16 +21,6 @@ pub fn ensure_fits(settings: &InstallSettings) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// The agents' DaemonSet, if an installation of berth created it.
-///
-/// # Errors
-/// When it cannot be read.
-pub async fn installed(cluster: &InstallCluster) -> anyhow::Result<Option<DaemonSet>> {
-    let api: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let found = api.get_opt(AGENT).await.context("the DaemonSet of the node agents cannot be read")?;
-    Ok(found.filter(|found| Presence::of(found.metadata.labels.as_ref()) == Presence::Ours))
 }
 
 /// The agents as a Deployment: their metadata and the template of their pods, which is all that

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
 use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// An open folder.
 #[derive(Clone, Debug)]
@@ -146,11 +147,11 @@ impl Folder {
         match self.folder(at) {
             Ok(old) => {
                 for name in old.names()? {
-                    nix::unistd::unlinkat(&old, name.as_os_str(), nix::unistd::UnlinkatFlags::NoRemoveDir)?;
+                    unlinkat(&old, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
                 }
             }
             Err(_) => {
-                crate::restore::clear(self, at)?;
+                clear(self, at)?;
                 nix::sys::stat::mkdirat(self, at, Mode::from_bits_truncate(0o755))?;
             }
         }
@@ -195,6 +196,14 @@ impl Held {
 impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Removes what is there under a name, unless it is a folder.
+pub(crate) fn clear(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -6,6 +6,7 @@
 //! Everything of rustic_core runs on blocking threads, and may panic there: whoever waits gets
 //! [`Fault::Panic`].
 
+mod backend;
 mod beneath;
 mod fault;
 mod forget;

@@ -14,16 +14,14 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use crate::backend::Backend;
 use crate::beneath::Folder;
 use crate::fault::Fault;
 use crate::lock::{Guard, Lock, Sealer};
 use crate::restore::{self, Restored};
-use crate::source::Volume;
-use crate::store::{Backend, Store};
+use crate::source::{TOP, Volume};
+use crate::store::Store;
 use crate::watched::Watched;
-
-/// Where in a snapshot the volume is. So its own owner and mode are in the snapshot, too.
-pub(crate) const TOP: &str = "volume";
 
 /// A repository that can be opened without its password, which takes a third of a second each time.
 #[derive(Clone)]

@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, futimens, mkdirat, mknodat, utimensat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, linkat, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, fchown, fchownat, linkat, symlinkat};
 use ring::digest::{SHA256, digest};
 use rustic_core::repofile::{BlobType, Metadata, Node, NodeType, SnapshotFile, SnapshotId};
 use rustic_core::{BlobId, IndexedFullStatus, LsOptions, OpenStatus, Repository};
 use xattr::FileExt as _;
 
-use crate::beneath::{Folder, is_name};
+use crate::beneath::{Folder, clear, is_name};
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
-use crate::repository::TOP;
+use crate::source::TOP;
 use crate::watched::Watched;
 
 /// What was brought back.
@@ -120,14 +120,6 @@ struct Target<'a> {
     /// The first name of each file that has several, by device and number.
     links: HashMap<(u64, u64), PathBuf>,
     done: Restored,
-}
-
-/// Removes what is there under a name, unless it is a folder.
-pub(crate) fn clear(folder: &Folder, name: &OsStr) -> io::Result<()> {
-    match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 impl Target<'_> {

@@ -15,8 +15,10 @@ use rustic_core::{ErrorKind, ReadSource, ReadSourceEntry, ReadSourceOpen, Rustic
 
 use crate::beneath::{Folder, Held};
 use crate::metadata::{attributes, node};
-use crate::repository::TOP;
 use crate::watched::Watched;
+
+/// Where in a snapshot the volume is. So its own owner and mode are in the snapshot, too.
+pub(crate) const TOP: &str = "volume";
 
 pub(crate) struct Volume {
     pub folder: Folder,

@@ -12,7 +12,7 @@ use kube::api::Api;
 
 use super::RunVolumes;
 use super::files::{FilePod, FileVolume};
-use super::outcomes::StillCut;
+use super::outcomes::{EarlierCut, StillCut};
 use super::snapshots::{Ask, Cut, is_of};
 use crate::backup::insist::insist;
 use crate::backup::log::ResultsHeading;
@@ -22,9 +22,6 @@ use crate::text::chain;
 
 /// Most claims of stored pods that are known.
 const MOST: usize = 100_000;
-
-/// The snapshot of a claim that an earlier run has cut, if there is one, with what is noted of it.
-pub(super) type EarlierCut = Result<Option<(VolumeSnapshot, StillCut)>, String>;
 
 impl Ask {
     /// What the next run has to know of its snapshot. `None`: an earlier one has handed it over.

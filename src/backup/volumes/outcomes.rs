@@ -6,6 +6,7 @@ mod pod_volume_backups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::snapshot::VolumeSnapshot;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -73,6 +74,9 @@ pub struct StillCut {
     /// stored.
     pub is_whole: bool,
 }
+
+/// The snapshot of a claim that an earlier run has cut, if there is one, with what is noted of it.
+pub(super) type EarlierCut = Result<Option<(VolumeSnapshot, StillCut)>, String>;
 
 /// One claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,8 +19,7 @@ use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::adopt::EarlierCut;
-use super::outcomes::CompletedSnapshot;
+use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
 use super::{RunVolumes, VolumeAccess};
