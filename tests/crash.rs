@@ -19,11 +19,12 @@ use crate::admission::program;
 use crate::support::backup::backup_of;
 use crate::support::berth::holder;
 use crate::support::wait::wait_until;
-use crate::support::{Berth, ControlPlane, Options, PATIENCE};
+use crate::support::{Berth, ControlPlane, Options, PATIENCE, number};
 
 /// Each has its own namespace and its own dice. More of them are more than the API server that most
 /// tests share can answer beside the other tests on two cores.
 const SEEDS: [u64; 4] = [20_261_121, 20_261_122, 20_261_123, 20_261_124];
+const NAME: &str = "crash::two_hundred_crashes_lose_nothing_and_break_no_order";
 /// Crashes of one of them.
 const ROUNDS: usize = 50;
 const SLOTS: u16 = 2;
@@ -170,9 +171,18 @@ fn two_hundred_crashes_lose_nothing_and_break_no_order() {
             let mut berth = Berth::start(plane, options).unwrap();
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            runtime.block_on(crash(&mut berth, seed)).with_context(|| format!("seed {seed}")).unwrap();
+            let alone = || {
+                format!(
+                    "BERTH_SEED={seed} cargo test --locked --workspace --test main -- --nocapture --exact {NAME}"
+                )
+            };
+            runtime.block_on(crash(&mut berth, seed)).with_context(alone).unwrap();
         };
-        for seed in SEEDS {
+        let seeds = match number("BERTH_SEED", 0) {
+            0 => SEEDS.to_vec(),
+            one => vec![one],
+        };
+        for seed in seeds {
             let named = std::thread::Builder::new().name(format!("crash-of-{seed}"));
             named.spawn_scoped(scope, move || run(seed)).unwrap();
         }

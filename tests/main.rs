@@ -32,3 +32,4 @@ mod reviews;
 mod rights;
 mod steering;
 mod volumes;
+mod waits;

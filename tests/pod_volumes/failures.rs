@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -101,13 +100,25 @@ fn walk(folder: &Path) -> usize {
 /// As long as a prune of restic's works, nothing is begun; when it has ended, it is.
 fn locked(stage: &mut Stage, uid: &str, folder: &Path) {
     stage.restic("folder", &["unlock", "--remove-all"]);
-    let mut command = stage.restic_command("folder");
-    command.args(["check", "--read-data"]).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     let locks = stage.plane.folder().join("stores/bucket/some/where/restic/shop/locks");
-    wait_for("restic's exclusive lock", PATIENCE, || Ok((walk(&locks) > 0).then_some(()))).unwrap();
-    kill(pid, Signal::SIGSTOP).unwrap();
+    let (mut child, pid) = wait_for("a restic that is stopped with its lock", PATIENCE, || {
+        let mut command = stage.restic_command("folder");
+        command.args(["check", "--read-data"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.spawn()?;
+        let pid = Pid::from_raw(i32::try_from(child.id())?);
+        wait_for("restic's exclusive lock", PATIENCE, || {
+            Ok((walk(&locks) > 0 || child.try_wait()?.is_some()).then_some(()))
+        })?;
+        kill(pid, Signal::SIGSTOP)?;
+        // On a busy machine it may be done before it is stopped.
+        if walk(&locks) > 0 {
+            return Ok(Some((child, pid)));
+        }
+        kill(pid, Signal::SIGCONT)?;
+        child.wait()?;
+        Ok(None)
+    })
+    .unwrap();
     fs::write(folder.join("small"), "second").unwrap();
     stage.create(&[pod_volume_backup("locked", uid, "folder", &json!({}))]);
     wait_for("the agent to wait", PATIENCE, || {
@@ -119,11 +130,7 @@ fn locked(stage: &mut Stage, uid: &str, folder: &Path) {
             .then_some(()))
     })
     .unwrap();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(3) {
-        assert_eq!(status(stage, "locked")["phase"], "InProgress");
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    assert_eq!(status(stage, "locked")["phase"], "InProgress");
     kill(pid, Signal::SIGCONT).unwrap();
     assert!(child.wait().unwrap().success());
     stage.completed("podvolumebackup", "locked");

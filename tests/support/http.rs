@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::seen;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Status and body of a GET.
@@ -21,5 +23,6 @@ pub fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
     let status =
         head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status in the answer")?;
+    seen::note(&format!("GET {path} of {address}"), &format!("{status} {body}"));
     Ok((status, body.to_owned()))
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::in_process;
 use super::process::without_proxies;
+use super::seen;
 use super::times::Wait;
 use super::wait::{PATIENCE, wait_for};
 
@@ -63,10 +64,12 @@ impl Kubectl {
     /// When it cannot be run.
     pub fn answer(&self, args: &[&str], stdin: &str) -> anyhow::Result<Answer> {
         let _wait = Wait::start(&format!("kubectl {}", args.first().unwrap_or(&"")));
-        match in_process::answer(&self.kubeconfig, args, stdin) {
-            Some(answer) => Ok(answer),
-            None => self.answer_by_process(args, stdin),
-        }
+        let answer = match in_process::answer(&self.kubeconfig, args, stdin) {
+            Some(answer) => answer,
+            None => self.answer_by_process(args, stdin)?,
+        };
+        seen::note(&format!("kubectl {}", args.join(" ")), &format!("{}{}", answer.stdout, answer.stderr));
+        Ok(answer)
     }
 
     /// [`Kubectl::answer`] where kubectl itself is what is tested.

@@ -29,6 +29,7 @@ pub mod pods;
 pub mod port;
 pub mod process;
 pub mod refusal;
+pub mod seen;
 pub mod times;
 pub mod wait;
 

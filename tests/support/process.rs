@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::log;
 use super::wait::wait_for;
+use super::{log, seen};
 
 /// Killed when dropped. Its command line must name the control plane's folder: so the janitor knows
 /// it.
@@ -88,7 +88,9 @@ impl Process {
     /// # Errors
     /// When the log cannot be read.
     pub fn log_text(&self) -> anyhow::Result<String> {
-        Ok(String::from_utf8_lossy(&std::fs::read(&self.log)?).into_owned())
+        let text = String::from_utf8_lossy(&std::fs::read(&self.log)?).into_owned();
+        seen::note(&format!("the log of {}", self.name), &text);
+        Ok(text)
     }
 
     /// How it ended; `None` while it runs.

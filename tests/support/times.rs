@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,8 +20,11 @@ pub const FILE: &str = "BERTH_TIMES";
 /// it without a message.
 const END: &str = "BERTH_TESTS_END";
 
+/// The variable with the process id of `tests/run`, which started us.
+const RUN: &str = "BERTH_TESTS_RUN";
+
 /// Some waits fail with whole objects and logs. Their beginning says what was waited for.
-const LONGEST_FAILURE: usize = 1500;
+const LONGEST_FAILURE: usize = 2500;
 
 /// No test takes half of it on a busy machine. A test that hangs outside of all waits would hold
 /// the run for ever, and its name would stay unknown.
@@ -81,12 +85,24 @@ fn running() -> MutexGuard<'static, BTreeMap<String, Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process when a test hangs, or at the end that [`END`] gives, and says what ran then. A
-/// thread cannot be ended alone. The janitor ends what was started.
+/// Is that process gone? Without the run that started them the tests would go on beside the next
+/// one, because its lock went with it.
+pub fn is_gone(run: Option<&str>) -> bool {
+    let id = run.and_then(|id| id.parse::<u32>().ok());
+    id.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists())
+}
+
+/// Ends the process when a test hangs, at the end that [`END`] gives, or when [`RUN`] is gone, and
+/// says what ran then. A thread cannot be ended alone. The janitor ends what was started.
 fn watch() {
     let end: Option<u64> = std::env::var(END).ok().and_then(|end| end.parse().ok());
+    let run = std::env::var(RUN).ok();
     loop {
         std::thread::sleep(Duration::from_secs(5));
+        if is_gone(run.as_deref()) {
+            eprintln!("tests/run has ended, and so do its tests");
+            std::process::exit(101);
+        }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let is_late = end.is_some_and(|end| now.as_secs() > end);
         let running = running();
@@ -161,22 +177,45 @@ fn note_wait(test: &str, what: Option<&str>) {
     }
 }
 
+/// Why the last thread panicked that is no test's: a test whose thread did fails with nothing but
+/// that it did.
+static ELSEWHERE: Mutex<Option<String>> = Mutex::new(None);
+
+fn elsewhere() -> MutexGuard<'static, Option<String>> {
+    ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a thread panicked: of one that did because another one had, also why that had.
+pub fn with_cause(why: String, elsewhere: &mut Option<String>) -> String {
+    let cause = if why.contains("thread panicked") { elsewhere.take() } else { None };
+    match cause {
+        Some(cause) => format!("{why}: {cause}"),
+        None => why,
+    }
+}
+
 /// From now on a test that panics is recorded as failed.
 fn note_failures() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let why = info.to_string().chars().take(LONGEST_FAILURE).collect();
+            let why = with_cause(info.to_string(), &mut elsewhere());
+            let why: String = why.chars().take(LONGEST_FAILURE).collect();
             // The first one is the cause: what is dropped while a test unwinds may panic, too.
             let failed = with_clock(|clock| match &clock.failure {
                 Some(_) => None,
-                None => Some(format!("test {}: {}", clock.test, clock.failure.insert(why))),
+                None => Some(format!("test {}: {}", clock.test, clock.failure.insert(why.clone()))),
             });
             // libtest shows what a test says at the end of the whole run, which somebody may end
             // before. It catches what the macros print, and not this.
-            if let Some(failed) = failed.flatten() {
+            if let Some(failed) = failed.clone().flatten() {
                 let _ = writeln!(std::io::stderr(), "{failed}");
+            }
+            if failed.is_none() {
+                let thread = std::thread::current();
+                let name = thread.name().unwrap_or("without a name");
+                *elsewhere() = Some(format!("thread {name}: {why}"));
             }
             usual(info);
         }));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+use super::seen;
 use super::times::Wait;
 
 /// How long anything may take that does happen in the end: machines that run tests are shared, and
@@ -34,6 +35,7 @@ pub fn wait_for<T>(
     mut condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
     let _wait = Wait::start(what);
+    seen::forget();
     let started = Instant::now();
     loop {
         let look = Instant::now();
@@ -42,7 +44,7 @@ pub fn wait_for<T>(
         }
         let look = look.elapsed();
         if started.elapsed() > timeout {
-            bail!("waited {timeout:?} in vain for {what}");
+            bail!("waited {timeout:?} in vain for {what}{}", seen::told());
         }
         std::thread::sleep(pause(look, started.elapsed()));
     }
@@ -58,6 +60,7 @@ pub async fn wait_until<T>(
     mut condition: impl AsyncFnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
     let _wait = Wait::start(what);
+    seen::forget();
     let started = Instant::now();
     loop {
         let look = Instant::now();
@@ -66,7 +69,7 @@ pub async fn wait_until<T>(
         }
         let look = look.elapsed();
         if started.elapsed() > timeout {
-            bail!("waited {timeout:?} in vain for {what}");
+            bail!("waited {timeout:?} in vain for {what}{}", seen::told());
         }
         tokio::time::sleep(pause(look, started.elapsed())).await;
     }
