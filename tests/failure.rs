@@ -629,3 +629,25 @@ fn a_cache_folder_that_cannot_be_written_is_named() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("/proc/no-such-folder") && said.contains("BERTH_CACHE"), "{said}");
 }
+
+#[test]
+fn what_this_machine_cannot_run_is_left_out_even_if_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    for (tool, program) in [("node", "azurite"), ("python3", "moto")] {
+        std::os::unix::fs::symlink("/bin/false", folder.path().join(tool)).unwrap();
+        std::fs::create_dir(folder.path().join(program)).unwrap();
+    }
+    let usual = std::env::var_os("PATH").unwrap();
+    let path =
+        std::env::join_paths(std::iter::once(folder.path().to_owned()).chain(std::env::split_paths(&usual)));
+    let output = Command::new(crate::support::project().join("tests/control-plane/get"))
+        .args(["azurite", "moto"])
+        .env("KUBEBUILDER_ASSETS", folder.path())
+        .env("PATH", path.unwrap())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "azurite=\nmoto=\n", "{said}");
+    assert_eq!(said.matches("left out").count(), 2, "{said}");
+}

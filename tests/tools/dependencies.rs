@@ -117,6 +117,7 @@ struct Package {
 struct Target {
     name: String,
     kind: Vec<String>,
+    src_path: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -174,16 +175,18 @@ fn run() -> anyhow::Result<BTreeSet<String>> {
         rules.advisories.ignore.iter().all(Ignored::is_sound),
         "deny.toml: advisories.ignore: each wants an id, RUSTSEC-…, and a reason"
     );
-    let mut faults = BTreeSet::new();
+    let (mut faults, mut roots) = (BTreeSet::new(), BTreeSet::new());
     for target in &rules.graph.targets {
         let metadata = metadata(target)?;
+        roots.extend(metadata.targets().map(|target| target.src_path.clone()));
         faults.extend(rules.faults(&metadata));
         faults.extend(not_run(
             &metadata,
             &std::fs::read_to_string("tests/run").context("failed to read tests/run")?,
         ));
     }
-    faults.extend(modules_left_out(Path::new("tests"))?);
+    let top = std::env::current_dir().context("there is no present folder")?;
+    faults.extend(modules_left_out(&top, &roots)?);
     faults.extend(advisories(&rules.advisories.ignore));
     Ok(faults)
 }
@@ -207,41 +210,55 @@ fn cargo() -> OsString {
 
 /// `tests/run` names the test targets: none may be forgotten.
 fn not_run(metadata: &Metadata, run: &str) -> BTreeSet<String> {
-    let ours = metadata.packages.iter().filter(|package| metadata.workspace_members.contains(&package.id));
-    let tests = ours.flat_map(|package| &package.targets).filter(|target| target.kind == ["test"]);
+    let tests = metadata.targets().filter(|target| target.kind == ["test"]);
     let words: BTreeSet<&str> = run.split(|c: char| c.is_whitespace() || c == ')').collect();
     let forgotten = tests.filter(|test| !words.contains(test.name.as_str()));
     forgotten.map(|test| format!("tests/run does not name the tests of {}", test.name)).collect()
 }
 
-/// Files of tests that no other file names as a module: nothing else says that their tests are
-/// gone.
-fn modules_left_out(tests: &Path) -> anyhow::Result<Vec<String>> {
-    let sources = |folder: &Path| -> anyhow::Result<Vec<PathBuf>> {
+/// Files of Rust that no other file names as a module: nothing else says that the tests in them are
+/// gone. `roots`: what cargo compiles.
+fn modules_left_out(top: &Path, roots: &BTreeSet<PathBuf>) -> anyhow::Result<Vec<String>> {
+    let (mut faults, mut folders) = (Vec::new(), vec![top.to_owned()]);
+    while let Some(folder) = folders.pop() {
         let entries =
-            std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
-        let paths = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs")).collect())
-    };
-    let mut faults = Vec::new();
-    for file in sources(tests)? {
-        let folder = file.with_extension("");
-        let mut pairs = vec![(tests.join("main.rs"), file.clone())];
-        if folder.is_dir() {
-            pairs.extend(sources(&folder)?.into_iter().map(|below| (file.clone(), below)));
+            std::fs::read_dir(&folder).with_context(|| format!("failed to read {}", folder.display()))?;
+        let mut modules = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            // Cargo marks the folder of what it makes.
+            if kind.is_dir() && !is_hidden && !path.join("CACHEDIR.TAG").exists() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") && !roots.contains(&path) {
+                modules.push(path);
+            }
         }
-        for (parent, module) in pairs.into_iter().filter(|(parent, module)| parent != module) {
-            let name = module.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let text = std::fs::read_to_string(&parent)?;
-            if !text.lines().any(|line| line.trim_start_matches("pub ").trim() == format!("mod {name};")) {
-                faults.push(format!(
-                    "{} does not name the module {name}: its tests are not run",
-                    parent.display()
-                ));
+        if modules.is_empty() {
+            continue;
+        }
+        let beside = folder.with_extension("rs");
+        let parents = roots.iter().filter(|root| root.parent() == Some(folder.as_path()));
+        let parents = parents.chain(Some(&beside).filter(|file| file.is_file()));
+        let texts = parents.map(std::fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
+        let lines = texts.iter().flat_map(|text| text.lines());
+        let names: BTreeSet<&str> = lines.filter_map(module_of).collect();
+        for module in modules {
+            let name = module.file_stem().unwrap_or_default().to_string_lossy();
+            if !names.contains(&*name) {
+                let path = module.strip_prefix(top).unwrap_or(&module);
+                faults.push(format!("no file names {} as a module: its tests are not run", path.display()));
             }
         }
     }
     Ok(faults)
+}
+
+/// The module that a line names, as in `pub(crate) mod name;`.
+fn module_of(line: &str) -> Option<&str> {
+    let (before, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
+    (before.is_empty() || before.starts_with("pub")).then_some(name)
 }
 
 fn metadata(target: &str) -> anyhow::Result<Metadata> {
@@ -249,6 +266,14 @@ fn metadata(target: &str) -> anyhow::Result<Metadata> {
     let done = Command::new(cargo()).args(args).output().context("failed to run cargo metadata")?;
     ensure!(done.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&done.stderr));
     serde_json::from_slice(&done.stdout).context("cargo metadata is not understood")
+}
+
+impl Metadata {
+    /// Of the packages of this workspace.
+    fn targets(&self) -> impl Iterator<Item = &Target> {
+        let ours = self.packages.iter().filter(|package| self.workspace_members.contains(&package.id));
+        ours.flat_map(|package| &package.targets)
+    }
 }
 
 impl Rules {
@@ -329,6 +354,24 @@ mod tests {
             targets: Vec::new(),
         };
         rules.faults_of(&package, &members)
+    }
+
+    #[test]
+    fn a_file_that_no_other_one_names_is_found() {
+        let lines = ["mod a;", "pub mod b;", "    pub(crate) mod c;", "// mod d;", "mod e {", "use mod_f;"];
+        let found: Vec<&str> = lines.into_iter().filter_map(module_of).collect();
+        assert_eq!(found, ["a", "b", "c"]);
+
+        // The folder of this package: two programs, and a module of one of them.
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let program = |name: &str| folder.join(name);
+        let all = BTreeSet::from([program("dependencies.rs"), program("times.rs")]);
+        assert_eq!(modules_left_out(folder, &all).unwrap(), [""; 0]);
+        let one = BTreeSet::from([program("times.rs")]);
+        let mut found = modules_left_out(folder, &one).unwrap();
+        found.sort();
+        let fault = |name: &str| format!("no file names {name} as a module: its tests are not run");
+        assert_eq!(found, [fault("advisories.rs"), fault("dependencies.rs")]);
     }
 
     #[test]
