@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::kubectl::Answer;
 use super::process::{in_own_session, without_proxies};
-use super::{ControlPlane, Process, binaries, http, log, port, wait_for};
+use super::{ControlPlane, Process, binaries, http, log, port, times, wait_for};
 use crate::wait::PATIENCE;
 
 /// Others may hold the one place for a stock Velero for as long as their restores take.
@@ -418,7 +418,7 @@ impl Drop for Velero {
 /// It excludes processes and threads alike, because every turn opens the file again.
 fn take_turn() -> anyhow::Result<File> {
     let file = binaries::lock_file("stock-velero")?;
-    wait_for("the turn of this stock Velero", TURN, || match file.try_lock() {
+    wait_for(times::TURN, TURN, || match file.try_lock() {
         Ok(()) => Ok(Some(())),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(error)) => Err(error.into()),

@@ -30,6 +30,10 @@ const LONGEST_FAILURE: usize = 2500;
 /// the run for ever, and its name would stay unknown.
 const LONGEST_TEST: Duration = PATIENCE.saturating_mul(3);
 
+/// The wait for what exists once on this machine. It is not part of a test's time, because others,
+/// of another run perhaps, may have theirs before.
+pub const TURN: &str = "the turn of this stock Velero";
+
 /// One line of the file.
 #[derive(Debug, Serialize)]
 pub struct Record {
@@ -75,6 +79,25 @@ struct Running {
     wait: Option<(String, Instant)>,
 }
 
+impl Running {
+    fn waits_for_its_turn(&self) -> bool {
+        self.wait.as_ref().is_some_and(|(what, _)| what == TURN)
+    }
+
+    fn wait_for(&mut self, what: Option<&str>) {
+        if self.waits_for_its_turn()
+            && let Some((_, since)) = &self.wait
+        {
+            self.since += since.elapsed();
+        }
+        self.wait = what.map(|what| (what.to_owned(), Instant::now()));
+    }
+
+    fn hangs(&self) -> bool {
+        !self.waits_for_its_turn() && self.since.elapsed() > LONGEST_TEST
+    }
+}
+
 /// By their names.
 static RUNNING: LazyLock<Mutex<BTreeMap<String, Running>>> = LazyLock::new(|| {
     let _ = std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch);
@@ -106,9 +129,8 @@ fn watch() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let is_late = end.is_some_and(|end| now.as_secs() > end);
         let running = running();
-        let longest = if is_late { Duration::ZERO } else { LONGEST_TEST };
         let mut is_over = is_late;
-        for (name, test) in running.iter().filter(|(_, test)| test.since.elapsed() > longest) {
+        for (name, test) in running.iter().filter(|(_, test)| is_late || test.hangs()) {
             is_over = true;
             let place = match &test.wait {
                 Some((what, since)) => format!("waiting for {what}, for {:?} now", since.elapsed()),
@@ -173,7 +195,7 @@ fn with_clock<T>(change: impl FnOnce(&mut Clock) -> T) -> Option<T> {
 /// Tells other threads what that test waits for.
 fn note_wait(test: &str, what: Option<&str>) {
     if let Some(test) = running().get_mut(test) {
-        test.wait = what.map(|what| (what.to_owned(), Instant::now()));
+        test.wait_for(what);
     }
 }
 
