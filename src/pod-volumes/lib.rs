@@ -20,6 +20,7 @@ mod watched;
 
 pub use beneath::{Folder, descend, is_mounted};
 pub use fault::{Fault, Unfinished};
+pub use forget::Unneeded;
 pub use repository::{Repository, Saved, Source};
 pub use restore::Restored;
 pub use store::Store;
