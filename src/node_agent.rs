@@ -54,7 +54,7 @@ pub struct Settings {
     pub node: String,
     /// Where the kubelet's folder of pods is mounted.
     pub pods: PathBuf,
-    /// Volumes of claims are read also where nothing is mounted on their folder.
+    /// Volumes are read also where nothing is mounted on their folder.
     pub allows_unmounted: bool,
     /// Jobs at the same time, until the ConfigMap says otherwise.
     pub concurrency: usize,

@@ -132,8 +132,7 @@ pub async fn find(
     let (pods, pod_uid) = (settings.pods.clone(), uid.clone());
     let looked = blocking(move || look(&pods, &pod_uid, &parts)).await;
     let (folder, below) = looked.with_context(of)?;
-    // Others are folders of the node.
-    let is_mount = !settings.allows_unmounted && (claim_uid.is_some() || volume.csi.is_some());
+    let is_mount = !settings.allows_unmounted && is_mount(volume);
     let (path, mount) = (settings.pods.join(&below), is_mount.then_some(below));
     let found = Found { folder, path, mount, claim_uid, uid, waits, state };
     found.ensure_mounted(settings).await.with_context(of)?;
@@ -161,6 +160,12 @@ fn kind(volume: &Volume) -> anyhow::Result<String> {
     let fields = fields.as_object().into_iter().flatten();
     let kind = fields.map(|(key, _)| key.clone()).find(|key| key != "name");
     kind.context("the volume is of a kind that the agent does not know")
+}
+
+/// Does the kubelet mount it? Then its folder is there, and empty, also where that has failed or is
+/// not seen here. The others are folders of the node, or are mounted or not as the kubelet pleases.
+fn is_mount(volume: &Volume) -> bool {
+    volume.empty_dir.is_none() && volume.git_repo.is_none() && volume.flex_volume.is_none()
 }
 
 fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
@@ -238,6 +243,23 @@ mod tests {
         let why = found(root.path(), Some("v")).await.unwrap_err();
         assert!(why.starts_with("nothing is mounted on "), "{why}");
         assert!(found(root.path(), Some("none")).await.is_err());
+    }
+
+    #[test]
+    fn only_folders_of_the_node_may_be_without_a_mount() {
+        for (kind, is_it) in [
+            (serde_json::json!({"emptyDir": {}}), false),
+            (serde_json::json!({"gitRepo": {"repository": "r"}}), false),
+            (serde_json::json!({"flexVolume": {"driver": "d"}}), false),
+            (serde_json::json!({"nfs": {"server": "s", "path": "/"}}), true),
+            (serde_json::json!({"csi": {"driver": "d"}}), true),
+            (serde_json::json!({"persistentVolumeClaim": {"claimName": "c"}}), true),
+            (serde_json::json!({"ephemeral": {}}), true),
+        ] {
+            let mut volume = kind.clone();
+            volume["name"] = "v".into();
+            assert_eq!(is_mount(&serde_json::from_value(volume).unwrap()), is_it, "{kind}");
+        }
     }
 
     #[test]
