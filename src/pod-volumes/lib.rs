@@ -18,7 +18,7 @@ mod source;
 mod store;
 mod watched;
 
-pub use beneath::{Folder, descend, is_mounted};
+pub use beneath::{Folder, descend, is_mounted, open_many_files};
 pub use fault::{Fault, Unfinished};
 pub use forget::Unneeded;
 pub use repository::{Repository, Saved, Source};
