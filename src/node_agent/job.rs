@@ -275,7 +275,7 @@ impl Job {
         let found = volume::find(&clients.call, settings, pod, name).await?;
         let folder = found.folder.clone();
         let mark = restore.clone();
-        let is_done = volume::blocking(move || Ok(folder.is_marked(DONE, &mark)?)).await;
+        let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
         // Only its end was not written: the pod may have begun to use the volume.
         if is_done.context("it cannot be seen whether the volume is restored")? {
             return Ok(End { status: json!({}), message: None });
@@ -290,8 +290,8 @@ impl Job {
         let done = self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await;
         match done {
             Ok(done) => {
-                let folder = found.folder;
-                let marked = volume::blocking(move || Ok(folder.mark(DONE, &restore)?)).await;
+                let (folder, of) = (found.folder, found.namespace);
+                let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
                 marked.context("the pod could not be told that its volume is restored")?;
                 let bytes = Progress { done: done.bytes, total: done.bytes };
                 Ok(End { status: json!({"progress": progress(bytes)}), message: None })

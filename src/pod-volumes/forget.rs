@@ -42,7 +42,7 @@ impl Repository {
         let lock = Lock::take(self.store(), self.sealer(), reader, &watched).await?;
         let (this, job) = (self.clone(), watched.clone());
         let work = move |handle: Handle| this.remove(&unneeded, &job, &handle);
-        let done = until_canceled(&watched, blocking(work), TO_END).await;
+        let done = until_canceled(&watched, self.store().place(), blocking(work), TO_END).await;
         free(lock, &done).await;
         self.judged(done, &watched)
     }

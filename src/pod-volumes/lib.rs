@@ -9,6 +9,7 @@
 mod beneath;
 mod fault;
 mod forget;
+mod hung;
 mod lock;
 mod maintain;
 mod metadata;
@@ -21,6 +22,7 @@ mod watched;
 pub use beneath::{Folder, descend, is_mounted, open_many_files};
 pub use fault::{Fault, Unfinished};
 pub use forget::Unneeded;
+pub use hung::Hung;
 pub use repository::{Repository, Saved, Source};
 pub use restore::Restored;
 pub use store::Store;

@@ -249,12 +249,16 @@ async fn a_job_that_does_not_end_when_it_is_canceled_is_given_up() {
         let _ = ends.await;
         Ok(())
     };
-    assert!(matches!(until_canceled(&watched, work, Duration::ZERO).await, Err(Fault::Hung)));
-    assert!(HUNG.load(Ordering::Relaxed) > 0);
+    let hung = (0..3).map(|_| Hung::new("given-up")).collect::<Vec<_>>();
+    assert!(Hung::ensure_few("given-up").is_ok());
+    let done = until_canceled(&watched, "given-up", work, Duration::ZERO).await;
+    assert!(matches!(done, Err(Fault::Hung)));
+    assert!(Hung::ensure_few("given-up").is_err(), "its thread is one of four");
     end.send(()).unwrap();
-    while HUNG.load(Ordering::Relaxed) > 0 {
+    while Hung::ensure_few("given-up").is_err() {
         tokio::task::yield_now().await;
     }
+    drop(hung);
 }
 
 #[tokio::test(flavor = "multi_thread")]
