@@ -217,7 +217,10 @@ impl Job {
         let found = volume::find(&clients.call, settings, pod, name).await?;
         found.state.clone().map_err(anyhow::Error::msg)?;
         let namespace = pod.namespace.as_deref().unwrap_or_default();
+        // Before it is opened, so that no change in between is missed.
+        let place = repositories.place(location).await;
         let repository = repositories.get(location, namespace, true).await?;
+        let place = place?;
         let pod_name = pod.name.as_deref().unwrap_or_default();
         let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
         let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -240,6 +243,11 @@ impl Job {
                 };
                 if let Err(why) = there.await {
                     let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
+                    return Ok(End { status: json!({"path": path}), message: Some(message) });
+                }
+                if let Err(error) = repositories.ensure_kept(location, &place).await {
+                    let why = chain(error.as_ref());
+                    let message = format!("{why}, so snapshot {snapshot} may not be where it belongs");
                     return Ok(End { status: json!({"path": path}), message: Some(message) });
                 }
                 Ok(End {

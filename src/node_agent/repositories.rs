@@ -18,13 +18,14 @@ use kube::api::{Api, ObjectMeta};
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::time::timeout;
+use serde_json::json;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use super::reports::Reports;
 use crate::patch::digest;
 use crate::storage::{BackupLayout, Opener};
-use crate::write::{WriteResult, create};
+use crate::write::{Pauses, WriteResult, create};
 
 /// The key of a Secret that has the password. Velero's Secret has it, too.
 pub const PASSWORD: &str = "repository-password";
@@ -33,6 +34,8 @@ const MOST: usize = 1024;
 /// How long opening may take, with the wait for others of the same location. A patient store tries
 /// one request for ten minutes.
 const OPENING: Duration = Duration::from_secs(1800);
+/// How long it is tried to read a location again.
+const KEPT: Duration = Duration::from_secs(300);
 /// Bytes of a password that is made here.
 const RANDOM: usize = 32;
 
@@ -84,12 +87,9 @@ impl Repositories {
     }
 
     async fn find(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
-        // They become parts of a path in the store, and of the name of a Secret.
+        // It becomes a part of a path in the store, and of the name of a Secret.
         ensure!(is_name(namespace), "{namespace:?} cannot be the name of a namespace");
-        ensure!(is_name(location), "{location:?} cannot be the name of a BackupStorageLocation");
-        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = api.get_opt(location).await.context("the BackupStorageLocation cannot be read")?;
-        let found = found.with_context(|| format!("there is no BackupStorageLocation {location}"))?;
+        let found = self.location(location).await?;
         let is_read_only = found.spec.access_mode == Some(AccessMode::ReadOnly);
         ensure!(!(writes && is_read_only), "BackupStorageLocation {location} is read-only");
         let state = digest(&serde_json::to_string(&found.spec)?);
@@ -121,6 +121,41 @@ impl Repositories {
             open.clear();
         }
         open.insert(key, (state, repository));
+    }
+
+    async fn location(&self, name: &str) -> anyhow::Result<BackupStorageLocation> {
+        ensure!(is_name(name), "{name:?} cannot be the name of a BackupStorageLocation");
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = api.get_opt(name).await.context("the BackupStorageLocation cannot be read")?;
+        found.with_context(|| format!("there is no BackupStorageLocation {name}"))
+    }
+
+    /// Where a location leads, for [`Repositories::ensure_kept`].
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn place(&self, location: &str) -> anyhow::Result<String> {
+        let spec = self.location(location).await?.spec;
+        let storage = spec.object_storage;
+        Ok(digest(&json!([spec.provider, storage.bucket, storage.prefix, spec.config]).to_string()))
+    }
+
+    /// Does a location still lead to where something was stored meanwhile? Else nobody finds that.
+    ///
+    /// # Errors
+    /// When it does not, or that cannot be told for minutes.
+    pub async fn ensure_kept(&self, location: &str, place: &str) -> anyhow::Result<()> {
+        let (begun, mut pauses) = (Instant::now(), Pauses::default());
+        loop {
+            match self.place(location).await {
+                Ok(found) if found == place => return Ok(()),
+                Ok(_) => {
+                    bail!("BackupStorageLocation {location} has been changed to another store meanwhile")
+                }
+                Err(error) if begun.elapsed() > KEPT => return Err(error),
+                Err(_) => pauses.wait().await,
+            }
+        }
     }
 
     /// The repository that is open, unless the location has another spec by now.
@@ -217,9 +252,33 @@ async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use berth_test_scripted::{Hold, Scripted, get};
-    use serde_json::json;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_location_that_leads_elsewhere_has_not_got_what_was_stored() {
+        const PATH: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/l";
+        let location = |bucket: &str, mode: &str| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": "l", "namespace": "velero"},
+                "spec": {"provider": "aws", "objectStorage": {"bucket": bucket}, "accessMode": mode},
+            })
+        };
+        let api = Scripted::new()
+            .next(get(PATH).answers(location("one", "ReadWrite")))
+            .next(get(PATH).answers(location("one", "ReadOnly")))
+            .next(get(PATH).refuses(500))
+            .next(get(PATH).answers(location("two", "ReadWrite")));
+        let client = api.client("velero");
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        let repositories = Repositories::new(client, "velero", None, opener);
+        let place = repositories.place("l").await.unwrap();
+        assert!(repositories.ensure_kept("l", &place).await.is_ok());
+        let why = repositories.ensure_kept("l", &place).await.unwrap_err().to_string();
+        assert!(why.contains("changed to another store"), "{why}");
+        api.finish();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_location_that_does_not_answer_delays_no_other_one() {
