@@ -54,7 +54,7 @@ pub struct Settings {
     pub node: String,
     /// Where the kubelet's folder of pods is mounted.
     pub pods: PathBuf,
-    /// Volumes of claims are read also where nothing is mounted on their folder.
+    /// Volumes are read also where nothing is mounted on their folder.
     pub allows_unmounted: bool,
     /// Jobs at the same time, until the ConfigMap says otherwise.
     pub concurrency: usize,
@@ -146,7 +146,8 @@ impl Agent {
         let mut running: BTreeMap<String, Watched> = BTreeMap::new();
         let mut jobs: JoinSet<()> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
-        let mut was_beside = false;
+        // What waits for Velero's node-agent to go.
+        let mut was_waiting = None;
         while !stop.is_cancelled() {
             let mut pause = LOOK;
             let (found, is_beside) = {
@@ -154,12 +155,14 @@ impl Agent {
                 let found = state.found(|uid| running.contains_key(uid));
                 (found, state.has_stock_agent(&self.context.settings.namespace))
             };
-            if is_beside && !was_beside {
+            let begins = |seen| matches!(step(seen), Step::Start | Step::Finish | Step::EndCanceled);
+            let waiting = is_beside.then(|| found.iter().filter(|(_, seen)| begins(*seen)).count());
+            if let Some(objects) = waiting.filter(|_| waiting != was_waiting) {
                 info!(
-                    "nothing is begun while one of Velero's node-agents runs on this node, or until that is known"
+                    "nothing is begun while one of Velero's node-agents runs on this node, or until that is known; objects that wait: {objects}"
                 );
             }
-            was_beside = is_beside;
+            was_waiting = waiting;
             // Of an object that is gone nobody needs the result.
             for (uid, watched) in &running {
                 if !found.iter().any(|(kind, _)| kind.uid() == uid) {

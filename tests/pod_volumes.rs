@@ -459,11 +459,18 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
             "containers": [{"name": "node-agent", "image": "i"}],
         },
     });
-    let waits = |agent: &Process| agent.log_text().unwrap().matches("nothing is begun while").count();
-    let before = waits(&stage.agent);
+    // The agent has told the same before its first list of pods.
+    let waits = |agent: &Process| {
+        let text = agent.log_text().unwrap();
+        let told: Vec<_> = text.lines().filter(|line| line.contains("nothing is begun while")).collect();
+        (told.len(), told.last().is_some_and(|line| line.ends_with("objects that wait: 1")))
+    };
+    let (before, _) = waits(&stage.agent);
     stage.create(&[stock]);
-    wait_for("the agent to see it", PATIENCE, || Ok((waits(&stage.agent) > before).then_some(()))).unwrap();
+    wait_for("the agent to see it", PATIENCE, || Ok((waits(&stage.agent).0 > before).then_some(()))).unwrap();
     stage.create(&[pod_volume_backup("beside", &uid, "folder", &json!({}))]);
+    wait_for("the agent to pass over the object", PATIENCE, || Ok(waits(&stage.agent).1.then_some(())))
+        .unwrap();
     assert!(stage.read(NAMESPACE, "podvolumebackup", "beside")["status"]["phase"].is_null());
     stage.plane.kubectl().run(&["delete", "pod", "stock", "--namespace", NAMESPACE, "--force"]).unwrap();
     stage.completed("podvolumebackup", "beside");

@@ -27,7 +27,7 @@ pub struct NodeAgentServerArgs {
     /// whatever links in it say.
     #[arg(long, default_value = "/host_pods", value_parser = folder)]
     pub host_pods_path: PathBuf,
-    /// Read the volume of a claim also where nothing is mounted on its folder, which may mean that
+    /// Read a volume also where nothing is mounted on its folder, which may mean that
     /// the volume is not there. For kubelets that mount in another way than all known ones.
     #[arg(long)]
     pub allow_unmounted: bool,

@@ -10,7 +10,7 @@ use berth_core::affinity::{
 };
 use prometheus_client::registry::Registry;
 use serde::Serialize;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::queue::{configmap, lease};
 use crate::args::{ClusterArgs, NodeAgentCommand, NodeAgentServerArgs, Output};
@@ -40,6 +40,9 @@ pub async fn run(target: ClusterArgs, command: NodeAgentCommand) -> ExitCode {
 /// The agent of a node, until it is told to stop.
 pub async fn serve(target: ClusterArgs, args: NodeAgentServerArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
+    if let Err(error) = berth_pod_volumes::open_many_files() {
+        warn!(%error, "the limit of open files stays as it is");
+    }
     let clients = Clients::new(target.source()).await?;
     health::serve(args.reports.health_address, Pulse::default(), || true, Registry::default(), stop.clone())?;
     let opener = Opener::new(clients.call.clone(), &target.namespace, args.folders.filesystem_roots.into());

@@ -14,10 +14,12 @@ pub fn is_own(uploader: Option<&str>) -> bool {
 /// The longest name of an object.
 const LONGEST: usize = 253;
 
-/// The name of the BackupRepository of a location and a namespace. `digest`: of what is too long.
-pub fn repository_name(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> String {
-    let name = format!("{namespace}-{location}-{UPLOADER}");
-    if name.len() <= LONGEST { name } else { format!("{}-{UPLOADER}", digest(&name)) }
+/// The names that the BackupRepository of a location and a namespace may have, the one to prefer
+/// first. No other pair has the second one: `a-b` and `c` make the same first one as `a` and `b-c`.
+pub fn repository_names(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> Vec<String> {
+    let plain = format!("{namespace}-{location}-{UPLOADER}");
+    let unique = format!("{}-{UPLOADER}", digest(&format!("{namespace}/{location}")));
+    [plain, unique].into_iter().filter(|name| name.len() <= LONGEST).collect()
 }
 
 /// The name of the Secret that has the password of a repository.
@@ -171,10 +173,16 @@ mod tests {
     fn every_repository_has_a_secret_and_an_object_of_its_own() {
         let digest = |text: &str| format!("{:064x}", text.len() * 256 + usize::from(text.as_bytes()[17]));
         assert_eq!(secret_name("default", "shop", digest), "berth-repository-default.shop");
-        assert_eq!(repository_name("default", "shop", digest), "shop-default-restic");
+        let names = repository_names("default", "shop", str::to_owned);
+        assert_eq!((names.len(), names[0].as_str()), (2, "shop-default-restic"));
+        let [one, other] = [("b-c", "a"), ("c", "a-b")]
+            .map(|(location, namespace)| repository_names(location, namespace, str::to_owned));
+        assert!(one[0] == other[0] && one[1] != other[1], "{one:?} {other:?}");
         let names = |letter: &str| {
             let location = letter.repeat(LONGEST);
-            [secret_name(&location, "n", digest), repository_name(&location, "n", digest)]
+            let names = repository_names(&location, "n", digest);
+            assert_eq!(names.len(), 1, "the other one is too long");
+            [secret_name(&location, "n", digest), names[0].clone()]
         };
         for (one, other) in names("a").into_iter().zip(names("b")) {
             assert!(one.len() <= LONGEST && one != other, "{one} {other}");

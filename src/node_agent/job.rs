@@ -217,7 +217,10 @@ impl Job {
         let found = volume::find(&clients.call, settings, pod, name).await?;
         found.state.clone().map_err(anyhow::Error::msg)?;
         let namespace = pod.namespace.as_deref().unwrap_or_default();
+        // Before it is opened, so that no change in between is missed.
+        let place = repositories.place(location).await;
         let repository = repositories.get(location, namespace, true).await?;
+        let place = place?;
         let pod_name = pod.name.as_deref().unwrap_or_default();
         let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
         let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -240,6 +243,11 @@ impl Job {
                 };
                 if let Err(why) = there.await {
                     let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
+                    return Ok(End { status: json!({"path": path}), message: Some(message) });
+                }
+                if let Err(error) = repositories.ensure_kept(location, &place).await {
+                    let why = chain(error.as_ref());
+                    let message = format!("{why}, so snapshot {snapshot} may not be where it belongs");
                     return Ok(End { status: json!({"path": path}), message: Some(message) });
                 }
                 Ok(End {
@@ -275,7 +283,7 @@ impl Job {
         let found = volume::find(&clients.call, settings, pod, name).await?;
         let folder = found.folder.clone();
         let mark = restore.clone();
-        let is_done = volume::blocking(move || Ok(folder.is_marked(DONE, &mark)?)).await;
+        let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
         // Only its end was not written: the pod may have begun to use the volume.
         if is_done.context("it cannot be seen whether the volume is restored")? {
             return Ok(End { status: json!({}), message: None });
@@ -290,8 +298,8 @@ impl Job {
         let done = self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await;
         match done {
             Ok(done) => {
-                let folder = found.folder;
-                let marked = volume::blocking(move || Ok(folder.mark(DONE, &restore)?)).await;
+                let (folder, of) = (found.folder, found.namespace);
+                let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
                 marked.context("the pod could not be told that its volume is restored")?;
                 let bytes = Progress { done: done.bytes, total: done.bytes };
                 Ok(End { status: json!({"progress": progress(bytes)}), message: None })

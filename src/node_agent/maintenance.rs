@@ -32,8 +32,14 @@ const AGAIN: Duration = Duration::from_secs(20);
 const CANCELED: Duration = Duration::from_secs(15);
 /// How long its end is tried to be written.
 const END: Duration = Duration::from_secs(600);
-/// Repositories that one look takes.
-const MOST: u32 = 1000;
+/// BackupRepositories of one page.
+const PAGE: u32 = 500;
+/// Pages of one look: more than there are namespaces in a cluster.
+const PAGES: usize = 400;
+/// How long the API server may take for a page.
+const LIST: Duration = Duration::from_secs(30);
+/// Repositories that are maintained after one look. The next look finds the others.
+const MOST: usize = 1000;
 /// The longest message of a status.
 const MESSAGE: usize = 1000;
 
@@ -46,23 +52,40 @@ pub async fn run(context: &Context, stop: &CancellationToken) {
             () = sleep(paced(LOOK)) => {}
             () = stop.cancelled() => return,
         }
-        let params = ListParams::default().labels(&format!("{REPOSITORY_TYPE}={UPLOADER}")).limit(MOST);
-        let found = match api.list(&params).await {
-            Ok(found) => found.items,
-            Err(error) => {
-                warn!(error = crate::text::chain(&error), "the BackupRepositories cannot be listed");
-                continue;
-            }
-        };
-        for object in found {
+        for object in due(&api, Timestamp::now()).await {
             if stop.is_cancelled() {
                 return;
             }
-            if is_ours(&object) && is_due(&seen(&object), Timestamp::now()) {
-                maintain(context, &api, &object, stop).await;
-            }
+            maintain(context, &api, &object, stop).await;
         }
     }
+}
+
+/// The repositories that are due, as far as they can be listed.
+async fn due(api: &Api<DynamicObject>, now: Timestamp) -> Vec<DynamicObject> {
+    let mut params = ListParams::default().labels(&format!("{REPOSITORY_TYPE}={UPLOADER}")).limit(PAGE);
+    let mut due = Vec::new();
+    for _ in 0..PAGES {
+        let page = match timeout(LIST, api.list(&params)).await {
+            Ok(Ok(page)) => page,
+            Ok(Err(error)) => {
+                warn!(error = crate::text::chain(&error), "the BackupRepositories cannot be listed");
+                break;
+            }
+            Err(_) => {
+                warn!("the BackupRepositories cannot be listed: the API server did not answer in time");
+                break;
+            }
+        };
+        let room = MOST.saturating_sub(due.len());
+        let is_wanted = |object: &DynamicObject| is_ours(object) && is_due(&seen(object), now);
+        due.extend(page.items.into_iter().filter(is_wanted).take(room));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) if due.len() < MOST => params = params.continue_token(&token),
+            _ => break,
+        }
+    }
+    due
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
@@ -126,7 +149,11 @@ async fn maintain(
     let fault = done.err().map(|error| format!("{error:#}").chars().take(MESSAGE).collect::<String>());
     match &fault {
         None => info!(repository = name, "its maintenance has ended"),
-        Some(fault) => warn!(repository = name, fault, "its maintenance failed"),
+        Some(fault) => {
+            warn!(repository = name, fault, "its maintenance failed");
+            // It may be another repository by now, or its location may have other credentials.
+            context.repositories.forget(&location, &namespace);
+        }
     }
     let end = Ended { at: now(), fault };
     write_end(api, &name, object.uid().as_deref(), began, &end).await;
@@ -139,18 +166,17 @@ async fn work(
     watched: &Watched,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let repository = context.repositories.get(location, namespace, false).await?;
-    let mut work = std::pin::pin!(alone(&repository, &context.settings.node, watched));
+    let mut work = std::pin::pin!(async {
+        let repository = context.repositories.get(location, namespace, false).await?;
+        alone(&repository, &context.settings.node, watched).await.map_err(anyhow::Error::from)
+    });
     tokio::select! {
-        done = &mut work => return done.map_err(anyhow::Error::from),
+        done = &mut work => return done,
         () = stop.cancelled() => {}
         () = sleep(LONGEST) => {}
     }
     watched.cancel();
-    match timeout(CANCELED, work).await {
-        Ok(done) => done.map_err(anyhow::Error::from),
-        Err(_) => Err(Fault::Canceled.into()),
-    }
+    timeout(CANCELED, work).await.unwrap_or_else(|_| Err(Fault::Canceled.into()))
 }
 
 /// Waits for a while until nobody else works on the repository.
@@ -191,7 +217,37 @@ async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, bega
 
 #[cfg(test)]
 mod tests {
+    use berth_test_scripted::{Scripted, get};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn repositories_on_later_pages_are_maintained_too() {
+        const PATH: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
+        let at = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        let page = |namespaces: &[(&str, i64)], token: &str| {
+            let items = namespaces.iter().map(|(namespace, succeeded)| {
+                json!({
+                    "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+                    "metadata": {"name": format!("{namespace}-default-restic")},
+                    "spec": {"volumeNamespace": namespace, "backupStorageLocation": "default"},
+                    "status": {"lastMaintenanceTime": at(*succeeded)},
+                })
+            });
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupRepositoryList",
+                "metadata": {"resourceVersion": "5", "continue": token}, "items": items.collect::<Vec<_>>(),
+            })
+        };
+        let api = Scripted::new()
+            .next(get(PATH).answers(page(&[("a", 0), ("b", 999)], "next")))
+            .next(get(PATH).page("next").answers(page(&[("c", 0)], "last")))
+            .next(get(PATH).page("last").refuses(410));
+        let found = due(&backup_repositories(api.client("velero"), "velero"), at(1000)).await;
+        let names: Vec<String> = found.iter().map(kube::ResourceExt::name_any).collect();
+        assert_eq!(names, ["a-default-restic", "c-default-restic"], "the others are not due");
+        api.finish();
+    }
 
     #[test]
     fn what_is_written_of_maintenances_is_read_again() {

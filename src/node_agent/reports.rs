@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
-use berth_core::pod_volume::{UPLOADER, repository_name};
+use berth_core::pod_volume::{UPLOADER, repository_names};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
@@ -40,8 +40,8 @@ pub fn backup_repositories(client: Client, namespace: &str) -> Api<DynamicObject
 /// Did berth make it?
 pub fn is_ours(found: &DynamicObject) -> bool {
     let text = |field: &str| found.data["spec"][field].as_str().unwrap_or_default();
-    let name = repository_name(text("backupStorageLocation"), text("volumeNamespace"), digest);
-    found.metadata.name.as_ref() == Some(&name)
+    let names = repository_names(text("backupStorageLocation"), text("volumeNamespace"), digest);
+    found.metadata.name.as_ref().is_some_and(|name| names.contains(name))
 }
 
 pub struct Reports {
@@ -107,26 +107,38 @@ impl Reports {
             return Ok(());
         }
         let labels: BTreeMap<&str, String> = labels.into_iter().collect();
-        let object: DynamicObject = serde_json::from_value(json!({
-            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
-            "metadata": {"name": repository_name(location, namespace, digest), "labels": labels},
-            "spec": {
-                "volumeNamespace": namespace, "backupStorageLocation": location, "repositoryType": UPLOADER,
-                "maintenanceFrequency": FREQUENCY,
-            },
-            "status": status,
-        }))?;
-        match create(&self.api, &object).await {
-            // Another node's agent was first.
-            WriteResult::Written(_) | WriteResult::Conflict(_) => Ok(()),
-            answer => Ok(answer.written().map(drop)?),
+        let spec = json!({
+            "volumeNamespace": namespace, "backupStorageLocation": location, "repositoryType": UPLOADER,
+            "maintenanceFrequency": FREQUENCY,
+        });
+        for name in repository_names(location, namespace, digest) {
+            let object: DynamicObject = serde_json::from_value(json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+                "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status,
+            }))?;
+            match create(&self.api, &object).await {
+                WriteResult::Written(_) => return Ok(()),
+                WriteResult::Conflict(_) => {
+                    let there = self.api.get(&name).await.context("a BackupRepository cannot be read")?;
+                    let is_its = ["volumeNamespace", "backupStorageLocation"]
+                        .into_iter()
+                        .all(|field| there.data["spec"][field] == spec[field]);
+                    // Another node's agent was first. Else it is of another pair, whose names make
+                    // the same one.
+                    if is_its {
+                        return Ok(());
+                    }
+                }
+                answer => return Ok(answer.written().map(drop)?),
+            }
         }
+        bail!("other BackupRepositories have all names that it could have")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_test_scripted::{Scripted, get, list, patch as patching};
+    use berth_test_scripted::{Scripted, get, list, patch as patching, post};
     use serde_json::Value;
 
     use super::*;
@@ -158,6 +170,37 @@ mod tests {
             told(&api, fault).await;
             assert!(api.writes().is_empty(), "{fault:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_repository_whose_name_another_one_has_gets_its_own() {
+        let mut taken = repository("a-b-c-restic");
+        taken["spec"]["volumeNamespace"] = json!("a-b");
+        taken["spec"]["backupStorageLocation"] = json!("c");
+        let own = repository_names("b-c", "a", digest).remove(1);
+        let api = Scripted::new()
+            .next(get(REPOSITORIES).answers(list("5", &[])))
+            .next(post(REPOSITORIES).refuses(409))
+            .next(get(&format!("{REPOSITORIES}/a-b-c-restic")).answers(taken))
+            .next(post(REPOSITORIES).takes_as("6"));
+        let reports = Reports::new(api.client("velero"), "velero");
+        reports.tell("b-c", "a", None).await;
+        let writes = api.writes();
+        assert_eq!(writes[1].body["metadata"]["name"], json!(own));
+        let made: DynamicObject = serde_json::from_value(writes[1].body.clone()).unwrap();
+        assert!(is_ours(&made));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_agents_that_are_first_one_makes_it() {
+        let mut there = repository("shop-default-restic");
+        there["metadata"]["resourceVersion"] = json!("6");
+        let api = Scripted::new()
+            .next(get(REPOSITORIES).answers(list("5", &[])))
+            .next(post(REPOSITORIES).refuses(409))
+            .next(get(&format!("{REPOSITORIES}/shop-default-restic")).answers(there));
+        told(&api, None).await;
+        assert_eq!(api.writes().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

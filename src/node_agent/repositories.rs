@@ -1,6 +1,8 @@
 //! The repository of each namespace and location, with its password in a Secret.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
@@ -8,24 +10,32 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use berth_api::velero::BackupStorageLocation;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_core::pod_volume::secret_name;
+use berth_core::sync::is_name;
 use berth_pod_volumes::{Repository, Store};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Client;
 use kube::api::{Api, ObjectMeta};
+use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use super::reports::Reports;
 use crate::patch::digest;
 use crate::storage::{BackupLayout, Opener};
-use crate::write::{WriteResult, create};
+use crate::write::{Pauses, WriteResult, create};
 
 /// The key of a Secret that has the password. Velero's Secret has it, too.
 pub const PASSWORD: &str = "repository-password";
 /// Repositories that are kept open.
 const MOST: usize = 1024;
+/// How long opening may take, with the wait for others of the same location. A patient store tries
+/// one request for ten minutes.
+const OPENING: Duration = Duration::from_secs(1800);
+/// How long it is tried to read a location again.
+const KEPT: Duration = Duration::from_secs(300);
 /// Bytes of a password that is made here.
 const RANDOM: usize = 32;
 
@@ -43,15 +53,17 @@ pub struct Repositories {
     reports: Option<Reports>,
     /// By name of the location and namespace of the volumes; with a digest of the location's spec.
     open: Mutex<BTreeMap<(String, String), (String, Repository)>>,
-    /// One after another, because opening takes a third of a second of a core and some memory.
-    opening: tokio::sync::Mutex<()>,
+    /// By name of the location. Those of one location are opened one after another, because that
+    /// takes a third of a second of a core and some memory. Those of another location do not wait
+    /// for a store that does not answer.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Repositories {
     /// `secret`: the one that has the password of all of them. Default: each has its own.
     pub fn new(client: Client, namespace: &str, secret: Option<String>, opener: Opener) -> Self {
-        let (open, opening) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { client, namespace: namespace.to_owned(), secret, opener, reports: None, open, opening }
+        let (open, turns) = (Mutex::default(), Mutex::default());
+        Self { client, namespace: namespace.to_owned(), secret, opener, reports: None, open, turns }
     }
 
     /// The same, whose BackupRepositories tell whether they can be used.
@@ -66,7 +78,6 @@ impl Repositories {
     /// # Errors
     /// With what is to be put right.
     pub async fn get(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
-        let _turn = self.opening.lock().await;
         let found = self.find(location, namespace, writes).await;
         if let Some(reports) = &self.reports {
             let fault = found.as_ref().err().map(|error| format!("{error:#}"));
@@ -76,37 +87,112 @@ impl Repositories {
     }
 
     async fn find(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
-        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = api.get_opt(location).await.context("the BackupStorageLocation cannot be read")?;
-        let found = found.with_context(|| format!("there is no BackupStorageLocation {location}"))?;
+        // It becomes a part of a path in the store, and of the name of a Secret.
+        ensure!(is_name(namespace), "{namespace:?} cannot be the name of a namespace");
+        let found = self.location(location).await?;
         let is_read_only = found.spec.access_mode == Some(AccessMode::ReadOnly);
         ensure!(!(writes && is_read_only), "BackupStorageLocation {location} is read-only");
         let state = digest(&serde_json::to_string(&found.spec)?);
         let key = (location.to_owned(), namespace.to_owned());
-        let known = self.open.lock().get(&key).filter(|(of, _)| *of == state).map(|(_, open)| open.clone());
-        if let Some(known) = known {
+        if let Some(known) = self.known(&key, &state) {
             return Ok(known);
         }
-        let objects = self.opener.open_existing(&found).await?;
-        let prefix = found.spec.object_storage.prefix.as_deref();
-        let store = Store::new(objects, BackupLayout::path(prefix, &format!("restic/{namespace}")));
-        let is_there = store.has_repository().await.context("the store cannot be read")?;
-        ensure!(is_there || writes, Missing(store.place().to_owned()));
-        let password = self.password(location, namespace, !is_there).await?;
-        let repository = if is_there {
-            Repository::open(&store, &password).await?
-        } else {
-            info!(location, namespace, place = store.place(), "making a repository");
-            Repository::make(&store, &password).await?
+        let turn = self.turn(location);
+        let opened = async {
+            let _turn = turn.lock().await;
+            // Another job may have opened it meanwhile.
+            match self.known(&key, &state) {
+                Some(known) => Ok::<_, anyhow::Error>(known),
+                None => {
+                    let opened = self.open(&found, namespace, writes).await?;
+                    self.keep(key, state, opened.clone());
+                    Ok(opened)
+                }
+            }
         };
-        let repository = if is_read_only { repository.read_only() } else { repository };
+        timeout(OPENING, opened).await.with_context(|| {
+            format!("BackupStorageLocation {location} did not answer within {} s", OPENING.as_secs())
+        })?
+    }
+
+    fn keep(&self, key: (String, String), state: String, repository: Repository) {
         let mut open = self.open.lock();
         if open.len() >= MOST {
             open.clear();
         }
-        open.insert(key, (state, repository.clone()));
-        drop(open);
-        Ok(repository)
+        open.insert(key, (state, repository));
+    }
+
+    async fn location(&self, name: &str) -> anyhow::Result<BackupStorageLocation> {
+        ensure!(is_name(name), "{name:?} cannot be the name of a BackupStorageLocation");
+        let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
+        let found = api.get_opt(name).await.context("the BackupStorageLocation cannot be read")?;
+        found.with_context(|| format!("there is no BackupStorageLocation {name}"))
+    }
+
+    /// Where a location leads, for [`Repositories::ensure_kept`].
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn place(&self, location: &str) -> anyhow::Result<String> {
+        let spec = self.location(location).await?.spec;
+        let storage = spec.object_storage;
+        Ok(digest(&json!([spec.provider, storage.bucket, storage.prefix, spec.config]).to_string()))
+    }
+
+    /// Does a location still lead to where something was stored meanwhile? Else nobody finds that.
+    ///
+    /// # Errors
+    /// When it does not, or that cannot be told for minutes.
+    pub async fn ensure_kept(&self, location: &str, place: &str) -> anyhow::Result<()> {
+        let (begun, mut pauses) = (Instant::now(), Pauses::default());
+        loop {
+            match self.place(location).await {
+                Ok(found) if found == place => return Ok(()),
+                Ok(_) => {
+                    bail!("BackupStorageLocation {location} has been changed to another store meanwhile")
+                }
+                Err(error) if begun.elapsed() > KEPT => return Err(error),
+                Err(_) => pauses.wait().await,
+            }
+        }
+    }
+
+    /// The repository that is open, unless the location has another spec by now.
+    fn known(&self, key: &(String, String), state: &str) -> Option<Repository> {
+        self.open.lock().get(key).filter(|(of, _)| of == state).map(|(_, open)| open.clone())
+    }
+
+    fn turn(&self, location: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock();
+        if turns.len() >= MOST {
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
+        Arc::clone(turns.entry(location.to_owned()).or_default())
+    }
+
+    /// Opens it, or makes it if there is none.
+    async fn open(
+        &self,
+        location: &BackupStorageLocation,
+        namespace: &str,
+        writes: bool,
+    ) -> anyhow::Result<Repository> {
+        let name = location.name_any();
+        let objects = self.opener.open_existing(location).await?;
+        let prefix = location.spec.object_storage.prefix.as_deref();
+        let store = Store::new(objects, BackupLayout::path(prefix, &format!("restic/{namespace}")));
+        let is_there = store.has_repository().await.context("the store cannot be read")?;
+        ensure!(is_there || writes, Missing(store.place().to_owned()));
+        let password = self.password(&name, namespace, !is_there).await?;
+        let repository = if is_there {
+            Repository::open(&store, &password).await?
+        } else {
+            info!(location = name, namespace, place = store.place(), "making a repository");
+            Repository::make(&store, &password).await?
+        };
+        let is_read_only = location.spec.access_mode == Some(AccessMode::ReadOnly);
+        Ok(if is_read_only { repository.read_only() } else { repository })
     }
 
     /// `makes`: there is no repository yet, so that any password will do.
@@ -161,4 +247,87 @@ async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<String>> {
     let text =
         String::from_utf8(bytes.0).ok().with_context(|| format!("Secret {name}: its password is no text"));
     text.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Hold, Scripted, get};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_location_that_leads_elsewhere_has_not_got_what_was_stored() {
+        const PATH: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/l";
+        let location = |bucket: &str, mode: &str| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": "l", "namespace": "velero"},
+                "spec": {"provider": "aws", "objectStorage": {"bucket": bucket}, "accessMode": mode},
+            })
+        };
+        let api = Scripted::new()
+            .next(get(PATH).answers(location("one", "ReadWrite")))
+            .next(get(PATH).answers(location("one", "ReadOnly")))
+            .next(get(PATH).refuses(500))
+            .next(get(PATH).answers(location("two", "ReadWrite")));
+        let client = api.client("velero");
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        let repositories = Repositories::new(client, "velero", None, opener);
+        let place = repositories.place("l").await.unwrap();
+        assert!(repositories.ensure_kept("l", &place).await.is_ok());
+        let why = repositories.ensure_kept("l", &place).await.unwrap_err().to_string();
+        assert!(why.contains("changed to another store"), "{why}");
+        api.finish();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_location_that_does_not_answer_delays_no_other_one() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("dead/restic/shop")).unwrap();
+        std::fs::write(root.path().join("dead/restic/shop/config"), "x").unwrap();
+        std::fs::create_dir(root.path().join("well")).unwrap();
+        let answer = |name: &str| {
+            let location = json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+                "metadata": {"name": name, "namespace": "velero"},
+                "spec": {
+                    "provider": "berth.dev/filesystem", "objectStorage": {"bucket": name},
+                    "config": {"path": root.path()},
+                },
+            });
+            let path = format!("/apis/velero.io/v1/namespaces/velero/backupstoragelocations/{name}");
+            get(&path).answers(location)
+        };
+        let hold = Hold::new();
+        let secret = get("/api/v1/namespaces/velero/secrets/berth-repository-dead.shop");
+        let api = Scripted::new()
+            .always(answer("dead"))
+            .always(answer("well"))
+            .once(secret.refuses(404).held(&hold));
+        let client = api.client("velero");
+        let opener = Opener::new(client.clone(), "velero", vec![root.path().to_owned()].into());
+        let repositories = Repositories::new(client, "velero", None, opener);
+        let well = async {
+            hold.asked().await;
+            let found = repositories.get("well", "shop", false).await;
+            hold.let_go();
+            found.err()
+        };
+        let both = async { tokio::join!(repositories.get("dead", "shop", false), well) };
+        let (dead, well) = timeout(Duration::from_secs(600), both).await.unwrap();
+        assert!(well.unwrap().is::<Missing>());
+        assert!(dead.err().unwrap().to_string().contains("is not there: bring it back"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_leads_elsewhere_is_no_namespace() {
+        let api = Scripted::new();
+        let client = api.client("velero");
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        let repositories = Repositories::new(client, "velero", None, opener);
+        for (location, namespace) in [("l", ".."), ("l", "shop/../other"), ("l", ""), ("../l", "shop")] {
+            assert!(repositories.get(location, namespace, false).await.is_err(), "{location} {namespace}");
+        }
+        assert!(api.asked().is_empty());
+    }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use berth_api::velero::PodReference;
 use berth_core::pod_volume::{Backing, folder, plugin};
 use berth_core::volume::NEVER;
-use berth_pod_volumes::{Folder, descend, is_mounted};
+use berth_pod_volumes::{Folder, Hung, descend, is_mounted};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::api::Api;
 use kube::{Client, ResourceExt};
@@ -33,6 +33,7 @@ pub struct Found {
     mount: Option<PathBuf>,
     pub claim_uid: Option<String>,
     /// The pod's.
+    pub namespace: String,
     pub uid: String,
     /// Does the pod wait for restores?
     pub waits: bool,
@@ -43,15 +44,27 @@ pub struct Found {
 /// How long looking at a volume may take: a file system may not answer for ever.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Calls of file systems that should take no time.
+/// Calls of file systems that should take no time. `of`: the namespace whose volumes they are.
 ///
 /// # Errors
 /// Those of the work, or when it does take time.
 pub async fn blocking<T: Send + 'static>(
+    of: &str,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    let done = timeout(LOOK, tokio::task::spawn_blocking(work)).await;
-    done.context("the file system does not answer")??
+    Hung::ensure_few(of)?;
+    let mut work = tokio::task::spawn_blocking(work);
+    match timeout(LOOK, &mut work).await {
+        Ok(done) => done?,
+        Err(_) => {
+            let hung = Hung::new(of);
+            tokio::spawn(async move {
+                let _ = work.await;
+                drop(hung);
+            });
+            bail!("the file system does not answer")
+        }
+    }
 }
 
 /// Does the pod run, so that its volumes are there?
@@ -130,12 +143,12 @@ pub async fn find(
     };
     let of = || format!("volume {name} of pod {namespace}/{pod_name}");
     let (pods, pod_uid) = (settings.pods.clone(), uid.clone());
-    let looked = blocking(move || look(&pods, &pod_uid, &parts)).await;
+    let looked = blocking(namespace, move || look(&pods, &pod_uid, &parts)).await;
     let (folder, below) = looked.with_context(of)?;
-    // Others are folders of the node.
-    let is_mount = !settings.allows_unmounted && (claim_uid.is_some() || volume.csi.is_some());
+    let is_mount = !settings.allows_unmounted && is_mount(volume);
     let (path, mount) = (settings.pods.join(&below), is_mount.then_some(below));
-    let found = Found { folder, path, mount, claim_uid, uid, waits, state };
+    let namespace = namespace.clone();
+    let found = Found { folder, path, mount, claim_uid, namespace, uid, waits, state };
     found.ensure_mounted(settings).await.with_context(of)?;
     Ok(found)
 }
@@ -148,7 +161,7 @@ impl Found {
     pub async fn ensure_mounted(&self, settings: &Settings) -> anyhow::Result<()> {
         let Some(mount) = self.mount.clone() else { return Ok(()) };
         let pods = settings.pods.clone();
-        let mounted = blocking(move || Ok(is_mounted(&pods, &mount)?)).await;
+        let mounted = blocking(&self.namespace, move || Ok(is_mounted(&pods, &mount)?)).await;
         let is_there = mounted.with_context(|| format!("{} cannot be read", self.path.display()))?;
         ensure!(is_there, "nothing is mounted on {}", self.path.display());
         Ok(())
@@ -161,6 +174,12 @@ fn kind(volume: &Volume) -> anyhow::Result<String> {
     let fields = fields.as_object().into_iter().flatten();
     let kind = fields.map(|(key, _)| key.clone()).find(|key| key != "name");
     kind.context("the volume is of a kind that the agent does not know")
+}
+
+/// Does the kubelet mount it? Then its folder is there, and empty, also where that has failed or is
+/// not seen here. The others are folders of the node, or are mounted or not as the kubelet pleases.
+fn is_mount(volume: &Volume) -> bool {
+    volume.empty_dir.is_none() && volume.git_repo.is_none() && volume.flex_volume.is_none()
 }
 
 fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
@@ -227,6 +246,7 @@ mod tests {
                 path: from.join("v"),
                 mount: below.map(PathBuf::from),
                 claim_uid: None,
+                namespace: String::new(),
                 uid: String::new(),
                 waits: false,
                 state: Ok(()),
@@ -238,6 +258,43 @@ mod tests {
         let why = found(root.path(), Some("v")).await.unwrap_err();
         assert!(why.starts_with("nothing is mounted on "), "{why}");
         assert!(found(root.path(), Some("none")).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_that_hang_are_counted() {
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let hung: Vec<Hung> = (0..3).map(|_| Hung::new("hangs")).collect();
+        let work = move || {
+            let _ = ends.recv();
+            Ok::<(), anyhow::Error>(())
+        };
+        let look = tokio::spawn(blocking("hangs", work));
+        // A thread that blocks keeps a paused clock from moving by itself.
+        while !look.is_finished() {
+            tokio::time::advance(LOOK).await;
+        }
+        assert!(look.await.unwrap().unwrap_err().to_string().contains("does not answer"));
+        let refused = blocking("hangs", || Ok(())).await.unwrap_err();
+        assert!(refused.to_string().contains("too many"), "{refused}");
+        assert!(blocking("others", || Ok(())).await.is_ok());
+        drop((end, hung));
+    }
+
+    #[test]
+    fn only_folders_of_the_node_may_be_without_a_mount() {
+        for (kind, is_it) in [
+            (serde_json::json!({"emptyDir": {}}), false),
+            (serde_json::json!({"gitRepo": {"repository": "r"}}), false),
+            (serde_json::json!({"flexVolume": {"driver": "d"}}), false),
+            (serde_json::json!({"nfs": {"server": "s", "path": "/"}}), true),
+            (serde_json::json!({"csi": {"driver": "d"}}), true),
+            (serde_json::json!({"persistentVolumeClaim": {"claimName": "c"}}), true),
+            (serde_json::json!({"ephemeral": {}}), true),
+        ] {
+            let mut volume = kind.clone();
+            volume["name"] = "v".into();
+            assert_eq!(is_mount(&serde_json::from_value(volume).unwrap()), is_it, "{kind}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -49,6 +50,17 @@ pub fn is_mounted(from: &Path, below: &Path) -> io::Result<bool> {
         Err(error) if error.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(true),
         Err(error) => Err(error),
     }
+}
+
+/// Has this process open as many files as it ever may. A folder is held open while what is below it
+/// is read or restored, and a pod may make a thousand, one in another: as many files as a container
+/// begins with, so that all other volumes would fail beside it.
+///
+/// # Errors
+/// When the system refuses it.
+pub fn open_many_files() -> io::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
 /// Names in one folder. They are in memory, because they are read in order.
@@ -137,8 +149,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Makes an empty file, with the folders above it. What is there under the first of these names
-    /// goes before.
+    /// Makes an empty file, with the folder above it. Other files of that folder go before.
     ///
     /// # Errors
     /// When that cannot be done.
@@ -147,7 +158,11 @@ impl Folder {
         match self.folder(at) {
             Ok(old) => {
                 for name in old.names()? {
-                    unlinkat(&old, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
+                    match unlinkat(&old, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+                        // A folder is no mark, but something of the volume.
+                        Ok(()) | Err(Errno::EISDIR | Errno::ENOENT) => {}
+                        Err(error) => return Err(error.into()),
+                    }
                 }
             }
             Err(_) => {
@@ -261,6 +276,15 @@ mod tests {
     }
 
     #[test]
+    fn as_many_files_may_be_open_as_the_system_allows() {
+        let (few, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        // One fewer does no other test any harm.
+        setrlimit(Resource::RLIMIT_NOFILE, few.min(most - 1), most).unwrap();
+        open_many_files().unwrap();
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (most, most));
+    }
+
+    #[test]
     fn what_is_held_stays_itself() {
         let root = tempfile::tempdir().unwrap();
         let volume = root.path().join("v");
@@ -285,9 +309,10 @@ mod tests {
         std::fs::create_dir(root.path().join("v")).unwrap();
         let folder = descend(root.path(), Path::new("v")).unwrap();
         folder.mark(".velero", "a").unwrap();
+        std::fs::create_dir(root.path().join("v/.velero/some")).unwrap();
         folder.mark(".velero", "b").unwrap();
         let names = folder.folder(OsStr::new(".velero")).unwrap().names().unwrap();
-        assert_eq!(names, ["b"]);
+        assert_eq!(names, ["b", "some"]);
         assert!(folder.is_marked(".velero", "b").unwrap() && !folder.is_marked(".velero", "a").unwrap());
         assert!(!folder.is_marked(".other", "b").unwrap());
         symlink(root.path().join("v/.velero"), root.path().join("v/link")).unwrap();

@@ -34,7 +34,7 @@ pub enum Fault {
     Canceled,
     #[error("the file system of the volume does not answer")]
     Hung,
-    #[error("the file systems of too many volumes of this node do not answer")]
+    #[error("the file systems of too many volumes do not answer on this node")]
     AllHung,
     #[error("{0} cannot be read")]
     Folder(String, #[source] std::io::Error),

@@ -1,8 +1,6 @@
 //! Snapshots that nobody needs any more.
 
-use std::collections::BTreeSet;
-
-use rustic_core::repofile::SnapshotId;
+use rustic_core::repofile::SnapshotFile;
 use tokio::runtime::Handle;
 
 use crate::fault::Fault;
@@ -10,48 +8,52 @@ use crate::lock::Lock;
 use crate::repository::{Repository, TO_END, blocking, free, until_canceled};
 use crate::watched::Watched;
 
+/// Which snapshots are forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Unneeded {
+    /// A tag that all of them have. Others are somebody else's.
+    pub tag: String,
+    /// Whole IDs.
+    pub ids: Vec<String>,
+    /// Whatever has one of these tags, too: a job that failed has told nobody the ID of its snapshot.
+    pub tags: Vec<String>,
+}
+
+impl Unneeded {
+    fn has(&self, snapshot: &SnapshotFile) -> bool {
+        let id = snapshot.id.to_hex();
+        let is_named = self.ids.iter().any(|wanted| wanted == id.as_str());
+        let is_tagged = || self.tags.iter().any(|tag| snapshot.tags.contains(tag));
+        snapshot.tags.contains(&self.tag) && (is_named || is_tagged())
+    }
+}
+
 impl Repository {
-    /// Removes snapshots, by their whole IDs. One that is gone already is passed over, and so is
-    /// one that lacks the tag, because it is somebody else's. Their data stays until the repository
-    /// is pruned. How many were removed.
+    /// Removes snapshots. One that is gone already is passed over. Their data stays until the
+    /// repository is pruned. How many were removed.
     ///
     /// # Errors
     /// When somebody holds the exclusive lock, or the store fails. Some may be removed then.
-    pub async fn forget(&self, snapshots: &[String], tag: &str, reader: &str) -> Result<usize, Fault> {
+    pub async fn forget(&self, unneeded: Unneeded, reader: &str) -> Result<usize, Fault> {
         if self.is_read_only() {
             return Err(Fault::ReadOnly(self.store().place().to_owned()));
         }
         let watched = Watched::default();
         let lock = Lock::take(self.store(), self.sealer(), reader, &watched).await?;
         let (this, job) = (self.clone(), watched.clone());
-        let (wanted, tag) = (snapshots.to_vec(), tag.to_owned());
-        let work = move |handle: Handle| this.remove(wanted, &tag, &job, &handle);
-        let done = until_canceled(&watched, blocking(work), TO_END).await;
+        let work = move |handle: Handle| this.remove(&unneeded, &job, &handle);
+        let done = until_canceled(&watched, self.store().place(), blocking(work), TO_END).await;
         free(lock, &done).await;
-        done
+        self.judged(done, &watched)
     }
 
-    fn remove(
-        &self,
-        wanted: Vec<String>,
-        tag: &str,
-        watched: &Watched,
-        handle: &Handle,
-    ) -> Result<usize, Fault> {
+    fn remove(&self, unneeded: &Unneeded, watched: &Watched, handle: &Handle) -> Result<usize, Fault> {
         let repository = self.opened(watched, None, handle)?;
-        let there = repository.list::<SnapshotId>()?.map(|id| id.to_hex().as_str().to_owned());
-        let there: BTreeSet<String> = there.collect();
-        let ids: Vec<String> = wanted.into_iter().filter(|id| there.contains(id)).collect();
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let found = repository.get_snapshots(&ids)?;
-        let mut removed = 0;
-        for snapshot in found.iter().filter(|snapshot| snapshot.tags.contains(tag)) {
+        let found = repository.get_matching_snapshots(|snapshot| unneeded.has(snapshot))?;
+        for snapshot in &found {
             let path = self.store().folder("snapshots").join(snapshot.id.to_hex().as_str());
             handle.block_on(self.store().remove(&path))?;
-            removed += 1;
         }
-        Ok(removed)
+        Ok(found.len())
     }
 }

@@ -12,6 +12,7 @@ use object_store::path::Path;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rustic_core::repofile::MasterKey;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -149,6 +150,7 @@ impl Guard {
 /// canceled.
 pub(crate) struct Lock {
     renewing: JoinHandle<()>,
+    stop: std::sync::Arc<Notify>,
     holder: Holder,
     current: std::sync::Arc<parking_lot::Mutex<Written>>,
 }
@@ -198,12 +200,13 @@ impl Lock {
             return Err(fault);
         }
         let current = std::sync::Arc::new(parking_lot::Mutex::new(written));
+        let stop = std::sync::Arc::new(Notify::new());
         let renewing = tokio::spawn({
-            let (holder, current, watched) =
-                (holder.clone(), std::sync::Arc::clone(&current), watched.clone());
-            async move { holder.keep(&current, &watched).await }
+            let (holder, watched) = (holder.clone(), watched.clone());
+            let (current, stop) = (std::sync::Arc::clone(&current), std::sync::Arc::clone(&stop));
+            async move { holder.keep(&current, &watched, &stop).await }
         });
-        Ok(Self { renewing, holder, current })
+        Ok(Self { renewing, stop, holder, current })
     }
 
     /// Looks whether somebody holds the exclusive lock, and writes nothing.
@@ -221,8 +224,10 @@ impl Lock {
 
     /// A lock that cannot be removed is stale after half an hour: then whoever takes the next one
     /// removes it.
-    pub async fn release(self) {
-        self.renewing.abort();
+    pub async fn release(mut self) {
+        // Not in the middle of a write: nobody would know of the lock that it leaves.
+        self.stop.notify_one();
+        let _ = (&mut self.renewing).await;
         let path = self.current.lock().path.clone();
         if let Err(error) = self.holder.store.remove(&path).await {
             warn!(lock = %path, %error, "the lock could not be removed");
@@ -268,8 +273,10 @@ impl Holder {
             if own == Some(&path) {
                 continue;
             }
+            if size > LARGEST {
+                return Err(Fault::Lock(name));
+            }
             let sealed = match self.store.read(&path).await {
-                Ok(_) if size > LARGEST => return Err(Fault::Lock(name)),
                 Ok(sealed) => sealed,
                 Err(object_store::Error::NotFound { .. }) => continue,
                 Err(error) => return Err(error.into()),
@@ -282,7 +289,10 @@ impl Holder {
             let content = self.sealer.unseal(&sealed).and_then(|plain| serde_json::from_slice(&plain).ok());
             let content: Content = content.ok_or(Fault::Lock(name))?;
             let is_own = content.username == USER;
-            if removes && is_own && Timestamp::now().duration_since(content.time) > STALE {
+            // Also where it is so far in the future: a clock was wrong, and would keep the lock for
+            // as long.
+            let age = Timestamp::now().duration_since(content.time).abs();
+            if removes && is_own && age > STALE {
                 self.store.remove(&path).await?;
                 continue;
             }
@@ -299,10 +309,13 @@ impl Holder {
         Ok(())
     }
 
-    async fn keep(&self, current: &parking_lot::Mutex<Written>, watched: &Watched) {
+    async fn keep(&self, current: &parking_lot::Mutex<Written>, watched: &Watched, stop: &Notify) {
         let mut pause = RENEWED;
         loop {
-            sleep(pause).await;
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.notified() => return,
+            }
             let before = current.lock().at;
             let written = self.write().await;
             // The lock that was there until now may have been removed, and what this job relies on
@@ -310,7 +323,7 @@ impl Holder {
             if before.is_old() {
                 watched.lose_lock();
                 if let Ok(written) = written {
-                    let _ = self.store.remove(&written.path).await;
+                    let _ = tokio::time::timeout(WRITTEN, self.store.remove(&written.path)).await;
                 }
                 return;
             }
@@ -338,6 +351,7 @@ mod tests {
     use std::sync::Arc;
 
     use object_store::memory::InMemory;
+    use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
     use super::*;
 
@@ -383,6 +397,8 @@ mod tests {
         put(&store, &sealer, &content(false, USER, SignedDuration::from_mins(31)), 'a').await;
         put(&store, &sealer, &content(false, USER, SignedDuration::from_mins(29)), 'b').await;
         put(&store, &sealer, &content(false, "root", SignedDuration::from_mins(31)), 'c').await;
+        // Of a clock that was a day early.
+        put(&store, &sealer, &content(true, USER, SignedDuration::from_hours(-24)), 'd').await;
         Lock::take(&store, &sealer, "n1", &Watched::default()).await.unwrap().release().await;
         let left: Vec<String> = store.list(FOLDER).await.unwrap().into_iter().map(|(name, _)| name).collect();
         assert_eq!(left, ["b".repeat(64), "c".repeat(64)]);
@@ -424,6 +440,19 @@ mod tests {
         assert_eq!(store.list(FOLDER).await.unwrap().len(), 1);
         put(&store, &sealer, &content(true, "root", SignedDuration::ZERO), 'b').await;
         assert!(matches!(Lock::look(&store, &sealer).await, Err(Fault::Locked { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_released_while_it_is_written_anew_leaves_none() {
+        let slow =
+            ThrottleConfig { wait_delete_per_call: Duration::from_secs(10), ..ThrottleConfig::default() };
+        let objects = ThrottledStore::new(InMemory::new(), slow);
+        let (store, sealer) = (Store::new(Arc::new(objects), Path::from("restic/n")), sealer());
+        let lock = Lock::take(&store, &sealer, "n1", &Watched::default()).await.unwrap();
+        // The new one is written, and the old one is being removed.
+        sleep(RENEWED + Duration::from_secs(5)).await;
+        lock.release().await;
+        assert!(store.list(FOLDER).await.unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -25,7 +25,7 @@ impl Repository {
         let lock = Lock::take_alone(self.store(), self.sealer(), reader, watched).await?;
         let (this, job, guard) = (self.clone(), watched.clone(), lock.guard());
         let work = move |handle: Handle| this.prune_and_check(&job, &guard, &handle);
-        let done = until_canceled(watched, blocking(work), TO_END).await;
+        let done = until_canceled(watched, self.store().place(), blocking(work), TO_END).await;
         free(lock, &done).await;
         self.judged(done, watched)
     }

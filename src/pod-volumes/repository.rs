@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustic_core::repofile::{MasterKey, SnapshotFile};
@@ -17,6 +16,7 @@ use tokio::time::sleep;
 use crate::backend::Backend;
 use crate::beneath::Folder;
 use crate::fault::Fault;
+use crate::hung::Hung;
 use crate::lock::{Guard, Lock, Sealer};
 use crate::restore::{self, Restored};
 use crate::source::{TOP, Volume};
@@ -102,7 +102,7 @@ impl Repository {
         let lock = Lock::take(&self.store, &self.sealer, &source.reader, watched).await?;
         let (this, job, guard) = (self.clone(), watched.clone(), lock.guard());
         let work = move |handle: Handle| this.add(source, &job, guard, &handle);
-        let done = until_canceled(watched, blocking(work), TO_END).await;
+        let done = until_canceled(watched, self.store.place(), blocking(work), TO_END).await;
         free(lock, &done).await;
         self.judged(done, watched)
     }
@@ -129,7 +129,7 @@ impl Repository {
             let repository = this.opened(&job, None, &handle)?;
             restore::restore(repository, &snapshot, &folder, &job)
         };
-        let done = until_canceled(watched, blocking(work), TO_END).await;
+        let done = until_canceled(watched, self.store.place(), blocking(work), TO_END).await;
         if let Some(lock) = lock {
             free(lock, &done).await;
         }
@@ -206,23 +206,19 @@ fn latest(repository: &Rustic<OpenStatus>, tag: &str) -> Result<Option<SnapshotF
     Ok(found.into_iter().max_by(|one, other| one.time.cmp(&other.time)))
 }
 
-/// Threads of jobs that did not end when they were canceled.
-static HUNG: AtomicUsize = AtomicUsize::new(0);
-/// With so many of them nothing new is begun.
-const MOST_HUNG: usize = 16;
 /// How long a job has to end when it is canceled.
 pub(crate) const TO_END: Duration = Duration::from_secs(10);
 
 /// Waits for a job, but not much longer than until it is canceled: a call of a file system may take
-/// for ever. Then its thread is given up. It can write nothing to the repository any more.
+/// for ever. Then its thread is given up. It can write nothing to the repository any more. `of`: the
+/// place of that.
 pub(crate) async fn until_canceled<T: Send + 'static>(
     watched: &Watched,
+    of: &str,
     work: impl Future<Output = Result<T, Fault>> + Send + 'static,
     to_end: Duration,
 ) -> Result<T, Fault> {
-    if HUNG.load(Ordering::Relaxed) >= MOST_HUNG {
-        return Err(Fault::AllHung);
-    }
+    Hung::ensure_few(of)?;
     let mut work = tokio::spawn(work);
     let canceled = async {
         while !watched.is_canceled() {
@@ -233,11 +229,11 @@ pub(crate) async fn until_canceled<T: Send + 'static>(
     tokio::select! {
         done = &mut work => done.unwrap_or(Err(Fault::Panic)),
         () = canceled => {
-            HUNG.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!("the file system does not answer: a thread is given up");
+            let hung = Hung::new(of);
+            tracing::warn!(repository = of, "the file system does not answer: a thread is given up");
             tokio::spawn(async move {
                 let _ = work.await;
-                HUNG.fetch_sub(1, Ordering::Relaxed);
+                drop(hung);
             });
             Err(Fault::Hung)
         }

@@ -45,6 +45,8 @@ struct Level {
     folder: Folder,
     path: PathBuf,
     names: std::vec::IntoIter<OsString>,
+    /// Bytes of the attributes of what is in it.
+    attributes: usize,
 }
 
 pub(crate) struct Walk {
@@ -53,8 +55,13 @@ pub(crate) struct Walk {
     tells: bool,
     top: Option<Folder>,
     levels: Vec<Level>,
+    /// Bytes of attributes that the folders in `levels` may still have.
+    room: usize,
 }
 
+/// Bytes of the attributes of all that is in one folder and in those above it. They are in memory
+/// until the folder has been read, and any pod may give its files as many as it likes.
+const ATTRIBUTES: usize = 128 << 20;
 /// Folders deeper than that are not read.
 const DEEPEST: usize = 1000;
 /// A file is at most so large if next to nothing of it is on the disk: reading a hole takes as long
@@ -72,7 +79,7 @@ fn is_endless(size: u64, blocks: u64) -> bool {
 
 impl Walk {
     fn new(top: Folder, watched: Watched, tells: bool) -> Self {
-        Self { watched, tells, top: Some(top), levels: Vec::new() }
+        Self { watched, tells, top: Some(top), levels: Vec::new(), room: ATTRIBUTES }
     }
 
     fn fail(&self, path: &Path, error: &io::Error) {
@@ -88,12 +95,25 @@ impl Walk {
         }
     }
 
-    fn attribute(&self, node: &mut Node, at: &Path, path: &Path) {
+    fn attribute(&mut self, node: &mut Node, at: &Path, path: &Path) {
         if !self.tells {
             return;
         }
-        match attributes(at, |what| self.watched.note(path, &what)) {
+        let found = attributes(at, |what| self.watched.note(path, &what));
+        match found {
             Ok(found) => {
+                let bytes = |(name, value): &(String, Option<Vec<u8>>)| {
+                    name.len() + value.as_ref().map_or(0, Vec::len)
+                };
+                let bytes: usize = found.iter().map(bytes).sum();
+                let Some(room) = self.room.checked_sub(bytes) else {
+                    self.fail(path, &io::Error::other("the files of its folder have too many attributes"));
+                    return;
+                };
+                if let Some(level) = self.levels.last_mut() {
+                    self.room = room;
+                    level.attributes = level.attributes.saturating_add(bytes);
+                }
                 // The type of an attribute cannot be named.
                 node.meta.extended_attributes = found
                     .into_iter()
@@ -117,7 +137,12 @@ impl Walk {
             self.fail(path, &error);
             Vec::new()
         });
-        self.levels.push(Level { folder: folder.clone(), path: path.to_owned(), names: names.into_iter() });
+        self.levels.push(Level {
+            folder: folder.clone(),
+            path: path.to_owned(),
+            names: names.into_iter(),
+            attributes: 0,
+        });
         Some(node)
     }
 
@@ -195,7 +220,9 @@ impl Iterator for Walk {
         while !self.watched.is_canceled() {
             let level = self.levels.last_mut()?;
             let Some(name) = level.names.next() else {
-                self.levels.pop();
+                if let Some(level) = self.levels.pop() {
+                    self.room = self.room.saturating_add(level.attributes);
+                }
                 continue;
             };
             self.watched.step();
@@ -264,8 +291,29 @@ impl Read for Reader {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_have_room_in_each_folder_and_no_more() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = root.path().join("v");
+        std::fs::create_dir_all(volume.join("a")).unwrap();
+        for name in ["a/x", "b", "c"] {
+            std::fs::write(volume.join(name), "").unwrap();
+            if xattr::set(volume.join(name), "user.berth", &[7; 1000]).is_err() {
+                // The file system of this machine has none.
+                return;
+            }
+        }
+        let folder = crate::beneath::descend(root.path(), Path::new("v")).unwrap();
+        let watched = Watched::default();
+        let walk = Walk { room: 1500, ..Walk::new(folder, watched.clone(), true) };
+        assert_eq!(walk.count(), 5);
+        let failed = watched.failed().unwrap();
+        assert!(failed.count == 1 && failed.first[0].starts_with("/volume/c: "), "{failed}");
+    }
 
     #[test]
     fn only_large_holes_are_endless() {

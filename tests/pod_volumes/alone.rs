@@ -105,6 +105,20 @@ fn berths_own_agent_reads_the_files_of_a_backup_and_brings_them_back() {
     );
     assert!(berth.archives().join("restic/shop/config").exists());
 
+    // A snapshot of the backup of which its list says nothing, as of one that failed.
+    let mut left = files.clone();
+    left["metadata"] = json!({"name": "left"});
+    left["status"] = json!({});
+    let made = plane.kubectl().create(NAMESPACE, &[left]).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+    wait_for("the second snapshot", PATIENCE, || {
+        agent.ensure_runs()?;
+        let status = read(plane, NAMESPACE, "podvolumebackup", "left")["status"].clone();
+        anyhow::ensure!(status["phase"] != "Failed", "{status:#}");
+        Ok((status["phase"] == "Completed").then_some(()))
+    })
+    .unwrap();
+
     // The application is lost, and its files come back into another pod's volume.
     let kept = plane.folder().join("kept");
     fs::rename(&source, &kept).unwrap();
@@ -125,10 +139,10 @@ fn berths_own_agent_reads_the_files_of_a_backup_and_brings_them_back() {
     .unwrap();
     assert_same(&kept, &target);
 
-    // Who deletes the backup has its snapshot forgotten.
+    // Who deletes the backup has its snapshots forgotten.
     let snapshots = berth.archives().join("restic/shop/snapshots");
     let count = || fs::read_dir(&snapshots).map_or(0, Iterator::count);
-    assert_eq!(count(), 1);
+    assert_eq!(count(), 2);
     let deletion = json!({
         "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest", "metadata": {"name": "files-1"},
         "spec": {"backupName": "files"},

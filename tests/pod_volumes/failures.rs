@@ -121,13 +121,12 @@ fn locked(stage: &mut Stage, uid: &str, folder: &Path) {
     .unwrap();
     fs::write(folder.join("small"), "second").unwrap();
     stage.create(&[pod_volume_backup("locked", uid, "folder", &json!({}))]);
+    // Twice: it has looked again, and the lock was still there.
     wait_for("the agent to wait", PATIENCE, || {
         stage.agent.ensure_runs()?;
         let text = stage.agent.log_text()?;
-        Ok(text
-            .lines()
-            .any(|line| line.contains("waiting") && line.contains("locked exclusively"))
-            .then_some(()))
+        let waits = |line: &&str| line.contains("waiting") && line.contains("locked exclusively");
+        Ok((text.lines().filter(waits).count() > 1).then_some(()))
     })
     .unwrap();
     assert_eq!(status(stage, "locked")["phase"], "InProgress");

@@ -58,12 +58,15 @@ impl StoredSnapshot {
     }
 }
 
-/// A snapshot in one of berth's repositories.
+/// What a PodVolumeBackup may have left in one of berth's repositories.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Files {
     /// Of the pod whose volume it has, and so of the repository.
     pub namespace: String,
-    pub snapshot: String,
+    pub snapshot: Option<String>,
+    /// The Backup's, as a tag of all snapshots that were made for it. One that failed tells no
+    /// other sign of its snapshot.
+    pub backup_uid: Option<String>,
 }
 
 /// What a look at the data of volumes has found.

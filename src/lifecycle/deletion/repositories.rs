@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use berth_api::velero::BackupStorageLocation;
+use berth_pod_volumes::Unneeded;
 use kube::ResourceExt as _;
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::carrying::{Carrying, Files};
 use crate::node_agent::repositories::Missing;
@@ -26,22 +27,40 @@ impl Carrying<'_> {
         location: Option<&BackupStorageLocation>,
         all: &BTreeSet<Files>,
     ) -> anyhow::Result<()> {
-        let mut repositories: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut repositories: BTreeMap<&str, (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
         for files in all {
-            repositories.entry(&files.namespace).or_default().push(files.snapshot.clone());
+            let (snapshots, uids) = repositories.entry(&files.namespace).or_default();
+            snapshots.extend(files.snapshot.as_deref());
+            uids.extend(files.backup_uid.as_deref());
         }
-        let tag = format!("backup={}", self.backup_name());
-        for (namespace, snapshots) in repositories {
-            let location = location.context("the location of the backup is gone")?.name_any();
+        for (namespace, (snapshots, uids)) in repositories {
+            let location = match location {
+                Some(location) => location.name_any(),
+                None if snapshots.is_empty() => continue,
+                None => bail!("the location of the backup is gone"),
+            };
             let of = || format!("the repository of namespace {namespace}");
             let opened = self.lifecycle.repositories.get(&location, namespace, false);
-            let repository = match timeout(PATIENCE, opened).await.with_context(of)? {
+            let opened = timeout(PATIENCE, opened).await.with_context(of).flatten();
+            let repository = match opened {
                 Ok(repository) => repository,
                 // And so are its snapshots.
                 Err(error) if error.is::<Missing>() => continue,
+                // No PodVolumeBackup of it tells a snapshot: they failed, maybe because of that. The
+                // Backup goes nevertheless.
+                Err(error) if snapshots.is_empty() => {
+                    let error = format!("{error:#}");
+                    warn!(backup = self.backup_name(), namespace, error, "the repository cannot be opened");
+                    continue;
+                }
                 Err(error) => return Err(error).with_context(of),
             };
-            let forgotten = timeout(PATIENCE, repository.forget(&snapshots, &tag, HOST)).await;
+            let unneeded = Unneeded {
+                tag: format!("backup={}", self.backup_name()),
+                ids: snapshots.into_iter().map(str::to_owned).collect(),
+                tags: uids.into_iter().map(|uid| format!("backup-uid={uid}")).collect(),
+            };
+            let forgotten = timeout(PATIENCE, repository.forget(unneeded, HOST)).await;
             match forgotten.with_context(of)? {
                 Ok(count) => {
                     info!(backup = self.backup_name(), namespace, count, "forgot snapshots of files")

@@ -53,10 +53,11 @@ impl Carrying<'_> {
                 }
             }
             let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
-            for one in files.iter().filter(|one| one.is_in_repository()) {
+            for one in &files {
                 match one.own_files() {
                     Some(files) => drop(found.files.insert(files)),
-                    None => repositories += 1,
+                    None if one.is_in_repository() => repositories += 1,
+                    None => {}
                 }
             }
             drop(files);
@@ -64,11 +65,16 @@ impl Carrying<'_> {
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
-            moved = self.stored(&ApiResource::erase::<DataUpload>(&()), uid).await?.len();
+            moved = self.objects(&ApiResource::erase::<DataUpload>(&()), uid, is_stored).await?.len();
         }
         if repositories == 0 && found.files.is_empty() {
-            for object in self.stored(&ApiResource::erase::<PodVolumeBackup>(&()), uid).await? {
-                match StoredVolumeObject::deserialize(&object.data).ok().and_then(|one| one.own_files()) {
+            let own =
+                |object: &DynamicObject| StoredVolumeObject::deserialize(&object.data).ok()?.own_files();
+            let kind = ApiResource::erase::<PodVolumeBackup>(&());
+            for object in
+                self.objects(&kind, uid, |object| is_stored(object) || own(object).is_some()).await?
+            {
+                match own(&object) {
                     Some(files) => drop(found.files.insert(files)),
                     None => repositories += 1,
                 }
@@ -114,18 +120,28 @@ impl Carrying<'_> {
         Ok(found)
     }
 
-    /// The objects of a kind that have stored data for the Backup.
-    async fn stored(&self, kind: &ApiResource, uid: &str) -> anyhow::Result<Vec<DynamicObject>> {
+    /// The objects of a kind that were made for the Backup, and are to be kept.
+    async fn objects(
+        &self,
+        kind: &ApiResource,
+        uid: &str,
+        keep: impl Fn(&DynamicObject) -> bool,
+    ) -> anyhow::Result<Vec<DynamicObject>> {
         let api: Api<DynamicObject> = self.dynamic(kind);
         let name = keys::label_value(self.backup_name(), digest);
         let selector = format!("{}={name}", keys::BACKUP_NAME);
-        let is_stored = |object: &DynamicObject| {
+        let is_its = |object: &DynamicObject| {
             let of = object.metadata.labels.as_ref().and_then(|labels| labels.get(keys::BACKUP_UID));
-            of.is_none_or(|of| of == uid) && has_text(&object.data, "/status/snapshotID")
+            of.is_none_or(|of| of == uid) && keep(object)
         };
         let what = || format!("failed to list {}", kind.plural);
-        list(&api, Some(&selector), is_stored).await.with_context(what)
+        list(&api, Some(&selector), is_its).await.with_context(what)
     }
+}
+
+/// Has it stored data, and told where?
+fn is_stored(object: &DynamicObject) -> bool {
+    has_text(&object.data, "/status/snapshotID")
 }
 
 fn has_text(object: &Value, pointer: &str) -> bool {
@@ -177,6 +193,13 @@ struct StoredVolumeObject {
 struct StoredSpec {
     uploader_type: Option<String>,
     pod: Option<StoredPod>,
+    tags: Option<StoredTags>,
+}
+
+#[derive(Deserialize)]
+struct StoredTags {
+    #[serde(rename = "backup-uid")]
+    backup_uid: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -197,13 +220,19 @@ impl StoredVolumeObject {
         self.has(|status| status.in_repository.as_deref())
     }
 
-    /// The snapshot, if it is in one of berth's repositories.
+    /// What it may have in one of berth's repositories.
     fn own_files(&self) -> Option<Files> {
         let spec = self.spec.as_deref().filter(|spec| is_own(spec.uploader_type.as_deref()))?;
         let namespace = spec.pod.as_ref()?.namespace.clone().filter(|namespace| is_name(namespace))?;
-        let snapshot = self.status.as_deref()?.in_repository.clone()?;
-        let is_id = snapshot.len() == 64 && snapshot.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_id.then_some(Files { namespace, snapshot })
+        let snapshot = self.status.as_deref().and_then(|status| status.in_repository.clone());
+        let snapshot = snapshot.filter(|snapshot| !snapshot.is_empty());
+        let is_id = |id: &String| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !snapshot.iter().all(is_id) {
+            return None;
+        }
+        let backup_uid = spec.tags.as_ref().and_then(|tags| tags.backup_uid.clone());
+        let backup_uid = backup_uid.filter(|uid| !uid.is_empty());
+        (snapshot.is_some() || backup_uid.is_some()).then_some(Files { namespace, snapshot, backup_uid })
     }
 
     fn is_native(&self) -> bool {
@@ -327,8 +356,18 @@ mod tests {
             });
             StoredVolumeObject::deserialize(&entry).unwrap().own_files()
         };
-        let files = Files { namespace: "shop".to_owned(), snapshot: id.clone() };
+        let files = Files { namespace: "shop".to_owned(), snapshot: Some(id.clone()), backup_uid: None };
         assert_eq!(stored("restic", "shop", &id), Some(files));
+        // Of one that failed the snapshot has the tag.
+        let mut failed = json!({
+            "spec": {"uploaderType": "restic", "pod": {"namespace": "shop"}, "tags": {"backup-uid": "u"}},
+            "status": {"phase": "Failed", "message": "m"},
+        });
+        let own = |entry: &Value| StoredVolumeObject::deserialize(entry).unwrap().own_files();
+        let files = Files { namespace: "shop".to_owned(), snapshot: None, backup_uid: Some("u".to_owned()) };
+        assert_eq!(own(&failed), Some(files));
+        failed["spec"]["tags"] = json!(null);
+        assert_eq!(own(&failed), None);
         for (uploader, namespace, id) in [
             ("kopia", "shop", id.as_str()),
             ("", "shop", &id),

@@ -7,6 +7,7 @@ use object_store::path::Path;
 
 use super::*;
 use crate::beneath::descend;
+use crate::forget::Unneeded;
 
 fn store() -> Store {
     Store::new(Arc::new(InMemory::new()), Path::from("restic/shop"))
@@ -64,6 +65,24 @@ async fn a_snapshot_comes_back_and_the_next_one_adds_little() {
     assert!(store.list("locks").await.unwrap().is_empty());
 }
 
+/// Of the backup b.
+fn unneeded(ids: &[String]) -> Unneeded {
+    Unneeded { tag: "backup=b".to_owned(), ids: ids.to_vec(), tags: Vec::new() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_backup_left_under_no_id_that_anybody_was_told_is_forgotten_by_its_tag() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    for tags in [["backup=b", "backup-uid=u"], ["backup=b", "backup-uid=v"], ["backup=c", "backup-uid=u"]] {
+        let source = Source { tags: tags.map(str::to_owned).to_vec(), ..source(root.path()) };
+        repository.backup(source, &Watched::default()).await.unwrap();
+    }
+    let of = Unneeded { tags: vec!["backup-uid=u".to_owned()], ..unneeded(&[]) };
+    assert_eq!(repository.forget(of, "n1").await.unwrap(), 1);
+    assert_eq!(store.list("snapshots").await.unwrap().len(), 2, "the others are of other backups");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_snapshots_of_the_backup_are_forgotten_and_what_is_gone_is_passed_over() {
     let (root, store) = (volume(), store());
@@ -79,7 +98,7 @@ async fn only_snapshots_of_the_backup_are_forgotten_and_what_is_gone_is_passed_o
         (&ids[1..2], 0, "it is gone"),
         (&odd[..], 0, "IDs are whole"),
     ] {
-        assert_eq!(repository.forget(ids, "backup=b", "n1").await.unwrap(), count, "{what}");
+        assert_eq!(repository.forget(unneeded(ids), "n1").await.unwrap(), count, "{what}");
     }
     let mut left: Vec<String> =
         store.list("snapshots").await.unwrap().into_iter().map(|(name, _)| name).collect();
@@ -100,7 +119,8 @@ async fn maintenance_leaves_what_snapshots_need_and_tells_of_what_they_lack() {
     let first = repository.backup(source(root.path()), &watched).await.unwrap();
     std::fs::write(root.path().join("volume/folder/file"), "another text").unwrap();
     let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
-    assert_eq!(repository.forget(std::slice::from_ref(&first.snapshot), "backup=b", "n1").await.unwrap(), 1);
+    let gone = unneeded(std::slice::from_ref(&first.snapshot));
+    assert_eq!(repository.forget(gone, "n1").await.unwrap(), 1);
     repository.maintain("n1", &Watched::default()).await.unwrap();
     assert!(store.list("locks").await.unwrap().is_empty());
     let target = || descend(root.path(), FilePath::new("target")).unwrap();
@@ -229,12 +249,16 @@ async fn a_job_that_does_not_end_when_it_is_canceled_is_given_up() {
         let _ = ends.await;
         Ok(())
     };
-    assert!(matches!(until_canceled(&watched, work, Duration::ZERO).await, Err(Fault::Hung)));
-    assert!(HUNG.load(Ordering::Relaxed) > 0);
+    let hung = (0..3).map(|_| Hung::new("given-up")).collect::<Vec<_>>();
+    assert!(Hung::ensure_few("given-up").is_ok());
+    let done = until_canceled(&watched, "given-up", work, Duration::ZERO).await;
+    assert!(matches!(done, Err(Fault::Hung)));
+    assert!(Hung::ensure_few("given-up").is_err(), "its thread is one of four");
     end.send(()).unwrap();
-    while HUNG.load(Ordering::Relaxed) > 0 {
+    while Hung::ensure_few("given-up").is_err() {
         tokio::task::yield_now().await;
     }
+    drop(hung);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,7 +270,7 @@ async fn a_read_only_repository_gives_what_it_has_and_gets_no_lock() {
     let target = descend(root.path(), FilePath::new("target")).unwrap();
     let repository = repository.read_only();
     assert!(matches!(repository.maintain("n1", &Watched::default()).await, Err(Fault::ReadOnly(_))));
-    let forgotten = repository.forget(std::slice::from_ref(&saved.snapshot), "backup=b", "n1").await;
+    let forgotten = repository.forget(unneeded(std::slice::from_ref(&saved.snapshot)), "n1").await;
     assert!(matches!(forgotten, Err(Fault::ReadOnly(_))));
     repository.restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
     assert!(root.path().join("target/folder/file").exists());
