@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::group_objects;
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
@@ -81,13 +82,27 @@ impl Engine {
     /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
-            for_each(self.made_snapshots(uid).await?, |snapshot| {
+            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await?);
+            let kept: Vec<VolumeSnapshot> = made.iter().filter(|found| is_kept(found)).cloned().collect();
+            for_each(made, |snapshot| {
                 let client = self.client.clone();
                 async move {
                     if is_kept(&snapshot) {
                         release(&client, &snapshot).await
                     } else {
                         remove(&client, &snapshot).await
+                    }
+                }
+            })
+            .await?;
+            // After their snapshots, which would not be found without them.
+            for_each(groups, |group| {
+                let (client, is_kept) = (self.client.clone(), group_objects::has_one(&group, &kept));
+                async move {
+                    if is_kept {
+                        group_objects::release(&client, &group).await
+                    } else {
+                        group_objects::remove(&client, &group).await
                     }
                 }
             })
@@ -127,14 +142,22 @@ impl Engine {
     async fn remove_made(&self, name: &str, record: &BackupWriter, which: Which<'_>) {
         let uid = record.uid();
         let work = async {
-            let mut made = self.made_snapshots(uid).await?;
-            made.retain(|found| which.has(&key(found.namespace().as_deref(), &found.name_any())));
+            let all = self.made_snapshots(uid).await?;
+            let is_going =
+                |found: &VolumeSnapshot| which.has(&key(found.namespace().as_deref(), &found.name_any()));
+            let (made, staying): (Vec<_>, Vec<_>) = all.into_iter().partition(is_going);
+            // A group goes when none of its snapshots stays.
+            let mut groups = self.made_groups(uid).await?;
+            groups.retain(|group| {
+                !group_objects::has_one(group, &staying)
+                    && (!matches!(which, Which::Only(_)) || group_objects::has_one(group, &made))
+            });
             let volume_backups = volume_backups(&self.client, &self.namespace);
             let files = match which {
                 Which::All => files_under_way(&volume_backups, uid).await,
                 Which::But(_) | Which::Only(_) => Ok(Vec::new()),
             };
-            let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
+            let is_idle = made.is_empty() && groups.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
             // Asked between the list and the first removal: what another run has made is not
             // listed.
             if !is_idle && !record.is_still_ours().await {
@@ -149,6 +172,11 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
+            let removed = for_each(groups, |group| {
+                let client = self.client.clone();
+                async move { group_objects::remove(&client, &group).await }
+            });
+            removed.await?;
             cancel_files(&volume_backups, files?).await
         };
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
@@ -161,6 +189,11 @@ impl Engine {
             return Ok(Vec::new());
         }
         list_all(&Api::all(self.client.clone()), uid).await
+    }
+
+    /// The group snapshots that were made for a Backup.
+    async fn made_groups(&self, uid: &str) -> Result<Vec<DynamicObject>, String> {
+        if is_uid(uid) { group_objects::made(&self.client, uid).await } else { Ok(Vec::new()) }
     }
 
     /// What a backup says of the data of its volumes when all is taken. What is missing, and was
@@ -241,7 +274,7 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
+pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -326,7 +359,7 @@ async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(
 }
 
 /// An object that is gone, or that is another one by now, needs nothing more.
-fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
+pub(super) fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
     match done {
         Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
         _ => Ok(()),
