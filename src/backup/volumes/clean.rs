@@ -82,7 +82,7 @@ impl Engine {
     /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
-            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await?);
+            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await);
             let kept: Vec<VolumeSnapshot> = made.iter().filter(|found| is_kept(found)).cloned().collect();
             for_each(made, |snapshot| {
                 let client = self.client.clone();
@@ -96,7 +96,7 @@ impl Engine {
             })
             .await?;
             // After their snapshots, which would not be found without them.
-            for_each(groups, |group| {
+            for_each(groups?, |group| {
                 let (client, is_kept) = (self.client.clone(), group_objects::has_one(&group, &kept));
                 async move {
                     if is_kept {
@@ -147,17 +147,21 @@ impl Engine {
                 |found: &VolumeSnapshot| which.has(&key(found.namespace().as_deref(), &found.name_any()));
             let (made, staying): (Vec<_>, Vec<_>) = all.into_iter().partition(is_going);
             // A group goes when none of its snapshots stays.
-            let mut groups = self.made_groups(uid).await?;
-            groups.retain(|group| {
-                !group_objects::has_one(group, &staying)
-                    && (!matches!(which, Which::Only(_)) || group_objects::has_one(group, &made))
+            let groups = self.made_groups(uid).await.map(|mut groups| {
+                groups.retain(|group| {
+                    !group_objects::has_one(group, &staying)
+                        && (!matches!(which, Which::Only(_)) || group_objects::has_one(group, &made))
+                });
+                groups
             });
             let volume_backups = volume_backups(&self.client, &self.namespace);
             let files = match which {
                 Which::All => files_under_way(&volume_backups, uid).await,
                 Which::But(_) | Which::Only(_) => Ok(Vec::new()),
             };
-            let is_idle = made.is_empty() && groups.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
+            let is_idle = made.is_empty()
+                && groups.as_ref().is_ok_and(Vec::is_empty)
+                && files.as_ref().is_ok_and(Vec::is_empty);
             // Asked between the list and the first removal: what another run has made is not
             // listed.
             if !is_idle && !record.is_still_ours().await {
@@ -172,7 +176,7 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
-            let removed = for_each(groups, |group| {
+            let removed = for_each(groups?, |group| {
                 let client = self.client.clone();
                 async move { group_objects::remove(&client, &group).await }
             });
@@ -188,7 +192,7 @@ impl Engine {
         if !is_uid(uid) {
             return Ok(Vec::new());
         }
-        list_all(&Api::all(self.client.clone()), uid).await
+        list_all(&Api::all(self.client.clone()), uid).await.map_err(|error| chain(&error))
     }
 
     /// The group snapshots that were made for a Backup.
@@ -209,7 +213,7 @@ impl Engine {
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
-                let error = format!("failed to list the backup's PodVolumeBackups: {error}");
+                let error = format!("failed to list the backup's PodVolumeBackups: {}", chain(&error));
                 // Another run finds all data stored, and asks again.
                 RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
             })?;
@@ -233,7 +237,8 @@ fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
 
 /// The PodVolumeBackups of a Backup that go on.
 async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
-    let mut all = if is_uid(uid) { list_all(api, uid).await? } else { Vec::new() };
+    let listed = if is_uid(uid) { list_all(api, uid).await } else { Ok(Vec::new()) };
+    let mut all = listed.map_err(|error| chain(&error))?;
     all.retain(|one| {
         let phase = one.data["status"]["phase"].as_str();
         one.data["spec"]["cancel"] != true && !phase.is_some_and(has_ended)
@@ -274,7 +279,8 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
+/// All objects of a kind that were made for a Backup; none where the cluster has no such kind.
+pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube::Error>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -284,7 +290,7 @@ where
         let page = match insist(|| async { api.list(&params).await.into() }).await {
             Ok(page) => page,
             Err(error) if is_not_found(&error) => return Ok(all),
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(error),
         };
         all.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {

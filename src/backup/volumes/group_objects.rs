@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt as _};
 use super::clean::{gone, list_all};
 use super::snapshots::policy;
 use crate::backup::insist::insist;
-use crate::client::is_not_found;
+use crate::client::{is_forbidden, is_not_found};
 use crate::text::chain;
 use crate::write::{Write, delete, patch};
 
@@ -57,9 +57,14 @@ pub(super) fn has_one(group: &DynamicObject, snapshots: &[VolumeSnapshot]) -> bo
     snapshots.iter().any(|snapshot| uid.is_some() && group_of(snapshot.owner_references()) == uid)
 }
 
-/// The groups that were made for a Backup. Where the cluster has no such kind there are none.
+/// The groups that were made for a Backup. There are none where berth may not list them: it cannot
+/// list their classes either then, and makes none (the cluster has no such kind, for example, and
+/// berth may only list the kinds that there are).
 pub(super) async fn made(client: &Client, uid: &str) -> Result<Vec<DynamicObject>, String> {
-    list_all(&groups(client, None), uid).await
+    match list_all(&groups(client, None), uid).await {
+        Err(error) if is_forbidden(&error) => Ok(Vec::new()),
+        found => found.map_err(|error| chain(&error)),
+    }
 }
 
 /// Removes the objects of a group whose snapshots stay in the storage.

@@ -52,12 +52,12 @@ pub struct GroupPlan {
     pub(super) key: String,
     pub(super) namespace: String,
     /// The label, and its value.
-    label: String,
-    value: String,
+    pub(super) label: String,
+    pub(super) value: String,
     /// Its claims.
     pub(super) names: BTreeSet<String>,
     /// The VolumeGroupSnapshotClass.
-    class: String,
+    pub(super) class: String,
 }
 
 /// What is known of the group of a claim. An error without a reason: the claim is alone in it.
@@ -360,6 +360,3 @@ async fn fault_of(access: &VolumeAccess, group: &DynamicObject) -> Option<String
     let found = timeout(CALL, api.get_opt(&group.name_any())).await.ok()?.ok()??;
     found.data["status"]["error"]["message"].as_str().map(str::to_owned)
 }
-
-#[cfg(test)]
-mod tests;
