@@ -296,7 +296,8 @@ impl RunVolumes<'_> {
                 insist(|| patch(api, to(), labels.clone())).await.map(drop)
             }
         });
-        match join_all(labelled).await.into_iter().find_map(Result::err) {
+        let failed = join_all(labelled).await.into_iter().find_map(Result::err);
+        match failed {
             Some(error) => Err(format!("a snapshot of its group cannot be labelled: {}", chain(&error))),
             None => Ok(members),
         }
