@@ -135,6 +135,8 @@ impl Moto {
         let of_it = |line: &str| {
             let (method, rest) = line.split_once('"')?.1.split_once(' ')?;
             let rest = rest.split(' ').next()?.strip_prefix('/')?.strip_prefix(bucket)?;
+            // Its server colours what it did not answer with 200.
+            let method = method.rsplit_once('m').map_or(method, |(_, method)| method);
             let is_of_it = rest.is_empty() || rest.starts_with(['/', '?']);
             is_of_it.then(|| format!("{method} {}", rest.strip_prefix('/').unwrap_or(rest)))
         };

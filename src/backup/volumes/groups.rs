@@ -27,7 +27,7 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::adopt::EarlierCut;
+use super::outcomes::EarlierCut;
 use super::group_objects::{self, groups, kind_of_groups};
 use super::plan::list_of;
 use super::read::FoundClaim;
