@@ -81,7 +81,10 @@ mod tests {
         let objects = rendered(&settings);
         let agents = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
         let container = &agents["spec"]["template"]["spec"]["containers"][0];
-        assert_eq!(container["args"], json!(["node-agent", "--namespace=$(POD_NAMESPACE)"]));
+        assert_eq!(
+            container["args"],
+            json!(["node-agent", "--namespace=$(POD_NAMESPACE)", "--node-name=$(NODE_NAME)"])
+        );
         assert_eq!(container["image"], "mirror/berth:1");
         let kinds: Vec<_> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
         for kind in ["ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"] {

@@ -49,11 +49,14 @@ impl Repository {
 
     fn remove(&self, unneeded: &Unneeded, watched: &Watched, handle: &Handle) -> Result<usize, Fault> {
         let repository = self.opened(watched, None, handle)?;
-        let found = repository.get_matching_snapshots(|snapshot| unneeded.has(snapshot))?;
-        for snapshot in &found {
+        // The library fills in the IDs only after it has asked this.
+        let found = repository.get_matching_snapshots(|snapshot| snapshot.tags.contains(&unneeded.tag))?;
+        let mut removed = 0;
+        for snapshot in found.iter().filter(|snapshot| unneeded.has(snapshot)) {
             let path = self.store().folder("snapshots").join(snapshot.id.to_hex().as_str());
             handle.block_on(self.store().remove(&path))?;
+            removed += 1;
         }
-        Ok(found.len())
+        Ok(removed)
     }
 }

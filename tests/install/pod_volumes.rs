@@ -56,7 +56,15 @@ pub fn node_agents_come_stay_and_go(plane: &ControlPlane, admin: &Path) {
     let text = install(admin, &["--concurrent-backups=2", "--image=mirror/berth:next"]);
     assert!(text.contains("keeps what somebody added: --pod-volume-concurrency=4"), "{text}");
     let found = agents(plane);
-    assert_eq!(args_of(&found), ["node-agent", "--namespace=$(POD_NAMESPACE)", "--pod-volume-concurrency=4"]);
+    assert_eq!(
+        args_of(&found),
+        [
+            "node-agent",
+            "--namespace=$(POD_NAMESPACE)",
+            "--node-name=$(NODE_NAME)",
+            "--pod-volume-concurrency=4"
+        ]
+    );
     assert_eq!(found["spec"]["template"]["spec"]["containers"][0]["image"], "mirror/berth:next");
     assert_eq!(level(plane), "privileged");
     let checked = said(&berth(admin, &["check"]));
