@@ -5,7 +5,7 @@
 //! pod asks for it. These lists start with all others and wait when they have read their first
 //! page: what they have taken is lent to the list of pods, and given back when that is complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_core::limits;
@@ -133,8 +133,21 @@ impl Collector<'_> {
             let mut leads = BTreeMap::new();
             let batch =
                 self.take_of_type(one, names, &mut room, &mut is_short, &mut leads, &mut used.cuts).await?;
-            volumes.append(&mut leads);
             used.with.extend(batch);
+            if is_claim {
+                // A group of claims is cut at one moment, so pods that use some of them go through
+                // their hooks together, and claims that no such pod uses come along.
+                let grouped: BTreeSet<String> =
+                    used.cuts.iter().flat_map(PlannedClaim::group).map(str::to_owned).collect();
+                let others = grouped.iter().map(|name| (key(namespace, name), Origin::Listed)).collect();
+                let batch = self
+                    .take_of_type(one, others, &mut room, &mut is_short, &mut leads, &mut used.cuts)
+                    .await?;
+                used.with.extend(batch);
+                let known: BTreeSet<String> = used.claims.iter().cloned().collect();
+                used.claims.extend(grouped.difference(&known).cloned());
+            }
+            volumes.append(&mut leads);
         }
         if is_short {
             let message = format!(

@@ -12,6 +12,8 @@ use super::snapshots::snapshot_name;
 use super::*;
 use crate::backup::list::Lister;
 
+mod groups;
+
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";
 const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
 const IN_APP: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots";

@@ -11,7 +11,7 @@ use kube::{Client, Resource};
 use tokio::time::timeout;
 
 use super::kept::{kept, path, synced};
-use super::{CONTENT, SNAPSHOT};
+use super::{CONTENT, GROUP, SNAPSHOT};
 use crate::client::is_not_found;
 use crate::text::chain;
 
@@ -96,6 +96,11 @@ pub(super) fn snapshots(client: &Client, namespace: Option<&str>) -> Api<Dynamic
 
 pub(super) fn contents(client: &Client) -> Api<DynamicObject> {
     of_kind(client, None, &snapshot_kind(CONTENT, "volumesnapshotcontents"))
+}
+
+pub(super) fn groups(client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("groupsnapshot.storage.k8s.io", "v1beta2", GROUP);
+    of_kind(client, namespace, &ApiResource::from_gvk_with_plural(&kind, "volumegroupsnapshots"))
 }
 
 fn snapshot_kind(kind: &str, plural: &str) -> ApiResource {

@@ -7,13 +7,42 @@ use berth_test_scripted::delete;
 use super::*;
 
 const ALL: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";
+const GROUPS: &str = "/apis/groupsnapshot.storage.k8s.io/v1beta2/volumegroupsnapshots";
+const OF_GROUPS: &str = "/apis/groupsnapshot.storage.k8s.io/v1beta2/volumegroupsnapshotcontents";
+const GROUPS_IN_APP: &str = "/apis/groupsnapshot.storage.k8s.io/v1beta2/namespaces/app/volumegroupsnapshots";
 
+/// A snapshot of group `of-NAME`.
 fn snapshot(name: &str) -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-        "metadata": {"name": name, "namespace": "app", "uid": format!("uid-{name}")},
+        "metadata": {
+            "name": name, "namespace": "app", "uid": format!("uid-{name}"),
+            "ownerReferences": [{
+                "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+                "name": format!("of-{name}"), "uid": format!("uid-of-{name}"),
+            }],
+        },
         "spec": {"source": {"persistentVolumeClaimName": "data"}},
     })
+}
+
+fn group(name: &str) -> Value {
+    json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2", "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": name, "namespace": "app", "uid": format!("uid-{name}")},
+        "spec": {"source": {"selector": {"matchLabels": {"velero.io/volume-group": "g"}}}},
+    })
+}
+
+/// The content of a group, whose status does not name it yet.
+fn content_of(group: &str) -> (String, Value) {
+    let name = format!("groupsnapcontent-uid-{group}");
+    let content = json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2", "kind": "VolumeGroupSnapshotContent",
+        "metadata": {"name": name, "uid": format!("uid-{name}")},
+        "spec": {"deletionPolicy": "Delete", "volumeGroupSnapshotRef": {"uid": format!("uid-{group}")}},
+    });
+    (format!("{OF_GROUPS}/{name}"), content)
 }
 
 #[tokio::test]
@@ -31,15 +60,52 @@ async fn what_a_dead_run_has_begun_is_removed_by_nobody_but_the_run_that_has_the
         let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
         record.take_over("ours", OPENING).await.unwrap();
         api.next(get(ALL).answers(list("1", &[snapshot("kept"), snapshot("begun")])));
+        api.next(get(GROUPS).answers(list("1", &[group("of-kept"), group("of-begun")])));
         // It may have been taken over while that was listed.
         api.next(get(ONE).answers(had(run)));
         if run == "ours" {
             let content = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-uid-begun";
             let begun = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots/begun";
             api.next(get(content).refuses(404)).next(delete(begun).answers(snapshot("begun")));
+            // Only with the group the storage removes them.
+            let (path, content) = content_of("of-begun");
+            api.next(get(&path).answers(content.clone())).next(patch(&path).answers(content));
+            api.next(delete(&format!("{GROUPS_IN_APP}/of-begun")).answers(group("of-begun")));
         }
         let engine = engine(&api, &folder, AfterInterruption::Resume);
         engine.remove_snapshots_but("one", &record, &kept).await;
+        api.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_group_of_snapshots_that_an_archive_names_stays_in_the_storage() {
+    for is_kept in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = snapshot("one");
+        if is_kept {
+            one["metadata"]["annotations"] = json!({"velero.io/csi-volumesnapshot-handle": "h"});
+        }
+        let api = Scripted::new().next(get(ALL).answers(list("1", &[one.clone()])));
+        api.next(get(GROUPS).answers(list("1", &[group("of-one")])));
+        let of_snapshot = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-uid-one";
+        api.next(get(of_snapshot).refuses(404));
+        let path = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots/one";
+        api.next(delete(path).answers(one));
+        let (path, content) = content_of("of-one");
+        api.next(get(&path).answers(content.clone())).next(patch(&path).answers(content.clone()));
+        if is_kept {
+            api.next(delete(&path).answers(content));
+        }
+        api.next(delete(&format!("{GROUPS_IN_APP}/of-one")).answers(group("of-one")));
+        engine(&api, &folder, AfterInterruption::Resume).let_go_of_snapshots("one", "u").await;
+        let policies: Vec<Value> = api
+            .writes()
+            .into_iter()
+            .filter(|write| write.method == "PATCH")
+            .map(|write| write.body["spec"]["deletionPolicy"].clone())
+            .collect();
+        assert_eq!(policies, [if is_kept { "Retain" } else { "Delete" }]);
         api.finish();
     }
 }
