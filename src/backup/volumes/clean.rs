@@ -83,7 +83,7 @@ impl Engine {
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
             let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await);
-            let kept: Vec<VolumeSnapshot> = made.iter().filter(|found| is_kept(found)).cloned().collect();
+            let (kept, begun): (Vec<_>, Vec<_>) = made.iter().cloned().partition(is_kept);
             for_each(made, |snapshot| {
                 let client = self.client.clone();
                 async move {
@@ -95,14 +95,18 @@ impl Engine {
                 }
             })
             .await?;
-            // After their snapshots, which would not be found without them.
+            // After their snapshots, which would not be found without them. A group of which no
+            // snapshot is seen stays in the storage, because an archive may name what somebody has
+            // deleted, or taken the label from.
             for_each(groups?, |group| {
-                let (client, is_kept) = (self.client.clone(), group_objects::has_one(&group, &kept));
+                let client = self.client.clone();
+                let is_removed =
+                    group_objects::has_one(&group, &begun) && !group_objects::has_one(&group, &kept);
                 async move {
-                    if is_kept {
-                        group_objects::release(&client, &group).await
-                    } else {
+                    if is_removed {
                         group_objects::remove(&client, &group).await
+                    } else {
+                        group_objects::release(&client, &group).await
                     }
                 }
             })
