@@ -268,7 +268,8 @@ impl<'a> RunVolumes<'a> {
     }
 
     /// Takes a claim's snapshot that no hook waits for, and stores the claim then. A claim of a
-    /// group waits until all claims of the group have come.
+    /// group waits until all claims of the group have come. When too many wait, one group goes as
+    /// it is: its claims get a snapshot each, which is told.
     ///
     /// # Errors
     /// When the run takes nothing more.
@@ -277,16 +278,22 @@ impl<'a> RunVolumes<'a> {
         let Some(group) = planned.ask.group.clone() else {
             return self.send(VolumeWork::Claim(Box::new(planned)), under_way).await;
         };
-        let complete = {
+        let sent = {
             let parked = &mut self.seen.lock().parked;
             let here = parked.entry(group.key.clone()).or_default();
             here.push(planned);
-            if here.len() < group.names.len() {
-                return Ok(());
+            if here.len() >= group.names.len() {
+                parked.remove(&group.key)
+            } else if parked.values().map(Vec::len).sum::<usize>() > UNDER_WAY {
+                parked.pop_first().map(|(_, claims)| claims)
+            } else {
+                None
             }
-            parked.remove(&group.key).unwrap_or_default()
         };
-        self.send(VolumeWork::Group(complete), under_way).await
+        match sent {
+            Some(claims) => self.send(VolumeWork::Group(claims), under_way).await,
+            None => Ok(()),
+        }
     }
 
     /// Waits until there is room for the claims of a block, so that nobody has to while its pods

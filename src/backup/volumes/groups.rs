@@ -27,8 +27,8 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
+use super::group_objects::{self, group_name, groups, kind_of_groups};
 use super::outcomes::EarlierCut;
-use super::group_objects::{self, groups, kind_of_groups};
 use super::plan::list_of;
 use super::read::FoundClaim;
 use super::snapshots::{Ask, Cut, MadeSnapshot, NoSnapshot, late};
@@ -38,7 +38,9 @@ use crate::backup::insist::insist;
 use crate::backup::list::ListError;
 use crate::backup::log::ResultsHeading;
 use crate::backup::related::key;
+use crate::client::{already_exists, is_not_found};
 use crate::patch::digest;
+use crate::queue::refusals::is_lasting;
 use crate::text::chain;
 use crate::write::{Write, create, patch};
 
@@ -63,14 +65,21 @@ pub struct GroupPlan {
 /// What is known of the group of a claim. An error without a reason: the claim is alone in it.
 pub(super) type KnownGroup = Result<Arc<GroupPlan>, Option<GroupRefusal>>;
 
-/// The snapshots of a group, by claim; or why there are none.
-type Members = Result<BTreeMap<String, MadeSnapshot>, String>;
+/// Why a group has no snapshots.
+enum NoGroup {
+    /// Nothing was begun, so each claim can get a snapshot of its own.
+    Refused(GroupRefusal),
+    Failed(String),
+}
+
+/// The snapshots of a group, by claim.
+type Members = BTreeMap<String, MadeSnapshot>;
 
 /// The claims of a group that came together, and the snapshots that they share.
 #[derive(Default)]
 struct GroupHere {
     names: BTreeSet<String>,
-    made: OnceCell<Members>,
+    made: OnceCell<Result<Members, NoGroup>>,
 }
 
 impl PlannedClaim {
@@ -96,9 +105,15 @@ impl RunVolumes<'_> {
         let value = claim.labels.get(&self.group_key).filter(|value| !value.is_empty());
         let (Some(value), Some(access)) = (value, &self.access) else { return Ok(None) };
         let group = key(Some(namespace), value);
-        let known = self.seen.lock().groups.get(&group).cloned();
+        let (known, count) = {
+            let groups = &self.seen.lock().groups;
+            (groups.get(&group).cloned(), groups.len())
+        };
+        let is_possible = known.is_some() || !self.group_classes(access).await.is_empty();
         let known = match known {
             Some(known) => known,
+            None if !is_possible => Err(Some(GroupRefusal::NoClasses)),
+            None if count >= group::MOST_GROUPS => Err(Some(GroupRefusal::TooManyGroups)),
             None => {
                 let planned = Box::pin(self.plan_group(access, namespace, value)).await?;
                 self.seen.lock().groups.entry(group).or_insert(planned).clone()
@@ -124,17 +139,8 @@ impl RunVolumes<'_> {
         namespace: &str,
         value: &str,
     ) -> Result<KnownGroup, ListError> {
-        let api: Api<DynamicObject> = Api::namespaced_with(
-            access.client.clone(),
-            namespace,
-            &ApiResource::erase::<PersistentVolumeClaim>(&()),
-        );
-        let most = u32::try_from(group::MOST).unwrap_or(u32::MAX);
-        let params = ListParams::default()
-            .labels(&format!("{}={value}", self.group_key))
-            .limit(most.saturating_add(1));
-        let found = match insist(|| async { api.list(&params).await.into() }).await {
-            Ok(found) => found.items,
+        let found = match list_group(access, namespace, (self.group_key.as_str(), value)).await {
+            Ok(found) => found,
             Err(error) => {
                 let message = format!("the claims of group {value} cannot be listed: {}", chain(&error));
                 self.log.warning(&ResultsHeading::Namespace(namespace), "persistentvolumeclaims", &message);
@@ -234,13 +240,18 @@ impl RunVolumes<'_> {
             return self.cut(ask, earlier, longest).await;
         };
         let made = here.made.get_or_init(|| Box::pin(self.make_group(group, begun, longest))).await;
-        let made = made.as_ref().map_err(String::clone).and_then(|made| {
-            made.get(&ask.name).cloned().ok_or_else(|| "its group has no snapshot of it".to_owned())
-        });
-        match made {
-            Ok(made) => self.await_cut(ask, made, begun, longest).await,
-            Err(why) => Err(NoSnapshot { why, attempted: true }),
-        }
+        let why = match made {
+            Ok(made) => match made.get(&ask.name) {
+                Some(made) => return self.await_cut(ask, made.clone(), begun, longest).await,
+                None => "its group has no snapshot of it".to_owned(),
+            },
+            Err(NoGroup::Refused(refusal)) => {
+                self.note_ungrouped(refusal.clone(), &ask.claim);
+                return self.cut(ask, earlier, longest).await;
+            }
+            Err(NoGroup::Failed(why)) => why.clone(),
+        };
+        Err(NoSnapshot { why, attempted: true })
     }
 
     /// As [`RunVolumes::cut_all`], for claims of one group that no pod is frozen for. What is cut
@@ -257,8 +268,16 @@ impl RunVolumes<'_> {
 
     /// Creates the VolumeGroupSnapshot, and waits for the VolumeSnapshots of all claims. If that
     /// fails nothing of it stays.
-    async fn make_group(&self, plan: &GroupPlan, begun: Instant, longest: Duration) -> Members {
-        let Some(access) = &self.access else { return Err("nothing can take it".to_owned()) };
+    async fn make_group(
+        &self,
+        plan: &GroupPlan,
+        begun: Instant,
+        longest: Duration,
+    ) -> Result<Members, NoGroup> {
+        let Some(access) = &self.access else {
+            return Err(NoGroup::Failed("nothing can take it".to_owned()));
+        };
+        is_as_planned(access, plan).await.map_err(NoGroup::Refused)?;
         // From here on there may be something to remove.
         self.shown(access).await;
         let group = create_group(access, plan).await?;
@@ -276,15 +295,24 @@ impl RunVolumes<'_> {
             let name = group.name_any();
             warn!(%name, error, "could not remove a group snapshot: it is removed when the backup ends");
         }
-        members
+        members.map_err(NoGroup::Failed)
     }
 
-    /// Waits for the VolumeSnapshots, and gives each the labels by which every run finds it.
-    async fn members(&self, access: &VolumeAccess, plan: &GroupPlan, group: &DynamicObject) -> Members {
+    /// Waits for the VolumeSnapshots, retains them, because an archive may name one as soon as its
+    /// claim is stored, and gives each the labels by which every run finds it.
+    async fn members(
+        &self,
+        access: &VolumeAccess,
+        plan: &GroupPlan,
+        group: &DynamicObject,
+    ) -> Result<Members, String> {
         let uid = group.uid().unwrap_or_default();
         let shown = Watched::snapshots_in(&access.watches, &plan.namespace);
         let members = shown.find(|shown| members_of(shown, plan, &uid)).await;
         drop(shown);
+        group_objects::retain(&access.client, group)
+            .await
+            .map_err(|error| format!("the snapshots of its group cannot be retained: {error}"))?;
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &plan.namespace);
         let labels = json!({"metadata": {"labels": {
             BACKUP_NAME: label_value(&access.backup, digest), BACKUP_UID: access.uid,
@@ -305,13 +333,9 @@ impl RunVolumes<'_> {
 }
 
 /// The snapshots of all claims of the group, as soon as all are there.
-fn members_of(
-    shown: &WatchedObjects<WatchedSnapshot>,
-    plan: &GroupPlan,
-    group: &str,
-) -> Option<BTreeMap<String, MadeSnapshot>> {
+fn members_of(shown: &WatchedObjects<WatchedSnapshot>, plan: &GroupPlan, group: &str) -> Option<Members> {
     let of_group = shown.iter().filter(|(_, snapshot)| snapshot.group.as_deref() == Some(group));
-    let members: BTreeMap<String, MadeSnapshot> = of_group
+    let members: Members = of_group
         .filter_map(|((_, name), snapshot)| {
             let claim = snapshot.claim.clone().filter(|claim| plan.names.contains(claim))?;
             Some((claim, MadeSnapshot { name: name.clone(), uid: snapshot.uid.clone(), policy: None }))
@@ -320,11 +344,36 @@ fn members_of(
     (members.len() == plan.names.len()).then_some(members)
 }
 
+/// The claims that have the label of a group, and one more than a group may have.
+async fn list_group(
+    access: &VolumeAccess,
+    namespace: &str,
+    (label, value): (&str, &str),
+) -> Result<Vec<DynamicObject>, kube::Error> {
+    let kind = ApiResource::erase::<PersistentVolumeClaim>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(access.client.clone(), namespace, &kind);
+    let most = u32::try_from(group::MOST).unwrap_or(u32::MAX);
+    let params = ListParams::default().labels(&format!("{label}={value}")).limit(most.saturating_add(1));
+    insist(|| async { api.list(&params).await.into() }).await.map(|found| found.items)
+}
+
+/// Whether the group still has the claims that it was planned with: the snapshot controller takes
+/// those that have the label now, and pods that are frozen would wait for the others until the
+/// time-out.
+async fn is_as_planned(access: &VolumeAccess, plan: &GroupPlan) -> Result<(), GroupRefusal> {
+    let found =
+        timeout(CALL, list_group(access, &plan.namespace, (plan.label.as_str(), plan.value.as_str()))).await;
+    let Ok(Ok(found)) = found else { return Err(GroupRefusal::Unlisted) };
+    let stay = found.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+    let names: BTreeSet<String> = stay.map(kube::ResourceExt::name_any).collect();
+    if names == plan.names && names.len() == found.len() { Ok(()) } else { Err(GroupRefusal::Changed) }
+}
+
 /// Creates the VolumeGroupSnapshot, or finds the one that a lost answer was about. Another run
 /// takes another name, as for [`super::snapshots::snapshot_name`].
-async fn create_group(access: &VolumeAccess, plan: &GroupPlan) -> Result<DynamicObject, String> {
+async fn create_group(access: &VolumeAccess, plan: &GroupPlan) -> Result<DynamicObject, NoGroup> {
     let hash = digest(&format!("{}/{}/{}", access.run, access.uid, plan.key));
-    let name = format!("velero-{}", hash.get(..20).unwrap_or_default());
+    let name = group_name(&hash);
     let (label, value) = (&plan.label, &plan.value);
     let mut group = DynamicObject::new(&name, &kind_of_groups()).within(&plan.namespace).data(json!({
         "spec": {
@@ -342,16 +391,22 @@ async fn create_group(access: &VolumeAccess, plan: &GroupPlan) -> Result<Dynamic
         Ok(made) => return Ok(made),
         Err(error) => error,
     };
-    if !crate::client::already_exists(&error) {
-        return Err(format!("the VolumeGroupSnapshot of its group could not be created: {}", chain(&error)));
+    if is_lasting(&error) || is_not_found(&error) {
+        return Err(NoGroup::Refused(GroupRefusal::Refused(chain(&error))));
+    }
+    if !already_exists(&error) {
+        let why = format!("the VolumeGroupSnapshot of its group could not be created: {}", chain(&error));
+        return Err(NoGroup::Failed(why));
     }
     let found = insist(|| async { api.get(&name).await.into() }).await;
-    let found = found
-        .map_err(|error| format!("the VolumeGroupSnapshot of its group cannot be read: {}", chain(&error)))?;
+    let found = found.map_err(|error| {
+        NoGroup::Failed(format!("the VolumeGroupSnapshot of its group cannot be read: {}", chain(&error)))
+    })?;
     if found.labels().get(BACKUP_UID) == Some(&access.uid) {
         Ok(found)
     } else {
-        Err(format!("VolumeGroupSnapshot {name} exists and is not berth's"))
+        let why = format!("VolumeGroupSnapshot {name} exists and is not berth's");
+        Err(NoGroup::Refused(GroupRefusal::Refused(why)))
     }
 }
 

@@ -9,6 +9,8 @@ use crate::limits;
 
 /// Most claims of one group, because all of them are taken while the same pods are frozen.
 pub const MOST: usize = limits::BLOCK_CLAIMS;
+/// Most groups of one run, because of each of them its claims are listed, and kept.
+pub const MOST_GROUPS: usize = 1000;
 
 /// A claim of the cluster that has the label of the group. The storage cuts all of these together,
 /// also those that the backup does not take.
@@ -28,6 +30,9 @@ pub enum GroupRefusal {
     /// The claims of the group could not be listed.
     Unlisted,
     TooMany,
+    TooManyGroups,
+    /// There is no class at all.
+    NoClasses,
     /// The data of the snapshots is moved.
     Moved,
     /// This claim gets no snapshot.
@@ -41,6 +46,10 @@ pub enum GroupRefusal {
     NoClass(String),
     /// The claims are not taken at one time.
     Apart,
+    /// Other claims have the label than when the group was planned.
+    Changed,
+    /// The API server takes no VolumeGroupSnapshot, for this reason.
+    Refused(String),
 }
 
 impl fmt::Display for GroupRefusal {
@@ -48,6 +57,8 @@ impl fmt::Display for GroupRefusal {
         match self {
             Self::Unlisted => f.write_str("the claims of the group cannot be listed"),
             Self::TooMany => write!(f, "the group has more than {MOST} claims"),
+            Self::TooManyGroups => write!(f, "the backup has more than {MOST_GROUPS} groups"),
+            Self::NoClasses => f.write_str("there is no VolumeGroupSnapshotClass"),
             Self::Moved => f.write_str(
                 "the data of its snapshots is moved (snapshotMoveData), and berth moves none of group snapshots",
             ),
@@ -61,8 +72,10 @@ impl fmt::Display for GroupRefusal {
             }
             Self::NoClass(driver) => write!(f, "CSI driver {driver} has no VolumeGroupSnapshotClass"),
             Self::Apart => f.write_str(
-                "the claims of the group are not taken at one time, because some of them are used by pods with hooks of another block, or because another run has taken some of them",
+                "the claims of the group are not taken at one time, because some of them are used by pods with hooks of another block, because another run has taken some of them, or because too many claims waited for others of their groups",
             ),
+            Self::Changed => f.write_str("a claim has joined the group, or left it, during the backup"),
+            Self::Refused(why) => write!(f, "the VolumeGroupSnapshot could not be created: {why}"),
         }
     }
 }
