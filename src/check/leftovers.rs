@@ -149,7 +149,7 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
     let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), AbsentKind::Fault).await?;
     let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), AbsentKind::Empty).await?;
     let snapshots = list(&snapshots(client, None), AbsentKind::Empty).await?;
-    let groups = list(&groups(client, None), AbsentKind::Empty).await?;
+    let groups = list(&groups(client, None), AbsentKind::Unknown).await?;
     let contents = list(&contents(client), AbsentKind::Empty).await?;
     let locations = locations(client).await?;
     let backups = Api::<Backup>::all(client.clone());
