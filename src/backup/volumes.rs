@@ -533,4 +533,4 @@ impl<'a> RunVolumes<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -84,9 +84,8 @@ struct GroupHere {
 
 impl PlannedClaim {
     /// The names of all claims of its group, if a group snapshot is to be taken.
-    pub fn group(&self) -> impl Iterator<Item = &str> {
-        let group = self.ask.group.as_deref();
-        group.into_iter().flat_map(|group| group.names.iter().map(String::as_str))
+    pub fn group(&self) -> Option<&BTreeSet<String>> {
+        self.ask.group.as_deref().map(|group| &group.names)
     }
 }
 

@@ -48,7 +48,7 @@ fn ask(name: &str) -> Ask {
     }
 }
 
-fn planned(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
+pub fn planned(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
     let item = ArchiveItem {
         namespace: Some("app".to_owned()),
         name: name.to_owned(),

@@ -80,6 +80,26 @@ impl fmt::Display for GroupRefusal {
     }
 }
 
+/// The other claims of groups that come along with the claims that a pod uses, so that all of a
+/// group is cut while the pod is frozen: whole groups, as long as all of it stays within
+/// [`limits::BLOCK_CLAIMS`]. None for a pod that goes through its hooks alone, because others that
+/// use them are not frozen then.
+pub fn along<'g>(
+    used: &[String],
+    groups: impl IntoIterator<Item = &'g BTreeSet<String>>,
+    is_alone: bool,
+) -> BTreeSet<String> {
+    let mut others: BTreeSet<String> = BTreeSet::new();
+    for group in groups.into_iter().filter(|_| !is_alone) {
+        let new: Vec<&String> =
+            group.iter().filter(|name| !used.contains(*name) && !others.contains(*name)).collect();
+        if used.len() + others.len() + new.len() <= limits::BLOCK_CLAIMS {
+            others.extend(new.into_iter().cloned());
+        }
+    }
+    others
+}
+
 /// The VolumeGroupSnapshotClass by which the group is taken: as [`choose`] chooses, except that a
 /// class which is named and is not there is not replaced. `by_backup`: the class that the Backup
 /// names for a driver.
@@ -136,6 +156,29 @@ mod tests {
             class: class.map(str::to_owned),
         });
         each.collect()
+    }
+
+    #[test]
+    fn whole_groups_come_along_with_a_pod_as_long_as_there_is_room() {
+        let names = |from: usize, to: usize| (from..to).map(|at| at.to_string());
+        let most = limits::BLOCK_CLAIMS;
+        for (used, groups, is_alone, (from, to)) in [
+            (1, vec![(0, 3)], false, (1, 3)),
+            (1, vec![(0, 3)], true, (0, 0)),
+            (2, vec![(0, 3), (0, 3), (1, 5)], false, (2, 5)),
+            (1, vec![(0, most)], false, (1, most)),
+            (1, vec![(1, most + 1)], false, (0, 0)),
+            // One that has no room keeps out no other.
+            (1, vec![(1, most), (1, most + 1), (1, 3)], false, (1, most)),
+            (2, vec![(1, most + 1), (1, 3)], false, (2, 3)),
+            (most, vec![(0, most), (1, most + 1)], false, (0, 0)),
+        ] {
+            let all: Vec<BTreeSet<String>> =
+                groups.iter().map(|(from, to)| names(*from, *to).collect()).collect();
+            let of_pod: Vec<String> = names(0, used).collect();
+            let expected: BTreeSet<String> = names(from, to).collect();
+            assert_eq!(along(&of_pod, &all, is_alone), expected, "{used} {groups:?} {is_alone}");
+        }
     }
 
     #[test]
