@@ -6,19 +6,29 @@
 //! nothing from an archive. When the backup ends, either the objects go, because an archive names
 //! the snapshots, or the group is removed from the storage as well.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use berth_api::snapshot::VolumeSnapshot;
+use berth_core::volume::group::{GroupRefusal, MOST};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
+use tokio::time::timeout;
 
+use super::VolumeAccess;
 use super::clean::{gone, list_all};
+use super::groups::GroupPlan;
 use super::snapshots::policy;
 use crate::backup::insist::insist;
 use crate::client::{is_forbidden, is_not_found};
 use crate::text::chain;
 use crate::write::{Write, delete, patch};
 
+/// How long a call takes at most that pods may be frozen for.
+pub(super) const CALL: Duration = Duration::from_secs(10);
 const API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 const GROUP: &str = "VolumeGroupSnapshot";
 /// Hexadecimal digits in the name of a group that berth makes, behind `velero-`.
@@ -91,6 +101,33 @@ pub(super) async fn made(client: &Client, uid: &str) -> Result<Vec<DynamicObject
         Err(error) if is_forbidden(&error) => Ok(Vec::new()),
         Err(error) => Err(chain(&error)),
     }
+}
+
+/// The claims that have the label of a group, and one more than a group may have.
+pub(super) async fn list_group(
+    access: &VolumeAccess,
+    namespace: &str,
+    (label, value): (&str, &str),
+) -> Result<Vec<DynamicObject>, kube::Error> {
+    let kind = ApiResource::erase::<PersistentVolumeClaim>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(access.client.clone(), namespace, &kind);
+    let most = u32::try_from(MOST).unwrap_or(u32::MAX);
+    let params = ListParams::default().labels(&format!("{label}={value}")).limit(most.saturating_add(1));
+    insist(|| async { api.list(&params).await.into() }).await.map(|found| found.items)
+}
+
+/// Whether the group still has the claims that it was planned with, and all of them are bound: the
+/// snapshot controller takes those that have the label now, and pods that are frozen would wait for
+/// the others until the time-out.
+pub(super) async fn is_as_planned(access: &VolumeAccess, plan: &GroupPlan) -> Result<(), GroupRefusal> {
+    let found =
+        timeout(CALL, list_group(access, &plan.namespace, (plan.label.as_str(), plan.value.as_str()))).await;
+    let Ok(Ok(found)) = found else { return Err(GroupRefusal::Unlisted) };
+    let stay = found.iter().filter(|claim| {
+        claim.metadata.deletion_timestamp.is_none() && claim.data["status"]["phase"] == "Bound"
+    });
+    let names: BTreeSet<String> = stay.map(kube::ResourceExt::name_any).collect();
+    if names == plan.names && names.len() == found.len() { Ok(()) } else { Err(GroupRefusal::Changed) }
 }
 
 /// Keeps the snapshots of a group in the storage, whoever deletes its objects.

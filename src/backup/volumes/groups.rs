@@ -17,17 +17,16 @@ use berth_api::keys::{
 };
 use berth_api::snapshot::VolumeSnapshot;
 use berth_core::volume::class::SnapshotClass;
-use berth_core::volume::group::{self, GroupMember, GroupRefusal, form};
+use berth_core::volume::group::{GroupMember, GroupRefusal, MOST_GROUPS, form};
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, DynamicObject};
 use serde_json::json;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::group_objects::{self, group_name, groups, kind_of_groups};
+use super::group_objects::{self, CALL, group_name, groups, is_as_planned, kind_of_groups, list_group};
 use super::outcomes::EarlierCut;
 use super::plan::list_of;
 use super::read::FoundClaim;
@@ -43,9 +42,6 @@ use crate::patch::digest;
 use crate::queue::refusals::is_lasting;
 use crate::text::chain;
 use crate::write::{Write, create, patch};
-
-/// How long the state of a group that is late is asked for.
-const CALL: Duration = Duration::from_secs(10);
 
 /// A group of which a group snapshot is to be taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,7 +108,7 @@ impl RunVolumes<'_> {
         let known = match known {
             Some(known) => known,
             None if !is_possible => Err(Some(GroupRefusal::NoClasses)),
-            None if count >= group::MOST_GROUPS => Err(Some(GroupRefusal::TooManyGroups)),
+            None if count >= MOST_GROUPS => Err(Some(GroupRefusal::TooManyGroups)),
             None => {
                 let planned = Box::pin(self.plan_group(access, namespace, value)).await?;
                 self.seen.lock().groups.entry(group).or_insert(planned).clone()
@@ -341,31 +337,6 @@ fn members_of(shown: &WatchedObjects<WatchedSnapshot>, plan: &GroupPlan, group: 
         })
         .collect();
     (members.len() == plan.names.len()).then_some(members)
-}
-
-/// The claims that have the label of a group, and one more than a group may have.
-async fn list_group(
-    access: &VolumeAccess,
-    namespace: &str,
-    (label, value): (&str, &str),
-) -> Result<Vec<DynamicObject>, kube::Error> {
-    let kind = ApiResource::erase::<PersistentVolumeClaim>(&());
-    let api: Api<DynamicObject> = Api::namespaced_with(access.client.clone(), namespace, &kind);
-    let most = u32::try_from(group::MOST).unwrap_or(u32::MAX);
-    let params = ListParams::default().labels(&format!("{label}={value}")).limit(most.saturating_add(1));
-    insist(|| async { api.list(&params).await.into() }).await.map(|found| found.items)
-}
-
-/// Whether the group still has the claims that it was planned with: the snapshot controller takes
-/// those that have the label now, and pods that are frozen would wait for the others until the
-/// time-out.
-async fn is_as_planned(access: &VolumeAccess, plan: &GroupPlan) -> Result<(), GroupRefusal> {
-    let found =
-        timeout(CALL, list_group(access, &plan.namespace, (plan.label.as_str(), plan.value.as_str()))).await;
-    let Ok(Ok(found)) = found else { return Err(GroupRefusal::Unlisted) };
-    let stay = found.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
-    let names: BTreeSet<String> = stay.map(kube::ResourceExt::name_any).collect();
-    if names == plan.names && names.len() == found.len() { Ok(()) } else { Err(GroupRefusal::Changed) }
 }
 
 /// Creates the VolumeGroupSnapshot, or finds the one that a lost answer was about. Another run

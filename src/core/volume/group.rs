@@ -46,7 +46,7 @@ pub enum GroupRefusal {
     NoClass(String),
     /// The claims are not taken at one time.
     Apart,
-    /// Other claims have the label than when the group was planned.
+    /// Other claims have the label than when the group was planned, or one is not bound now.
     Changed,
     /// The API server takes no VolumeGroupSnapshot, for this reason.
     Refused(String),
@@ -74,7 +74,7 @@ impl fmt::Display for GroupRefusal {
             Self::Apart => f.write_str(
                 "the claims of the group are not taken at one time, because some of them are used by pods with hooks of another block, because another run has taken some of them, or because too many claims waited for others of their groups",
             ),
-            Self::Changed => f.write_str("a claim has joined the group, or left it, during the backup"),
+            Self::Changed => f.write_str("the claims of the group have changed during the backup"),
             Self::Refused(why) => write!(f, "the VolumeGroupSnapshot could not be created: {why}"),
         }
     }

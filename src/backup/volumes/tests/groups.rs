@@ -203,11 +203,14 @@ async fn where_a_group_has_changed_or_is_refused_its_claims_get_a_snapshot_each_
     let mut going = of(&["a", "b"]);
     going[1]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let lists = |claims: &[Value]| get(CLAIMS).answers(list("7", claims));
-    let changed = "a claim has joined the group, or left it";
+    let mut anew = of(&["a", "b"]);
+    anew[1]["status"]["phase"] = json!("Pending");
+    let changed = "the claims of the group have changed";
     for (script, told) in [
         (vec![lists(&of(&["a"]))], changed),
         (vec![lists(&of(&["a", "b", "c"]))], changed),
         (vec![lists(&going)], changed),
+        (vec![lists(&anew)], changed),
         (vec![get(CLAIMS).refuses(403)], "the claims of the group cannot be listed"),
         (vec![get(CLAIMS).never_answers()], "the claims of the group cannot be listed"),
         (vec![lists(&of(&["a", "b"])), post(GROUPS).refuses(403)], "could not be created"),
