@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use berth::leader::LEASE;
@@ -17,6 +17,8 @@ use super::{ControlPlane, Kubectl, Process, backup, http, log, manifest, port, w
 use crate::wait::PATIENCE;
 
 const BUCKET: &str = "backups";
+/// After this time an API server counts as not having noticed how its webhooks are called.
+const UNNOTICED: Duration = Duration::from_secs(20);
 /// For the controllers of a test that kills a leader, and so waits for its Lease.
 /// Renewed within two thirds of it: a busy machine must be able to.
 pub const SHORT_LEASE: &str = "--lease-duration=6s";
@@ -301,6 +303,8 @@ impl Berth {
         let configuration = manifest::suffixed("berth", &self.options.namespace);
         let patience = self.options.patience;
         let mut seen = "nothing yet".to_owned();
+        let begun = Instant::now();
+        let mut touched = begun;
         let mut step = || {
             self.ensure_runs()?;
             let ready = self.controller.is_ready() && self.webhook.is_ready();
@@ -317,7 +321,17 @@ impl Berth {
             let refused = self.try_backup(json!({"includedNamespaces": ["No Name"]}))?;
             let object: Value = serde_json::from_str(&queued.stdout).unwrap_or_default();
             seen = format!("a Backup would not be queued: {} {}", object["status"], queued.stderr.trim_end());
-            Ok((object["status"]["phase"] == "Queued" && !refused.status.success()).then_some(()))
+            let is_ready = object["status"]["phase"] == "Queued" && !refused.status.success();
+            // An API server that computes its list of webhooks while a configuration changes may keep
+            // the old list until the next change.
+            if !is_ready && touched.elapsed() >= UNNOTICED {
+                touched = Instant::now();
+                for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+                    let again = format!("berth.test/touched={}", begun.elapsed().as_millis());
+                    drop(self.kubectl().run(&["annotate", "--overwrite", kind, &configuration, &again]));
+                }
+            }
+            Ok(is_ready.then_some(()))
         };
         wait_for("berth to be ready", patience, &mut step)
             .with_context(|| format!("berth is not ready ({seen})"))
