@@ -157,13 +157,6 @@ mod tests {
         })
     }
 
-    fn exists() -> Value {
-        json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "AlreadyExists",
-            "message": "it is there already",
-        })
-    }
-
     async fn told(api: &Scripted, fault: Option<&str>) {
         let reports = Reports::new(api.client("velero"), "velero");
         reports.tell("default", "shop", fault.map(str::to_owned)).await;
@@ -187,7 +180,7 @@ mod tests {
         let own = repository_names("b-c", "a", digest).remove(1);
         let api = Scripted::new()
             .next(get(REPOSITORIES).answers(list("5", &[])))
-            .next(post(REPOSITORIES).refuses_with(409, exists()))
+            .next(post(REPOSITORIES).already_exists())
             .next(get(&format!("{REPOSITORIES}/a-b-c-restic")).answers(taken))
             .next(post(REPOSITORIES).takes_as("6"));
         let reports = Reports::new(api.client("velero"), "velero");
@@ -204,7 +197,7 @@ mod tests {
         there["metadata"]["resourceVersion"] = json!("6");
         let api = Scripted::new()
             .next(get(REPOSITORIES).answers(list("5", &[])))
-            .next(post(REPOSITORIES).refuses_with(409, exists()))
+            .next(post(REPOSITORIES).already_exists())
             .next(get(&format!("{REPOSITORIES}/shop-default-restic")).answers(there));
         told(&api, None).await;
         assert_eq!(api.writes().len(), 1);

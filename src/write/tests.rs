@@ -131,14 +131,10 @@ async fn an_object_is_applied_by_force_made_once_and_deleted_on_conditions() {
         ..ConfigMap::default()
     };
     let deleted = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
-    let exists = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "AlreadyExists",
-        "message": "it is there already",
-    });
     let script = Scripted::new()
         .next(patching(ONE).answers(object("8")))
         .next(post(ALL).takes_as("1"))
-        .next(post(ALL).refuses_with(409, exists))
+        .next(post(ALL).already_exists())
         .next(post(ALL).refuses(409))
         .next(deleting(ONE).answers(deleted.clone()))
         .next(deleting(ONE).answers(deleted))

@@ -126,6 +126,14 @@ impl Ask {
         self.replies(Reply::json(code, refusal(code, "the script says so")))
     }
 
+    /// As the API server answers a create of a name that is taken.
+    #[must_use]
+    pub fn already_exists(self) -> Line {
+        let mut status = refusal(409, "it exists already");
+        status["reason"] = json!("AlreadyExists");
+        self.replies(Reply::json(409, status))
+    }
+
     /// With something of the test's own, be it a Status with details.
     #[must_use]
     pub fn refuses_with(self, code: u16, answer: Value) -> Line {

@@ -80,10 +80,7 @@ fn found(name: &str, change: impl FnOnce(&mut Value)) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_run_has_begun_is_found_and_what_was_given_up_is_begun_again() {
-    let exists = || {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "AlreadyExists", "message": "it is there"});
-        post(UPLOADS).refuses_with(409, status)
-    };
+    let exists = || post(UPLOADS).already_exists();
     let api = Scripted::new()
         .next(exists())
         .next(get(&format!("{UPLOADS}/{}", first())).answers(found(&first(), |_| {})));

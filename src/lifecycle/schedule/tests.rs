@@ -79,12 +79,6 @@ fn brought() -> Value {
     standing(backup("daily", "s1"), "Completed", 1)
 }
 
-fn exists() -> Value {
-    json!({
-        "kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists", "message": "already exists",
-    })
-}
-
 fn watched(api: &Scripted, schedule: Value) -> Scripted {
     api.next(get(SCHEDULES).answers(list("5", &[schedule]))).next(watch(SCHEDULES).never_answers())
 }
@@ -139,7 +133,7 @@ async fn a_backup_that_an_earlier_leader_created_is_recorded_and_not_created_aga
     {
         let api = watched(&Scripted::new(), enabled("2"))
             .next(get(SCHEDULE).answers(enabled("2")))
-            .next(post(BACKUPS).refuses_with(409, exists()))
+            .next(post(BACKUPS).already_exists())
             .next(get(BACKUP).answers(there))
             .next(patch(SCHEDULE).answers(done("3")));
         run_for(&api, "2026-01-01T00:06:00Z", 60).await;
@@ -184,7 +178,7 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
     for there in [backup("daily", "s2"), owned("s1"), owned("s2"), of_nobody, brought(), deleted] {
         let api = watched(&Scripted::new(), enabled("2"))
             .next(get(SCHEDULE).answers(enabled("2")))
-            .next(post(BACKUPS).refuses_with(409, exists()))
+            .next(post(BACKUPS).already_exists())
             .next(get(BACKUP).answers(there))
             .next(post(BACKUPS).takes_as("9"))
             .next(patch(SCHEDULE).answers(done("3")));
@@ -197,9 +191,9 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
     // That one is there as well, and is its own.
     let api = watched(&Scripted::new(), enabled("2"))
         .next(get(SCHEDULE).answers(enabled("2")))
-        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(post(BACKUPS).already_exists())
         .next(get(BACKUP).answers(backup("daily", "s2")))
-        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(post(BACKUPS).already_exists())
         .next(get(SECOND).answers(backup("daily", "s1")))
         .next(patch(SCHEDULE).answers(done("3")));
     run_for(&api, "2026-01-01T00:06:00Z", 60).await;
@@ -210,9 +204,9 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
 fn taken_twice() -> Scripted {
     watched(&Scripted::new(), enabled("2"))
         .next(get(SCHEDULE).answers(enabled("2")))
-        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(post(BACKUPS).already_exists())
         .next(get(BACKUP).answers(owned("s1")))
-        .next(post(BACKUPS).refuses_with(409, exists()))
+        .next(post(BACKUPS).already_exists())
         .next(get(SECOND).answers(brought()))
 }
 
@@ -252,7 +246,7 @@ async fn who_takes_both_names_of_a_time_keeps_no_backup_from_it() {
     {
         let api = taken_twice()
             .next(get(SECRET).answers(certificate(key)))
-            .next(post(BACKUPS).refuses_with(409, exists()))
+            .next(post(BACKUPS).already_exists())
             .next(get(&third).answers(there))
             .next(patch(SCHEDULE).answers(after));
         run_for(&api, "2026-01-01T00:06:00Z", 60).await;

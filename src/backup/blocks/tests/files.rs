@@ -129,9 +129,7 @@ async fn a_pod_that_is_frozen_once_more_gets_files_that_an_earlier_run_has_read_
         if is_whole {
             site.outcomes.note_block(Vec::new(), std::iter::once("u"));
         }
-        let refuse =
-            json!({"reason": "AlreadyExists", "code": 409, "status": "Failure", "message": "exists"});
-        site.api.next(post(FILES).refuses_with(409, refuse));
+        site.api.next(post(FILES).already_exists());
         let name = files_name("nightly", "b", "u", "data", 0);
         let earlier = volume_backup(&name, "u", "Completed");
         site.api.next(get(&format!("{FILES}/{name}")).answers(earlier.clone()));
@@ -157,9 +155,7 @@ async fn a_pod_that_was_thawed_too_early_gets_no_files_of_an_earlier_run() {
             site.outcomes.spoil("u");
         }
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let refuse =
-            json!({"reason": "AlreadyExists", "code": 409, "status": "Failure", "message": "exists"});
-        site.api.next(post(FILES).refuses_with(409, refuse));
+        site.api.next(post(FILES).already_exists());
         // Its name is that of the one that was asked for.
         let name = files_name("nightly", "b", "u", "data", 0);
         let earlier = volume_backup(&name, "u", "InProgress");
