@@ -128,7 +128,8 @@ keys! {
     /// DeleteBackupRequest removes the backup. The value is the reason, in words.
     pub const KEEP: &str = "berth.dev/keep";
     /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good
-    /// backups stay however old they are. The largest number on a Backup of the Schedule counts.
+    /// backups stay however old they are. The largest number on the Schedule or on a Backup of it
+    /// counts.
     pub const KEEP_LAST: &str = "berth.dev/keep-last";
     /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
     /// backup is deleted. The value is the reason, in words.
