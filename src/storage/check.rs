@@ -125,7 +125,9 @@ impl LocationChecker {
                 Err(_) => self.frequency,
             },
         };
-        now.duration_since(last.0) >= SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX)
+        // A time in the future is of a clock that was wrong.
+        let frequency = SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX);
+        last.0 > now || now.duration_since(last.0) >= frequency
     }
 
     /// Checks a location. `is_elsewhere`: its spec names another place than at the last check.

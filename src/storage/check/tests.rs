@@ -75,3 +75,22 @@ async fn a_location_that_hangs_delays_no_other_for_longer_than_a_check_may_take(
     );
     assert!(matches!(away[..], [at] if (PATIENCE.as_secs()..=next).contains(&at)), "{told:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_location_is_due_by_its_period_and_at_once_where_its_last_check_is_in_the_future() {
+    let client = Scripted::new().client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::default());
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
+    let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+    for (last, is_due) in [
+        ("2026-01-01T23:59:01Z", false),
+        ("2026-01-01T23:59:00Z", true),
+        // By a clock that was ahead by a day: for so long nobody would know how the location is.
+        ("2026-01-03T00:00:00Z", true),
+    ] {
+        let mut checked = location("here", &json!({"provider": "aws", "objectStorage": {"bucket": "b"}}));
+        checked["status"] = json!({"phase": "Available", "lastValidationTime": last});
+        let checked: BackupStorageLocation = serde_json::from_value(checked).unwrap();
+        assert_eq!(checker.is_due(&checked, now), is_due, "{last}");
+    }
+}
