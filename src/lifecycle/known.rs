@@ -2,11 +2,12 @@
 //! kind, of which only little is kept.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::backup_namespaces;
+use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
 use berth_core::schedule::{Found, is_of_time};
@@ -91,6 +92,17 @@ impl KnownBackup {
     fn found(&self) -> Found<'_> {
         let (mark, phase) = (self.schedule_uid.as_deref(), self.phase.as_str());
         Found { mark, phase, generation: self.generation }
+    }
+
+    /// Has it come from a store? Then it may have run anywhere.
+    pub fn came_finished(&self) -> bool {
+        self.found().came_finished()
+    }
+
+    /// Has berth made it for a Schedule? The label with the name of one anybody may write who
+    /// creates Backups.
+    pub fn is_of_schedule(&self) -> bool {
+        self.schedule_uid.is_some() && !self.came_finished()
     }
 
     fn weight(&self) -> usize {
@@ -239,6 +251,14 @@ impl KnownBackups {
     /// By name.
     pub fn locations(&self) -> Vec<BackupStorageLocation> {
         self.locations.read().iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Names of those that are ReadOnly: what they have, others write.
+    pub fn read_only_locations(&self) -> BTreeSet<String> {
+        let locations = self.locations.read();
+        let all = locations.iter().flatten();
+        let read_only = all.filter(|(_, one)| one.spec.access_mode == Some(AccessMode::ReadOnly));
+        read_only.map(|(name, _)| name.clone()).collect()
     }
 
     #[cfg(test)]
