@@ -49,6 +49,9 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// Pause after an attempt that failed, and after one that was successful, until the watch shows it.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// One character more than the longest name of an object.
+const MOST_OF_A_NAME: usize = 254;
+
 type DownloadRequests = SharedCache<Cache<String, Arc<DownloadRequest>>>;
 
 /// Runs for ever.
@@ -57,10 +60,33 @@ pub async fn run(lifecycle: &Lifecycle) {
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
-        |request: DownloadRequest| (request.name_any(), Arc::new(request)),
+        |request: DownloadRequest| (request.name_any(), Arc::new(lean(request))),
         |event| requests.write(|cache| cache.observe(event)),
     );
     tokio::join!(watching, work(lifecycle, &requests));
+}
+
+/// What is kept of a request, because whoever asks for downloads chooses its size.
+fn lean(mut request: DownloadRequest) -> DownloadRequest {
+    let metadata = &mut request.metadata;
+    (metadata.managed_fields, metadata.labels) = (None, None);
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|key, value| key == keys::DOWNLOAD && value == INDEX);
+    }
+    if request.spec.target.name.len() > MOST_OF_A_NAME {
+        // No object has such a name, so the request ends with that word.
+        request.spec.target.name = request.spec.target.name.chars().take(MOST_OF_A_NAME).collect();
+    }
+    if let Some(status) = &mut request.status {
+        status.download_url = None;
+    }
+    request
+}
+
+/// Those that nobody has looked at come first, so that many that cannot be answered keep no other
+/// from its answer.
+fn in_turn(all: &mut [Arc<DownloadRequest>], told: &HashSet<String>) {
+    all.sort_by_key(|request| request.metadata.uid.as_ref().is_some_and(|uid| told.contains(uid)));
 }
 
 async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
@@ -70,13 +96,14 @@ async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
     let mut resting: HashMap<String, Instant> = HashMap::new();
     let mut told = HashSet::new();
     loop {
-        let all: Vec<Arc<DownloadRequest>> = requests.read().values().cloned().collect();
+        let mut all: Vec<Arc<DownloadRequest>> = requests.read().values().cloned().collect();
         let now = Timestamp::now();
         resting.retain(|_, until| *until > Instant::now());
         let present: HashSet<&str> =
             all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();
         told.retain(|uid: &String| present.contains(uid.as_str()));
         drop(present);
+        in_turn(&mut all, &told);
         let mut pause = PERIOD;
         for request in all {
             let uid = request.uid().unwrap_or_default();

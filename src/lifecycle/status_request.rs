@@ -58,7 +58,7 @@ pub async fn run(lifecycle: &Lifecycle) {
     let following = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
-        |request: ServerStatusRequest| (request.name_any(), request),
+        |request: ServerStatusRequest| (request.name_any(), lean(request)),
         |event: WatchEvent<(String, ServerStatusRequest)>| known.write(|all| event.apply_to(all)),
     );
     let api = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
@@ -75,6 +75,16 @@ pub async fn run(lifecycle: &Lifecycle) {
         }
     };
     tokio::join!(following, answering);
+}
+
+/// What is kept of a request, because whoever creates one chooses its size.
+fn lean(mut request: ServerStatusRequest) -> ServerStatusRequest {
+    let metadata = &mut request.metadata;
+    (metadata.managed_fields, metadata.annotations, metadata.labels) = (None, None, None);
+    if let Some(status) = &mut request.status {
+        (status.server_version, status.plugins) = (None, None);
+    }
+    request
 }
 
 /// What there is to do about requests: those that nobody has answered come first, because somebody

@@ -36,6 +36,28 @@ fn request(kind: &str, name: &str) -> DownloadRequest {
     .unwrap()
 }
 
+#[test]
+fn those_that_nobody_has_looked_at_come_first_and_little_is_kept_of_each() {
+    let with = |uid: &str| {
+        let mut with = request("BackupLog", "b");
+        with.metadata.uid = Some(uid.to_owned());
+        Arc::new(with)
+    };
+    let mut all = ["a", "b", "c", "d"].map(with);
+    in_turn(&mut all, &["a", "c"].map(str::to_owned).into());
+    assert_eq!(all.map(|request| request.uid().unwrap()), ["b", "d", "a", "c"]);
+
+    let mut large = request("BackupContents", &"n".repeat(1 << 20));
+    let more = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let noise = "x".repeat(1 << 18);
+    large.metadata.annotations = Some([more(keys::DOWNLOAD, INDEX), more("a", &noise)].into());
+    large.metadata.labels = Some([more("a", "b")].into());
+    let lean = lean(large);
+    assert!(serde_json::to_string(&lean).unwrap().len() < 1000);
+    assert_eq!(lean.annotations()[keys::DOWNLOAD], INDEX);
+    assert_eq!(file(lean.spec.target.kind).key(&lean.spec.target.name), None);
+}
+
 /// What is there: Backup `b` in a folder, its Restore `r`, and the webhooks' Secret.
 fn script(root: &Path) -> Scripted {
     let object = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "velero.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
