@@ -108,6 +108,8 @@ impl SkipReason {
 pub struct UnfinishedBackup {
     pub name: String,
     pub phase: QueuePhase,
+    /// Its objects are stored, and its data is still moved, so it has left the queue.
+    pub is_stored: bool,
     /// The API server has refused every write to it for so long that it may never end. The Schedule
     /// goes on without it, because otherwise whoever makes one Backup as large as the API server
     /// takes would stop all later ones.
@@ -172,7 +174,9 @@ impl Schedule {
         }
         let counted = || unfinished.iter().filter(|backup| !backup.is_given_up);
         let is_open = counted().count() > 0;
-        let is_busy = counted().any(|one| matches!(one.phase, QueuePhase::New | QueuePhase::InProgress));
+        // As with Velero, no time waits for data that is moved.
+        let is_run = |one: &UnfinishedBackup| matches!(one.phase, QueuePhase::New | QueuePhase::InProgress);
+        let is_busy = counted().any(|one| is_run(one) && !one.is_stored);
         match self.concurrency {
             Concurrency::Forbid if is_open => ScheduleStep::Skip(tick, SkipReason::Overlap),
             // Those that are given up count here, because each of them still fills the API server.

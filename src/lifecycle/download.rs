@@ -71,7 +71,7 @@ fn lean(mut request: DownloadRequest) -> DownloadRequest {
     let metadata = &mut request.metadata;
     (metadata.managed_fields, metadata.labels) = (None, None);
     if let Some(annotations) = &mut metadata.annotations {
-        annotations.retain(|key, value| key == keys::DOWNLOAD && value == INDEX);
+        annotations.retain(|key, value| key == keys::DOWNLOAD && *value == INDEX);
     }
     if request.spec.target.name.len() > MOST_OF_A_NAME {
         // No object has such a name, so the request ends with that word.

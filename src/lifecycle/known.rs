@@ -99,6 +99,11 @@ impl KnownBackup {
         self.found().came_finished()
     }
 
+    /// UID of the Schedule that made it, which only berth writes on a Backup that has not ended.
+    pub fn schedule_uid(&self) -> Option<&str> {
+        self.schedule_uid.as_deref()
+    }
+
     /// Has berth made it for a Schedule? The label with the name of one anybody may write who
     /// creates Backups.
     pub fn is_of_schedule(&self) -> bool {

@@ -30,7 +30,7 @@ fn step(schedule: &Schedule, now: &str) -> ScheduleStep {
 }
 
 fn unfinished(name: &str, phase: QueuePhase) -> UnfinishedBackup {
-    UnfinishedBackup { name: name.to_owned(), phase, is_given_up: false }
+    UnfinishedBackup { name: name.to_owned(), phase, is_stored: false, is_given_up: false }
 }
 
 #[test]
@@ -125,6 +125,21 @@ fn what_has_not_ended_counts_as_the_policy_says() {
         let there: Vec<_> = there.into_iter().map(|(name, phase)| unfinished(name, phase)).collect();
         let found = daily.decide(ScheduleSettings::default(), &there, time("2026-01-02T02:00:01Z"));
         assert_eq!(found, expected, "{concurrency:?} {there:?}");
+    }
+}
+
+#[test]
+fn data_that_is_still_moved_keeps_no_backup_from_its_time_unless_the_policy_is_to_forbid_it() {
+    use Concurrency::{Allow, Forbid, Postpone};
+    let tick = time("2026-01-02T02:00:00Z");
+    let moved = [UnfinishedBackup { is_stored: true, ..unfinished("a", QueuePhase::InProgress) }];
+    for (concurrency, expected) in [
+        (Postpone, ScheduleStep::Create(tick)),
+        (Allow, ScheduleStep::Create(tick)),
+        (Forbid, ScheduleStep::Skip(tick, SkipReason::Overlap)),
+    ] {
+        let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
+        assert_eq!(daily.decide(ScheduleSettings::default(), &moved, tick), expected, "{concurrency:?}");
     }
 }
 

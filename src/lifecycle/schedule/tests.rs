@@ -306,9 +306,25 @@ async fn of_backups_that_have_not_ended_those_count_that_the_schedule_made() {
     });
     scheduler.store.observe(WatchEvent::Replaced(named.collect()));
     let one = |name: &str| {
-        vec![UnfinishedBackup { name: name.to_owned(), phase: QueuePhase::New, is_given_up: false }]
+        let (name, phase) = (name.to_owned(), QueuePhase::New);
+        vec![UnfinishedBackup { name, phase, is_stored: false, is_given_up: false }]
     };
-    let expected = HashMap::from([("s1".to_owned(), one("b0")), ("s2".to_owned(), one("b1"))]);
+    let mut expected = HashMap::from([("s1".to_owned(), one("b0")), ("s2".to_owned(), one("b1"))]);
+    assert_eq!(scheduler.unfinished(), expected);
+    // Those that have left the queue are known by another watch.
+    let later = ["WaitingForPluginOperations", "Finalizing", "Completed"].into_iter().map(|phase| {
+        let mut one = standing(backup("daily", "s2"), phase, 7);
+        one["metadata"]["name"] = json!(phase.to_lowercase());
+        serde_json::from_value::<Backup>(one).unwrap()
+    });
+    scheduler.lifecycle.known.list(&later.collect::<Vec<_>>());
+    let moved = UnfinishedBackup {
+        name: "waitingforpluginoperations".to_owned(),
+        phase: QueuePhase::InProgress,
+        is_stored: true,
+        is_given_up: false,
+    };
+    expected.get_mut("s2").unwrap().push(moved);
     assert_eq!(scheduler.unfinished(), expected);
 }
 
