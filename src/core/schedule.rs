@@ -273,8 +273,8 @@ impl Found<'_> {
     /// Has it had its end from the moment of its creation? So has what came from a store, and
     /// nobody knows who wrote that.
     pub fn came_finished(&self) -> bool {
-        let is_over = matches!(self.phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation");
-        is_over && self.generation == Some(1)
+        let over = ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting"];
+        over.contains(&self.phase) && self.generation == Some(1)
     }
 
     /// Has berth made it for the Schedule with this UID? Neither its label nor its owner says that,

@@ -64,7 +64,8 @@ impl LocationChecker {
         self
     }
 
-    /// Also keeps a single default location, and sends an Event when one is the default no longer.
+    /// Also keeps a single default location, and sends Events when one is the default no longer, or
+    /// can be used no longer or again.
     #[must_use]
     pub fn keeping_one_default(mut self, events: Events) -> Self {
         self.events = Some(events);
@@ -140,21 +141,38 @@ impl LocationChecker {
             Err(_) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
         };
         let phase = if message.is_empty() { Phase::Available } else { Phase::Unavailable };
-        if location.status.as_ref().and_then(|s| s.phase) != Some(phase) {
+        let before = location.status.as_ref().and_then(|s| s.phase);
+        if before != Some(phase) {
             info!(%name, ?phase, %message, "storage location");
         }
         let change = json!({"status": {
             "phase": phase,
             "lastValidationTime": Time(Timestamp::now()),
-            "message": if message.is_empty() { None } else { Some(message) },
+            "message": Some(&message).filter(|message| !message.is_empty()),
         }});
         match patch(&self.api, Write::on(location).uid(None), change).await {
-            WriteResult::Written(_) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Written(_) => self.tell(location, before, phase, message),
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
             WriteResult::Refused(error) => {
                 warn!(%name, error = chain(&error), "failed to write the phase of the storage location");
             }
             WriteResult::TimedOut => warn!(%name, "writing the phase of the storage location took too long"),
         }
+    }
+
+    /// Tells of a change, because the status shows only what is so now.
+    fn tell(&self, location: &BackupStorageLocation, before: Option<Phase>, now: Phase, message: String) {
+        let Some(events) = &self.events else { return };
+        let (what, note) = match (before, now) {
+            (Some(Phase::Unavailable), Phase::Available) => {
+                (EventReason::LocationAvailable, "the storage location can be used again".to_owned())
+            }
+            (None | Some(Phase::Available), Phase::Unavailable) => {
+                (EventReason::LocationUnavailable, message)
+            }
+            _ => return,
+        };
+        events.tell_about(what, location.object_ref(&()), note);
     }
 
     async fn look(&self, location: &BackupStorageLocation, is_elsewhere: bool) -> anyhow::Result<()> {

@@ -344,6 +344,7 @@ fn only_what_berth_has_made_for_a_schedule_is_its_own() {
         // From a store that a Velero syncs, where anybody may have written the mark.
         ("Completed", Some(1), mark, false),
         ("Failed", Some(1), mark, false),
+        ("Deleting", Some(1), mark, false),
         ("Deleting", Some(2), mark, false),
         ("Queued", Some(1), Some("u2"), false),
         ("Queued", Some(1), None, false),
