@@ -258,6 +258,12 @@ pub fn is_of_time(name: &str, first: &str) -> bool {
     name.strip_prefix(first).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
+/// Can what was created then be the backup of this time? A clock that was ahead creates one long
+/// before, which has nothing of what came until then. `created`: by the API server's clock.
+pub fn is_in_time(created: Option<Timestamp>, tick: Timestamp) -> bool {
+    created.is_none_or(|created| tick.duration_since(created) <= AHEAD)
+}
+
 /// A Backup that is there under a name of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found<'a> {

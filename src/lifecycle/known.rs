@@ -10,7 +10,7 @@ use berth_api::parse::backup_namespaces;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::schedule::{Found, is_of_time};
+use berth_core::schedule::{Found, is_in_time, is_of_time};
 use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
@@ -49,6 +49,7 @@ pub struct KnownBackup {
     /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
     schedule_uid: Option<String>,
     generation: Option<i64>,
+    created: Option<Timestamp>,
     /// Bytes of its JSON.
     bytes: usize,
 }
@@ -85,6 +86,7 @@ impl KnownBackup {
             lacks_volumes: is_set(backup.annotations(), keys::VOLUMES_MISSING),
             schedule_uid: backup.annotations().get(keys::SCHEDULE_UID).cloned(),
             generation: backup.metadata.generation,
+            created: backup.metadata.creation_timestamp.as_ref().map(|time| time.0),
             bytes: crate::patch::json_size(backup),
         }
     }
@@ -195,10 +197,13 @@ impl KnownBackups {
 
     /// Is the Backup of a time there that berth has made for the Schedule with this UID? `first`:
     /// its first name.
-    pub fn is_made(&self, schedule_uid: &str, first: &str) -> bool {
+    pub fn is_made(&self, schedule_uid: &str, first: &str, tick: Timestamp) -> bool {
         let backups = self.backups.read();
         let mut named = backups.range(first.to_owned()..).take_while(|(name, _)| name.starts_with(first));
-        named.any(|(name, backup)| is_of_time(name, first) && backup.found().is_of(schedule_uid))
+        named.any(|(name, backup)| {
+            let is_own = is_of_time(name, first) && backup.found().is_of(schedule_uid);
+            is_own && is_in_time(backup.created, tick)
+        })
     }
 
     #[cfg(test)]

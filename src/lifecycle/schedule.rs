@@ -332,7 +332,7 @@ impl Scheduler {
         let mut backup = found.backup(tick);
         let first = backup.name_any();
         let made = || json!({"status": {"lastBackup": Time(tick)}});
-        if self.lifecycle.known.is_made(&schedule.uid, &first) {
+        if self.lifecycle.known.is_made(&schedule.uid, &first, tick) {
             debug!(schedule = %schedule.name, %first, "an earlier leader made the Backup of that time");
             return Some(made());
         }
@@ -424,7 +424,7 @@ impl Scheduler {
                 self.metrics.created(late);
                 CreationResult::Ours
             }
-            WriteResult::Conflict(_) => match self.is_ours(&name, schedule).await {
+            WriteResult::Conflict(_) => match self.is_ours(&name, schedule, tick).await {
                 Ok(true) => {
                     debug!(schedule = %schedule.name, %name, "the Backup is there already");
                     CreationResult::Ours
@@ -437,15 +437,16 @@ impl Scheduler {
         }
     }
 
-    /// Has berth made the Backup that is there under this name for the Schedule?
-    async fn is_ours(&self, name: &str, schedule: &core::Schedule) -> Result<bool, String> {
+    /// Has berth made the Backup that is there under this name for this time of the Schedule?
+    async fn is_ours(&self, name: &str, schedule: &core::Schedule, tick: Timestamp) -> Result<bool, String> {
         let there = asked(self.anything.get(name)).await?;
         let found = Found {
             mark: there.annotations().get(keys::SCHEDULE_UID).map(String::as_str),
             phase: there.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
             generation: there.metadata.generation,
         };
-        Ok(found.is_of(&schedule.uid))
+        let created = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        Ok(found.is_of(&schedule.uid) && core::is_in_time(created, tick))
     }
 
     /// Writes to a Schedule, on the version that was decided on.

@@ -352,6 +352,15 @@ fn only_what_berth_has_made_for_a_schedule_is_its_own() {
         let found = Found { mark, phase, generation };
         assert_eq!(found.is_of("u1"), is_own, "{found:?}");
     }
+    let tick = time("2026-01-02T02:00:00Z");
+    for (created, is) in [
+        (None, true),
+        (Some("2026-01-02T02:00:01Z"), true),
+        (Some("2026-01-02T01:00:00Z"), true),
+        (Some("2026-01-02T00:59:59Z"), false),
+    ] {
+        assert_eq!(is_in_time(created.map(time), tick), is, "{created:?}");
+    }
     let first = "daily-20260102020000";
     let third = third_name(first, "0123456789abcdef0123456789abcdef");
     assert_eq!(third, "daily-20260102020000-0123456789abcdef0123");

@@ -200,6 +200,24 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
     assert_eq!(api.writes()[2].body["status"], json!({"lastBackup": TICK}));
 }
 
+/// A leader whose clock was a day ahead has created it.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_was_created_long_before_its_time_is_not_that_of_its_time() {
+    let mut early = standing(backup("daily", "s1"), "Completed", 9);
+    early["metadata"]["creationTimestamp"] = json!("2025-12-31T10:00:00Z");
+    let known: Backup = serde_json::from_value(early.clone()).unwrap();
+    let api = watched(&Scripted::new(), enabled("2"))
+        .next(get(SCHEDULE).answers(enabled("2")))
+        .next(post(BACKUPS).already_exists())
+        .next(get(BACKUP).answers(early))
+        .next(post(BACKUPS).takes_as("9"))
+        .next(patch(SCHEDULE).answers(done("3")));
+    run_beside(&api, &[known], "2026-01-01T00:06:00Z", 60).await;
+    let writes = api.writes();
+    assert_eq!(writes[1].body["metadata"]["name"], "daily-20260101000500-e8bc1");
+    assert_eq!(writes[2].body["status"], json!({"lastBackup": TICK}));
+}
+
 /// Where both names are taken that everybody can foretell.
 fn taken_twice() -> Scripted {
     watched(&Scripted::new(), enabled("2"))
