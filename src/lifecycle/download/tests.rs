@@ -214,3 +214,41 @@ async fn whoever_has_no_link_costs_the_api_server_nothing_and_a_forged_one_a_rea
     assert_eq!(ask(&forged).await, StatusCode::FORBIDDEN);
     assert_eq!(api.asked().len(), 2, "the key may be another by now");
 }
+
+/// What is logged, in memory.
+#[derive(Clone, Default)]
+struct Lines(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_no_link_writes_nothing_into_the_log() {
+    let root = tempfile::tempdir().unwrap();
+    let api = Scripted::new().always(asked("/api/v1/namespaces/velero/secrets/s").refuses(500));
+    let router = serve::router(links(&api), opener(&api, root.path()));
+    let lines = Lines::default();
+    let to = lines.clone();
+    let logging = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
+    let guard = tracing::subscriber::set_default(logging);
+    let later = (now() + VALID).as_second();
+    for _ in 0..20 {
+        let path =
+            format!("/download/l%0aforged/backups/b/b-logs.gz?expires={later}&signature={}", "0".repeat(64));
+        let request = Http::get(path).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    drop(guard);
+    let told = String::from_utf8(lines.0.lock().clone()).unwrap();
+    assert_eq!(told.matches("could not read the key for links").count(), 1, "{told}");
+    assert!(!told.contains("forged") && !told.contains("could not serve"), "{told}");
+}
