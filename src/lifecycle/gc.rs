@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use super::Lifecycle;
 use crate::client::{is_not_found, list, list_as};
 use crate::events::EventReason;
+use crate::lean;
 use crate::pace::paced;
 use crate::patch::{digest, known_location};
 use crate::text::chain;
@@ -97,7 +98,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .iter()
         .map(known_location)
         .collect();
-    let requests = match list_as(client, namespace, |request| Some(asked(&request, now))).await {
+    let requests = match list_as(client, namespace, |request| Some(asked(request, now))).await {
         Ok(requests) => requests.items,
         // Without this kind nobody can ask for anything.
         Err(error) if is_not_found(&error) => return Ok(None),
@@ -148,16 +149,16 @@ async fn schedules(
     if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
         return Ok(HashMap::new());
     }
-    let schedules = match list::<Schedule>(&lifecycle.clients.call, &lifecycle.namespace).await {
-        Ok(schedules) => schedules.items,
-        Err(error) if is_not_found(&error) => Vec::new(),
-        Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the Schedules"),
-    };
-    let keeping = |schedule: &Schedule| {
+    // Their templates may be large, and nobody needs them here.
+    let keeping = |schedule: Schedule| {
         let history = history_of(schedule.annotations(), &mut Violations::default());
         Some((schedule.uid()?, KeepingSchedule { name: schedule.name_any(), history }))
     };
-    Ok(schedules.iter().filter_map(keeping).collect())
+    match list_as(&lifecycle.clients.call, &lifecycle.namespace, keeping).await {
+        Ok(schedules) => Ok(schedules.items.into_iter().collect()),
+        Err(error) if is_not_found(&error) => Ok(HashMap::new()),
+        Err(error) => Err(anyhow!(chain(&error))).context("failed to list the Schedules"),
+    }
 }
 
 /// What is kept of a DeleteBackupRequest.
@@ -168,28 +169,32 @@ struct CachedDeletionRequest {
     is_recent: bool,
 }
 
-fn asked(request: &DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
+fn asked(request: DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
     let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
     CachedDeletionRequest {
-        backup: request.spec.backup_name.clone(),
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
         is_recent: created.is_some_and(|created| now.duration_since(created) < RETRY),
+        backup: lean::name(request.spec.backup_name),
     }
 }
 
+/// All Backups are kept like this at one time, and whoever creates one chooses its size.
 fn keep(backup: Backup) -> ExpiringBackup {
     let phase = backup.phase().as_str();
     let status = backup.status.unwrap_or_default();
     let time = status.completion_timestamp.or(status.start_timestamp);
     let created = backup.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let metadata = ObjectMeta { managed_fields: None, ..backup.metadata };
     ExpiringBackup {
-        metadata,
+        metadata: lean::metadata(
+            backup.metadata,
+            &[keys::SCHEDULE, keys::GC_FAILURE],
+            &[keys::KEEP, keys::KEEP_LAST, keys::SCHEDULE_UID],
+        ),
         phase,
         expiration: status.expiration.map(|time| time.0),
         ended: time.map(|time| time.0).or(created),
-        location: backup.spec.storage_location.unwrap_or_default(),
+        location: lean::name(backup.spec.storage_location.unwrap_or_default()),
     }
 }
 

@@ -170,3 +170,30 @@ async fn a_clock_that_is_ahead_deletes_nothing() {
     assert_eq!(api.writes().len(), 1, "the time is asked for, and nothing else");
     api.finish();
 }
+
+/// A look holds all Backups at one time, and whoever creates them chooses how large they are.
+#[test]
+fn a_backup_takes_little_memory_whatever_is_in_it() {
+    let large = "x".repeat(1000);
+    let mut made = backup("b", "rw", "2026-01-03T00:00:00Z");
+    made["metadata"]["labels"] = json!({keys::SCHEDULE: "daily", keys::GC_FAILURE: "BSLNotFound"});
+    made["metadata"]["annotations"] =
+        json!({keys::KEEP: large.repeat(1000), keys::KEEP_LAST: "3", keys::SCHEDULE_UID: "s"});
+    let whole = keep(serde_json::from_value(made.clone()).unwrap());
+    for i in 0..1000 {
+        made["metadata"]["annotations"][format!("berth.dev/{i}")] = json!(large);
+        made["metadata"]["labels"][format!("velero.io/{i}")] = json!(large);
+    }
+    made["metadata"]["finalizers"] = json!(vec![&large; 1000]);
+    let kept = keep(serde_json::from_value(made).unwrap());
+    assert!(crate::patch::json_size(&kept.metadata) < 2000, "{:?}", kept.metadata);
+    let none: [Location; 0] = [];
+    let (asked_for, schedules) = (HashSet::new(), HashMap::new());
+    let found = candidate(&kept, &none, &asked_for, &schedules);
+    assert!(found.is_kept && found.keep_last == 3, "{found:?}");
+    assert_eq!(
+        (found.schedule, found.proven, found.failure),
+        (Some("daily"), Some("s"), Some("BSLNotFound"))
+    );
+    assert_eq!(found, candidate(&whole, &none, &asked_for, &schedules));
+}
