@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::keys;
 use berth_api::velero::download_request::{
     DownloadRequest, DownloadRequestSpec, DownloadRequestStatus, DownloadTarget,
@@ -22,6 +22,7 @@ use berth_api::velero::{
 use berth_core::download::{DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
 use berth_core::location::DEFAULT_LOCATION;
 use berth_core::places::{PlaceCandidate, choose};
+use berth_core::sync::is_name;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -258,6 +259,11 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
     let backup = get(lifecycle, &ApiResource::erase::<Backup>(&()), &backup).await?;
     let wanted = backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default();
     let wanted = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };
+    ensure!(
+        is_name(wanted),
+        "spec.storageLocation of Backup {}: no object has such a name",
+        backup.name_any()
+    );
     let locations: Api<BackupStorageLocation> =
         Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let location = locations.get_opt(wanted).await.map_err(|error| anyhow!(chain(&error)))?;
@@ -280,6 +286,8 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
 }
 
 async fn get(lifecycle: &Lifecycle, kind: &ApiResource, name: &str) -> anyhow::Result<DynamicObject> {
+    // It would become part of the request's address.
+    ensure!(is_name(name), "the {} that is named: no object has such a name", kind.kind);
     let api: Api<DynamicObject> =
         Api::namespaced_with(lifecycle.clients.call.clone(), &lifecycle.namespace, kind);
     let found = api.get_opt(name).await.map_err(|error| anyhow!(chain(&error)))?;

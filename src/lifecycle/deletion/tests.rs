@@ -191,6 +191,20 @@ async fn a_volume_that_is_not_mounted_is_not_taken_for_a_backup_that_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_location_that_a_backup_names_leads_to_no_other_object() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    let mut odd = backup("5", "FailedValidation");
+    odd["spec"]["storageLocation"] = json!("../secrets/s");
+    reads(&api, "1", "New", Some(odd));
+    api.next(patching(&path("deletebackuprequests", "r")).answers(request("2", "Processed")));
+    assert_eq!(carry(&api, root.path()).await, DeletionEnd::Yes);
+    let said = api.writes()[0].body["status"]["errors"][0].to_string();
+    assert!(said.contains("backup storage location ../secrets/s is not found"), "{said}");
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_strangers_folder_ends_the_request_and_nothing_else_is_written() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();

@@ -119,6 +119,28 @@ async fn a_request_that_cannot_be_answered_waits_until_it_expires() {
     api.finish();
 }
 
+/// A Restore names its Backup, and a Backup its location, and whoever creates one writes that.
+#[tokio::test(start_paused = true)]
+async fn no_name_in_an_object_leads_to_another_object() {
+    let root = tempfile::tempdir().unwrap();
+    let object = |kind: &str, spec: Value| json!({"apiVersion": "velero.io/v1", "kind": kind, "metadata": {"name": "odd"}, "spec": spec});
+    let api = script(root.path())
+        .next(
+            asked(&format!("{VELERO}/restores/odd"))
+                .answers(object("Restore", json!({"backupName": "../secrets/s"}))),
+        )
+        .next(
+            asked(&format!("{VELERO}/backups/odd"))
+                .answers(object("Backup", json!({"storageLocation": "../backups/b"}))),
+        );
+    let lifecycle = lifecycle(&api, root.path(), Some(links(&api)));
+    for kind in ["RestoreLog", "BackupLog"] {
+        let said = link(&lifecycle, &request(kind, "odd"), now()).await.unwrap_err().to_string();
+        assert!(said.contains("no object has such a name"), "{said}");
+    }
+    assert_eq!(api.asked().len(), 2, "{:?}", api.asked());
+}
+
 #[tokio::test]
 async fn a_link_serves_its_file_and_nothing_else() {
     let root = tempfile::tempdir().unwrap();
