@@ -2,7 +2,7 @@
 //! module looks and acts. It keeps nothing in memory that a deletion needs, so the next leader
 //! continues where this one stopped.
 
-mod calls;
+pub(super) mod calls;
 mod carry;
 mod carrying;
 mod folder;
