@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// Characters of an error. Those of stores quote the whole answer.
+const LONGEST: usize = 8 << 10;
+
 /// Text of others for a terminal: of a control character its escape is told, so that no text moves
 /// the cursor, changes colours, or hides what stands beside it.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -66,6 +69,14 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
+/// The beginning of a text that somebody else may have written, as a store its answer.
+pub fn beginning(text: &str, characters: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
+    }
+}
+
 /// The first few of many names, and how many more there are.
 pub fn few(names: &[String]) -> String {
     const FEW: usize = 5;
@@ -83,7 +94,7 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
             let said = if status.message.is_empty() { &status.reason } else { &status.message };
             format!("{said} ({})", status.code)
         }
-        _ => without_credentials(&without_xml(&error.to_string())),
+        _ => without_credentials(&without_xml(&beginning(&error.to_string(), LONGEST))),
     }
 }
 
@@ -170,6 +181,20 @@ mod tests {
             assert!(told.starts_with("the cluster cannot be asked: ") && told.contains(wanted), "{told}");
             assert!(!told.contains("s3cret"), "{told}");
         }
+    }
+
+    #[test]
+    fn an_error_quotes_so_much_of_an_answer_and_no_more() {
+        let error = anyhow::anyhow!("400: {}", "é".repeat(2 << 20)).context("the store cannot be read");
+        let told = super::chain(error.as_ref());
+        assert!(
+            told.starts_with("the store cannot be read: 400: é") && told.ends_with("é…"),
+            "{}",
+            told.len()
+        );
+        assert!(told.chars().count() < 9000, "{}", told.len());
+        assert_eq!(super::beginning("abc", 3), "abc");
+        assert_eq!(super::beginning("abcd", 3), "abc…");
     }
 
     #[test]

@@ -75,3 +75,15 @@ async fn a_location_that_hangs_delays_no_other_for_longer_than_a_check_may_take(
     );
     assert!(matches!(away[..], [at] if (PATIENCE.as_secs()..=next).contains(&at)), "{told:?}");
 }
+
+/// The API server would not take it, and the location would stay Available.
+#[test]
+fn the_status_quotes_so_much_of_a_stores_answer_and_no_more() {
+    let here = serde_json::from_value(location(
+        "here",
+        &json!({"provider": "aws", "objectStorage": {"bucket": "b"}}),
+    ));
+    let error = anyhow::anyhow!("400 Bad Request: {}", "x".repeat(2 << 20));
+    let told = told(&error, &here.unwrap());
+    assert!(told.starts_with("400 Bad Request: xxx") && told.len() < 1100, "{}", told.len());
+}
