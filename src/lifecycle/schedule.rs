@@ -27,15 +27,17 @@ use crate::cache::{Cache, SharedCache, Versioned};
 use crate::certificates;
 use crate::client::is_not_found;
 use crate::events::{EventReason, Events};
-use crate::patch::{digest, json_size};
+use crate::patch::digest;
 use crate::queue::BackupCache;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
-use crate::write::{self, Write, WriteResult};
+use crate::write::{self, WriteResult};
+use cached::{CachedSchedule, DecidedOn};
 use metrics::ScheduleMetrics;
 use retries::ScheduleRetries;
 use unfinished::UnfinishedBackups;
 
+mod cached;
 pub mod metrics;
 pub mod plans;
 mod retries;
@@ -47,9 +49,8 @@ const PERIOD: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Schedules that are acted on at the same time, so that a thousand of one time are soon done.
 const AT_ONCE: usize = 64;
-/// Bytes of a Schedule from which on it is large. Such ones are acted on after the others and few
-/// at a time, because each is in memory several times over then, with its Backup.
-const LARGE: usize = 64 << 10;
+/// Large ones are acted on after the others and few at a time, because each is in memory several
+/// times over then, with its Backup.
 const LARGE_AT_ONCE: usize = 4;
 /// What the key of the third names is for.
 const PURPOSE: &[u8] = b"berth names of scheduled backups, version 1";
@@ -63,60 +64,6 @@ const LATE: SignedDuration = SignedDuration::from_mins(1);
 pub async fn run(lifecycle: &Lifecycle) {
     let scheduler = Scheduler::new(lifecycle, Box::new(Timestamp::now));
     tokio::join!(scheduler.follow(), scheduler.keep());
-}
-
-/// What is kept of a Schedule. Its template may be large, so it is read when it is needed.
-#[derive(Clone)]
-struct CachedSchedule {
-    schedule: Arc<core::Schedule>,
-    version: String,
-    /// [`core::Schedule::first`], and the time from there to the next one. No pass searches for
-    /// them again, because all Schedules together could keep the leader busy for a minute.
-    first: Option<Timestamp>,
-    interval: Option<SignedDuration>,
-    is_large: bool,
-}
-
-impl CachedSchedule {
-    fn of(schedule: &Schedule) -> Self {
-        let decided = schedule.decided();
-        let first = decided.first();
-        Self {
-            version: schedule.resource_version().unwrap_or_default(),
-            first,
-            interval: first.and_then(|first| decided.interval(first)),
-            is_large: json_size(schedule) > LARGE,
-            schedule: Arc::new(decided),
-        }
-    }
-}
-
-/// A Schedule that was decided on, as a write names it. It is not kept whole, because many may be
-/// due at one time.
-struct DecidedOn {
-    name: String,
-    uid: Option<String>,
-    version: Option<String>,
-}
-
-impl DecidedOn {
-    fn of(found: &Schedule) -> Self {
-        Self { name: found.name_any(), uid: found.uid(), version: found.resource_version() }
-    }
-
-    fn write(&self) -> Write<'_> {
-        Write::to(&self.name).uid(self.uid.as_deref()).version(self.version.as_deref())
-    }
-}
-
-impl Versioned for CachedSchedule {
-    fn uid(&self) -> &str {
-        &self.schedule.uid
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.version
-    }
 }
 
 /// What is left after all Schedules have been looked at.

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
+use super::cached::LARGE;
 use super::*;
 use crate::lifecycle::beside::tests::lifecycle;
 
