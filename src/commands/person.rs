@@ -30,7 +30,7 @@ use crate::cli::rights;
 use crate::cli::suggest::closest;
 use crate::cli::table::{More, Table};
 use crate::client::{is_not_found, persistent, server};
-use crate::text::escaped;
+use crate::text::{escaped, printable};
 
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
@@ -281,7 +281,12 @@ where
         match serde_json::from_value(value) {
             Ok(object) => Some(object),
             Err(error) => {
-                eprintln!("{} is left out, because it cannot be read: {error}", object.name_any());
+                let why = error.to_string();
+                eprintln!(
+                    "{} is left out, because it cannot be read: {}",
+                    object.name_any(),
+                    printable(&why)
+                );
                 None
             }
         }

@@ -145,6 +145,18 @@ impl Schedule {
         unfinished: &[UnfinishedBackup],
         now: Timestamp,
     ) -> ScheduleStep {
+        self.decide_from(self.first(), settings, unfinished, now)
+    }
+
+    /// [`Schedule::decide`] where [`Schedule::first`] is known: the search for it goes through up to
+    /// five years of days, and there may be many thousand Schedules.
+    pub fn decide_from(
+        &self,
+        first: Option<Timestamp>,
+        settings: ScheduleSettings,
+        unfinished: &[UnfinishedBackup],
+        now: Timestamp,
+    ) -> ScheduleStep {
         if self.paused {
             return ScheduleStep::Wait(None);
         }
@@ -159,10 +171,8 @@ impl Schedule {
         if [self.last_backup, self.last_skipped].into_iter().flatten().any(|at| at > ahead) {
             return ScheduleStep::Mend;
         }
-        let reference = self.reference();
-        let Some(tick) = self.due(cron, settings, now) else {
-            let next = cron.next(reference).and_then(|next| next.saturating_add(self.offset()).ok());
-            return ScheduleStep::Wait(next);
+        let Some(tick) = self.due(cron, first, settings, now) else {
+            return ScheduleStep::Wait(first.and_then(|first| first.saturating_add(self.offset()).ok()));
         };
         let name = backup_name(&self.name, tick);
         if unfinished.iter().any(|other| is_of_time(&other.name, &name)) {
@@ -192,10 +202,23 @@ impl Schedule {
         self.last_skipped.map_or(last, |skipped| skipped.max(last))
     }
 
+    /// The first of its times that its status does not record. `None`: there is none within five
+    /// years.
+    pub fn first(&self) -> Option<Timestamp> {
+        self.cron.as_ref().ok()?.next(self.reference())
+    }
+
     /// The last time that has come and is not recorded.
-    fn due(&self, cron: &Cron, settings: ScheduleSettings, now: Timestamp) -> Option<Timestamp> {
+    fn due(
+        &self,
+        cron: &Cron,
+        first: Option<Timestamp>,
+        settings: ScheduleSettings,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let until = now.saturating_sub(self.offset()).unwrap_or(Timestamp::MIN);
-        let tick = cron.last_until(self.reference(), until);
+        let has_come = first.is_some_and(|first| first <= until);
+        let tick = if has_come { cron.last_until(self.reference(), until) } else { None };
         let is_first = self.last_backup.is_none() && self.last_skipped.is_none();
         let at_once = is_first && settings.first_run == FirstRun::AtOnce && self.created_at <= now;
         tick.or(at_once.then_some(self.created_at))
@@ -217,11 +240,9 @@ impl Schedule {
         Some(preview::PlannedSchedule { name, cron, reference, offset, namespaces })
     }
 
-    /// The time between its next two times.
-    pub fn interval(&self, now: Timestamp) -> Option<SignedDuration> {
-        let cron = self.cron.as_ref().ok()?;
-        let first = cron.next(now)?;
-        Some(cron.next(first)?.duration_since(first))
+    /// From [`Schedule::first`] to the time after it.
+    pub fn interval(&self, first: Timestamp) -> Option<SignedDuration> {
+        Some(self.cron.as_ref().ok()?.next(first)?.duration_since(first))
     }
 }
 

@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use super::Lifecycle;
 use crate::client::{is_not_found, list, list_as};
 use crate::events::EventReason;
+use crate::lean;
 use crate::pace::paced;
 use crate::patch::{digest, known_location};
 use crate::text::chain;
@@ -41,8 +42,6 @@ const AGAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(300);
 /// From a request that has failed to the next one, as with Velero.
 const RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// Characters of the name of a location that are kept: one more than the longest has.
-const NAME: usize = 254;
 /// Name in a request that is never stored.
 const CLOCK: &str = "berth-clock";
 const ANSWER: Duration = Duration::from_secs(10);
@@ -100,7 +99,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .iter()
         .map(known_location)
         .collect();
-    let requests = match list_as(client, namespace, |request| Some(asked(&request, now))).await {
+    let requests = match list_as(client, namespace, |request| Some(asked(request, now))).await {
         Ok(requests) => requests.items,
         // Without this kind nobody can ask for anything.
         Err(error) if is_not_found(&error) => return Ok(None),
@@ -193,13 +192,13 @@ struct CachedDeletionRequest {
     is_recent: bool,
 }
 
-fn asked(request: &DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
+fn asked(request: DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
     let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
     CachedDeletionRequest {
-        backup: request.spec.backup_name.clone(),
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
         is_recent: created.is_some_and(|created| now.duration_since(created) < RETRY),
+        backup: lean::name(request.spec.backup_name),
     }
 }
 
@@ -223,10 +222,9 @@ fn keep(backup: &Backup) -> ExpiringBackup {
         phase,
         expiration,
         ended: completed.or(started).max(born).or(created),
-        // No object has a longer name.
-        location: backup.spec.storage_location.iter().flat_map(|at| at.chars()).take(NAME).collect(),
+        location: lean::name(backup.spec.storage_location.clone().unwrap_or_default()),
         schedule: label(keys::SCHEDULE),
-        proven: mark.filter(|_| !found.came_finished()).cloned(),
+        proven: mark.filter(|_| !found.came_finished()).map(|mark| lean::name(mark.clone())),
         is_kept: is_set(backup.annotations(), keys::KEEP),
         keep_last: keep_last(backup.annotations()),
         is_going: backup.metadata.deletion_timestamp.is_some(),

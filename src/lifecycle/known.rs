@@ -18,6 +18,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
 use crate::cache::{Cache, SharedCache, Versioned};
+use crate::lean;
 use crate::patch::digest;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
@@ -74,7 +75,7 @@ impl KnownBackup {
             uid: backup.uid().unwrap_or_default(),
             resource_version: backup.resource_version().unwrap_or_default(),
             phase: backup.phase(),
-            location: backup.spec.storage_location.clone().unwrap_or_default(),
+            location: lean::name(backup.spec.storage_location.clone().unwrap_or_default()),
             label: label(keys::STORAGE_LOCATION).unwrap_or_default(),
             is_leaving: backup.metadata.deletion_timestamp.is_some(),
             schedule: label(keys::SCHEDULE),

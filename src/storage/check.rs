@@ -24,7 +24,7 @@ use super::layout::place;
 use super::open::credentials_of;
 use crate::client::{ListResult, list};
 use crate::events::{EventReason, Events};
-use crate::text::chain;
+use crate::text::{beginning, chain};
 use crate::write::{Write, WriteResult, patch};
 use writing::WriteChecks;
 
@@ -33,6 +33,8 @@ use writing::WriteChecks;
 const TICK: Duration = Duration::from_secs(2);
 /// Time-out of one check.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Characters of a store's answer in the status of a location.
+const MESSAGE: usize = 1000;
 /// Checks that run at the same time, so that a store that does not answer delays no other.
 const CHECKS_AT_ONCE: usize = 16;
 /// Folders that a location may have (source: Velero's object store layout).
@@ -137,7 +139,7 @@ impl LocationChecker {
         let found = timeout(PATIENCE, self.look(location, is_elsewhere)).await;
         let message = match found {
             Ok(Ok(())) => String::new(),
-            Ok(Err(error)) => with_way_out(chain(&*error), location),
+            Ok(Err(error)) => told(&error, location),
             Err(_) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
         };
         let phase = if message.is_empty() { Phase::Available } else { Phase::Unavailable };
@@ -224,6 +226,11 @@ impl LocationChecker {
             }
         }
     }
+}
+
+/// What the status says of an error. It is kept for each Backup that waits for the location.
+fn told(error: &anyhow::Error, location: &BackupStorageLocation) -> String {
+    with_way_out(beginning(&chain(error.as_ref()), MESSAGE).into_owned(), location)
 }
 
 /// Adds the name of the Secret whose keys the store refuses.

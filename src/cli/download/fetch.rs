@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::{Buf as _, Bytes};
 use flate2::read::MultiGzDecoder;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use http::HeaderMap;
 use http::header::{CONTENT_RANGE, RANGE};
 use jiff::Timestamp;
@@ -24,6 +24,7 @@ const LARGEST: u64 = 64 << 20;
 const AHEAD: usize = 4;
 /// Bytes that are read of an answer that is no success.
 const SAID: usize = 4096;
+const LATE: &str = "the download took too long: --timeout sets how long it may take";
 
 /// Headers by which Amazon, Google and Azure say until when they keep an object, whoever deletes
 /// it. Only those are told who may know it, as with the right `s3:GetObjectRetention`.
@@ -57,8 +58,10 @@ impl Fetcher {
             .connect_timeout(CONNECT)
             // One file is fetched over one connection, which every server can do.
             .http1_only()
-            // A signed URL leads to where it says.
-            .redirect(reqwest::redirect::Policy::limited(3));
+            // A signed URL leads to where it says. Whoever is there does not get the URL itself, by
+            // which the backup can be read.
+            .redirect(reqwest::redirect::Policy::limited(3))
+            .referer(false);
         let mut certificates = Vec::new();
         for (origin, text) in authorities {
             let read = reqwest::Certificate::from_pem_bundle(text);
@@ -147,10 +150,8 @@ impl Fetcher {
         };
         let (mut pieces, mut length) = (answer.bytes_stream(), 0);
         loop {
-            let piece = timeout_at(deadline, pieces.next()).await;
-            let Some(piece) =
-                piece.context("the download took too long: --timeout sets how long it may take")?
-            else {
+            let piece = next_piece(&mut pieces, deadline).await;
+            let Some(piece) = piece.context(LATE)? else {
                 return Ok(Unpacked::Read(length));
             };
             let piece = piece.map_err(reqwest::Error::without_url).context("the download was cut off")?;
@@ -230,17 +231,14 @@ async fn read_on<T: Send + 'static>(
     let feed = async {
         // What the store sends beyond a piece is not taken.
         while length != Some(0) {
-            let piece = match timeout_at(deadline, pieces.next()).await {
-                Err(_) => Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "the download took too long: --timeout sets how long it may take",
-                )),
-                Ok(None) if length.is_some() => {
+            let piece = match next_piece(&mut pieces, deadline).await {
+                None => Err(io::Error::new(io::ErrorKind::TimedOut, LATE)),
+                Some(None) if length.is_some() => {
                     Err(io::Error::other("the store gave less than a piece of the archive"))
                 }
-                Ok(None) => return,
-                Ok(Some(Ok(piece))) => Ok(cut(piece, &mut length)),
-                Ok(Some(Err(error))) => {
+                Some(None) => return,
+                Some(Some(Ok(piece))) => Ok(cut(piece, &mut length)),
+                Some(Some(Err(error))) => {
                     Err(io::Error::other(format!("the download was cut off: {}", error.without_url())))
                 }
             };
@@ -254,6 +252,16 @@ async fn read_on<T: Send + 'static>(
     feed.await;
     drop(sender);
     reader.await.context("the reader of a download ended early")?
+}
+
+/// The next piece of an answer. `None`: it took too long. That is looked at by itself, because a
+/// time-out never comes where the next piece is always there before it is asked for, as with a small
+/// archive that unpacks to terabytes.
+async fn next_piece<S: Stream + Unpin>(pieces: &mut S, deadline: Instant) -> Option<Option<S::Item>> {
+    if Instant::now() >= deadline {
+        return None;
+    }
+    timeout_at(deadline, pieces.next()).await.ok()
 }
 
 /// Until when the store keeps an object, as its answer says it.
@@ -383,5 +391,44 @@ mod tests {
         assert_eq!(fetcher.locked_until(), "2026-12-25T15:00:00Z".parse::<Timestamp>().ok());
         let asked = serving.join().unwrap();
         assert!(asked.contains("range: bytes=0-0"), "{asked}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_always_there_does_not_outlast_its_time() {
+        let answer = || reqwest::Response::from(http::Response::new(vec![0_u8; 1000]));
+        let all = |mut pieces: Pieces| Ok(pieces.read_to_end(&mut Vec::new())?);
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!(read_on(answer(), None, later, all).await.unwrap(), 1000);
+        let late = read_on(answer(), None, Instant::now(), all).await.unwrap_err();
+        assert!(late.to_string().contains("--timeout"), "{late}");
+    }
+
+    #[tokio::test]
+    async fn a_store_that_redirects_does_not_hand_the_signed_url_on() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let serve = |answer: String| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let serving = std::thread::spawn(move || {
+                let (mut connection, _) = listener.accept().unwrap();
+                let mut asked = [0; 4096];
+                let length = connection.read(&mut asked).unwrap();
+                connection.write_all(answer.as_bytes()).unwrap();
+                String::from_utf8_lossy(&asked[..length]).to_lowercase()
+            });
+            (url, serving)
+        };
+        let (to, second) =
+            serve("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok".to_owned());
+        let (from, first) = serve(format!(
+            "HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: {to}/elsewhere\r\nContent-Length: 0\r\n\r\n"
+        ));
+        let (url, deadline) =
+            (format!("{from}/log?signature=s3cret"), Instant::now() + Duration::from_secs(60));
+        let read = Fetcher::new(&[], false).unwrap().raw(&url, deadline, |_| Ok(())).await.unwrap();
+        assert!(matches!(read, Unpacked::Read(2)));
+        assert!(first.join().unwrap().contains("s3cret"));
+        let asked = second.join().unwrap();
+        assert!(asked.starts_with("get /elsewhere ") && !asked.contains("s3cret"), "{asked}");
     }
 }

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::person::Person;
+use super::super::person::{Person, faults};
 use super::wait;
 use crate::args::Output;
 use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
@@ -89,6 +89,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
     if args.output.as_deref() == Some(Path::new("-")) {
+        takes_archives(std::io::stdout().is_terminal())?;
         let source =
             ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline)
                 .await?;
@@ -109,6 +110,12 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
     target.keep()?;
     println!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
     Ok(())
+}
+
+/// An archive is no text, and whoever wrote it could control a terminal by it.
+fn takes_archives(is_terminal: bool) -> anyhow::Result<()> {
+    let fault = "--output -: standard output is a terminal, and an archive is no text: name a file, or let a program read it";
+    faults(is_terminal.then(|| fault.to_owned()).into_iter().collect())
 }
 
 /// A file that is being written. It is removed unless it is kept.

@@ -20,10 +20,14 @@ use crate::cli::describe::{self, Described, Fetched, QueueStanding};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Unpacked};
 use crate::cli::print;
 use crate::cli::rights;
+use crate::storage::StoredBackups;
 use crate::text::chain;
 
 /// For all artifacts of one Backup.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Values of an artifact that is taken apart: in memory, one may take a hundred times the bytes of
+/// its text.
+const VALUES: usize = 1_000_000;
 
 pub async fn run(person: &Person, args: &DescribeArgs) -> anyhow::Result<()> {
     let objects = person.chosen::<Backup>(&args.names, args.selector.as_ref()).await?;
@@ -211,10 +215,33 @@ async fn artifact_of(
     };
     match read.await {
         Ok(Unpacked::Missing) => Fetched::Missing,
-        Ok(Unpacked::Read(text)) => match serde_json::from_slice(&text) {
-            Ok(value) => Fetched::Got(value),
-            Err(error) => Fetched::Failed(format!("it is no JSON: {error}")),
-        },
+        Ok(Unpacked::Read(text)) => read_artifact(&text),
         Err(error) => Fetched::Failed(chain(rights::explained(error, person.namespace()).as_ref())),
+    }
+}
+
+/// What an artifact says, which somebody else may have written.
+fn read_artifact(text: &[u8]) -> Fetched {
+    if !StoredBackups::is_light(text, VALUES) {
+        return Fetched::Failed(format!("it has more than {VALUES} values, which is more than is shown"));
+    }
+    match serde_json::from_slice(text) {
+        Ok(value) => Fetched::Got(value),
+        Err(error) => Fetched::Failed(format!("it is no JSON: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_artifact_of_very_many_values_is_not_taken_apart() {
+        let objects = |count: usize| format!("[{}0]", r#"{"":0},"#.repeat(count));
+        assert!(matches!(read_artifact(objects(1000).as_bytes()), Fetched::Got(_)));
+        for (text, why) in [(objects(VALUES), "more than 1000000 values"), ("{".to_owned(), "no JSON")] {
+            let read = read_artifact(text.as_bytes());
+            assert!(matches!(&read, Fetched::Failed(said) if said.contains(why)), "{why}");
+        }
     }
 }

@@ -336,7 +336,8 @@ impl Carrying<'_> {
         let api: Api<BackupStorageLocation> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
         if !wanted.is_empty() {
-            return self.get(&api, wanted).await;
+            // What no object can be called would become part of the request's address.
+            return if is_name(wanted) { self.get(&api, wanted).await } else { Ok(None) };
         }
         let listed = crate::client::list(&self.lifecycle.clients.call, &self.lifecycle.namespace);
         let listed = timeout(CALL, listed).await.context("the API server did not answer in time")?;

@@ -267,3 +267,20 @@ async fn a_clock_that_is_ahead_deletes_nothing() {
     assert_eq!(api.writes().len(), 1, "the time is asked for, and nothing else");
     api.finish();
 }
+
+/// A look holds all Backups at one time, and whoever creates them chooses how large they are.
+#[test]
+fn a_backup_takes_little_memory_whatever_is_in_it() {
+    let large = "x".repeat(100_000);
+    let mut made = backup("b", "rw", "2026-01-03T00:00:00Z");
+    made["metadata"]["annotations"] = json!({keys::KEEP_LAST: "3", keys::SCHEDULE_UID: large});
+    made["metadata"]["generation"] = json!(2);
+    made["spec"]["storageLocation"] = json!(large);
+    let made: Backup = serde_json::from_value(made).unwrap();
+    let kept = keep(&made);
+    assert!(kept.keep_last == 3 && kept.proven.is_some());
+    let texts = [Some(&kept.name), Some(&kept.location), kept.proven.as_ref(), kept.schedule.as_ref()];
+    for text in texts.into_iter().flatten() {
+        assert!(text.len() < 300, "{}", text.len());
+    }
+}

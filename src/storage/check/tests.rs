@@ -135,3 +135,15 @@ async fn a_location_tells_once_when_it_can_be_used_no_longer_and_when_it_can_aga
     let note = writes.iter().find_map(|write| write.body["note"].as_str()).unwrap();
     assert!(note.contains("does not exist: mount its volume"), "{note}");
 }
+
+/// The API server would not take it, and the location would stay Available.
+#[test]
+fn the_status_quotes_so_much_of_a_stores_answer_and_no_more() {
+    let here = serde_json::from_value(location(
+        "here",
+        &json!({"provider": "aws", "objectStorage": {"bucket": "b"}}),
+    ));
+    let error = anyhow::anyhow!("400 Bad Request: {}", "x".repeat(2 << 20));
+    let told = told(&error, &here.unwrap());
+    assert!(told.starts_with("400 Bad Request: xxx") && told.len() < 1100, "{}", told.len());
+}
