@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
 use super::*;
-use crate::lifecycle::beside::tests::lifecycle;
+use crate::lifecycle::velero_controllers::tests::lifecycle;
 
 const SCHEDULES: &str = "/apis/velero.io/v1/namespaces/velero/schedules";
 const SCHEDULE: &str = "/apis/velero.io/v1/namespaces/velero/schedules/daily";
