@@ -16,8 +16,8 @@ pub struct Candidate<'a> {
 /// begun and not ended. `limit`: how many may be begun at one time.
 ///
 /// The location with the fewest begun ones comes first, and of its candidates the one that was not
-/// tried for the longest time. One location takes all of the limit but one, so a location that
-/// hangs for ever leaves that one to the rest.
+/// tried for the longest time. No location takes the whole limit (unless it is 1), so one that
+/// hangs for ever leaves something to the rest.
 pub fn choose(candidates: &[Candidate<'_>], begun: &[&str], limit: usize) -> Vec<usize> {
     let most = limit.saturating_sub(1).max(1);
     let mut begun = begun.to_vec();

@@ -58,7 +58,7 @@
 //! Used by all of them:
 //!
 //! - [`duration`]: durations as Go writes them.
-//! - [`fair_choice`]: what is begun next where a few things at a time are done in storage locations.
+//! - [`fair_choice`]: what is begun next where storage locations share a small limit.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
