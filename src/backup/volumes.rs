@@ -16,10 +16,10 @@ mod access;
 mod adopt;
 pub mod clean;
 pub mod files;
+mod node_agents;
 pub mod outcomes;
 mod plan;
 mod read;
-mod reader;
 mod rehearse;
 pub mod snapshots;
 mod told;
@@ -33,7 +33,7 @@ use berth_core::limits;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
 use berth_core::volume::class::SnapshotClass;
-use berth_core::volume::readers::Readers;
+use berth_core::volume::node_agents::NodeAgents;
 use berth_core::volume::{UnstorableReason, VolumeOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -53,10 +53,10 @@ use crate::patch::digest;
 pub use access::{VolumeAccess, WaitLimits};
 pub(super) use access::{of_spec, serves_snapshots};
 use files::FilePod;
+use node_agents::Repository;
 use outcomes::{ClaimOutcome, EarlierCut, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
-use reader::Repository;
 pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
 use snapshots::{Ask, Cut, NoSnapshot};
 use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};
@@ -106,7 +106,7 @@ pub struct RunVolumes<'a> {
     snapshots: OnceCell<Watched<Snapshots>>,
     files: OnceCell<Watched<WatchedObjects<WatchedPodVolumeBackup>>>,
     /// The node-agents that were seen last.
-    agents: Mutex<Readers>,
+    agents: Mutex<NodeAgents>,
     repositories: Mutex<HashMap<String, Repository>>,
     /// UIDs of pods whose files are being backed up.
     reading: Mutex<BTreeSet<String>>,

@@ -19,7 +19,7 @@ use berth_api::keys;
 use berth_api::velero::delete_backup_request::{DeleteBackupRequestSpec, DeleteBackupRequestStatus};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::deletion::{PendingDeletionRequest, RequestTask, plan};
-use berth_core::places::{PlaceCandidate, choose};
+use berth_core::fair_choice::{Candidate, choose};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -133,12 +133,9 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
                 RequestTask::Remove(_) => {}
             }
         }
-        let candidates: Vec<PlaceCandidate<'_>> = to_carry
+        let candidates: Vec<Candidate<'_>> = to_carry
             .iter()
-            .map(|(_, uid, location)| PlaceCandidate {
-                location,
-                unseen: tried.get(uid).map(Instant::elapsed),
-            })
+            .map(|(_, uid, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
             .collect();
         let taken: Vec<&str> = backups.values().map(String::as_str).collect();
         for index in choose(&candidates, &taken, AT_ONCE) {

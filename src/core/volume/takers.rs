@@ -50,7 +50,7 @@ pub struct Gap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingComponent {
     /// No node-agent reads files.
-    Reader,
+    FileReader,
     /// No node-agent moves the data of snapshots.
     Mover,
     /// There is no VolumeSnapshotClass at all.
@@ -63,7 +63,7 @@ pub enum MissingComponent {
 impl fmt::Display for MissingComponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reader => f.write_str(
+            Self::FileReader => f.write_str(
                 "no node-agent runs in this namespace to read files of volumes: install berth's (berth install --pod-volumes) or Velero's, or leave the field out for CSI snapshots",
             ),
             Self::Mover => f.write_str(
@@ -101,7 +101,7 @@ pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
     // Velero gives berth's agents no work.
     let no_readers = no_agents && (!asked.by_berth || takers.own_agents == Some(false));
     if wish.files && asked.takes_pods && no_readers {
-        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::Reader });
+        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::FileReader });
     }
     if !asked.takes_claims || !is_asked_for(wish, None) {
         return gaps;
@@ -171,7 +171,7 @@ mod tests {
         let agents = takers(true, &nothing, &[]);
         let both = takers(true, &ebs, &[("gp3", "ebs")]);
         let mixed = takers(true, &ebs, &[("gp3", "ebs"), ("nfs", "nfs"), ("old", "kubernetes.io/aws")]);
-        let reader = ("defaultVolumesToFsBackup", MissingComponent::Reader);
+        let reader = ("defaultVolumesToFsBackup", MissingComponent::FileReader);
         let mover = ("snapshotMoveData", MissingComponent::Mover);
         let of = |field, all: &[(&str, &str)]| {
             let all = all.iter().map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
@@ -231,12 +231,12 @@ mod tests {
             found.into_iter().map(|gap| gap.lack).collect::<Vec<_>>()
         };
         let files = VolumeDataRequest { takes_claims: false, ..asked(FILES) };
-        assert_eq!(found(Some(false), &files), [MissingComponent::Reader]);
+        assert_eq!(found(Some(false), &files), [MissingComponent::FileReader]);
         assert_eq!(found(Some(true), &files), []);
         assert_eq!(found(None, &files), []);
         assert_eq!(
             found(Some(true), &VolumeDataRequest { by_berth: false, ..files }),
-            [MissingComponent::Reader]
+            [MissingComponent::FileReader]
         );
         let moves = VolumeDataRequest { foreign_mover: false, by_berth: false, ..asked(MOVES) };
         assert_eq!(found(Some(true), &moves), [MissingComponent::Mover]);
@@ -261,7 +261,7 @@ mod tests {
             told.contains("class-000 (driver), class-001 (driver), class-002 (driver) and 997 more"),
             "{told}"
         );
-        for lack in [MissingComponent::Reader, MissingComponent::Mover, MissingComponent::Classes] {
+        for lack in [MissingComponent::FileReader, MissingComponent::Mover, MissingComponent::Classes] {
             // The API server cuts a warning behind 256 characters, and the field stands before it.
             assert!(lack.to_string().len() <= 200, "{lack}");
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::cached::LARGE;
 use super::*;
-use crate::lifecycle::beside::tests::lifecycle;
+use crate::lifecycle::velero_controllers::tests::lifecycle;
 
 const SCHEDULES: &str = "/apis/velero.io/v1/namespaces/velero/schedules";
 const SCHEDULE: &str = "/apis/velero.io/v1/namespaces/velero/schedules/daily";

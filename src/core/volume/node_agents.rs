@@ -10,14 +10,14 @@ use crate::pod_volume::UPLOADER;
 /// The uploader of Velero's node-agents.
 pub const KOPIA: &str = "kopia";
 
-/// Who reads.
+/// Whose node-agent reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum NodeAgent {
     Velero,
     Berth,
 }
 
-impl Reader {
+impl NodeAgent {
     /// `spec.uploaderType` of its PodVolumeBackups.
     pub fn uploader(self) -> &'static str {
         match self {
@@ -27,9 +27,9 @@ impl Reader {
     }
 }
 
-/// Why nobody reads on a node.
+/// Why no node-agent reads on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoReader {
+pub enum NoNodeAgent {
     /// The pod is on no node.
     Nowhere,
     /// There is no node-agent on the node.
@@ -38,7 +38,7 @@ pub enum NoReader {
     NotRunning,
 }
 
-impl NoReader {
+impl NoNodeAgent {
     /// In words, with the way out.
     pub fn on(self, node: &str) -> String {
         match self {
@@ -53,14 +53,14 @@ impl NoReader {
 
 /// The node-agents that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Readers {
+pub struct NodeAgents {
     /// Nodes with one of Velero's, and whether it runs.
     velero: BTreeMap<String, bool>,
     /// Nodes on which one of berth's runs.
     berth: BTreeSet<String>,
 }
 
-impl Readers {
+impl NodeAgents {
     /// Adds a pod of a node-agent of Velero's that has not ended.
     pub fn add_velero(&mut self, node: String, is_running: bool) {
         *self.velero.entry(node).or_default() |= is_running;
@@ -71,17 +71,17 @@ impl Readers {
         self.berth.insert(node);
     }
 
-    /// Who reads on a node.
+    /// Whose node-agent reads on a node.
     ///
     /// # Errors
-    /// When nobody does.
-    pub fn on(&self, node: &str) -> Result<Reader, NoReader> {
+    /// When none does.
+    pub fn on(&self, node: &str) -> Result<NodeAgent, NoNodeAgent> {
         match self.velero.get(node) {
-            _ if node.is_empty() => Err(NoReader::Nowhere),
-            Some(true) => Ok(Reader::Velero),
-            Some(false) => Err(NoReader::NotRunning),
-            None if self.berth.contains(node) => Ok(Reader::Berth),
-            None => Err(NoReader::Nobody),
+            _ if node.is_empty() => Err(NoNodeAgent::Nowhere),
+            Some(true) => Ok(NodeAgent::Velero),
+            Some(false) => Err(NoNodeAgent::NotRunning),
+            None if self.berth.contains(node) => Ok(NodeAgent::Berth),
+            None => Err(NoNodeAgent::Nobody),
         }
     }
 }
@@ -92,28 +92,28 @@ mod tests {
 
     #[test]
     fn velero_reads_where_it_has_an_agent_and_berth_where_it_has_none() {
-        let mut readers = Readers::default();
+        let mut agents = NodeAgents::default();
         for (node, is_running) in
             [("both", true), ("velero", true), ("starting", false), ("two", false), ("two", true)]
         {
-            readers.add_velero(node.to_owned(), is_running);
+            agents.add_velero(node.to_owned(), is_running);
         }
         for node in ["both", "berth", "starting", ""] {
-            readers.add_berth(node.to_owned());
+            agents.add_berth(node.to_owned());
         }
-        for (node, reader) in [
-            ("both", Ok(Reader::Velero)),
-            ("velero", Ok(Reader::Velero)),
-            ("two", Ok(Reader::Velero)),
-            ("berth", Ok(Reader::Berth)),
+        for (node, agent) in [
+            ("both", Ok(NodeAgent::Velero)),
+            ("velero", Ok(NodeAgent::Velero)),
+            ("two", Ok(NodeAgent::Velero)),
+            ("berth", Ok(NodeAgent::Berth)),
             // It takes what berth's would take as soon as it runs.
-            ("starting", Err(NoReader::NotRunning)),
-            ("none", Err(NoReader::Nobody)),
-            ("", Err(NoReader::Nowhere)),
+            ("starting", Err(NoNodeAgent::NotRunning)),
+            ("none", Err(NoNodeAgent::Nobody)),
+            ("", Err(NoNodeAgent::Nowhere)),
         ] {
-            assert_eq!(readers.on(node), reader, "{node}");
+            assert_eq!(agents.on(node), agent, "{node}");
         }
-        assert_eq!((Reader::Velero.uploader(), Reader::Berth.uploader()), ("kopia", "restic"));
-        assert!(NoReader::Nobody.on("n1").contains("node n1 (`berth install --pod-volumes`"));
+        assert_eq!((NodeAgent::Velero.uploader(), NodeAgent::Berth.uploader()), ("kopia", "restic"));
+        assert!(NoNodeAgent::Nobody.on("n1").contains("node n1 (`berth install --pod-volumes`"));
     }
 }
