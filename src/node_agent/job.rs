@@ -1,5 +1,7 @@
 //! One PodVolumeBackup or PodVolumeRestore, from its start to its end.
 
+mod locked;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +16,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::concurrency::Place;
 use super::{Context, volume};
 use crate::text::chain;
 use crate::write::{Pauses, Write, WriteResult, patch};
@@ -34,12 +38,6 @@ const MESSAGE: usize = 4000;
 const SILENCE: Duration = Duration::from_secs(3600);
 /// The folder in a volume that tells the pod's init container which restores are done.
 const DONE: &str = ".velero";
-/// How the wait for the locks of others is told.
-const LOCKED: Duration = Duration::from_secs(10);
-/// How long a job waits until nobody holds the exclusive lock.
-const PATIENT: Duration = Duration::from_secs(300);
-/// And until another agent has maintained the repository, which does not take longer.
-const MAINTENANCE: Duration = Duration::from_secs(9000);
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -58,11 +56,13 @@ impl Kind {
 }
 
 pub struct Job {
-    pub context: Arc<Context>,
-    pub watched: Watched,
-    pub stop: CancellationToken,
-    /// Is it a try at the work, of which there are few? Else only its end is to be written.
-    pub is_try: bool,
+    context: Arc<Context>,
+    watched: Watched,
+    stop: CancellationToken,
+    is_try: bool,
+    place: Place,
+    /// What it waits for, as `status.message` tells it; the empty text while it works.
+    waits_for: Mutex<String>,
 }
 
 /// A volume that ended the agent so often is not tried again.
@@ -92,15 +92,33 @@ struct End {
 }
 
 impl Job {
+    /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be
+    /// written. `place`: its own among the jobs of the node.
+    pub fn new(
+        context: Arc<Context>,
+        watched: Watched,
+        stop: CancellationToken,
+        is_try: bool,
+        place: Place,
+    ) -> Self {
+        Self { context, watched, stop, is_try, place, waits_for: Mutex::default() }
+    }
+
     /// `false`: something could not be written, and it is to be tried again.
     pub async fn run(&self, kind: Kind) -> bool {
         match kind {
             Kind::Backup(object) => {
-                let work = self.backup(Arc::clone(&object));
+                let spec = &object.spec;
+                let namespace = spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
+                let look = || self.look(spec.backup_storage_location.as_deref(), namespace);
+                let work = self.unlocked(|| self.backup(Arc::clone(&object)), look);
                 self.carry(&*object, work).await
             }
             Kind::Restore(object) => {
-                let work = self.restore(Arc::clone(&object));
+                let spec = &object.spec;
+                let namespace = spec.source_namespace.as_deref();
+                let look = || self.look(spec.backup_storage_location.as_deref(), namespace);
+                let work = self.unlocked(|| self.restore(Arc::clone(&object)), look);
                 self.carry(&*object, work).await
             }
         }
@@ -114,7 +132,8 @@ impl Job {
         let name = object.name_any();
         let api: Api<K> =
             Api::namespaced(self.context.clients.call.clone(), &self.context.settings.namespace);
-        let mut status = json!({"phase": "InProgress"});
+        // What an earlier process told of its waiting is over.
+        let mut status = json!({"phase": "InProgress", "message": null});
         if object.phase_text() != "InProgress" {
             status["startTimestamp"] = json!(Time(Timestamp::now()));
         }
@@ -143,7 +162,7 @@ impl Job {
             let (mut signs, mut sign) = (0, Instant::now());
             let mut ticks = interval(PROGRESS);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut shown = Progress::default();
+            let (mut shown, mut told) = (Progress::default(), String::new());
             loop {
                 tokio::select! {
                     result = &mut work => break result,
@@ -155,11 +174,23 @@ impl Job {
                             is_silent = true;
                             self.watched.cancel();
                         }
+                        let waits_for = self.waits_for.lock().clone();
+                        let mut status = json!({});
                         if now != shown {
+                            status["progress"] = progress(now);
                             // The next one tells more than a second try of this one.
-                            let to = Write::to(&name).uid(uid.as_deref());
-                            drop(patch(&api, to, json!({"status": {"progress": progress(now)}})).await);
                             shown = now;
+                        }
+                        if waits_for != told {
+                            status["message"] = json!(waits_for);
+                            cut(&mut status["message"]);
+                        }
+                        if status != json!({}) {
+                            let to = Write::to(&name).uid(uid.as_deref());
+                            let answer = patch(&api, to, json!({"status": status})).await;
+                            if matches!(answer, WriteResult::Written(_)) {
+                                told = waits_for;
+                            }
                         }
                     }
                 }
@@ -231,7 +262,7 @@ impl Job {
             reader: settings.node.clone(),
             same: same(claim, namespace, pod_name, name),
         };
-        let saved = self.unlocked(|| repository.backup(source.clone(), &self.watched)).await;
+        let saved = repository.backup(source, &self.watched).await;
         let path = json!(found.path);
         match saved {
             Ok(Saved { snapshot, bytes, added, .. }) => {
@@ -295,8 +326,7 @@ impl Job {
         let repository = repositories.get(location, namespace, false).await?;
         let folder = found.folder.clone();
         let (reader, watched) = (settings.node.as_str(), &self.watched);
-        let done = self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await;
-        match done {
+        match repository.restore(snapshot, folder, reader, watched).await {
             Ok(done) => {
                 let (folder, of) = (found.folder, found.namespace);
                 let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
@@ -311,31 +341,6 @@ impl Job {
                 self.doubt(&fault, location, namespace);
                 Err(fault.into())
             }
-        }
-    }
-
-    /// Waits for a while where the repository is locked.
-    async fn unlocked<T, F>(&self, work: impl Fn() -> F) -> Result<T, Fault>
-    where
-        F: Future<Output = Result<T, Fault>>,
-    {
-        let begun = Instant::now();
-        loop {
-            let done = work().await;
-            let patience = match &done {
-                Err(Fault::Locked { is_own: true, .. }) => MAINTENANCE,
-                Err(Fault::Locked { .. }) => PATIENT,
-                _ => return done,
-            };
-            if self.watched.is_canceled() {
-                return Err(Fault::Canceled);
-            }
-            match done {
-                Err(fault) if begun.elapsed() < patience => info!(%fault, "waiting"),
-                done => return done,
-            }
-            self.watched.waits();
-            sleep(crate::pace::paced(LOCKED)).await;
         }
     }
 
@@ -429,15 +434,18 @@ pub(super) async fn end_canceled(context: &Context, kind: &Kind) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use berth_test_scripted::Scripted;
+    use berth_test_scripted::{Scripted, get, patch as patching};
+    use tokio::time::sleep;
 
     use super::super::Settings;
+    use super::super::concurrency::Places;
     use super::super::repositories::Repositories;
     use super::*;
     use crate::client::Clients;
     use crate::storage::Opener;
 
-    fn job(api: &Scripted) -> Job {
+    /// A job that has one of these places.
+    pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
         let client = api.client("velero");
         let settings = Settings {
             namespace: "velero".to_owned(),
@@ -452,30 +460,32 @@ mod tests {
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
         let context = Arc::new(Context { clients, settings, repositories });
-        Job { context, watched: Watched::default(), stop: CancellationToken::new(), is_try: true }
+        Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_until_a_maintenance_has_ended_is_not_taken_for_hung() {
-        let (job, begun) = (job(&Scripted::new()), Instant::now());
-        let work = || async {
-            if begun.elapsed() > 2 * SILENCE {
-                return Ok(());
+    async fn what_a_job_waits_for_stands_in_its_status_and_goes_with_the_wait() {
+        const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"}, "spec": {},
+        });
+        let api = Scripted::new();
+        let api =
+            api.always(get(PATH).answers(object.clone())).always(patching(PATH).answers(object.clone()));
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let work = async {
+            for waits_for in ["somebody", ""] {
+                waits_for.clone_into(&mut job.waits_for.lock());
+                sleep(3 * PROGRESS).await;
             }
-            let text = || "x".to_owned();
-            Err(Fault::Locked { place: text(), who: text(), since: text(), is_own: true })
+            Err(anyhow::anyhow!("why"))
         };
-        let silence = async {
-            let mut signs = None;
-            while signs != Some(job.watched.signs()) {
-                signs = Some(job.watched.signs());
-                sleep(SILENCE).await;
-            }
-        };
-        tokio::select! {
-            done = job.unlocked(work) => assert!(done.is_ok()),
-            () = silence => unreachable!("nothing shows that it waits"),
-        }
+        let object: PodVolumeBackup = serde_json::from_value(object).unwrap();
+        assert!(job.carry(&object, work).await);
+        let told: Vec<Value> =
+            api.writes().iter().map(|write| write.body["status"]["message"].clone()).collect();
+        assert_eq!(told, [json!(null), json!("somebody"), json!(""), json!("why")]);
     }
 
     #[test]

@@ -94,6 +94,14 @@ impl Repository {
         Self { is_read_only: true, ..self }
     }
 
+    /// Does nobody hold the exclusive lock? Nothing is written.
+    ///
+    /// # Errors
+    /// When somebody does, or that cannot be told.
+    pub async fn ensure_unlocked(&self) -> Result<(), Fault> {
+        Lock::look(&self.store, &self.sealer).await
+    }
+
     /// Adds a snapshot. Progress and cancellation are in `watched`.
     ///
     /// # Errors

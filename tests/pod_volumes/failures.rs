@@ -120,19 +120,30 @@ fn locked(stage: &mut Stage, uid: &str, folder: &Path) {
     })
     .unwrap();
     fs::write(folder.join("small"), "second").unwrap();
+    let empty = json!([{"name": "data", "emptyDir": {}}]);
+    let other = stage.pod("shop", "other", &empty, &json!({"phase": "Running"}));
+    fs::write(stage.folder(&other, "kubernetes.io~empty-dir/data").join("small"), "of another").unwrap();
     stage.create(&[pod_volume_backup("locked", uid, "folder", &json!({}))]);
     // Twice: it has looked again, and the lock was still there.
     wait_for("the agent to wait", PATIENCE, || {
         stage.agent.ensure_runs()?;
         let text = stage.agent.log_text()?;
         let waits = |line: &&str| line.contains("waiting") && line.contains("locked exclusively");
-        Ok((text.lines().filter(waits).count() > 1).then_some(()))
+        let is_told = status(stage, "locked")["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("waits") && message.contains("locked exclusively"));
+        Ok((is_told && text.lines().filter(waits).count() > 1).then_some(()))
     })
     .unwrap();
+    // The node reads one volume at a time, and a repository that is not locked need not wait.
+    let pod = json!({"kind": "Pod", "namespace": "shop", "name": "other", "uid": other});
+    stage.create(&[pod_volume_backup("beside", &other, "s3", &json!({"pod": pod}))]);
+    stage.completed("podvolumebackup", "beside");
     assert_eq!(status(stage, "locked")["phase"], "InProgress");
     kill(pid, Signal::SIGCONT).unwrap();
     assert!(child.wait().unwrap().success());
-    stage.completed("podvolumebackup", "locked");
+    let done = stage.completed("podvolumebackup", "locked");
+    assert_eq!(done["status"]["message"], "", "what it waited for is told no more: {done:#}");
     stage.restic("folder", &["check", "--read-data"]);
 }
 
