@@ -1,5 +1,6 @@
 //! How many volumes of the node are read or restored at the same time: what a flag says, or the
-//! node-agents' ConfigMap, which is read live.
+//! node-agents' ConfigMap, which is read live. Its `prepareQueueLength` limits how many objects are
+//! Accepted or Prepared, which those of this agent never are: it makes no pod and no claim for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -217,6 +218,11 @@ mod tests {
             assert_eq!(of(config.clone(), pool), number, "{pool}");
         }
         assert_eq!(of(json!({}), "small"), 1);
+        // Nothing is prepared for what this agent does, so there is nothing of it to limit.
+        for length in [-1, 0, 1] {
+            let config = json!({"globalConfig": 3, "prepareQueueLength": length});
+            assert_eq!(of(config, "small"), 3, "{length}");
+        }
     }
 
     #[test]
