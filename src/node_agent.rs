@@ -3,9 +3,9 @@
 //! node-agents.
 //!
 //! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same
-//! time, its places say ([`concurrency`]); who waits for a repository's lock lends its place to
-//! others. An object that is in progress and has no job begins
-//! again: a process that died has left everything that it stored in the repository.
+//! time, its places say ([`concurrency`]). Who waits for a repository's lock lends its place to
+//! others. An object that is in progress and has no job begins again: a process that died has left
+//! everything that it stored in the repository.
 
 mod concurrency;
 mod job;

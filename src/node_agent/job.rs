@@ -1,16 +1,19 @@
-//! One PodVolumeBackup or PodVolumeRestore, from its start to its end.
+//! One PodVolumeBackup or PodVolumeRestore, from its start to its end: what its status says while
+//! [`work`] is done.
 
+mod end;
 mod locked;
+mod work;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use berth_api::keys::{PVC_UID, RESTORE_UID, RUNS};
-use berth_api::velero::{DataMover, PodReference, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{number, same, tags};
-use berth_pod_volumes::{Fault, Progress, Saved, Source, Watched};
+use anyhow::ensure;
+use berth_api::keys::RUNS;
+use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_core::pod_volume::number;
+use berth_pod_volumes::{Fault, Progress, Watched};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -23,21 +26,21 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::Context;
 use super::concurrency::Place;
-use super::{Context, volume};
 use crate::text::chain;
-use crate::write::{Pauses, Write, WriteResult, patch};
+use crate::write::{Write, WriteResult, patch};
+
+pub use end::end_canceled;
+use end::write_end;
+use work::NotYet;
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// How long the end of a job is tried to be written.
-const END: Duration = Duration::from_secs(600);
 /// The longest message of a status.
 const MESSAGE: usize = 4000;
 /// A job that reads and writes nothing for so long is ended.
 const SILENCE: Duration = Duration::from_secs(3600);
-/// The folder in a volume that tells the pod's init container which restores are done.
-const DONE: &str = ".velero";
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -78,12 +81,6 @@ fn ensure_few(runs: u32) -> anyhow::Result<()> {
     ensure!(runs < TRIES, "{runs} processes of the node agent ended while they worked on it");
     Ok(())
 }
-
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
-/// stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("the pod does not wait for the restore of its volume")]
-struct NotYet;
 
 /// What a job ends with, besides its phase.
 struct End {
@@ -236,128 +233,8 @@ impl Job {
         }
         cut(&mut status["message"]);
         info!(kind = K::KIND.as_str(), name, phase = %status["phase"], message = %status["message"], "ended");
-        end(&api, &name, uid.as_deref(), &status).await
+        write_end(&api, &name, uid.as_deref(), &status).await
     }
-
-    async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        ensure_few(runs(&*object))?;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        found.state.clone().map_err(anyhow::Error::msg)?;
-        let namespace = pod.namespace.as_deref().unwrap_or_default();
-        // Before it is opened, so that no change in between is missed.
-        let place = repositories.place(location).await;
-        let repository = repositories.get(location, namespace, true).await?;
-        let place = place?;
-        let pod_name = pod.name.as_deref().unwrap_or_default();
-        let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
-        let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
-        let source = Source {
-            folder: found.folder.clone(),
-            host: namespace.to_owned(),
-            tags: tags(given)?,
-            reader: settings.node.clone(),
-            same: same(claim, namespace, pod_name, name),
-        };
-        let saved = repository.backup(source, &self.watched).await;
-        let path = json!(found.path);
-        match saved {
-            Ok(Saved { snapshot, bytes, added, .. }) => {
-                // Files that were taken away with their volume look like files that somebody
-                // removed.
-                let there = async {
-                    volume::still(&clients.call, pod, &found.uid).await?;
-                    found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
-                };
-                if let Err(why) = there.await {
-                    let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
-                }
-                if let Err(error) = repositories.ensure_kept(location, &place).await {
-                    let why = chain(error.as_ref());
-                    let message = format!("{why}, so snapshot {snapshot} may not be where it belongs");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
-                }
-                Ok(End {
-                    status: json!({
-                        "snapshotID": snapshot, "path": path, "incrementalBytes": number(added),
-                        "progress": progress(Progress { done: bytes, total: bytes }),
-                    }),
-                    message: None,
-                })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({"path": path}), message: Some(unfinished.to_string()) })
-            }
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
-        }
-    }
-
-    async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let snapshot = spec.snapshot_id.as_deref().unwrap_or_default();
-        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let restore =
-            owner.map(|owner| owner.uid.clone()).or_else(|| object.labels().get(RESTORE_UID).cloned());
-        let restore = restore.context("no Restore owns it, so that its pod cannot be told")?;
-        let namespace = spec.source_namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        let namespace = namespace.context("spec.sourceNamespace is empty")?;
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        let folder = found.folder.clone();
-        let mark = restore.clone();
-        let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
-        // Only its end was not written: the pod may have begun to use the volume.
-        if is_done.context("it cannot be seen whether the volume is restored")? {
-            return Ok(End { status: json!({}), message: None });
-        }
-        if !found.waits {
-            return Err(NotYet.into());
-        }
-        ensure_few(runs(&*object))?;
-        let repository = repositories.get(location, namespace, false).await?;
-        let folder = found.folder.clone();
-        let (reader, watched) = (settings.node.as_str(), &self.watched);
-        match repository.restore(snapshot, folder, reader, watched).await {
-            Ok(done) => {
-                let (folder, of) = (found.folder, found.namespace);
-                let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
-                marked.context("the pod could not be told that its volume is restored")?;
-                let bytes = Progress { done: done.bytes, total: done.bytes };
-                Ok(End { status: json!({"progress": progress(bytes)}), message: None })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({}), message: Some(unfinished.to_string()) })
-            }
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
-        }
-    }
-
-    /// The repository may be another one by now.
-    fn doubt(&self, fault: &Fault, location: &str, namespace: &str) {
-        if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
-            self.context.repositories.forget(location, namespace);
-        }
-    }
-}
-
-fn volume_of<'a>(
-    pod: Option<&'a PodReference>,
-    volume: Option<&'a str>,
-) -> anyhow::Result<(&'a PodReference, &'a str)> {
-    let pod = pod.context("spec.pod is empty")?;
-    Ok((pod, volume.filter(|volume| !volume.is_empty()).context("spec.volume is empty")?))
 }
 
 fn is_canceled(error: &anyhow::Error) -> bool {
@@ -373,63 +250,6 @@ fn cut(message: &mut Value) {
         let short: String = text.chars().take(MESSAGE).collect();
         *message = json!(short);
     }
-}
-
-/// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-async fn end<K>(api: &Api<K>, name: &str, uid: Option<&str>, status: &Value) -> bool
-where
-    K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let (begun, mut pauses) = (Instant::now(), Pauses::default());
-    loop {
-        let object = match api.get_opt(name).await {
-            Ok(Some(object)) if object.meta().uid.as_deref() == uid => Some(object),
-            Ok(_) => return true,
-            Err(_) => None,
-        };
-        if let Some(object) = object {
-            if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
-                return true;
-            }
-            match patch(api, Write::on(&object), json!({"status": status})).await {
-                WriteResult::Written(_) | WriteResult::Gone(_) => return true,
-                WriteResult::Conflict(_) => {}
-                answer => {
-                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                    warn!(name, error, "the end could not be written");
-                }
-            }
-        }
-        if begun.elapsed() > END {
-            return false;
-        }
-        pauses.wait().await;
-    }
-}
-
-/// Writes that an object is canceled that no job works on.
-pub(super) async fn end_canceled(context: &Context, kind: &Kind) -> bool {
-    let status = json!({
-        "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
-    });
-    let client = || context.clients.call.clone();
-    let namespace = &context.settings.namespace;
-    let change = json!({"status": status});
-    let answer = match kind {
-        Kind::Backup(object) => {
-            patch(&Api::<PodVolumeBackup>::namespaced(client(), namespace), Write::on(&**object), change)
-                .await
-                .written()
-                .map(drop)
-        }
-        Kind::Restore(object) => {
-            patch(&Api::<PodVolumeRestore>::namespaced(client(), namespace), Write::on(&**object), change)
-                .await
-                .written()
-                .map(drop)
-        }
-    };
-    answer.is_ok()
 }
 
 #[cfg(test)]
