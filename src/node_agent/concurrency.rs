@@ -265,8 +265,8 @@ mod tests {
         assert!(places.take().is_some());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn places_are_lent_only_so_often() {
+    #[test]
+    fn places_are_lent_only_so_often() {
         let places = Places::new(1, Arc::default());
         let lenders: Vec<Place> = std::iter::from_fn(|| {
             let place = places.take()?;

@@ -139,9 +139,10 @@ impl Job {
         }
         let uid = object.uid();
         let runs_before = runs(object);
+        let counted = |runs: u32| json!({"annotations": {RUNS: runs.to_string()}});
         let mut change = json!({"status": status});
         if self.is_try {
-            change["metadata"] = json!({"annotations": {RUNS: (runs_before.saturating_add(1)).to_string()}});
+            change["metadata"] = counted(runs_before.saturating_add(1));
         }
         match patch(&api, Write::on(object), change).await {
             WriteResult::Written(_) => {}
@@ -172,19 +173,25 @@ impl Job {
                             self.watched.cancel();
                         }
                         let waits_for = self.waits_for.lock().clone();
-                        let mut status = json!({});
+                        let (mut change, mut is_change) = (json!({}), false);
                         if now != shown {
-                            status["progress"] = progress(now);
+                            change["status"]["progress"] = progress(now);
                             // The next one tells more than a second try of this one.
                             shown = now;
+                            is_change = true;
                         }
                         if waits_for != told {
-                            status["message"] = json!(waits_for);
-                            cut(&mut status["message"]);
+                            change["status"]["message"] = json!(waits_for);
+                            cut(&mut change["status"]["message"]);
+                            if self.is_try {
+                                // A process that ends meanwhile does not end because of what waits.
+                                let more = u32::from(waits_for.is_empty());
+                                change["metadata"] = counted(runs_before.saturating_add(more));
+                            }
+                            is_change = true;
                         }
-                        if status != json!({}) {
-                            let to = Write::to(&name).uid(uid.as_deref());
-                            let answer = patch(&api, to, json!({"status": status})).await;
+                        if is_change {
+                            let answer = patch(&api, Write::to(&name).uid(uid.as_deref()), change).await;
                             if matches!(answer, WriteResult::Written(_)) {
                                 told = waits_for;
                             }
@@ -195,7 +202,7 @@ impl Job {
         };
         if self.stop.is_cancelled() && result.is_err() {
             // This process did not end because of the volume.
-            let change = json!({"metadata": {"annotations": {RUNS: runs_before.to_string()}}});
+            let change = json!({"metadata": counted(runs_before)});
             drop(patch(&api, Write::to(&name).uid(uid.as_deref()), change).await);
             info!(kind = K::KIND.as_str(), name, "handed over to the next process");
             return true;
@@ -284,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_job_waits_for_stands_in_its_status_and_goes_with_the_wait() {
+    async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
         const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
         let object = json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
@@ -303,9 +310,12 @@ mod tests {
         };
         let object: PodVolumeBackup = serde_json::from_value(object).unwrap();
         assert!(job.carry(&object, work).await);
-        let told: Vec<Value> =
-            api.writes().iter().map(|write| write.body["status"]["message"].clone()).collect();
-        assert_eq!(told, [json!(null), json!("somebody"), json!(""), json!("why")]);
+        let writes = api.writes();
+        let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
+        assert_eq!(told, [&json!(null), &json!("somebody"), &json!(""), &json!("why")]);
+        // A process that ends while it waits does not end because of it.
+        let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
+        assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
     }
 
     #[test]
