@@ -20,8 +20,8 @@ use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
 use berth_core::download::{DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
+use berth_core::fair_choice::{Candidate, choose};
 use berth_core::location::DEFAULT_LOCATION;
-use berth_core::places::{PlaceCandidate, choose};
 use berth_core::sync::is_name;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -119,12 +119,9 @@ async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
                 step => due.push((Arc::clone(request), uid, step, location_of(lifecycle, request))),
             }
         }
-        let candidates: Vec<PlaceCandidate<'_>> = due
+        let candidates: Vec<Candidate<'_>> = due
             .iter()
-            .map(|(_, uid, _, location)| PlaceCandidate {
-                location,
-                unseen: tried.get(uid).map(Instant::elapsed),
-            })
+            .map(|(_, uid, _, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
             .collect();
         let taken: Vec<&str> = in_hand.values().map(String::as_str).collect();
         for index in choose(&candidates, &taken, AT_ONCE) {

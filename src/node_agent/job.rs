@@ -1,45 +1,46 @@
-//! One PodVolumeBackup or PodVolumeRestore, from its start to its end.
+//! One PodVolumeBackup or PodVolumeRestore, from its start to its end: what its status says while
+//! [`work`] is done.
+
+mod end;
+mod locked;
+mod work;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use berth_api::keys::{PVC_UID, RESTORE_UID, RUNS};
-use berth_api::velero::{DataMover, PodReference, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{number, same, tags};
-use berth_pod_volumes::{Fault, Progress, Saved, Source, Watched};
+use anyhow::ensure;
+use berth_api::keys::RUNS;
+use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_core::pod_volume::number;
+use berth_pod_volumes::{Fault, Progress, Watched};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Context, volume};
+use super::Context;
+use super::concurrency::Place;
 use crate::text::chain;
-use crate::write::{Pauses, Write, WriteResult, patch};
+use crate::write::{Write, WriteResult, patch};
+
+pub use end::end_canceled;
+use end::write_end;
+use work::NotYet;
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// How long the end of a job is tried to be written.
-const END: Duration = Duration::from_secs(600);
 /// The longest message of a status.
 const MESSAGE: usize = 4000;
 /// A job that reads and writes nothing for so long is ended.
 const SILENCE: Duration = Duration::from_secs(3600);
-/// The folder in a volume that tells the pod's init container which restores are done.
-const DONE: &str = ".velero";
-/// How the wait for the locks of others is told.
-const LOCKED: Duration = Duration::from_secs(10);
-/// How long a job waits until nobody holds the exclusive lock.
-const PATIENT: Duration = Duration::from_secs(300);
-/// And until another agent has maintained the repository, which does not take longer.
-const MAINTENANCE: Duration = Duration::from_secs(9000);
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -58,11 +59,13 @@ impl Kind {
 }
 
 pub struct Job {
-    pub context: Arc<Context>,
-    pub watched: Watched,
-    pub stop: CancellationToken,
-    /// Is it a try at the work, of which there are few? Else only its end is to be written.
-    pub is_try: bool,
+    context: Arc<Context>,
+    watched: Watched,
+    stop: CancellationToken,
+    is_try: bool,
+    place: Place,
+    /// What it waits for, as `status.message` tells it; the empty text while it works.
+    waits_for: Mutex<String>,
 }
 
 /// A volume that ended the agent so often is not tried again.
@@ -79,12 +82,6 @@ fn ensure_few(runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
-/// stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("the pod does not wait for the restore of its volume")]
-struct NotYet;
-
 /// What a job ends with, besides its phase.
 struct End {
     status: Value,
@@ -92,15 +89,33 @@ struct End {
 }
 
 impl Job {
+    /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be
+    /// written. `place`: its own among the jobs of the node.
+    pub fn new(
+        context: Arc<Context>,
+        watched: Watched,
+        stop: CancellationToken,
+        is_try: bool,
+        place: Place,
+    ) -> Self {
+        Self { context, watched, stop, is_try, place, waits_for: Mutex::default() }
+    }
+
     /// `false`: something could not be written, and it is to be tried again.
     pub async fn run(&self, kind: Kind) -> bool {
         match kind {
             Kind::Backup(object) => {
-                let work = self.backup(Arc::clone(&object));
+                let spec = &object.spec;
+                let namespace = spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
+                let look = || self.look(spec.backup_storage_location.as_deref(), namespace);
+                let work = self.unlocked(|| self.backup(Arc::clone(&object)), look);
                 self.carry(&*object, work).await
             }
             Kind::Restore(object) => {
-                let work = self.restore(Arc::clone(&object));
+                let spec = &object.spec;
+                let namespace = spec.source_namespace.as_deref();
+                let look = || self.look(spec.backup_storage_location.as_deref(), namespace);
+                let work = self.unlocked(|| self.restore(Arc::clone(&object)), look);
                 self.carry(&*object, work).await
             }
         }
@@ -114,7 +129,8 @@ impl Job {
         let name = object.name_any();
         let api: Api<K> =
             Api::namespaced(self.context.clients.call.clone(), &self.context.settings.namespace);
-        let mut status = json!({"phase": "InProgress"});
+        // What an earlier process told of its waiting is over.
+        let mut status = json!({"phase": "InProgress", "message": null});
         if object.phase_text() != "InProgress" {
             status["startTimestamp"] = json!(Time(Timestamp::now()));
         }
@@ -123,9 +139,10 @@ impl Job {
         }
         let uid = object.uid();
         let runs_before = runs(object);
+        let counted = |runs: u32| json!({"annotations": {RUNS: runs.to_string()}});
         let mut change = json!({"status": status});
         if self.is_try {
-            change["metadata"] = json!({"annotations": {RUNS: (runs_before.saturating_add(1)).to_string()}});
+            change["metadata"] = counted(runs_before.saturating_add(1));
         }
         match patch(&api, Write::on(object), change).await {
             WriteResult::Written(_) => {}
@@ -143,7 +160,7 @@ impl Job {
             let (mut signs, mut sign) = (0, Instant::now());
             let mut ticks = interval(PROGRESS);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut shown = Progress::default();
+            let (mut shown, mut told) = (Progress::default(), String::new());
             loop {
                 tokio::select! {
                     result = &mut work => break result,
@@ -155,11 +172,29 @@ impl Job {
                             is_silent = true;
                             self.watched.cancel();
                         }
+                        let waits_for = self.waits_for.lock().clone();
+                        let (mut change, mut is_change) = (json!({}), false);
                         if now != shown {
+                            change["status"]["progress"] = progress(now);
                             // The next one tells more than a second try of this one.
-                            let to = Write::to(&name).uid(uid.as_deref());
-                            drop(patch(&api, to, json!({"status": {"progress": progress(now)}})).await);
                             shown = now;
+                            is_change = true;
+                        }
+                        if waits_for != told {
+                            change["status"]["message"] = json!(waits_for);
+                            cut(&mut change["status"]["message"]);
+                            if self.is_try {
+                                // A process that ends meanwhile does not end because of what waits.
+                                let more = u32::from(waits_for.is_empty());
+                                change["metadata"] = counted(runs_before.saturating_add(more));
+                            }
+                            is_change = true;
+                        }
+                        if is_change {
+                            let answer = patch(&api, Write::to(&name).uid(uid.as_deref()), change).await;
+                            if matches!(answer, WriteResult::Written(_)) {
+                                told = waits_for;
+                            }
                         }
                     }
                 }
@@ -167,7 +202,7 @@ impl Job {
         };
         if self.stop.is_cancelled() && result.is_err() {
             // This process did not end because of the volume.
-            let change = json!({"metadata": {"annotations": {RUNS: runs_before.to_string()}}});
+            let change = json!({"metadata": counted(runs_before)});
             drop(patch(&api, Write::to(&name).uid(uid.as_deref()), change).await);
             info!(kind = K::KIND.as_str(), name, "handed over to the next process");
             return true;
@@ -205,154 +240,8 @@ impl Job {
         }
         cut(&mut status["message"]);
         info!(kind = K::KIND.as_str(), name, phase = %status["phase"], message = %status["message"], "ended");
-        end(&api, &name, uid.as_deref(), &status).await
+        write_end(&api, &name, uid.as_deref(), &status).await
     }
-
-    async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        ensure_few(runs(&*object))?;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        found.state.clone().map_err(anyhow::Error::msg)?;
-        let namespace = pod.namespace.as_deref().unwrap_or_default();
-        // Before it is opened, so that no change in between is missed.
-        let place = repositories.place(location).await;
-        let repository = repositories.get(location, namespace, true).await?;
-        let place = place?;
-        let pod_name = pod.name.as_deref().unwrap_or_default();
-        let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
-        let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
-        let source = Source {
-            folder: found.folder.clone(),
-            host: namespace.to_owned(),
-            tags: tags(given)?,
-            reader: settings.node.clone(),
-            same: same(claim, namespace, pod_name, name),
-        };
-        let saved = self.unlocked(|| repository.backup(source.clone(), &self.watched)).await;
-        let path = json!(found.path);
-        match saved {
-            Ok(Saved { snapshot, bytes, added, .. }) => {
-                // Files that were taken away with their volume look like files that somebody
-                // removed.
-                let there = async {
-                    volume::still(&clients.call, pod, &found.uid).await?;
-                    found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
-                };
-                if let Err(why) = there.await {
-                    let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
-                }
-                if let Err(error) = repositories.ensure_kept(location, &place).await {
-                    let why = chain(error.as_ref());
-                    let message = format!("{why}, so snapshot {snapshot} may not be where it belongs");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
-                }
-                Ok(End {
-                    status: json!({
-                        "snapshotID": snapshot, "path": path, "incrementalBytes": number(added),
-                        "progress": progress(Progress { done: bytes, total: bytes }),
-                    }),
-                    message: None,
-                })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({"path": path}), message: Some(unfinished.to_string()) })
-            }
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
-        }
-    }
-
-    async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let snapshot = spec.snapshot_id.as_deref().unwrap_or_default();
-        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let restore =
-            owner.map(|owner| owner.uid.clone()).or_else(|| object.labels().get(RESTORE_UID).cloned());
-        let restore = restore.context("no Restore owns it, so that its pod cannot be told")?;
-        let namespace = spec.source_namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        let namespace = namespace.context("spec.sourceNamespace is empty")?;
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        let folder = found.folder.clone();
-        let mark = restore.clone();
-        let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
-        // Only its end was not written: the pod may have begun to use the volume.
-        if is_done.context("it cannot be seen whether the volume is restored")? {
-            return Ok(End { status: json!({}), message: None });
-        }
-        if !found.waits {
-            return Err(NotYet.into());
-        }
-        ensure_few(runs(&*object))?;
-        let repository = repositories.get(location, namespace, false).await?;
-        let folder = found.folder.clone();
-        let (reader, watched) = (settings.node.as_str(), &self.watched);
-        let done = self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await;
-        match done {
-            Ok(done) => {
-                let (folder, of) = (found.folder, found.namespace);
-                let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
-                marked.context("the pod could not be told that its volume is restored")?;
-                let bytes = Progress { done: done.bytes, total: done.bytes };
-                Ok(End { status: json!({"progress": progress(bytes)}), message: None })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({}), message: Some(unfinished.to_string()) })
-            }
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
-        }
-    }
-
-    /// Waits for a while where the repository is locked.
-    async fn unlocked<T, F>(&self, work: impl Fn() -> F) -> Result<T, Fault>
-    where
-        F: Future<Output = Result<T, Fault>>,
-    {
-        let begun = Instant::now();
-        loop {
-            let done = work().await;
-            let patience = match &done {
-                Err(Fault::Locked { is_own: true, .. }) => MAINTENANCE,
-                Err(Fault::Locked { .. }) => PATIENT,
-                _ => return done,
-            };
-            if self.watched.is_canceled() {
-                return Err(Fault::Canceled);
-            }
-            match done {
-                Err(fault) if begun.elapsed() < patience => info!(%fault, "waiting"),
-                done => return done,
-            }
-            self.watched.waits();
-            sleep(crate::pace::paced(LOCKED)).await;
-        }
-    }
-
-    /// The repository may be another one by now.
-    fn doubt(&self, fault: &Fault, location: &str, namespace: &str) {
-        if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
-            self.context.repositories.forget(location, namespace);
-        }
-    }
-}
-
-fn volume_of<'a>(
-    pod: Option<&'a PodReference>,
-    volume: Option<&'a str>,
-) -> anyhow::Result<(&'a PodReference, &'a str)> {
-    let pod = pod.context("spec.pod is empty")?;
-    Ok((pod, volume.filter(|volume| !volume.is_empty()).context("spec.volume is empty")?))
 }
 
 fn is_canceled(error: &anyhow::Error) -> bool {
@@ -370,74 +259,20 @@ fn cut(message: &mut Value) {
     }
 }
 
-/// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-async fn end<K>(api: &Api<K>, name: &str, uid: Option<&str>, status: &Value) -> bool
-where
-    K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let (begun, mut pauses) = (Instant::now(), Pauses::default());
-    loop {
-        let object = match api.get_opt(name).await {
-            Ok(Some(object)) if object.meta().uid.as_deref() == uid => Some(object),
-            Ok(_) => return true,
-            Err(_) => None,
-        };
-        if let Some(object) = object {
-            if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
-                return true;
-            }
-            match patch(api, Write::on(&object), json!({"status": status})).await {
-                WriteResult::Written(_) | WriteResult::Gone(_) => return true,
-                WriteResult::Conflict(_) => {}
-                answer => {
-                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                    warn!(name, error, "the end could not be written");
-                }
-            }
-        }
-        if begun.elapsed() > END {
-            return false;
-        }
-        pauses.wait().await;
-    }
-}
-
-/// Writes that an object is canceled that no job works on.
-pub(super) async fn end_canceled(context: &Context, kind: &Kind) -> bool {
-    let status = json!({
-        "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
-    });
-    let client = || context.clients.call.clone();
-    let namespace = &context.settings.namespace;
-    let change = json!({"status": status});
-    let answer = match kind {
-        Kind::Backup(object) => {
-            patch(&Api::<PodVolumeBackup>::namespaced(client(), namespace), Write::on(&**object), change)
-                .await
-                .written()
-                .map(drop)
-        }
-        Kind::Restore(object) => {
-            patch(&Api::<PodVolumeRestore>::namespaced(client(), namespace), Write::on(&**object), change)
-                .await
-                .written()
-                .map(drop)
-        }
-    };
-    answer.is_ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use berth_test_scripted::Scripted;
+    use berth_test_scripted::{Scripted, get, patch as patching};
+    use tokio::time::sleep;
 
     use super::super::Settings;
+    use super::super::concurrency::Places;
     use super::super::repositories::Repositories;
     use super::*;
     use crate::client::Clients;
     use crate::storage::Opener;
 
-    fn job(api: &Scripted) -> Job {
+    /// A job that has one of these places.
+    pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
         let client = api.client("velero");
         let settings = Settings {
             namespace: "velero".to_owned(),
@@ -452,30 +287,35 @@ mod tests {
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
         let context = Arc::new(Context { clients, settings, repositories });
-        Job { context, watched: Watched::default(), stop: CancellationToken::new(), is_try: true }
+        Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_until_a_maintenance_has_ended_is_not_taken_for_hung() {
-        let (job, begun) = (job(&Scripted::new()), Instant::now());
-        let work = || async {
-            if begun.elapsed() > 2 * SILENCE {
-                return Ok(());
+    async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
+        const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"}, "spec": {},
+        });
+        let api = Scripted::new();
+        let api =
+            api.always(get(PATH).answers(object.clone())).always(patching(PATH).answers(object.clone()));
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let work = async {
+            for waits_for in ["somebody", ""] {
+                waits_for.clone_into(&mut job.waits_for.lock());
+                sleep(3 * PROGRESS).await;
             }
-            let text = || "x".to_owned();
-            Err(Fault::Locked { place: text(), who: text(), since: text(), is_own: true })
+            Err(anyhow::anyhow!("why"))
         };
-        let silence = async {
-            let mut signs = None;
-            while signs != Some(job.watched.signs()) {
-                signs = Some(job.watched.signs());
-                sleep(SILENCE).await;
-            }
-        };
-        tokio::select! {
-            done = job.unlocked(work) => assert!(done.is_ok()),
-            () = silence => unreachable!("nothing shows that it waits"),
-        }
+        let object: PodVolumeBackup = serde_json::from_value(object).unwrap();
+        assert!(job.carry(&object, work).await);
+        let writes = api.writes();
+        let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
+        assert_eq!(told, [&json!(null), &json!("somebody"), &json!(""), &json!("why")]);
+        // A process that ends while it waits does not end because of it.
+        let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
+        assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
     }
 
     #[test]
