@@ -12,7 +12,7 @@ use crate::support::process::in_own_session;
 use crate::support::{Process, binaries, wait_for};
 
 use super::load::Load;
-use super::{NAMESPACE, PATIENCE, demo, images, make_location, run};
+use super::{NAMESPACE, PATIENCE, demo, images, make_location, run, uninstall};
 
 const PER_SECOND: u32 = 10;
 /// The shortest life that cert-manager allows, renewed every ten seconds.
@@ -218,7 +218,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     .unwrap();
     load.finish().ensure_all_queued();
     assert_eq!(super::rotation::swapped(&cluster), swapped);
-    run(&cluster, "berth uninstall");
+    uninstall(&cluster);
     for kind in ["certificates", "issuers"] {
         assert_eq!(kubectl.run(&["get", kind, "-A", "-o", "name"]).unwrap(), "");
     }
