@@ -35,9 +35,10 @@ impl Member {
     /// # Errors
     /// When it does not come up.
     pub fn start(hub: &ControlPlane, seed: &str) -> anyhow::Result<Self> {
-        let plane = ControlPlane::start()?;
-        define_velero(&plane)?;
-        define_member(&plane)?;
+        Self::start_in(start_member()?, hub, seed)
+    }
+
+    fn start_in(plane: ControlPlane, hub: &ControlPlane, seed: &str) -> anyhow::Result<Self> {
         let agent = start_agent(hub, &plane, seed, QUICK)?;
         Ok(Self { plane, _agent: agent })
     }
@@ -88,7 +89,7 @@ pub fn define_member(plane: &ControlPlane) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When the API server refuses them.
-pub fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
+fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
     define(plane, &berth_api::crd::velero(), &["velero"])
 }
 
@@ -109,6 +110,7 @@ impl Played {
     }
 
     fn start() -> anyhow::Result<Self> {
+        let plane = std::thread::spawn(start_member);
         let hub = start_hub()?;
         apply(
             hub.kubectl(),
@@ -130,7 +132,8 @@ impl Played {
         ])?;
         let of = format!("--user={user}");
         hub.kubectl().run(&["create", "rolebinding", "played", "-n", "garden", "--role=played", &of])?;
-        let member = Member::start(&hub, "ship")?;
+        let plane = plane.join().map_err(|_| anyhow!("a thread of the tests panicked"))??;
+        let member = Member::start_in(plane, &hub, "ship")?;
         Ok(Self { hub, member })
     }
 }
@@ -145,6 +148,17 @@ pub fn start_hub() -> anyhow::Result<ControlPlane> {
     let seeds = project().join("manifests/garden/seeds.yaml");
     hub.kubectl().run(&["apply", "--server-side", "-f", &seeds.display().to_string()])?;
     Ok(hub)
+}
+
+/// A control plane with the kinds of a member cluster. [`Member`] has an agent, too.
+///
+/// # Errors
+/// When it does not come up.
+pub fn start_member() -> anyhow::Result<ControlPlane> {
+    let plane = ControlPlane::start()?;
+    define_velero(&plane)?;
+    define_member(&plane)?;
+    Ok(plane)
 }
 
 fn define(
