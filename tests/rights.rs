@@ -331,7 +331,7 @@ fn breaks(need: &Need, index: usize) {
 }
 
 #[test]
-fn without_any_one_rule_something_breaks() {
+fn any_one_rule_less_breaks_something() {
     let of_queue = needs().filter(|need| !matches!(need.symptom, Symptom::OfHub(_) | Symptom::NoData));
     let work = Mutex::new(of_queue.enumerate());
     std::thread::scope(|scope| {
