@@ -1,6 +1,6 @@
 //! A hub and a member cluster, and the agent between them.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::SEEDS_NAMESPACE;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::admission::program;
 pub use crate::support::PATIENCE;
 use crate::support::process::in_own_session;
+use crate::support::shared::Shared;
 use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
 
 pub const HUB_BUCKETS: &str = "backupbuckets.garden.berth.dev";
@@ -103,10 +104,14 @@ pub struct Played {
 impl Played {
     /// # Errors
     /// When it does not come up, the same to everybody.
-    pub fn shared() -> anyhow::Result<&'static Self> {
-        static SHARED: OnceLock<Result<Played, String>> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| Self::start().map_err(|error| format!("{error:#}")));
-        shared.as_ref().map_err(|error| anyhow!("{error}"))
+    pub fn shared() -> anyhow::Result<Arc<Self>> {
+        static SHARED: Shared<Played> = Shared::unstarted();
+        SHARED.get(Self::start)
+    }
+
+    /// Of the hub, and of the member cluster.
+    pub fn clusters(&self) -> (&Kubectl, &Kubectl) {
+        (self.hub.kubectl(), self.member.kubectl())
     }
 
     fn start() -> anyhow::Result<Self> {
