@@ -212,7 +212,8 @@ fn agent_by(mut command: Command, plane: &ControlPlane, pods: &Path, name: &str,
     command.arg(plane.service_account_kubeconfig(NAMESPACE, "berth-node-agent").unwrap());
     // Nothing is mounted here.
     command.arg("--allow-unmounted").args(more);
-    command.env("BERTH_PACE", "20");
+    // It looks every ten seconds which repositories are due, not every ten minutes.
+    command.env("BERTH_PACE", "60");
     command.arg("--filesystem-root").arg(plane.folder());
     command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
     Process::start("berth node-agent", command, &plane.folder().join(format!("{name}.log"))).unwrap()

@@ -72,7 +72,7 @@ fn what_ends_an_agent_or_keeps_it_from_its_repository_loses_nothing() {
 }
 
 fn killed_in_mid_upload(stage: &mut Stage, uid: &str, folder: &Path) {
-    for number in 0..8 {
+    for number in 0..4 {
         noise(&folder.join(format!("large-{number}")), 32 << 20, number + 1);
     }
     stage.create(&[pod_volume_backup("killed", uid, "folder", &json!({}))]);
