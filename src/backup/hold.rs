@@ -1,5 +1,6 @@
 //! Holds back listed pods that have hooks, for [`super::blocks`], with what they take along.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -48,8 +49,11 @@ pub struct HeldPod {
 /// What a pod uses.
 #[derive(Default)]
 pub struct Used {
-    /// Names of its claims: pods that share a claim go through their hooks together.
+    /// Names of its claims, and behind them those of the groups of these: pods that share a claim go
+    /// through their hooks together.
     pub claims: Vec<String>,
+    /// How many of these it does not use itself.
+    pub grouped: usize,
     /// The claims and volumes to be stored while the pod is frozen. They are stored in no other
     /// way.
     pub with: Vec<Batch>,
@@ -57,6 +61,37 @@ pub struct Used {
     pub cuts: Vec<PlannedClaim>,
     /// The volumes whose files are backed up while the pod is frozen.
     pub files: Option<FilePod>,
+}
+
+impl Used {
+    /// The claims that the pod itself uses.
+    fn own(&self) -> &[String] {
+        let count = self.claims.len().saturating_sub(self.grouped);
+        self.claims.get(..count).unwrap_or_default()
+    }
+}
+
+/// Hands each claim whose volume is snapshotted to the first of these pods that itself uses it,
+/// because pods that share a group may be too many for one block. Those of the first block would
+/// take all of the group with them otherwise, while pods that use it are not frozen.
+fn to_users(pods: &mut [HeldPod]) {
+    let mut first = BTreeMap::<String, usize>::new();
+    for (at, held) in pods.iter().enumerate() {
+        for claim in held.used.own() {
+            first.entry(claim.clone()).or_insert(at);
+        }
+    }
+    let mut handed = Vec::new();
+    for (at, held) in pods.iter_mut().enumerate() {
+        for planned in std::mem::take(&mut held.used.cuts) {
+            handed.push((first.get(&planned.item.name).copied().unwrap_or(at), planned));
+        }
+    }
+    for (at, planned) in handed {
+        if let Some(held) = pods.get_mut(at) {
+            held.used.cuts.push(planned);
+        }
+    }
 }
 
 /// What is known of a pod that has hooks.
@@ -199,7 +234,8 @@ impl<'a> PodHolder<'a> {
     /// # Errors
     /// As [`PodHolder::hold`].
     pub async fn release(&self) -> Result<(), ListError> {
-        let waiting = std::mem::take(&mut *self.waiting.lock());
+        let mut waiting = std::mem::take(&mut *self.waiting.lock());
+        to_users(&mut waiting);
         for block in blocks(waiting, limits::BLOCK_PODS, |held: &HeldPod| held.used.claims.as_slice()) {
             self.send(block).await?;
         }
@@ -219,6 +255,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::backup::volumes::RunVolumes;
+    use crate::backup::volumes::outcomes::Outcomes;
+    use crate::backup::volumes::tests::planned;
 
     fn kind(resource: &str) -> Arc<ResourceType> {
         Arc::new(ResourceType {
@@ -335,6 +374,41 @@ mod tests {
         assert!(held.try_recv().is_err());
         holder.release().await.unwrap();
         assert_eq!(names(held.try_recv().unwrap()), ["four"], "claims are of a namespace");
+    }
+
+    /// The first pod brings all claims of a group, and each pod uses one of them.
+    #[tokio::test]
+    async fn of_a_group_whose_pods_are_too_many_for_a_block_each_claim_is_in_a_block_of_its_users() {
+        let log = BackupLog::new(String::new());
+        let (tally, outcomes) = (Tally::default(), Outcomes::default());
+        let (volumes, _jobs) = RunVolumes::idle(Vec::new(), &log, &outcomes);
+        for count in [limits::BLOCK_PODS, limits::BLOCK_PODS + 1] {
+            let (holder, mut held) = PodHolder::new(&[], &log, &tally);
+            let claims: Vec<String> = (0..count).map(|at| format!("c{at}")).collect();
+            for at in 0..count {
+                let found = pod("a", &format!("p{at}"), command(), "");
+                let kind = kind("pods");
+                let hooked = holder.hooked(&kind, &found).unwrap();
+                // Its own is the first one.
+                let mut used = Used { claims: vec![format!("c{at}")], ..Used::default() };
+                used.claims.extend(claims.iter().filter(|claim| **claim != format!("c{at}")).cloned());
+                used.grouped = count - 1;
+                if at == 0 {
+                    // One is used by no pod that waits.
+                    let all = claims.iter().map(String::as_str).chain(["of-none"]);
+                    used.cuts = all.map(|claim| planned(&volumes, claim)).collect();
+                }
+                holder.hold(&kind, PageId::default(), found, hooked, used, false).await.unwrap();
+            }
+            holder.release().await.unwrap();
+            let mut cut = Vec::new();
+            while let Ok(block) = held.try_recv() {
+                cut.push(block.iter().flat_map(|held| &held.used.cuts).count());
+            }
+            let rest = count - limits::BLOCK_PODS;
+            let expected = [limits::BLOCK_PODS + 1, rest];
+            assert_eq!(cut, expected[..if rest == 0 { 1 } else { 2 }], "{count}");
+        }
     }
 
     /// They would wait for each other otherwise: one for others of its namespace, and these for

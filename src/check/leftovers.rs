@@ -31,18 +31,20 @@ use crate::text::{chain, few};
 use crate::write::{Write, WriteResult, delete};
 use judged::ListedLeftovers;
 use kept::label;
-use listing::{AbsentKind, MOST, contents, dynamic, list, locations, read, snapshots};
+use listing::{AbsentKind, MOST, contents, dynamic, groups, list, locations, read, snapshots};
 pub use rounds::wait_synced;
 
 const CHECK: &str = "leftovers";
 const SNAPSHOT: &str = "VolumeSnapshot";
+const GROUP: &str = "VolumeGroupSnapshot";
 const CONTENT: &str = "VolumeSnapshotContent";
 const UPLOAD: &str = "DataUpload";
 const CLAIM: &str = "PersistentVolumeClaim";
 const LOCATION: &str = "BackupStorageLocation";
 const BACKUP: &str = "Backup";
 
-/// A VolumeSnapshot, a VolumeSnapshotContent, a DataUpload or a claim that seems to be left.
+/// A VolumeSnapshot, a VolumeGroupSnapshot, a VolumeSnapshotContent, a DataUpload or a claim that
+/// seems to be left.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Leftover {
@@ -147,6 +149,7 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
     let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), AbsentKind::Fault).await?;
     let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), AbsentKind::Empty).await?;
     let snapshots = list(&snapshots(client, None), AbsentKind::Empty).await?;
+    let groups = list(&groups(client, None), AbsentKind::Unknown).await?;
     let contents = list(&contents(client), AbsentKind::Empty).await?;
     let locations = locations(client).await?;
     let backups = Api::<Backup>::all(client.clone());
@@ -167,6 +170,7 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
         (CLAIM, claims.is_cut),
         (UPLOAD, uploads.is_cut),
         (SNAPSHOT, snapshots.is_cut),
+        (GROUP, groups.is_cut),
         (CONTENT, contents.is_cut),
         (LOCATION, locations.is_cut),
         (BACKUP, backups.is_cut),
@@ -184,6 +188,7 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
         claims,
         uploads,
         snapshots: snapshots.all,
+        groups: groups.all,
         contents: contents.all,
         namespace,
         unread,
@@ -240,6 +245,7 @@ impl Leftover {
         let namespace = Some(self.namespace.as_str());
         let api = match self.kind {
             SNAPSHOT => snapshots(&cluster.client, namespace),
+            GROUP => groups(&cluster.client, namespace),
             CONTENT => contents(&cluster.client),
             UPLOAD => dynamic::<DataUpload>(&cluster.client, namespace),
             _ => dynamic::<PersistentVolumeClaim>(&cluster.client, namespace),

@@ -73,8 +73,9 @@ pub struct LeftoverCandidate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// A VolumeSnapshot. `is_made`: a backup has made it, by its name and its labels; labels alone
-    /// can be given to somebody's own. `content`: its content, if it has one.
+    /// A VolumeSnapshot or a VolumeGroupSnapshot. `is_made`: a backup has made it, by its name and
+    /// its labels; labels alone can be given to somebody's own. `content`: its content, if it has
+    /// one, or that of one of the snapshots of the group, if possible one that is retained.
     Snapshot { is_made: bool, content: Option<SnapshotContent> },
     /// A VolumeSnapshotContent.
     Content { snapshot: OfContent, content: SnapshotContent },

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::group_objects;
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
@@ -81,13 +82,31 @@ impl Engine {
     /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
-            for_each(self.made_snapshots(uid).await?, |snapshot| {
+            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await);
+            let (kept, begun): (Vec<_>, Vec<_>) = made.iter().cloned().partition(is_kept);
+            for_each(made, |snapshot| {
                 let client = self.client.clone();
                 async move {
                     if is_kept(&snapshot) {
                         release(&client, &snapshot).await
                     } else {
                         remove(&client, &snapshot).await
+                    }
+                }
+            })
+            .await?;
+            // After their snapshots, which would not be found without them. A group of which no
+            // snapshot is seen stays in the storage, because an archive may name what somebody has
+            // deleted, or taken the label from.
+            for_each(groups?, |group| {
+                let client = self.client.clone();
+                let is_removed =
+                    group_objects::has_one(&group, &begun) && !group_objects::has_one(&group, &kept);
+                async move {
+                    if is_removed {
+                        group_objects::remove(&client, &group).await
+                    } else {
+                        group_objects::release(&client, &group).await
                     }
                 }
             })
@@ -127,14 +146,26 @@ impl Engine {
     async fn remove_made(&self, name: &str, record: &BackupWriter, which: Which<'_>) {
         let uid = record.uid();
         let work = async {
-            let mut made = self.made_snapshots(uid).await?;
-            made.retain(|found| which.has(&key(found.namespace().as_deref(), &found.name_any())));
+            let all = self.made_snapshots(uid).await?;
+            let is_going =
+                |found: &VolumeSnapshot| which.has(&key(found.namespace().as_deref(), &found.name_any()));
+            let (made, staying): (Vec<_>, Vec<_>) = all.into_iter().partition(is_going);
+            // A group goes when none of its snapshots stays.
+            let groups = self.made_groups(uid).await.map(|mut groups| {
+                groups.retain(|group| {
+                    !group_objects::has_one(group, &staying)
+                        && (!matches!(which, Which::Only(_)) || group_objects::has_one(group, &made))
+                });
+                groups
+            });
             let volume_backups = volume_backups(&self.client, &self.namespace);
             let files = match which {
                 Which::All => files_under_way(&volume_backups, uid).await,
                 Which::But(_) | Which::Only(_) => Ok(Vec::new()),
             };
-            let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
+            let is_idle = made.is_empty()
+                && groups.as_ref().is_ok_and(Vec::is_empty)
+                && files.as_ref().is_ok_and(Vec::is_empty);
             // Asked between the list and the first removal: what another run has made is not
             // listed.
             if !is_idle && !record.is_still_ours().await {
@@ -149,6 +180,11 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
+            let removed = for_each(groups?, |group| {
+                let client = self.client.clone();
+                async move { group_objects::remove(&client, &group).await }
+            });
+            removed.await?;
             cancel_files(&volume_backups, files?).await
         };
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
@@ -160,7 +196,12 @@ impl Engine {
         if !is_uid(uid) {
             return Ok(Vec::new());
         }
-        list_all(&Api::all(self.client.clone()), uid).await
+        list_all(&Api::all(self.client.clone()), uid).await.map_err(|error| chain(&error))
+    }
+
+    /// The group snapshots that were made for a Backup.
+    async fn made_groups(&self, uid: &str) -> Result<Vec<DynamicObject>, String> {
+        if is_uid(uid) { group_objects::made(&self.client, uid).await } else { Ok(Vec::new()) }
     }
 
     /// What a backup says of the data of its volumes when all is taken. What is missing, and was
@@ -176,7 +217,7 @@ impl Engine {
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
-                let error = format!("failed to list the backup's PodVolumeBackups: {error}");
+                let error = format!("failed to list the backup's PodVolumeBackups: {}", chain(&error));
                 // Another run finds all data stored, and asks again.
                 RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
             })?;
@@ -200,7 +241,8 @@ fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
 
 /// The PodVolumeBackups of a Backup that go on.
 async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
-    let mut all = if is_uid(uid) { list_all(api, uid).await? } else { Vec::new() };
+    let listed = if is_uid(uid) { list_all(api, uid).await } else { Ok(Vec::new()) };
+    let mut all = listed.map_err(|error| chain(&error))?;
     all.retain(|one| {
         let phase = one.data["status"]["phase"].as_str();
         one.data["spec"]["cancel"] != true && !phase.is_some_and(has_ended)
@@ -241,7 +283,8 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
+/// All objects of a kind that were made for a Backup; none where the cluster has no such kind.
+pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube::Error>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -251,7 +294,7 @@ where
         let page = match insist(|| async { api.list(&params).await.into() }).await {
             Ok(page) => page,
             Err(error) if is_not_found(&error) => return Ok(all),
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(error),
         };
         all.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -326,7 +369,7 @@ async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(
 }
 
 /// An object that is gone, or that is another one by now, needs nothing more.
-fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
+pub(super) fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
     match done {
         Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
         _ => Ok(()),

@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
 use super::kept::{OF_CONTENT, OF_HANDLE, OF_VOLUME, POLICY, SNAPSHOT_UID, handle, label, owner, text};
-use super::{BACKUP, CLAIM, CONTENT, LOCATION, Leftover, SNAPSHOT, UPLOAD};
+use super::{BACKUP, CLAIM, CONTENT, GROUP, LOCATION, Leftover, SNAPSHOT, UPLOAD};
 use crate::pace::counted;
 
 /// What a backup, by Velero or by berth, begins the names of its VolumeSnapshots with.
@@ -24,6 +24,8 @@ pub(super) struct ListedLeftovers<'a> {
     pub claims: Vec<DynamicObject>,
     pub uploads: Vec<DynamicObject>,
     pub snapshots: Vec<DynamicObject>,
+    /// VolumeGroupSnapshots.
+    pub groups: Vec<DynamicObject>,
     pub contents: Vec<DynamicObject>,
     /// Of the DataUploads.
     pub namespace: &'a str,
@@ -69,8 +71,15 @@ impl ListedLeftovers<'_> {
         let by_snapshot: HashMap<&str, SnapshotContent> =
             self.contents.iter().map(|content| (text(content, SNAPSHOT_UID), traits(content))).collect();
         let (mut copies, mut own) = (Vec::new(), Vec::new());
+        let mut of_groups: HashMap<&str, SnapshotContent> = HashMap::new();
         for snapshot in &self.snapshots {
             let content = snapshot.uid().and_then(|uid| by_snapshot.get(uid.as_str()).copied());
+            if let (Some(group), Some(content)) = (owner(snapshot, GROUP), content) {
+                let of_group = of_groups.entry(group.as_str()).or_insert(content);
+                if content.policy == Policy::Retain {
+                    *of_group = content;
+                }
+            }
             if self.is_copy(snapshot) {
                 let of = match uploads.get(&snapshot.name_any()) {
                     Some(LeftoverDecision::Remove) => OfCopy::Left,
@@ -86,6 +95,13 @@ impl ListedLeftovers<'_> {
                 snapshot.name_any().starts_with(MADE) && snapshot.labels().contains_key(BACKUP_NAME);
             let verdict = decide(snapshot, SNAPSHOT, LeftoverKind::Snapshot { is_made, content });
             own.extend(Leftover::of(snapshot, SNAPSHOT, verdict));
+        }
+        // The snapshot controller deletes their snapshots with them.
+        for group in &self.groups {
+            let is_made = group.name_any().starts_with(MADE) && group.labels().contains_key(BACKUP_NAME);
+            let content = group.uid().and_then(|uid| of_groups.get(uid.as_str()).copied());
+            let verdict = decide(group, GROUP, LeftoverKind::Snapshot { is_made, content });
+            own.extend(Leftover::of(group, GROUP, verdict));
         }
         left.extend(copies);
         left.extend(own);
@@ -158,6 +174,10 @@ mod tests {
         let mut foreign = named("mine-3", "c-3", "velero", &json!({}));
         foreign["ownerReferences"] =
             json!([{"apiVersion": "movers.example/v1", "kind": "DataUpload", "name": "x", "uid": "nobody"}]);
+        let mut member = named("snapshot-1", "s-10", "shop", &json!({}));
+        member["ownerReferences"] = json!([
+            {"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "x", "uid": "g-2"},
+        ]);
         let mut objects = ListedLeftovers {
             namespace: "velero",
             unread: BTreeSet::new(),
@@ -184,6 +204,12 @@ mod tests {
                 object(named("here-1", "s-6", "velero", &json!({})), copy_of("here-1")),
                 object(named("lost-1", "s-7", "velero", &json!({})), copy_of("lost-1")),
                 object(named("lost-2", "s-8", "shop", &json!({})), copy_of("lost-2")),
+                object(member, of_claim.clone()),
+            ],
+            groups: vec![
+                object(named("velero-group", "g-1", "shop", &both), json!({})),
+                object(named("velero-stored", "g-2", "shop", &both), json!({})),
+                object(named("my-group", "g-3", "shop", &both), json!({})),
             ],
             contents: vec![
                 object(json!({"name": "of-1", "uid": "k-1"}), content("s-1", "Delete")),
@@ -195,6 +221,7 @@ mod tests {
                 object(json!({"name": "brought", "uid": "k-7", "labels": gone}), brought("s-0", "h-1")),
                 object(json!({"name": "of-twice", "uid": "k-8"}), content("s-9", "Delete")),
                 object(json!({"name": "second", "uid": "k-9"}), brought("", "h-2")),
+                object(json!({"name": "of-member", "uid": "k-10"}), content("s-10", "Retain")),
             ],
         };
         let twice = objects.contents.iter_mut().find(|one| one.name_any() == "of-twice").unwrap();
@@ -214,6 +241,8 @@ mod tests {
             ("VolumeSnapshot shop/velero-data-1", None),
             ("VolumeSnapshot shop/velero-kept-1", Some(Doubt::Retained)),
             ("VolumeSnapshot shop/velero-twice", Some(Doubt::Shared)),
+            ("VolumeGroupSnapshot shop/velero-group", None),
+            ("VolumeGroupSnapshot shop/velero-stored", Some(Doubt::Retained)),
             ("VolumeSnapshotContent of-none", Some(Doubt::Retained)),
             ("VolumeSnapshotContent of-nothing", None),
             ("VolumeSnapshotContent brought", Some(Doubt::Brought)),
@@ -222,7 +251,7 @@ mod tests {
         assert_eq!(told(&objects, &known, now), expected);
         // What was not read may need what was.
         for (kind, removed) in [
-            (CLAIM, vec!["gone-2", "gone-1", "gone-2", "velero-data-1", "of-nothing"]),
+            (CLAIM, vec!["gone-2", "gone-1", "gone-2", "velero-data-1", "velero-group", "of-nothing"]),
             (UPLOAD, vec!["gone-2"]),
             (SNAPSHOT, vec!["gone-2", "gone-1"]),
             (CONTENT, vec!["gone-2", "gone-1"]),

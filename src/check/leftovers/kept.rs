@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
-use super::{BACKUP, UPLOAD};
+use super::{BACKUP, GROUP, UPLOAD};
 use crate::patch::digest;
 
 /// Characters of a value that is kept; of longer ones the digest is.
@@ -41,7 +41,9 @@ pub(super) fn kept(object: DynamicObject) -> DynamicObject {
     };
     let owners = metadata.owner_references.map(|mut owners| {
         owners.retain(|owner| {
-            owner.api_version.starts_with("velero.io/") && [UPLOAD, BACKUP].contains(&owner.kind.as_str())
+            let group = owner.api_version.split('/').next().unwrap_or_default();
+            [("velero.io", UPLOAD), ("velero.io", BACKUP), ("groupsnapshot.storage.k8s.io", GROUP)]
+                .contains(&(group, owner.kind.as_str()))
         });
         owners
     });
@@ -75,7 +77,7 @@ pub(super) fn handle(content: &DynamicObject) -> Option<(&str, &str)> {
     Some((text(content, DRIVER), handle?))
 }
 
-/// The UID of the owner of that kind of Velero's.
+/// The UID of the owner of that kind.
 pub(super) fn owner<'o>(object: &'o DynamicObject, kind: &str) -> Option<&'o String> {
     object.owner_references().iter().find(|owner| owner.kind == kind).map(|owner| &owner.uid)
 }
