@@ -1,6 +1,6 @@
 //! Holds back listed pods that have hooks, for [`super::blocks`], with what they take along.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -90,6 +90,28 @@ fn to_users(pods: &mut [HeldPod]) {
     for (at, planned) in handed {
         if let Some(held) = pods.get_mut(at) {
             held.used.cuts.push(planned);
+        }
+    }
+}
+
+/// Marks the claims of groups that no group snapshot is to be taken of, because a pod that uses some
+/// of the group is in another block, or, unless all pods of the namespace are here, may come later.
+fn set_apart(blocks: &mut [Vec<HeldPod>], are_all_here: bool) {
+    let mut users = BTreeMap::<String, BTreeSet<usize>>::new();
+    for (at, block) in blocks.iter().enumerate() {
+        for claim in block.iter().flat_map(|held| held.used.own()) {
+            users.entry(claim.clone()).or_default().insert(at);
+        }
+    }
+    for (at, block) in blocks.iter_mut().enumerate() {
+        for planned in block.iter_mut().flat_map(|held| &mut held.used.cuts) {
+            let is_elsewhere = |claim: &String| match users.get(claim) {
+                Some(of) => of.iter().any(|block| *block != at),
+                None => !are_all_here,
+            };
+            if planned.group().is_some_and(|group| group.iter().any(is_elsewhere)) {
+                planned.set_apart();
+            }
         }
     }
 }
@@ -185,7 +207,7 @@ impl<'a> PodHolder<'a> {
         let along: usize = along.map(|item| item.json.len()).sum();
         // At least so much that [`HELD`] small pods fill the room.
         let size = (found.json.len() + along).clamp(ROOM / HELD, ROOM);
-        let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX)).await?;
+        let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX), &hooked.id.namespace).await?;
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Copy it, so that the page it came in can be freed.
         let json = Bytes::copy_from_slice(&json);
@@ -218,12 +240,14 @@ impl<'a> PodHolder<'a> {
         Ok(())
     }
 
-    async fn make_room(&self, size: u32) -> Result<OwnedSemaphorePermit, ListError> {
+    /// `namespace`: of the pod that the room is for.
+    async fn make_room(&self, size: u32, namespace: &str) -> Result<OwnedSemaphorePermit, ListError> {
         if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(size) {
             return Ok(room);
         }
         // Waiting pods hold the room, and would wait for ever.
-        self.release().await?;
+        let are_all_here = self.waiting.lock().first().is_some_and(|first| first.id.namespace != namespace);
+        self.send_waiting(are_all_here).await?;
         let room = Arc::clone(&self.room).acquire_many_owned(size).await;
         // The semaphore is never closed.
         room.map_err(|_| ListError::NobodyTakes)
@@ -234,9 +258,16 @@ impl<'a> PodHolder<'a> {
     /// # Errors
     /// As [`PodHolder::hold`].
     pub async fn release(&self) -> Result<(), ListError> {
+        self.send_waiting(true).await
+    }
+
+    /// `are_all_here`: no more pods of the namespace come.
+    async fn send_waiting(&self, are_all_here: bool) -> Result<(), ListError> {
         let mut waiting = std::mem::take(&mut *self.waiting.lock());
         to_users(&mut waiting);
-        for block in blocks(waiting, limits::BLOCK_PODS, |held: &HeldPod| held.used.claims.as_slice()) {
+        let mut blocks = blocks(waiting, limits::BLOCK_PODS, |held: &HeldPod| held.used.claims.as_slice());
+        set_apart(&mut blocks, are_all_here);
+        for block in blocks {
             self.send(block).await?;
         }
         Ok(())
@@ -257,7 +288,7 @@ mod tests {
     use super::*;
     use crate::backup::volumes::RunVolumes;
     use crate::backup::volumes::outcomes::Outcomes;
-    use crate::backup::volumes::tests::planned;
+    use crate::backup::volumes::tests::{grouped, planned};
 
     fn kind(resource: &str) -> Arc<ResourceType> {
         Arc::new(ResourceType {
@@ -405,9 +436,47 @@ mod tests {
             while let Ok(block) = held.try_recv() {
                 cut.push(block.iter().flat_map(|held| &held.used.cuts).count());
             }
-            let rest = count - limits::BLOCK_PODS;
-            let expected = [limits::BLOCK_PODS + 1, rest];
-            assert_eq!(cut, expected[..if rest == 0 { 1 } else { 2 }], "{count}");
+            let mut expected = vec![limits::BLOCK_PODS + 1];
+            expected.extend((count > limits::BLOCK_PODS).then(|| count - limits::BLOCK_PODS));
+            assert_eq!(cut, expected, "{count}");
+        }
+    }
+
+    /// Or the pods of one block would be frozen while it is cut, and those of another one not.
+    #[tokio::test]
+    async fn claims_of_a_group_that_pods_of_several_blocks_use_or_may_use_are_apart() {
+        let log = BackupLog::new(String::new());
+        let (tally, outcomes) = (Tally::default(), Outcomes::default());
+        let (volumes, _jobs) = RunVolumes::idle(Vec::new(), &log, &outcomes);
+        // Pods that use claim `a`, whether one of them uses `b`, and whether more pods may come.
+        for (users, is_used, may_come, is_together) in [
+            (1, true, false, true),
+            (1, false, false, true),
+            (1, true, true, true),
+            (1, false, true, false),
+            (limits::BLOCK_PODS, true, false, true),
+            (limits::BLOCK_PODS + 1, true, false, false),
+        ] {
+            let (holder, mut held) = PodHolder::new(&[], &log, &tally);
+            let kind = kind("pods");
+            for at in 0..users {
+                let found = pod("app", &format!("p{at}"), command(), "");
+                let hooked = holder.hooked(&kind, &found).unwrap();
+                let mut used = Used { claims: vec!["a".to_owned()], ..Used::default() };
+                if at == 0 {
+                    used.claims.push("b".to_owned());
+                    used.grouped = usize::from(!is_used);
+                    used.cuts = vec![grouped(&volumes, "a"), grouped(&volumes, "b")];
+                }
+                holder.hold(&kind, PageId::default(), found, hooked, used, false).await.unwrap();
+            }
+            holder.send_waiting(!may_come).await.unwrap();
+            let mut together = Vec::new();
+            while let Ok(block) = held.try_recv() {
+                let cuts = block.iter().flat_map(|held| &held.used.cuts);
+                together.extend(cuts.map(|planned| planned.group().is_some()));
+            }
+            assert_eq!(together, [is_together; 2], "{users} {is_used} {may_come}");
         }
     }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::group_objects;
+use super::group_objects::{self, SeenGroup};
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
@@ -83,7 +83,6 @@ impl Engine {
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
             let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await);
-            let (kept, begun): (Vec<_>, Vec<_>) = made.iter().cloned().partition(is_kept);
             for_each(made, |snapshot| {
                 let client = self.client.clone();
                 async move {
@@ -95,18 +94,14 @@ impl Engine {
                 }
             })
             .await?;
-            // After their snapshots, which would not be found without them. A group of which no
-            // snapshot is seen stays in the storage, because an archive may name what somebody has
-            // deleted, or taken the label from.
-            for_each(groups?, |group| {
+            // After their snapshots, which would not be found without them.
+            for_each(groups?, |seen| {
                 let client = self.client.clone();
-                let is_removed =
-                    group_objects::has_one(&group, &begun) && !group_objects::has_one(&group, &kept);
                 async move {
-                    if is_removed {
-                        group_objects::remove(&client, &group).await
+                    if seen.is_whole && !seen.is_named {
+                        group_objects::remove(&client, &seen.group).await
                     } else {
-                        group_objects::release(&client, &group).await
+                        group_objects::release(&client, &seen.group).await
                     }
                 }
             })
@@ -146,15 +141,19 @@ impl Engine {
     async fn remove_made(&self, name: &str, record: &BackupWriter, which: Which<'_>) {
         let uid = record.uid();
         let work = async {
-            let all = self.made_snapshots(uid).await?;
             let is_going =
                 |found: &VolumeSnapshot| which.has(&key(found.namespace().as_deref(), &found.name_any()));
-            let (made, staying): (Vec<_>, Vec<_>) = all.into_iter().partition(is_going);
-            // A group goes when none of its snapshots stays.
+            let mut made = self.made_snapshots(uid).await?;
+            made.retain(is_going);
+            // The storage removes a group whole, so all that it has of the group must go.
             let groups = self.made_groups(uid).await.map(|mut groups| {
-                groups.retain(|group| {
-                    !group_objects::has_one(group, &staying)
-                        && (!matches!(which, Which::Only(_)) || group_objects::has_one(group, &made))
+                let left = groups.iter().filter(|seen| !seen.is_whole).count();
+                if left > 0 {
+                    warn!(%name, groups = left, "leaving group snapshots, because not all of their snapshots are seen: an archive may name the others");
+                }
+                groups.retain(|seen| {
+                    let is_chosen = !(seen.members.is_empty() && matches!(which, Which::Only(_)));
+                    seen.is_whole && is_chosen && seen.members.iter().all(is_going)
                 });
                 groups
             });
@@ -180,9 +179,9 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
-            let removed = for_each(groups?, |group| {
+            let removed = for_each(groups?, |seen| {
                 let client = self.client.clone();
-                async move { group_objects::remove(&client, &group).await }
+                async move { group_objects::remove(&client, &seen.group).await }
             });
             removed.await?;
             cancel_files(&volume_backups, files?).await
@@ -200,7 +199,7 @@ impl Engine {
     }
 
     /// The group snapshots that were made for a Backup.
-    async fn made_groups(&self, uid: &str) -> Result<Vec<DynamicObject>, String> {
+    async fn made_groups(&self, uid: &str) -> Result<Vec<SeenGroup>, String> {
         if is_uid(uid) { group_objects::made(&self.client, uid).await } else { Ok(Vec::new()) }
     }
 
@@ -288,7 +287,19 @@ pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube:
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let mut params = ListParams::default().labels(&format!("{BACKUP_UID}={uid}")).limit(PAGE);
+    list_those(api, ListParams::default().labels(&format!("{BACKUP_UID}={uid}")), |_| true).await
+}
+
+/// As [`list_all`], by other parameters. Only what `is_wanted` is in memory longer than its page.
+pub(super) async fn list_those<K>(
+    api: &Api<K>,
+    params: ListParams,
+    is_wanted: impl Fn(&K) -> bool,
+) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut params = params.limit(PAGE);
     let mut all = Vec::new();
     loop {
         let page = match insist(|| async { api.list(&params).await.into() }).await {
@@ -296,7 +307,7 @@ where
             Err(error) if is_not_found(&error) => return Ok(all),
             Err(error) => return Err(error),
         };
-        all.extend(page.items);
+        all.extend(page.items.into_iter().filter(&is_wanted));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(all),
@@ -328,8 +339,9 @@ fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
 /// Removes the objects of a snapshot, which stays in the storage.
 async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    if let Some((name, uid)) = own_content(client, snapshot).await? {
-        let write = || Write::to(&name).uid(Some(&uid));
+    if let Some(content) = own_content(client, snapshot).await? {
+        let (name, uid) = (content.name_any(), content.uid());
+        let write = || Write::to(&name).uid(uid.as_deref());
         gone(insist(|| patch(&contents, write(), policy(true))).await.map(drop))?;
         gone(insist(|| delete(&contents, write())).await)?;
     }
@@ -339,16 +351,20 @@ async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), Strin
 /// Removes a snapshot, in the storage as well.
 async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    if let Some((name, uid)) = own_content(client, snapshot).await? {
-        let write = || Write::to(&name).uid(Some(&uid));
+    if let Some(content) = own_content(client, snapshot).await? {
+        let (name, uid) = (content.name_any(), content.uid());
+        let write = || Write::to(&name).uid(uid.as_deref());
         gone(insist(|| patch(&contents, write(), policy(false))).await.map(drop))?;
     }
     delete_snapshot(client, snapshot).await
 }
 
-/// Name and UID of the content of a snapshot, if that content says the same: whoever may write the
-/// status of a VolumeSnapshot could name the content of another one there.
-async fn own_content(client: &Client, snapshot: &VolumeSnapshot) -> Result<Option<(String, String)>, String> {
+/// The content of a snapshot, if that content says the same: whoever may write the status of a
+/// VolumeSnapshot could name the content of another one there.
+pub(super) async fn own_content(
+    client: &Client,
+    snapshot: &VolumeSnapshot,
+) -> Result<Option<VolumeSnapshotContent>, String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
     let Some(name) = content_of(snapshot) else { return Ok(None) };
     let content = match insist(|| async { contents.get(&name).await.into() }).await {
@@ -356,9 +372,9 @@ async fn own_content(client: &Client, snapshot: &VolumeSnapshot) -> Result<Optio
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(chain(&error)),
     };
-    let is_own = content.spec.volume_snapshot_ref.uid.is_some()
-        && content.spec.volume_snapshot_ref.uid == snapshot.uid();
-    Ok(content.metadata.uid.filter(|_| is_own).map(|uid| (name, uid)))
+    let of = &content.spec.volume_snapshot_ref.uid;
+    let is_own = content.metadata.uid.is_some() && of.is_some() && *of == snapshot.uid();
+    Ok(is_own.then_some(content))
 }
 
 async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {

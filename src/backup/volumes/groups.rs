@@ -26,7 +26,9 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::group_objects::{self, CALL, group_name, groups, is_as_planned, kind_of_groups, list_group};
+use super::group_objects::{
+    self, CALL, group_name, groups, is_as_planned, kind_of_groups, labels, list_group,
+};
 use super::outcomes::EarlierCut;
 use super::plan::list_of;
 use super::read::FoundClaim;
@@ -81,7 +83,12 @@ struct GroupHere {
 impl PlannedClaim {
     /// The names of all claims of its group, if a group snapshot is to be taken.
     pub fn group(&self) -> Option<&BTreeSet<String>> {
-        self.ask.group.as_deref().map(|group| &group.names)
+        self.ask.group.as_deref().filter(|_| !self.ask.is_apart).map(|group| &group.names)
+    }
+
+    /// Leaves it out of the group snapshot of its group.
+    pub fn set_apart(&mut self) {
+        self.ask.is_apart = true;
     }
 }
 
@@ -211,7 +218,7 @@ impl RunVolumes<'_> {
         let begun = Instant::now();
         let mut here = BTreeMap::<String, GroupHere>::new();
         for (ask, earlier) in &asks {
-            if let (Some(group), Ok(None)) = (&ask.group, earlier) {
+            if let (Some(group), false, Ok(None)) = (&ask.group, ask.is_apart, earlier) {
                 here.entry(group.key.clone()).or_default().names.insert(ask.name.clone());
             }
         }
@@ -275,9 +282,13 @@ impl RunVolumes<'_> {
         is_as_planned(access, plan).await.map_err(NoGroup::Refused)?;
         // From here on there may be something to remove.
         self.shown(access).await;
-        let group = create_group(access, plan).await?;
         let limit = longest.min(access.limits.waits.snapshot);
         let until = access.limits.snapshot_until(begun).min(begun + limit);
+        let group = match timeout_at(until, create_group(access, plan)).await {
+            Ok(made) => made?,
+            // If it stands nonetheless it is removed when the backup ends.
+            Err(_) => return Err(NoGroup::Failed(late("made", until - begun, None))),
+        };
         let members = match timeout_at(until, self.members(access, plan, &group)).await {
             Ok(members) => members,
             Err(_) => Err(late("made", until - begun, fault_of(access, &group).await.as_deref())),
@@ -305,7 +316,7 @@ impl RunVolumes<'_> {
         let shown = Watched::snapshots_in(&access.watches, &plan.namespace);
         let members = shown.find(|shown| members_of(shown, plan, &uid)).await;
         drop(shown);
-        group_objects::retain(&access.client, group)
+        group_objects::retain(&access.client, group, &labels(access))
             .await
             .map_err(|error| format!("the snapshots of its group cannot be retained: {error}"))?;
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &plan.namespace);
@@ -351,11 +362,7 @@ async fn create_group(access: &VolumeAccess, plan: &GroupPlan) -> Result<Dynamic
             "source": {"selector": {"matchLabels": {label: value}}},
         },
     }));
-    let labels = [
-        (BACKUP_NAME.to_owned(), label_value(&access.backup, digest)),
-        (BACKUP_UID.to_owned(), access.uid.clone()),
-    ];
-    group.metadata.labels = Some(labels.into());
+    group.metadata.labels = Some(labels(access));
     let api = groups(&access.client, Some(&plan.namespace));
     let error = match insist(|| create(&api, &group)).await {
         Ok(made) => return Ok(made),

@@ -227,6 +227,7 @@ impl RunVolumes<'_> {
             class,
             moves,
             group,
+            is_apart: false,
         };
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Copied, so that the page that it came in can be freed.

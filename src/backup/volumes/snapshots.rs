@@ -52,6 +52,8 @@ pub struct Ask {
     pub moves: bool,
     /// Its snapshot is one of these.
     pub group: Option<Arc<GroupPlan>>,
+    /// No group snapshot is taken of its group, because pods that use some of it are not frozen.
+    pub is_apart: bool,
 }
 
 /// A VolumeSnapshot that is there.

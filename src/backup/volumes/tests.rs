@@ -14,6 +14,8 @@ use crate::backup::list::Lister;
 
 mod groups;
 
+pub use groups::grouped;
+
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";
 const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
 const IN_APP: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots";

@@ -24,7 +24,8 @@ fn plan() -> Arc<GroupPlan> {
     })
 }
 
-fn grouped(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
+/// Claim `a` or `b`, with its group.
+pub fn grouped(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
     let mut planned = planned(volumes, name);
     planned.ask.group = Some(plan());
     planned
@@ -115,8 +116,11 @@ async fn the_claims_of_a_group_are_cut_by_one_group_snapshot() {
     assert_eq!(made["spec"]["volumeGroupSnapshotClassName"], "together");
     assert_eq!(writes[1].body["spec"], json!({"deletionPolicy": "Retain"}));
     let labels = json!({"velero.io/backup-name": "nightly", "velero.io/backup-uid": "b"});
-    let labelled = |at: usize| writes[at].body["metadata"]["labels"] == labels;
-    assert!(writes.len() == 4 && [0, 2, 3].into_iter().all(labelled), "{writes:?}");
+    let mut of_group = labels.clone();
+    // A restore of it would cut the restored claims.
+    of_group["velero.io/exclude-from-backup"] = json!("true");
+    let found: Vec<&Value> = writes.iter().map(|write| &write.body["metadata"]["labels"]).collect();
+    assert_eq!(found, [&of_group, &of_group, &labels, &labels]);
     let noted = outcomes.all().cuts;
     assert!(noted.len() == 2 && noted.values().all(|cut| cut.is_whole), "{noted:?}");
     volumes.tell();
@@ -151,29 +155,82 @@ async fn a_group_whose_snapshots_do_not_come_is_removed() {
     api.finish();
 }
 
-/// Whoever deletes the group would take the snapshots from the archive.
+/// Whoever deletes the group would take the snapshots from the archive, or has taken them.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_cannot_be_retained_is_not_taken() {
-    let members = [member("a"), member("b")];
-    let api = serve(&members, &[]);
-    api.always(get(IN_APP).answers(list("7", &members))).always(watch(IN_APP).never_answers());
+    let mut going = content_of_group();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    for (retained, told) in [
+        (patch(CONTENT).refuses(403), "cannot be retained"),
+        (patch(CONTENT).answers(going), "somebody has deleted its VolumeGroupSnapshot"),
+    ] {
+        let members = [member("a"), member("b")];
+        let api = serve(&members, &[]);
+        api.always(get(IN_APP).answers(list("7", &members))).always(watch(IN_APP).never_answers());
+        api.next(get(CLAIMS).answers(all_of_group()));
+        api.next(post(GROUPS).answers_with(|sent| group(&sent["metadata"]["name"])));
+        api.next(get(CONTENT).answers(content_of_group())).next(retained);
+        // Nothing of it stays.
+        api.next(get(CONTENT).answers(content_of_group()));
+        api.next(patch(CONTENT).answers(content_of_group()));
+        let name = group_name(&digest("this/b/app/g"));
+        api.next(delete(&format!("{GROUPS}/{name}")).answers(group(&json!(name))));
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, mut jobs) = labelled(&log, &outcomes, Some(access(&api)));
+        let admitted = volumes.admit(vec![grouped(&volumes, "a"), grouped(&volumes, "b")]).await;
+        volumes.take_frozen(admitted, Vec::new()).await;
+        for _ in 0..2 {
+            let why = jobs.settled.try_recv().unwrap().cut.unwrap_err().why;
+            assert!(why.contains(told), "{why}");
+        }
+        assert_eq!(api.writes()[2].body["spec"], json!({"deletionPolicy": "Delete"}));
+        assert!(outcomes.all().cuts.is_empty());
+        api.finish();
+    }
+}
+
+/// Its pods are frozen, and the answer would come too late.
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_create_is_not_answered_is_waited_for_no_longer_than_its_snapshots() {
+    let api = serve(&[], &[]);
     api.next(get(CLAIMS).answers(all_of_group()));
-    api.next(post(GROUPS).answers_with(|sent| group(&sent["metadata"]["name"])));
-    api.next(get(CONTENT).answers(content_of_group())).next(patch(CONTENT).refuses(403));
-    // Nothing of it stays.
-    api.next(get(CONTENT).answers(content_of_group())).next(patch(CONTENT).answers(content_of_group()));
-    let name = group_name(&digest("this/b/app/g"));
-    api.next(delete(&format!("{GROUPS}/{name}")).answers(group(&json!(name))));
+    api.always(post(GROUPS).never_answers());
+    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+    let (volumes, _jobs) = labelled(&log, &outcomes, Some(access(&api)));
+    let claims = [grouped(&volumes, "a"), grouped(&volumes, "b")];
+    // One after which a create would still be tried again.
+    let longest = Duration::from_secs(15);
+    let begun = Instant::now();
+    let asks = claims.iter().map(|planned| (&planned.ask, Ok(None))).collect();
+    for cut in volumes.cut_all(asks, longest).await {
+        let why = cut.unwrap_err().why;
+        assert!(why.contains("was not made within 15 s"), "{why}");
+    }
+    assert!(begun.elapsed() < longest + Duration::from_secs(1), "pods are frozen");
+    api.finish();
+}
+
+/// A pod that uses some of the group may not be frozen.
+#[tokio::test(start_paused = true)]
+async fn claims_that_are_set_apart_get_a_snapshot_each_and_that_is_told() {
+    let names = ["a", "b"].map(made);
+    let snapshots = ["a", "b"].map(|claim| snapshot(&made(claim), claim));
+    let api = serve(&snapshots, &names.clone().map(|name| content(&name, true, "Delete")));
+    for snapshot in snapshots {
+        api.next(post(IN_APP).answers(snapshot));
+    }
     let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
     let (volumes, mut jobs) = labelled(&log, &outcomes, Some(access(&api)));
-    let admitted = volumes.admit(vec![grouped(&volumes, "a"), grouped(&volumes, "b")]).await;
+    let mut claims = vec![grouped(&volumes, "a"), grouped(&volumes, "b")];
+    claims.iter_mut().for_each(PlannedClaim::set_apart);
+    let admitted = volumes.admit(claims).await;
     volumes.take_frozen(admitted, Vec::new()).await;
-    for _ in 0..2 {
-        let why = jobs.settled.try_recv().unwrap().cut.unwrap_err().why;
-        assert!(why.contains("cannot be retained"), "{why}");
+    for name in names {
+        assert_eq!(jobs.settled.try_recv().unwrap().cut.unwrap().name, name);
     }
-    assert_eq!(api.writes()[2].body["spec"], json!({"deletionPolicy": "Delete"}));
-    assert!(outcomes.all().cuts.is_empty());
+    volumes.tell();
+    let told = format!("{:?}", log.told());
+    assert!(log.counts().errors == 1 && told.contains("are not taken at one time"), "{told}");
     api.finish();
 }
 
