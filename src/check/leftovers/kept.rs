@@ -22,9 +22,26 @@ const DRIVER: &str = "/spec/driver";
 pub(super) const POLICY: &str = "/spec/deletionPolicy";
 pub(super) const SNAPSHOT_UID: &str = "/spec/volumeSnapshotRef/uid";
 pub(super) const HANDLE: &str = "/status/snapshotHandle";
+pub(super) const OF_VOLUMES: &str = "/spec/source/volumeHandles/0";
+pub(super) const OF_GROUP_HANDLE: &str = "/spec/source/groupSnapshotHandles/volumeGroupSnapshotHandle";
+pub(super) const GROUP_UID: &str = "/spec/volumeGroupSnapshotRef/uid";
+const GROUP_HANDLE: &str = "/status/volumeGroupSnapshotHandle";
 const PHASE: &str = "/status/phase";
 /// All that is kept of an object beside its metadata, by its place.
-const FIELDS: [&str; 8] = [OF_CONTENT, OF_VOLUME, OF_HANDLE, DRIVER, POLICY, SNAPSHOT_UID, HANDLE, PHASE];
+const FIELDS: [&str; 12] = [
+    OF_CONTENT,
+    OF_VOLUME,
+    OF_HANDLE,
+    DRIVER,
+    POLICY,
+    SNAPSHOT_UID,
+    HANDLE,
+    OF_VOLUMES,
+    OF_GROUP_HANDLE,
+    GROUP_UID,
+    GROUP_HANDLE,
+    PHASE,
+];
 const LABELS: [&str; 4] = [BACKUP_NAME, BACKUP_UID, RESTORE_NAME, RESTORE_UID];
 
 /// What is kept of an object.
@@ -72,8 +89,16 @@ pub(super) fn text<'o>(object: &'o DynamicObject, field: &str) -> &'o str {
 
 /// Driver and handle of the snapshot of a content.
 pub(super) fn handle(content: &DynamicObject) -> Option<(&str, &str)> {
-    let handle =
-        [HANDLE, OF_HANDLE].into_iter().map(|at| text(content, at)).find(|handle| !handle.is_empty());
+    first_handle(content, [HANDLE, OF_HANDLE])
+}
+
+/// Driver and handle of the group of snapshots of a VolumeGroupSnapshotContent.
+pub(super) fn group_handle(content: &DynamicObject) -> Option<(&str, &str)> {
+    first_handle(content, [GROUP_HANDLE, OF_GROUP_HANDLE])
+}
+
+fn first_handle<'o>(content: &'o DynamicObject, places: [&str; 2]) -> Option<(&'o str, &'o str)> {
+    let handle = places.into_iter().map(|at| text(content, at)).find(|handle| !handle.is_empty());
     Some((text(content, DRIVER), handle?))
 }
 

@@ -11,7 +11,7 @@ use kube::{Client, Resource};
 use tokio::time::timeout;
 
 use super::kept::{kept, path, synced};
-use super::{CONTENT, GROUP, SNAPSHOT};
+use super::{CONTENT, GROUP, GROUP_CONTENT, SNAPSHOT};
 use crate::client::{is_forbidden, is_not_found};
 use crate::text::chain;
 
@@ -26,6 +26,15 @@ pub(super) struct KindListing<T> {
     pub all: Vec<T>,
     /// There is more.
     pub is_cut: bool,
+    /// The cluster has the kind, as far as one may know.
+    pub is_there: bool,
+}
+
+impl<T> KindListing<T> {
+    /// Of a kind that the cluster does not have.
+    pub fn absent() -> Self {
+        Self { all: Vec::new(), is_cut: false, is_there: false }
+    }
 }
 
 /// What it means that the cluster has no such kind.
@@ -82,7 +91,7 @@ pub(super) async fn read<K: Clone, T>(
         let page = match page {
             Ok(page) => page,
             Err(error) if is_first && absent.is_said_by(&error) => {
-                return Ok(KindListing { all, is_cut: false });
+                return Ok(KindListing::absent());
             }
             Err(error) => return Err(anyhow!(chain(&error))),
         };
@@ -92,7 +101,7 @@ pub(super) async fn read<K: Clone, T>(
         all.extend(page.items.into_iter().map(&keep).take(most - all.len()));
         match token {
             Some(token) if !is_cut => params = params.continue_token(&token),
-            _ => return Ok(KindListing { all, is_cut }),
+            _ => return Ok(KindListing { all, is_cut, is_there: true }),
         }
     }
 }
@@ -113,8 +122,16 @@ pub(super) fn contents(client: &Client) -> Api<DynamicObject> {
 }
 
 pub(super) fn groups(client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
-    let kind = GroupVersionKind::gvk("groupsnapshot.storage.k8s.io", "v1beta2", GROUP);
-    of_kind(client, namespace, &ApiResource::from_gvk_with_plural(&kind, "volumegroupsnapshots"))
+    of_kind(client, namespace, &group_kind(GROUP, "volumegroupsnapshots"))
+}
+
+pub(super) fn group_contents(client: &Client) -> Api<DynamicObject> {
+    of_kind(client, None, &group_kind(GROUP_CONTENT, "volumegroupsnapshotcontents"))
+}
+
+fn group_kind(kind: &str, plural: &str) -> ApiResource {
+    let kind = GroupVersionKind::gvk("groupsnapshot.storage.k8s.io", "v1beta2", kind);
+    ApiResource::from_gvk_with_plural(&kind, plural)
 }
 
 fn snapshot_kind(kind: &str, plural: &str) -> ApiResource {
@@ -177,12 +194,15 @@ mod tests {
         ] {
             let api = Scripted::new().once(get(path).refuses(code));
             let found = list(&groups(&api.client("velero"), None), absent).await;
-            assert_eq!(found.is_ok_and(|found| found.all.is_empty() && !found.is_cut), is_empty, "{code}");
+            let is_absent = found.is_ok_and(|found| found.all.is_empty() && !found.is_cut && !found.is_there);
+            assert_eq!(is_absent, is_empty, "{code}");
         }
         let api = Scripted::new()
             .next(get(path).answers(page("VolumeGroupSnapshotList", &["a"], "more")))
             .next(get(path).page("more").refuses(403));
         assert!(list(&groups(&api.client("velero"), None), AbsentKind::Unknown).await.is_err());
+        let api = Scripted::new().once(get(path).answers(page("VolumeGroupSnapshotList", &[], "")));
+        assert!(list(&groups(&api.client("velero"), None), AbsentKind::Unknown).await.unwrap().is_there);
     }
 
     #[tokio::test(start_paused = true)]
