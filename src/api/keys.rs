@@ -255,11 +255,11 @@ keys! {
     /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
     pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
     /// Label of a VolumeGroupSnapshotClass: with `"true"`, group snapshots of its driver's volumes
-    /// are taken by it. As the first part of an annotation of a Backup, before an underscore and the
-    /// name of a driver: the VolumeGroupSnapshotClass for the volumes of that driver.
+    /// are taken by it. As the first part of an annotation of a Backup, before an underscore and
+    /// the name of a driver: the VolumeGroupSnapshotClass for the volumes of that driver.
     pub const GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volumegroupsnapshot-class";
-    /// Annotation of a PersistentVolumeClaim: the VolumeGroupSnapshotClass by which the snapshots of
-    /// its group are taken.
+    /// Annotation of a PersistentVolumeClaim: the VolumeGroupSnapshotClass by which the snapshots
+    /// of its group are taken.
     pub const CLAIM_GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volume-group-snapshot-class";
     /// Annotation of a VolumeGroupSnapshotClass: with `"true"`, it is its driver's default class.
     pub const DEFAULT_GROUP_SNAPSHOT_CLASS: &str =

@@ -49,8 +49,8 @@ pub struct HeldPod {
 /// What a pod uses.
 #[derive(Default)]
 pub struct Used {
-    /// Names of its claims, and behind them those of the groups of these: pods that share a claim go
-    /// through their hooks together.
+    /// Names of its claims, and behind them those of the groups of these: pods that share a claim
+    /// go through their hooks together.
     pub claims: Vec<String>,
     /// How many of these it does not use itself.
     pub grouped: usize,
@@ -94,8 +94,9 @@ fn to_users(pods: &mut [HeldPod]) {
     }
 }
 
-/// Marks the claims of groups that no group snapshot is to be taken of, because a pod that uses some
-/// of the group is in another block, or, unless all pods of the namespace are here, may come later.
+/// Marks the claims of groups that no group snapshot is to be taken of, because a pod that uses
+/// some of the group is in another block, or, unless all pods of the namespace are here, may come
+/// later.
 fn set_apart(blocks: &mut [Vec<HeldPod>], are_all_here: bool) {
     let mut users = BTreeMap::<String, BTreeSet<usize>>::new();
     for (at, block) in blocks.iter().enumerate() {

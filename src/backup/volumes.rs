@@ -4,10 +4,10 @@
 //! Pods enter first ([`RunVolumes::plan_pod`]): the files of some of their volumes are backed up by
 //! node-agents ([`files`]). Then claims enter ([`RunVolumes::plan_claim`]): of some a CSI snapshot
 //! is taken ([`snapshots`]), of those of a group together (`groups`), and the claim is stored when
-//! its snapshot is ready, because it names it. What belongs to a pod with hooks is taken between its
-//! hooks ([`RunVolumes::take_frozen`]); all other data is taken by [`RunVolumes::run`], side by side
-//! with the lists. [`outcomes`] keeps what became of each claim, and [`clean`] removes what outlives
-//! a run.
+//! its snapshot is ready, because it names it. What belongs to a pod with hooks is taken between
+//! its hooks ([`RunVolumes::take_frozen`]); all other data is taken by [`RunVolumes::run`], side by
+//! side with the lists. [`outcomes`] keeps what became of each claim, and [`clean`] removes what
+//! outlives a run.
 //!
 //! What pods of one block use is of one moment, also if the run ends and another one continues:
 //! nothing of it is stored before all of it is taken and noted, and the next run takes over what is

@@ -108,7 +108,8 @@ fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
     for claim in claims {
         assert_eq!(text(cluster, APP, claim, "file"), "frozen\nthawed\n");
     }
-    let left = |kind: &str| cluster.kubectl().run(&["get", kind, "-A", "-o", "name"]).unwrap();
+    // Other tests have snapshots, too.
+    let left = |kind: &str| cluster.kubectl().run(&["get", kind, "-n", APP, "-o", "name"]).unwrap();
     wait_for("the snapshots' objects to be gone", PATIENCE, || {
         Ok((left("volumesnapshots").trim().is_empty()).then_some(()))
     })

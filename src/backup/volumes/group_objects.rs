@@ -1,11 +1,11 @@
 //! The objects of group snapshots, and their end.
 //!
 //! The sidecar of the driver removes a snapshot that belongs to a group from the storage only with
-//! the group. So a VolumeGroupSnapshot is there until its backup ends. Its content is retained before
-//! any claim of the group is stored, so whoever deletes the VolumeGroupSnapshot meanwhile takes
-//! nothing from an archive. When the backup ends, either the objects go, because an archive names
-//! the snapshots, or the group is removed from the storage as well. The latter takes all of its
-//! snapshots, so it is done only where each of them is seen ([`SeenGroup`]).
+//! the group. So a VolumeGroupSnapshot is there until its backup ends. Its content is retained
+//! before any claim of the group is stored, so whoever deletes the VolumeGroupSnapshot meanwhile
+//! takes nothing from an archive. When the backup ends, either the objects go, because an archive
+//! names the snapshots, or the group is removed from the storage as well. The latter takes all of
+//! its snapshots, so it is done only where each of them is seen ([`SeenGroup`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,8 +52,8 @@ enum GroupContent {
 /// A group that was made for a Backup, and what is seen of it.
 pub(super) struct SeenGroup {
     pub group: DynamicObject,
-    /// Its snapshots, those without the label of the Backup among them: a run that died may not have
-    /// labelled them yet, and whoever may change one can take its label.
+    /// Its snapshots, those without the label of the Backup among them: a run that died may not
+    /// have labelled them yet, and whoever may change one can take its label.
     pub members: Vec<VolumeSnapshot>,
     /// These are all that the storage has of the group.
     pub is_whole: bool,
@@ -178,7 +178,8 @@ async fn see(
     Ok(SeenGroup { group, members, is_whole, is_named })
 }
 
-/// Whether the storage has no snapshots of a group but these (handles), by the status of its content.
+/// Whether the storage has no snapshots of a group but these (handles), by the status of its
+/// content.
 fn has_only(status: &Value, handles: &BTreeSet<String>) -> bool {
     match status["volumeSnapshotInfoList"].as_array() {
         Some(all) if !all.is_empty() => all

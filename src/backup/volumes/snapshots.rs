@@ -134,8 +134,8 @@ impl RunVolumes<'_> {
         self.await_cut(ask, MadeSnapshot { name, uid, policy }, begun, longest).await
     }
 
-    /// Waits until a snapshot that was asked for at `begun` is cut. If it is not cut in time, nothing
-    /// of it stays.
+    /// Waits until a snapshot that was asked for at `begun` is cut. If it is not cut in time,
+    /// nothing of it stays.
     pub(super) async fn await_cut(
         &self,
         ask: &Ask,
