@@ -255,6 +255,16 @@ keys! {
     pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
     /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
     pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+    /// Label of a VolumeGroupSnapshotClass: with `"true"`, group snapshots of its driver's volumes
+    /// are taken by it. As the first part of an annotation of a Backup, before an underscore and
+    /// the name of a driver: the VolumeGroupSnapshotClass for the volumes of that driver.
+    pub const GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volumegroupsnapshot-class";
+    /// Annotation of a PersistentVolumeClaim: the VolumeGroupSnapshotClass by which the snapshots
+    /// of its group are taken.
+    pub const CLAIM_GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volume-group-snapshot-class";
+    /// Annotation of a VolumeGroupSnapshotClass: with `"true"`, it is its driver's default class.
+    pub const DEFAULT_GROUP_SNAPSHOT_CLASS: &str =
+        "groupsnapshot.storage.kubernetes.io/is-default-class";
     /// Label of a Backup: why it has expired and is not deleted.
     pub const GC_FAILURE: &str = "velero.io/gc-failure";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of

@@ -5,6 +5,7 @@
 //! node-agent reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
 
 pub mod class;
+pub mod group;
 pub mod node_agents;
 pub mod takers;
 pub mod waits;
