@@ -42,7 +42,7 @@ fn success((): ()) -> ExitCode {
 }
 
 async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
-    let objects = person.chosen::<Backup>(&args.names, args.selector.as_ref()).await?;
+    let objects = person.chosen::<Backup>(&args.names, args.selector.as_deref()).await?;
     print_list(&objects, "Backup", args, |more| {
         let mut backups: Vec<Backup> = typed::<Backup>(&objects);
         table::sort_backups(&mut backups);

@@ -82,12 +82,16 @@ impl Fetcher {
         *self.locked.lock()
     }
 
-    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`].
+    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`]. Returns how many bytes
+    /// the artifact has, if it is there and the store says so.
     ///
     /// # Errors
     /// When the store fails or is late.
-    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<()> {
-        self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await.map(drop)
+    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<Option<u64>> {
+        match self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await? {
+            Unpacked::Missing => Ok(None),
+            Unpacked::Read(answer) => Ok(size(&answer)),
+        }
     }
 
     async fn answer(
@@ -256,6 +260,15 @@ async fn read_on<T: Send + 'static>(
     reader.await.context("the reader of a download ended early")?
 }
 
+/// The size of an artifact, of which the store was asked for a piece.
+fn size(answer: &reqwest::Response) -> Option<u64> {
+    if answer.status() != reqwest::StatusCode::PARTIAL_CONTENT {
+        return answer.content_length();
+    }
+    let (_, size) = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?;
+    size.parse().ok()
+}
+
 /// Until when the store keeps an object, as its answer says it.
 fn locked_until(headers: &HeaderMap) -> Option<Timestamp> {
     let read = |name: &str| {
@@ -330,58 +343,4 @@ impl Read for Pieces {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::net::{Ipv4Addr, TcpListener};
-
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn each_store_says_in_its_own_words_until_when_it_keeps_an_object() {
-        for (name, value, until) in [
-            ("x-amz-object-lock-retain-until-date", "2026-12-25T15:00:00.000Z", Some("2026-12-25T15:00:00Z")),
-            ("x-goog-object-lock-retain-until-date", "2026-12-25T15:00:00Z", Some("2026-12-25T15:00:00Z")),
-            (
-                "x-ms-immutability-policy-until-date",
-                "Fri, 25 Dec 2026 15:00:00 GMT",
-                Some("2026-12-25T15:00:00Z"),
-            ),
-            ("x-amz-object-lock-retain-until-date", "soon", None),
-            ("last-modified", "Fri, 25 Dec 2026 15:00:00 GMT", None),
-        ] {
-            let headers = HeaderMap::from_iter([(
-                http::HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )]);
-            assert_eq!(
-                locked_until(&headers),
-                until.map(|text| text.parse::<Timestamp>().unwrap()),
-                "{name}: {value}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn the_first_byte_is_enough_to_know_of_a_lock() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let url = format!("http://{}/log", listener.local_addr().unwrap());
-        let serving = std::thread::spawn(move || {
-            let (mut connection, _) = listener.accept().unwrap();
-            let mut asked = [0; 4096];
-            let length = connection.read(&mut asked).unwrap();
-            let answer = b"HTTP/1.1 206 Partial Content\r\nx-amz-object-lock-retain-until-date: 2026-12-25T15:00:00Z\r\n\
-                content-length: 1\r\n\r\nx";
-            connection.write_all(answer).unwrap();
-            String::from_utf8_lossy(&asked[..length]).to_lowercase()
-        });
-        let fetcher = Fetcher::new(&[], false).unwrap();
-        assert_eq!(fetcher.locked_until(), None);
-        fetcher.touch(&url, Instant::now() + Duration::from_secs(60)).await.unwrap();
-        assert_eq!(fetcher.locked_until(), "2026-12-25T15:00:00Z".parse::<Timestamp>().ok());
-        let asked = serving.join().unwrap();
-        assert!(asked.contains("range: bytes=0-0"), "{asked}");
-    }
-}
+mod tests;
