@@ -19,8 +19,8 @@ use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
 use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
 use crate::cli::compare::{Digests, ObjectDifference};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
-use crate::cli::print;
-use crate::cli::wait::outcome;
+use crate::cli::print::{self, note, say};
+use crate::cli::wait::{WaitOutcome, outcome};
 use crate::text::printable;
 
 /// An artifact of one Backup that is about to be fetched.
@@ -107,7 +107,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
         _ = tokio::signal::ctrl_c() => bail!("the download was interrupted"),
     };
     target.keep()?;
-    println!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
+    say!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
     Ok(())
 }
 
@@ -167,12 +167,18 @@ impl Drop for OutputFile {
 pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
     let mut backup = person.get::<Backup>(&args.name).await?;
     if args.follow && outcome(&backup).is_none() {
-        eprintln!(
+        note!(
             "The log of Backup {} is in the store when the backup has ended: this waits until then.",
             args.name
         );
-        wait::quietly(person, &backup).await?;
-        backup = person.get::<Backup>(&args.name).await?;
+        let (seen, ended) = wait::aside(person, &backup).await?;
+        // Another one of that name may be there by now, and its log is not meant.
+        ensure!(
+            ended != WaitOutcome::Deleted,
+            "Backup {} was deleted before it was seen to end: there is no log of it",
+            args.name
+        );
+        backup = seen;
     }
     match backup.phase() {
         BackupPhase::Completed
