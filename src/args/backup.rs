@@ -296,8 +296,8 @@ pub struct DownloadArgs {
 #[derive(ClapArgs)]
 pub struct LogsArgs {
     pub name: String,
-    /// Wait until the backup ends, show on standard error what happens meanwhile, then print its
-    /// log: the log of a running backup is in no store yet.
+    /// While the backup runs, print what its checkpoints have of its log, and show on standard
+    /// error what happens; print the rest when it has ended.
     #[arg(long, short)]
     pub follow: bool,
     #[command(flatten)]

@@ -136,6 +136,26 @@ impl Fetcher {
         Ok(Unpacked::Read(answer))
     }
 
+    /// The first bytes of an artifact, as they are stored: `most` at most.
+    ///
+    /// # Errors
+    /// When the store fails or is late.
+    pub async fn start(&self, url: &str, most: usize, deadline: Instant) -> anyhow::Result<Unpacked<Bytes>> {
+        let range = ByteRange { from: 0, to: most as u64 };
+        let Unpacked::Read(mut answer) = self.answer(url, Some(range), deadline).await? else {
+            return Ok(Unpacked::Missing);
+        };
+        let mut start = Vec::new();
+        while start.len() < most {
+            let piece = timeout_at(deadline, answer.chunk()).await.context("the download took too long")?;
+            let piece = piece.map_err(reqwest::Error::without_url).context("the download was cut off")?;
+            let Some(piece) = piece else { break };
+            let room = piece.len().min(most - start.len());
+            start.extend_from_slice(piece.get(..room).unwrap_or_default());
+        }
+        Ok(Unpacked::Read(start.into()))
+    }
+
     /// Gives the bytes of the artifact, as they are stored, to `keep`.
     ///
     /// # Errors

@@ -46,14 +46,13 @@ pub async fn until_ended(person: &Person, made: &Backup) -> anyhow::Result<WaitO
     Ok(outcome)
 }
 
-/// Waits until the Backup ends, and shows on standard error what happens meanwhile. Returns the
-/// Backup as it was last seen.
+/// Waits until the Backup ends, and tells on standard error what happens meanwhile: a line for each
+/// change, because others print to that terminal, too. Returns the Backup as it was last seen.
 ///
 /// # Errors
 /// When the Backup cannot be watched.
 pub async fn aside(person: &Person, backup: &Backup) -> anyhow::Result<(Backup, WaitOutcome)> {
-    let err = std::io::stderr();
-    let mut display = WaitDisplay::new(err.is_terminal(), err);
+    let mut display = WaitDisplay::new(false, std::io::stderr());
     follow(person, watching(person).await?, backup, &mut display).await
 }
 
