@@ -287,10 +287,8 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut deletes = command(&berth, &["backup", "delete", "b-1", "nowhere", "v-1", "b-1", "--confirm"]);
-    let output = deletes.stdout(writer).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("no Backup nowhere") && text.contains("1 of 3"), "{text}");
+    let status = deletes.stdout(writer.try_clone().unwrap()).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(1), "one of the names is not there");
     wait_for("b-1 and v-1 to be deleted", PATIENCE, || {
         let left = berth.kubectl().backups(berth.namespace())?;
         Ok((!left.contains_key("b-1") && !left.contains_key("v-1")).then_some(()))
