@@ -12,7 +12,10 @@ const LOCATIONS: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocat
 fn backup(uid: &str, version: &str, status: Value) -> Value {
     json!({
         "apiVersion": "velero.io/v1", "kind": "Backup",
-        "metadata": {"name": "b", "namespace": "velero", "uid": uid, "resourceVersion": version},
+        "metadata": {
+            "name": "b", "namespace": "velero", "uid": uid, "resourceVersion": version,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
         "spec": {}, "status": status,
     })
 }
