@@ -77,8 +77,10 @@ keys! {
     /// label.
     pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
-    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is
-    /// to the index of the archive, which says where in it which objects are.
+    /// Annotation of a DownloadRequest: with the value `index` and kind BackupContents the link is
+    /// to the index of the archive, which says where in it which objects are. With the value
+    /// `checkpoint` and kind BackupLog it is to the checkpoint of a backup that runs, which has the
+    /// log of its run.
     pub const DOWNLOAD: &str = "berth.dev/download";
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.

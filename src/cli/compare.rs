@@ -112,8 +112,9 @@ fn short(digest: &[u8]) -> Digest {
     digest.get(..16).and_then(|half| half.try_into().ok()).unwrap_or_default()
 }
 
-/// Of an object without its status and what an API server counts up with every write. One that is
-/// very large, or has very many values, counts as it stands.
+/// Of an object without its status, what an API server counts up with every write, and the version
+/// of the API by which it was read: an upgrade of the cluster changes that of all objects of a type.
+/// One that is very large, or has very many values, counts as it stands.
 fn content(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Digest> {
     if size > LARGEST_OBJECT {
         let mut context = Context::new(&SHA256);
@@ -129,7 +130,9 @@ fn content(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Res
     let text = text(stored, size, body)?;
     let Some(mut value) = parsed(stored, &text)? else { return Ok(digest(&text)) };
     if let Some(fields) = value.as_object_mut() {
-        fields.remove("status");
+        for field in ["status", "apiVersion"] {
+            fields.remove(field);
+        }
     }
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["resourceVersion", "managedFields", "generation"] {
@@ -199,5 +202,32 @@ mod tests {
         digests.compare(archives[0].as_slice(), &mut tell).unwrap();
         digests.compare(archives[1].as_slice(), &mut tell).unwrap();
         assert_eq!(found, [ObjectDifference::Changed]);
+    }
+
+    #[test]
+    fn an_object_that_was_read_by_another_version_of_its_api_is_no_other() {
+        let named = |version: &str, spec: u32| {
+            format!(
+                r#"{{"apiVersion":"autoscaling/{version}","kind":"HorizontalPodAutoscaler","spec":{spec}}}"#
+            )
+        };
+        let of = |version: &str, spec: u32| {
+            let (same, other) = (named(version, 1), named(version, spec));
+            // Velero stores further versions beside the preferred one, if it is asked to.
+            archive(&[
+                ("resources/hpas.autoscaling/namespaces/web/same.json", &same),
+                ("resources/hpas.autoscaling/v2-preferredversion/namespaces/web/same.json", &same),
+                ("resources/hpas.autoscaling/v1/namespaces/web/same.json", "{}"),
+                ("resources/hpas.autoscaling/namespaces/web/changed.json", &other),
+            ])
+        };
+        let mut found = Vec::new();
+        let mut digests = Digests::read(of("v2beta2", 1).as_slice()).unwrap();
+        let tell = |change: ObjectDifference, stored: &StoredObject| {
+            found.push(format!("{} {stored}", change.sign()));
+            Ok(())
+        };
+        digests.compare(of("v2", 2).as_slice(), tell).unwrap();
+        assert_eq!((found, digests.removed()), (vec!["~ hpas.autoscaling/web/changed".to_owned()], 0));
     }
 }

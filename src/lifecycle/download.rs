@@ -19,7 +19,7 @@ use berth_api::velero::download_request::{
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
-use berth_core::download::{DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
+use berth_core::download::{CHECKPOINT, DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
 use berth_core::fair_choice::{Candidate, choose};
 use berth_core::location::DEFAULT_LOCATION;
 use berth_core::sync::is_name;
@@ -248,6 +248,7 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
     let target = &request.spec.target;
     let file = match request.annotations().get(keys::DOWNLOAD).map(String::as_str) {
         Some(INDEX) if target.kind == Kind::BackupContents => DownloadFile::BackupIndex,
+        Some(CHECKPOINT) if target.kind == Kind::BackupLog => DownloadFile::BackupCheckpoint,
         _ => file(target.kind),
     };
     let key = file.key(&target.name).context("spec.target.name: no object has such a name")?;

@@ -85,12 +85,16 @@ impl Fetcher {
         *self.locked.lock()
     }
 
-    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`].
+    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`]. Returns how many bytes
+    /// the artifact has, if it is there and the store says so.
     ///
     /// # Errors
     /// When the store fails or is late.
-    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<()> {
-        self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await.map(drop)
+    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<Option<u64>> {
+        match self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await? {
+            Unpacked::Missing => Ok(None),
+            Unpacked::Read(answer) => Ok(size(&answer)),
+        }
     }
 
     async fn answer(
@@ -133,6 +137,26 @@ impl Fetcher {
             *locked = (*locked).max(locked_until(answer.headers()));
         }
         Ok(Unpacked::Read(answer))
+    }
+
+    /// The first bytes of an artifact, as they are stored: `most` at most.
+    ///
+    /// # Errors
+    /// When the store fails or is late.
+    pub async fn start(&self, url: &str, most: usize, deadline: Instant) -> anyhow::Result<Unpacked<Bytes>> {
+        let range = ByteRange { from: 0, to: most as u64 };
+        let Unpacked::Read(mut answer) = self.answer(url, Some(range), deadline).await? else {
+            return Ok(Unpacked::Missing);
+        };
+        let mut start = Vec::new();
+        while start.len() < most {
+            let piece = timeout_at(deadline, answer.chunk()).await.context("the download took too long")?;
+            let piece = piece.map_err(reqwest::Error::without_url).context("the download was cut off")?;
+            let Some(piece) = piece else { break };
+            let room = piece.len().min(most - start.len());
+            start.extend_from_slice(piece.get(..room).unwrap_or_default());
+        }
+        Ok(Unpacked::Read(start.into()))
     }
 
     /// Gives the bytes of the artifact, as they are stored, to `keep`.
@@ -264,6 +288,15 @@ async fn next_piece<S: Stream + Unpin>(pieces: &mut S, deadline: Instant) -> Opt
     timeout_at(deadline, pieces.next()).await.ok()
 }
 
+/// The size of an artifact, of which the store was asked for a piece.
+fn size(answer: &reqwest::Response) -> Option<u64> {
+    if answer.status() != reqwest::StatusCode::PARTIAL_CONTENT {
+        return answer.content_length();
+    }
+    let (_, size) = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?;
+    size.parse().ok()
+}
+
 /// Until when the store keeps an object, as its answer says it.
 fn locked_until(headers: &HeaderMap) -> Option<Timestamp> {
     let read = |name: &str| {
@@ -338,97 +371,4 @@ impl Read for Pieces {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::net::{Ipv4Addr, TcpListener};
-
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn each_store_says_in_its_own_words_until_when_it_keeps_an_object() {
-        for (name, value, until) in [
-            ("x-amz-object-lock-retain-until-date", "2026-12-25T15:00:00.000Z", Some("2026-12-25T15:00:00Z")),
-            ("x-goog-object-lock-retain-until-date", "2026-12-25T15:00:00Z", Some("2026-12-25T15:00:00Z")),
-            (
-                "x-ms-immutability-policy-until-date",
-                "Fri, 25 Dec 2026 15:00:00 GMT",
-                Some("2026-12-25T15:00:00Z"),
-            ),
-            ("x-amz-object-lock-retain-until-date", "soon", None),
-            ("last-modified", "Fri, 25 Dec 2026 15:00:00 GMT", None),
-        ] {
-            let headers = HeaderMap::from_iter([(
-                http::HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )]);
-            assert_eq!(
-                locked_until(&headers),
-                until.map(|text| text.parse::<Timestamp>().unwrap()),
-                "{name}: {value}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn the_first_byte_is_enough_to_know_of_a_lock() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let url = format!("http://{}/log", listener.local_addr().unwrap());
-        let serving = std::thread::spawn(move || {
-            let (mut connection, _) = listener.accept().unwrap();
-            let mut asked = [0; 4096];
-            let length = connection.read(&mut asked).unwrap();
-            let answer = b"HTTP/1.1 206 Partial Content\r\nx-amz-object-lock-retain-until-date: 2026-12-25T15:00:00Z\r\n\
-                content-length: 1\r\n\r\nx";
-            connection.write_all(answer).unwrap();
-            String::from_utf8_lossy(&asked[..length]).to_lowercase()
-        });
-        let fetcher = Fetcher::new(&[], false).unwrap();
-        assert_eq!(fetcher.locked_until(), None);
-        fetcher.touch(&url, Instant::now() + Duration::from_secs(60)).await.unwrap();
-        assert_eq!(fetcher.locked_until(), "2026-12-25T15:00:00Z".parse::<Timestamp>().ok());
-        let asked = serving.join().unwrap();
-        assert!(asked.contains("range: bytes=0-0"), "{asked}");
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_is_always_there_does_not_outlast_its_time() {
-        let answer = || reqwest::Response::from(http::Response::new(vec![0_u8; 1000]));
-        let all = |mut pieces: Pieces| Ok(pieces.read_to_end(&mut Vec::new())?);
-        let later = Instant::now() + Duration::from_secs(60);
-        assert_eq!(read_on(answer(), None, later, all).await.unwrap(), 1000);
-        let late = read_on(answer(), None, Instant::now(), all).await.unwrap_err();
-        assert!(late.to_string().contains("--timeout"), "{late}");
-    }
-
-    #[tokio::test]
-    async fn a_store_that_redirects_does_not_hand_the_signed_url_on() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let serve = |answer: String| {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let url = format!("http://{}", listener.local_addr().unwrap());
-            let serving = std::thread::spawn(move || {
-                let (mut connection, _) = listener.accept().unwrap();
-                let mut asked = [0; 4096];
-                let length = connection.read(&mut asked).unwrap();
-                connection.write_all(answer.as_bytes()).unwrap();
-                String::from_utf8_lossy(&asked[..length]).to_lowercase()
-            });
-            (url, serving)
-        };
-        let (to, second) =
-            serve("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok".to_owned());
-        let (from, first) = serve(format!(
-            "HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: {to}/elsewhere\r\nContent-Length: 0\r\n\r\n"
-        ));
-        let (url, deadline) =
-            (format!("{from}/log?signature=s3cret"), Instant::now() + Duration::from_secs(60));
-        let read = Fetcher::new(&[], false).unwrap().raw(&url, deadline, |_| Ok(())).await.unwrap();
-        assert!(matches!(read, Unpacked::Read(2)));
-        assert!(first.join().unwrap().contains("s3cret"));
-        let asked = second.join().unwrap();
-        assert!(asked.starts_with("get /elsewhere ") && !asked.contains("s3cret"), "{asked}");
-    }
-}
+mod tests;

@@ -83,6 +83,8 @@ async fn a_request_gets_a_link_to_its_own_file_for_ten_minutes() {
         ("BackupContents", "b", "backups/b/b.tar.gz"),
         ("BackupContents index", "b", "backups/b/b-index.json.gz"),
         ("BackupLog index", "b", "backups/b/b-logs.gz"),
+        ("BackupLog checkpoint", "b", "backups/b/berth-checkpoint"),
+        ("BackupContents checkpoint", "b", "backups/b/b.tar.gz"),
     ] {
         let (kind, asks) = kind.split_once(' ').map_or((kind, None), |(kind, asks)| (kind, Some(asks)));
         let mut request = request(kind, name);
