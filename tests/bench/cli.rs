@@ -60,7 +60,8 @@ pub fn measure(runtime: &Runtime, berth: &Path, alone: bool, report: &mut Report
 /// well.
 fn first_byte(program: &Path, args: &[&str], plane: &ControlPlane) -> anyhow::Result<f64> {
     let mut command = Command::new(program);
-    command.args(args).args(["--namespace", NAMESPACE]).env("KUBECONFIG", plane.kubeconfig());
+    // Before what is asked for, because velero takes no flag with a value after `--help`.
+    command.args(["--namespace", NAMESPACE]).args(args).env("KUBECONFIG", plane.kubeconfig());
     command.env("HOME", plane.folder()).current_dir(plane.folder());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     without_proxies(&mut command);

@@ -29,9 +29,10 @@ const NAMESPACE: &str = "velero";
 const STOCK: &str = "stock";
 const LOCATION: &str = "away";
 const PREFIX: &str = "shared";
+const ARCHIVE: &str = ".tar.gz";
 /// Files of each backup, as berth and Velero write them.
 const FILES: [&str; 11] = [
-    ".tar.gz",
+    ARCHIVE,
     "-logs.gz",
     "-results.gz",
     "-resource-list.json.gz",
@@ -160,13 +161,18 @@ fn fill(s3: &S3, prefix: &str, count: usize) -> anyhow::Result<()> {
         });
         std::fs::write(folder.join("velero-backup.json"), backup.to_string())?;
         for file in FILES {
-            std::fs::write(folder.join(format!("{name}{file}")), EMPTY_LIST)?;
+            let content = if file == ARCHIVE { &EMPTY_ARCHIVE[..] } else { &EMPTY_LIST[..] };
+            std::fs::write(folder.join(format!("{name}{file}")), content)?;
         }
     }
     eprintln!("  stored in {:.0} s", begun.elapsed().as_secs_f64());
     Ok(())
 }
 
+/// An archive without members, as gzip. A stock Velero reads it before it deletes a backup.
+const EMPTY_ARCHIVE: [u8; 29] = [
+    31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 99, 96, 24, 5, 163, 96, 20, 140, 84, 0, 0, 46, 175, 181, 239, 0, 4, 0, 0,
+];
 /// `[]`, as gzip.
 const EMPTY_LIST: [u8; 22] = [31, 139, 8, 0, 0, 0, 0, 0, 0, 255, 139, 142, 5, 0, 41, 187, 76, 13, 2, 0, 0, 0];
 

@@ -1,7 +1,7 @@
 //! What is stored of a Backup: `berth backup download`, `contents` and `diff`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write};
+use std::io::{IsTerminal as _, Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
