@@ -1,14 +1,15 @@
-//! One PodVolumeBackup or PodVolumeRestore, from its start to its end.
+//! One object, from its start to its end: what is written of it, and the work on its repository.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use berth_api::keys::{PVC_UID, RESTORE_UID, RUNS};
-use berth_api::velero::{DataMover, PodReference, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{number, same, tags};
-use berth_pod_volumes::{Fault, Progress, Saved, Source, Watched};
+use anyhow::ensure;
+use berth_api::keys::RUNS;
+use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_core::mover::MoverKind;
+use berth_core::pod_volume::number;
+use berth_pod_volumes::{Fault, Folder, Progress, Restored, Saved, Source, Watched};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -20,7 +21,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Context, volume};
+use super::Context;
+use crate::patch::merge_into;
 use crate::text::chain;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
@@ -32,8 +34,6 @@ const END: Duration = Duration::from_secs(600);
 const MESSAGE: usize = 4000;
 /// A job that reads and writes nothing for so long is ended.
 const SILENCE: Duration = Duration::from_secs(3600);
-/// The folder in a volume that tells the pod's init container which restores are done.
-const DONE: &str = ".velero";
 /// How the wait for the locks of others is told.
 const LOCKED: Duration = Duration::from_secs(10);
 /// How long a job waits until nobody holds the exclusive lock.
@@ -69,12 +69,12 @@ pub struct Job {
 const TRIES: u32 = 3;
 
 /// How often processes began an object that is in progress, and did not end it.
-fn runs<K: DataMover>(object: &K) -> u32 {
+pub(super) fn runs<K: DataMover>(object: &K) -> u32 {
     let runs = object.annotations().get(RUNS).and_then(|runs| runs.parse().ok());
     runs.filter(|_| object.phase_text() == "InProgress").unwrap_or(0)
 }
 
-fn ensure_few(runs: u32) -> anyhow::Result<()> {
+pub(super) fn ensure_few(runs: u32) -> anyhow::Result<()> {
     ensure!(runs < TRIES, "{runs} processes of the node agent ended while they worked on it");
     Ok(())
 }
@@ -83,12 +83,23 @@ fn ensure_few(runs: u32) -> anyhow::Result<()> {
 /// stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("the pod does not wait for the restore of its volume")]
-struct NotYet;
+pub(super) struct NotYet;
 
-/// What a job ends with, besides its phase.
-struct End {
-    status: Value,
-    message: Option<String>,
+/// What a job ends with, besides its phase: Failed where there is a message, else Completed.
+pub(super) struct End {
+    /// A part of the patch, which counts more than what is written of every end.
+    pub change: Value,
+    pub message: Option<String>,
+}
+
+impl End {
+    pub fn completed(status: &Value) -> Self {
+        Self { change: json!({"status": status}), message: None }
+    }
+
+    pub fn failed(status: &Value, why: String) -> Self {
+        Self { message: Some(why), ..Self::completed(status) }
+    }
 }
 
 impl Job {
@@ -106,7 +117,12 @@ impl Job {
         }
     }
 
-    async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> bool
+    /// `false`: as for [`Job::run`].
+    pub(super) async fn carry<K>(
+        &self,
+        object: &K,
+        work: impl Future<Output = anyhow::Result<End>>,
+    ) -> bool
     where
         K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned,
@@ -118,7 +134,7 @@ impl Job {
         if object.phase_text() != "InProgress" {
             status["startTimestamp"] = json!(Time(Timestamp::now()));
         }
-        if K::KIND == berth_core::mover::MoverKind::PodVolumeRestore {
+        if K::KIND != MoverKind::PodVolumeBackup {
             status["node"] = json!(self.context.settings.node);
         }
         let uid = object.uid();
@@ -183,11 +199,12 @@ impl Job {
         if shown != Progress::default() {
             status["progress"] = progress(shown);
         }
+        let mut more = Value::Null;
         match result {
             Ok(end) => {
                 status["phase"] = json!(if end.message.is_some() { "Failed" } else { "Completed" });
                 status["message"] = json!(end.message.unwrap_or_else(|| self.watched.notes()));
-                crate::patch::merge_into(&mut status, end.status);
+                more = end.change;
             }
             Err(error) if is_canceled(&error) && is_silent => {
                 status["phase"] = json!("Failed");
@@ -204,63 +221,37 @@ impl Job {
             }
         }
         cut(&mut status["message"]);
-        info!(kind = K::KIND.as_str(), name, phase = %status["phase"], message = %status["message"], "ended");
-        end(&api, &name, uid.as_deref(), &status).await
+        let mut change = json!({"status": status});
+        if !more.is_null() {
+            merge_into(&mut change, more);
+        }
+        let (phase, message) = (&change["status"]["phase"], &change["status"]["message"]);
+        info!(kind = K::KIND.as_str(), name, %phase, %message, "ended");
+        end(&api, &name, uid.as_deref(), &change).await
     }
 
-    async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        ensure_few(runs(&*object))?;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        found.state.clone().map_err(anyhow::Error::msg)?;
-        let namespace = pod.namespace.as_deref().unwrap_or_default();
+    /// Stores a folder. The inner error says why there is no snapshot to go by, though there may be
+    /// one.
+    pub(super) async fn store(
+        &self,
+        location: &str,
+        namespace: &str,
+        source: &Source,
+    ) -> anyhow::Result<Result<Saved, String>> {
+        let repositories = &self.context.repositories;
         // Before it is opened, so that no change in between is missed.
         let place = repositories.place(location).await;
         let repository = repositories.get(location, namespace, true).await?;
         let place = place?;
-        let pod_name = pod.name.as_deref().unwrap_or_default();
-        let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
-        let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
-        let source = Source {
-            folder: found.folder.clone(),
-            host: namespace.to_owned(),
-            tags: tags(given)?,
-            reader: settings.node.clone(),
-            same: same(claim, namespace, pod_name, name),
-        };
-        let saved = self.unlocked(|| repository.backup(source.clone(), &self.watched)).await;
-        let path = json!(found.path);
-        match saved {
-            Ok(Saved { snapshot, bytes, added, .. }) => {
-                // Files that were taken away with their volume look like files that somebody
-                // removed.
-                let there = async {
-                    volume::still(&clients.call, pod, &found.uid).await?;
-                    found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
-                };
-                if let Err(why) = there.await {
-                    let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
-                }
-                if let Err(error) = repositories.ensure_kept(location, &place).await {
+        match self.unlocked(|| repository.backup(source.clone(), &self.watched)).await {
+            Ok(saved) => match repositories.ensure_kept(location, &place).await {
+                Ok(()) => Ok(Ok(saved)),
+                Err(error) => {
                     let why = chain(error.as_ref());
-                    let message = format!("{why}, so snapshot {snapshot} may not be where it belongs");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
+                    Ok(Err(format!("{why}, so snapshot {} may not be where it belongs", saved.snapshot)))
                 }
-                Ok(End {
-                    status: json!({
-                        "snapshotID": snapshot, "path": path, "incrementalBytes": number(added),
-                        "progress": progress(Progress { done: bytes, total: bytes }),
-                    }),
-                    message: None,
-                })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({"path": path}), message: Some(unfinished.to_string()) })
-            }
+            },
+            Err(Fault::Unfinished(unfinished)) => Ok(Err(unfinished.to_string())),
             Err(fault) => {
                 self.doubt(&fault, location, namespace);
                 Err(fault.into())
@@ -268,45 +259,20 @@ impl Job {
         }
     }
 
-    async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let snapshot = spec.snapshot_id.as_deref().unwrap_or_default();
-        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let restore =
-            owner.map(|owner| owner.uid.clone()).or_else(|| object.labels().get(RESTORE_UID).cloned());
-        let restore = restore.context("no Restore owns it, so that its pod cannot be told")?;
-        let namespace = spec.source_namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        let namespace = namespace.context("spec.sourceNamespace is empty")?;
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        let folder = found.folder.clone();
-        let mark = restore.clone();
-        let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
-        // Only its end was not written: the pod may have begun to use the volume.
-        if is_done.context("it cannot be seen whether the volume is restored")? {
-            return Ok(End { status: json!({}), message: None });
-        }
-        if !found.waits {
-            return Err(NotYet.into());
-        }
-        ensure_few(runs(&*object))?;
+    /// Brings a snapshot back into a folder. The inner error says which files are missing.
+    pub(super) async fn bring(
+        &self,
+        location: &str,
+        namespace: &str,
+        snapshot: &str,
+        folder: &Folder,
+    ) -> anyhow::Result<Result<Restored, String>> {
+        let Context { settings, repositories, .. } = &*self.context;
         let repository = repositories.get(location, namespace, false).await?;
-        let folder = found.folder.clone();
         let (reader, watched) = (settings.node.as_str(), &self.watched);
-        let done = self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await;
-        match done {
-            Ok(done) => {
-                let (folder, of) = (found.folder, found.namespace);
-                let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
-                marked.context("the pod could not be told that its volume is restored")?;
-                let bytes = Progress { done: done.bytes, total: done.bytes };
-                Ok(End { status: json!({"progress": progress(bytes)}), message: None })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({}), message: Some(unfinished.to_string()) })
-            }
+        match self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await {
+            Ok(restored) => Ok(Ok(restored)),
+            Err(Fault::Unfinished(unfinished)) => Ok(Err(unfinished.to_string())),
             Err(fault) => {
                 self.doubt(&fault, location, namespace);
                 Err(fault.into())
@@ -347,19 +313,11 @@ impl Job {
     }
 }
 
-fn volume_of<'a>(
-    pod: Option<&'a PodReference>,
-    volume: Option<&'a str>,
-) -> anyhow::Result<(&'a PodReference, &'a str)> {
-    let pod = pod.context("spec.pod is empty")?;
-    Ok((pod, volume.filter(|volume| !volume.is_empty()).context("spec.volume is empty")?))
-}
-
 fn is_canceled(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<Fault>(), Some(Fault::Canceled))
 }
 
-fn progress(progress: Progress) -> Value {
+pub(super) fn progress(progress: Progress) -> Value {
     json!({"bytesDone": number(progress.done), "totalBytes": number(progress.total)})
 }
 
@@ -371,7 +329,7 @@ fn cut(message: &mut Value) {
 }
 
 /// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-async fn end<K>(api: &Api<K>, name: &str, uid: Option<&str>, status: &Value) -> bool
+async fn end<K>(api: &Api<K>, name: &str, uid: Option<&str>, change: &Value) -> bool
 where
     K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -386,7 +344,7 @@ where
             if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
                 return true;
             }
-            match patch(api, Write::on(&object), json!({"status": status})).await {
+            match patch(api, Write::on(&object), change.clone()).await {
                 WriteResult::Written(_) | WriteResult::Gone(_) => return true,
                 WriteResult::Conflict(_) => {}
                 answer => {

@@ -294,7 +294,7 @@ async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), Strin
 }
 
 /// Removes a snapshot, in the storage as well.
-async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
+pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
     if let Some((name, uid)) = own_content(client, snapshot).await? {
         let write = || Write::to(&name).uid(Some(&uid));
