@@ -57,6 +57,7 @@ use outcomes::{ClaimOutcome, EarlierCut, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
 use reader::Repository;
+pub(super) use reader::readers;
 pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
 use snapshots::{Ask, Cut, NoSnapshot};
 use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};

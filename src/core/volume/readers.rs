@@ -1,4 +1,5 @@
-//! Which program reads the files of a node's volumes: one of Velero's node-agents, or berth's.
+//! Which program reads the files of a node's volumes: one of Velero's node-agents, or berth's. And
+//! who moves the data of snapshots.
 //!
 //! Velero's takes every PodVolumeBackup of its node, whatever its uploader, and berth's begins
 //! nothing beside one. So where both are Velero's reads.
@@ -84,6 +85,16 @@ impl Readers {
             None => Err(NoReader::Nobody),
         }
     }
+
+    /// Who moves the data of snapshots, which may happen on any node: Velero's node-agents where
+    /// there is one, because its restores find that data, too. `None`: nobody, as far as is seen.
+    pub fn mover(&self) -> Option<Reader> {
+        match (self.velero.is_empty(), self.berth.is_empty()) {
+            (false, _) => Some(Reader::Velero),
+            (true, false) => Some(Reader::Berth),
+            (true, true) => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +125,11 @@ mod tests {
             assert_eq!(readers.on(node), reader, "{node}");
         }
         assert_eq!((Reader::Velero.uploader(), Reader::Berth.uploader()), ("kopia", "restic"));
+        assert_eq!(readers.mover(), Some(Reader::Velero));
+        let mut alone = Readers::default();
+        assert_eq!(alone.mover(), None);
+        alone.add_berth("berth".to_owned());
+        assert_eq!(alone.mover(), Some(Reader::Berth));
         assert!(NoReader::Nobody.on("n1").contains("node n1 (`berth install --pod-volumes`"));
     }
 }
