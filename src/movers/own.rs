@@ -360,9 +360,8 @@ impl OwnMovements {
     async fn write(&self, item: &Item, change: Value) {
         let Mover { kind, name, .. } = &item.mover;
         let metadata = item.object.metadata();
-        let as_seen = Write::to(name)
-            .uid(metadata.uid.as_deref())
-            .version(metadata.resource_version.as_deref());
+        let as_seen =
+            Write::to(name).uid(metadata.uid.as_deref()).version(metadata.resource_version.as_deref());
         let phase = change.pointer("/status/phase").and_then(Value::as_str).map(str::to_owned);
         let message = change.pointer("/status/message").and_then(Value::as_str).map(str::to_owned);
         match patch_metadata(&api(self.client(), &self.namespace, *kind), as_seen, change).await {

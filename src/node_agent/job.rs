@@ -118,11 +118,7 @@ impl Job {
     }
 
     /// `false`: as for [`Job::run`].
-    pub(super) async fn carry<K>(
-        &self,
-        object: &K,
-        work: impl Future<Output = anyhow::Result<End>>,
-    ) -> bool
+    pub(super) async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> bool
     where
         K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned,

@@ -178,7 +178,8 @@ fn has_begun(one: &OwnMover<'_>) -> bool {
 /// The next step of one movement, if there is room for it.
 fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
     use MoverPhase::{Accepted, Canceled, Canceling, Completed, Failed, InProgress, New, Prepared, Unknown};
-    let is_over = |since: Option<Timestamp>, limit| now.duration_since(since.unwrap_or(one.created_at)) >= limit;
+    let is_over =
+        |since: Option<Timestamp>, limit| now.duration_since(since.unwrap_or(one.created_at)) >= limit;
     match (one.phase, one.pod) {
         (New | Accepted | Prepared, _) if one.canceled => OwnStep::Cancel,
         (New, _) => OwnStep::Accept,
@@ -253,8 +254,8 @@ mod tests {
         ] {
             let found = stages.map(|pod| step(&upload("u", phase, pod), at(2)));
             assert_eq!(found, wanted, "{phase:?}");
-            let found = stages
-                .map(|pod| step(&OwnMover { canceled: true, ..upload("u", phase, pod) }, at(2)));
+            let found =
+                stages.map(|pod| step(&OwnMover { canceled: true, ..upload("u", phase, pod) }, at(2)));
             assert_eq!(found, canceled, "{phase:?}, canceled");
         }
         let cleared = OwnMover { has_objects: false, ..upload("u", Completed, PodStage::Absent) };
@@ -291,7 +292,10 @@ mod tests {
         assert_eq!(plan(&all, &DataPaths::default(), at(2)), [Nothing; 4]);
         // With a limit only the leader's grants count.
         let limited = DataPaths { is_limited: true, ..paths(1) };
-        let granted = [OwnMover { granted: true, ..upload("a", New, PodStage::Absent) }, upload("b", New, PodStage::Absent)];
+        let granted = [
+            OwnMover { granted: true, ..upload("a", New, PodStage::Absent) },
+            upload("b", New, PodStage::Absent),
+        ];
         assert_eq!(plan(&granted, &limited, at(2)), [Accept, Nothing]);
     }
 

@@ -47,13 +47,14 @@ impl OwnMovements {
             return Ok(false);
         };
         let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
-        let found = volumes.get_opt(volume).await.map_err(Unmade::call("the restored volume cannot be read"))?;
+        let found =
+            volumes.get_opt(volume).await.map_err(Unmade::call("the restored volume cannot be read"))?;
         let lost = || Unmade::Never(format!("PersistentVolume {volume} with the restored data is gone"));
         let found = found.ok_or_else(lost)?;
         let spec = found.spec.clone().unwrap_or_default();
         let holder = spec.claim_ref.clone().unwrap_or_default();
-        let is_here =
-            holder.namespace.as_deref() == Some(self.namespace.as_str()) && holder.name.as_ref() == Some(name);
+        let is_here = holder.namespace.as_deref() == Some(self.namespace.as_str())
+            && holder.name.as_ref() == Some(name);
         let is_there = holder.namespace == target.namespace() && holder.name == target.metadata.name;
         if !is_here && !is_there {
             return Err(Unmade::Never(format!("PersistentVolume {volume} is bound to another claim")));

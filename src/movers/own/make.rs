@@ -36,7 +36,8 @@ impl OwnMovements {
     pub(super) async fn make(&self, item: &Item) -> Result<(), Unmade> {
         let Mover { name, .. } = &item.mover;
         let agents: Api<DaemonSet> = Api::namespaced(self.client().clone(), &self.namespace);
-        let agents = agents.get_opt(AGENT).await.map_err(Unmade::call("berth's node agents cannot be read"))?;
+        let agents =
+            agents.get_opt(AGENT).await.map_err(Unmade::call("berth's node agents cannot be read"))?;
         let template = agents.and_then(|agents| agents.spec).map(|spec| spec.template);
         let template = template.ok_or_else(|| {
             Unmade::Never(format!(
@@ -54,18 +55,14 @@ impl OwnMovements {
             Carried::Download(download) => self.for_download(item, download, is_there).await?,
         };
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
-        let made = pod(&template, &item.mover, &self.namespace, item.made(), &place).map_err(Unmade::Never)?;
+        let made =
+            pod(&template, &item.mover, &self.namespace, item.made(), &place).map_err(Unmade::Never)?;
         self.ensure(&pods, &made, item, "pod").await
     }
 
     /// Makes the claim from the snapshot. The original snapshot stays as it is: the copy of its
     /// content is retained, so nothing that becomes of the copy touches the storage.
-    async fn for_upload(
-        &self,
-        item: &Item,
-        upload: &DataUpload,
-        is_there: bool,
-    ) -> Result<PodPlace, Unmade> {
+    async fn for_upload(&self, item: &Item, upload: &DataUpload, is_there: bool) -> Result<PodPlace, Unmade> {
         let Mover { name, .. } = &item.mover;
         let spec = &upload.spec;
         let of = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
@@ -91,7 +88,8 @@ impl OwnMovements {
         }
         // Where the claim waits for its pod, the pod must go where its volume can be.
         let waits = self.waits(&class);
-        let bound = source.and_then(|claim| claim.spec?.volume_name).filter(|volume| waits && !volume.is_empty());
+        let bound =
+            source.and_then(|claim| claim.spec?.volume_name).filter(|volume| waits && !volume.is_empty());
         let topology = match bound {
             Some(volume) => self.topology(&volume).await?,
             None => Vec::new(),
@@ -313,8 +311,7 @@ impl Item {
     /// Was it made for this movement? What is in no namespace has no owner, and a label instead.
     pub(super) fn owns(&self, metadata: &ObjectMeta) -> bool {
         let uid = &self.mover.uid;
-        let is_labelled =
-            metadata.labels.as_ref().and_then(|labels| labels.get(keys::MADE_FOR)) == Some(uid);
+        let is_labelled = metadata.labels.as_ref().and_then(|labels| labels.get(keys::MADE_FOR)) == Some(uid);
         let mut owners = metadata.owner_references.iter().flatten();
         is_labelled && (metadata.namespace.is_none() || owners.any(|owner| owner.uid == *uid))
     }

@@ -147,7 +147,10 @@ mod tests {
         template["metadata"]["annotations"] = json!({"some/role": "r"});
         let containers = &mut template["spec"]["containers"][0];
         containers["args"].as_array_mut().unwrap().push(json!("--filesystem-root=/stores"));
-        containers["volumeMounts"].as_array_mut().unwrap().push(json!({"name": "stores", "mountPath": "/stores"}));
+        containers["volumeMounts"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "stores", "mountPath": "/stores"}));
         template["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "stores", "emptyDir": {}}));
         let template = serde_json::from_value(template).unwrap();
         let mover = Mover::new(MoverKind::DataUpload, "up", "u", Timestamp::UNIX_EPOCH);
@@ -165,7 +168,11 @@ mod tests {
         let pod = made(&place);
         let labels = &pod["metadata"]["labels"];
         assert_eq!(
-            (&labels["app.kubernetes.io/name"], &labels["velero.io/data-upload"], &labels["berth.dev/made-for"]),
+            (
+                &labels["app.kubernetes.io/name"],
+                &labels["velero.io/data-upload"],
+                &labels["berth.dev/made-for"]
+            ),
             (&json!("berth-data-mover"), &json!("up"), &json!("u"))
         );
         assert_eq!(pod["metadata"]["annotations"], json!({"some/role": "r"}));
@@ -210,9 +217,11 @@ mod tests {
             ..PodPlace::default()
         };
         let spec = made(&place)["spec"].clone();
-        assert_eq!(spec["nodeSelector"], json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "n2"}));
-        let required =
-            &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        assert_eq!(
+            spec["nodeSelector"],
+            json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "n2"})
+        );
+        let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         assert_eq!(required["nodeSelectorTerms"], json!([term]));
     }
 }

@@ -202,9 +202,8 @@ async fn what_is_somebody_elses_is_not_used_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_restore_needs_a_claim_without_a_volume() {
     let restore = |target: Ask, answer: Option<Value>| {
-        let api = Scripted::new()
-            .next(get(AGENTS).answers(agents()))
-            .next(get(&at(CLAIMS, "down")).refuses(404));
+        let api =
+            Scripted::new().next(get(AGENTS).answers(agents())).next(get(&at(CLAIMS, "down")).refuses(404));
         match answer {
             Some(answer) => api.next(target.answers(answer)),
             None => api.next(target.refuses(404)),
@@ -213,13 +212,15 @@ async fn a_restore_needs_a_claim_without_a_volume() {
     let bound = claim("shop", "data", "c", &json!({"volumeName": "pv"}));
     let api = restore(get(SOURCE), Some(bound));
     let unmade = movements(&api).make(&download(&json!({}))).await;
-    assert!(matches!(&unmade, Err(Unmade::Never(why)) if why.contains("has volume pv already")), "{unmade:?}");
+    assert!(
+        matches!(&unmade, Err(Unmade::Never(why)) if why.contains("has volume pv already")),
+        "{unmade:?}"
+    );
     // A restore makes it a moment later.
     let api = restore(get(SOURCE), None);
     assert!(matches!(movements(&api).make(&download(&json!({}))).await, Err(Unmade::Later(_))));
-    let api = restore(get(SOURCE), Some(source()))
-        .next(post(CLAIMS).takes_as("1"))
-        .next(post(PODS).takes_as("1"));
+    let api =
+        restore(get(SOURCE), Some(source())).next(post(CLAIMS).takes_as("1")).next(post(PODS).takes_as("1"));
     assert_eq!(movements(&api).make(&download(&json!({}))).await, Ok(()));
     let claim = &api.writes()[0].body;
     assert!(claim["spec"]["dataSource"].is_null() && claim["spec"]["selector"].is_null(), "{claim:#}");
@@ -311,7 +312,9 @@ async fn what_is_decided_is_written_on_what_was_seen() {
     own.take(&failed, OwnStep::Fail(OwnFault::PodEnded), &told).await;
     own.take(&failed, OwnStep::Begin, &told).await;
     let writes: Vec<Value> = api.writes().into_iter().map(|write| write.body).collect();
-    assert!(writes.iter().all(|one| one["metadata"]["resourceVersion"] == "7" && one["metadata"]["uid"] == "u"));
+    assert!(
+        writes.iter().all(|one| one["metadata"]["resourceVersion"] == "7" && one["metadata"]["uid"] == "u")
+    );
     let phases: Vec<&Value> = writes.iter().map(|one| &one["status"]["phase"]).collect();
     assert_eq!(phases, [&json!("Accepted"), &json!("Failed"), &json!("Prepared")]);
     assert!(writes[0]["metadata"]["annotations"]["berth.dev/made"].is_string());
@@ -337,9 +340,7 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
         assert_eq!((name.as_str(), of.as_str(), node.as_deref()), ("up", "u", Some("n1")));
         (stage, why)
     };
-    let container = |state: Value| {
-        json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}])
-    };
+    let container = |state: Value| json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
     let waits = container(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}));
     let ended = container(json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}}));
     let nowhere = json!([{"type": "PodScheduled", "status": "False", "message": "no node fits"}]);

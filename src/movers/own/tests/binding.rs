@@ -35,7 +35,10 @@ async fn a_restored_volume_is_retained_until_its_claim_has_it() {
         .next(gone(PODS))
         .next(get(&at(CLAIMS, "down")).answers(there))
         .next(patch(DOWNLOAD).answers(made("down", "d")));
-    assert_eq!(movements(&api).bind(&download(&json!({keys::RESTORED: "2026-01-01T00:00:00Z"}))).await, Ok(false));
+    assert_eq!(
+        movements(&api).bind(&download(&json!({keys::RESTORED: "2026-01-01T00:00:00Z"}))).await,
+        Ok(false)
+    );
     let written = &api.writes()[0].body["metadata"];
     assert_eq!(
         (&written["annotations"]["berth.dev/restored-volume"], &written["resourceVersion"]),
