@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use berth_api::keys::{BACKUP_NAME, MADE_FOR};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::DataUpload;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
@@ -16,6 +17,7 @@ use tracing::{info, warn};
 
 use super::{Carried, Item, OwnMovements};
 use crate::backup::volumes::clean::remove;
+use crate::install::pod_volumes::AGENT;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, delete};
 
@@ -62,8 +64,13 @@ impl OwnMovements {
     }
 
     /// Removes contents that were made for movements which are gone, by hand or with their Backup:
-    /// nothing else that was made outlives its owner. `known`: UIDs of all others.
+    /// nothing else that was made outlives its owner. `known`: UIDs of all others. Without berth's
+    /// node agents nothing was made, and nothing may be listed.
     pub(super) async fn sweep(&self, known: &BTreeSet<&str>) {
+        let agents: Api<DaemonSet> = Api::namespaced(self.client().clone(), &self.namespace);
+        if !matches!(agents.get_metadata_opt(AGENT).await, Ok(Some(_))) {
+            return;
+        }
         let contents: Api<VolumeSnapshotContent> = Api::all(self.client().clone());
         let found = match contents.list(&ListParams::default().labels(MADE_FOR).limit(PAGE)).await {
             Ok(found) => found,

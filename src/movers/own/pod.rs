@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::node_agent::mover::VOLUME;
-use crate::objects::{PART_OF, PART_OF_BERTH};
+use crate::objects::PART_OF;
 use crate::patch::digest;
 
 /// The label of [`super::PODS`], which those of node agents have, too.
@@ -55,15 +55,11 @@ pub(super) fn pod(
     };
     let metadata = template.metadata.clone().unwrap_or_default();
     let mut labels = metadata.labels.unwrap_or_default();
+    // No installation made it, and none removes it.
+    labels.remove(PART_OF);
     labels.extend(made.labels.clone().unwrap_or_default());
-    labels.extend(
-        [
-            (NAME, DATA_MOVER.to_owned()),
-            (PART_OF, PART_OF_BERTH.to_owned()),
-            (kind.pod_label(), label_value(name, digest)),
-        ]
-        .map(|(key, value)| (key.to_owned(), value)),
-    );
+    let own = [(NAME, DATA_MOVER.to_owned()), (kind.pod_label(), label_value(name, digest))];
+    labels.extend(own.map(|(key, value)| (key.to_owned(), value)));
     let is_kept = |mount: &&VolumeMount| mount.name != HOST_PODS;
     let mut mounts: Vec<VolumeMount> =
         container.volume_mounts.iter().flatten().filter(is_kept).cloned().collect();
@@ -175,6 +171,7 @@ mod tests {
             ),
             (&json!("berth-data-mover"), &json!("up"), &json!("u"))
         );
+        assert!(labels["app.kubernetes.io/part-of"].is_null(), "or an uninstallation would wait for it");
         assert_eq!(pod["metadata"]["annotations"], json!({"some/role": "r"}));
         let spec = &pod["spec"];
         let container = &spec["containers"][0];

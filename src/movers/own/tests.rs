@@ -292,10 +292,14 @@ async fn contents_of_movements_that_are_gone_are_removed_and_no_others() {
         ],
     );
     let api = Scripted::new()
+        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
         .next(get(CONTENTS).answers(found))
         .next(delete(&at(CONTENTS, "gone")).answers(deleted()));
     movements(&api).sweep(&BTreeSet::from(["u"])).await;
     assert_eq!(api.writes().len(), 1);
+    // Where they are not installed, the controller may not list contents.
+    let api = Scripted::new().next(get(AGENTS).refuses(404));
+    movements(&api).sweep(&BTreeSet::new()).await;
 }
 
 #[tokio::test(start_paused = true)]
