@@ -215,3 +215,81 @@ impl Carried for DataDownload {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get, patch};
+    use serde_json::Value;
+
+    use super::*;
+
+    const UPLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads/up";
+
+    fn upload(uid: &str, phase: &str) -> Value {
+        json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+            "metadata": {"name": "up", "namespace": "velero", "uid": uid, "resourceVersion": "7"},
+            "spec": {"datamover": "berth", "sourceNamespace": "shop", "sourcePVC": "data"},
+            "status": {"phase": phase},
+        })
+    }
+
+    async fn ran(api: &Scripted, task: &str, stop: &CancellationToken) -> anyhow::Result<()> {
+        let client = api.client("velero");
+        let settings = Settings {
+            namespace: "velero".to_owned(),
+            node: "n1".to_owned(),
+            pods: "/pods".into(),
+            allows_unmounted: false,
+            concurrency: 1,
+            configmap: None,
+            secret: None,
+        };
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        run(Clients { watch: client.clone(), call: client }, settings, opener, task, stop.clone()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_begins_when_it_may_and_writes_how_it_ends() {
+        let api = Scripted::new()
+            .next(get(UPLOAD).answers(upload("u", "Accepted")))
+            .next(get(UPLOAD).refuses(500))
+            .next(get(UPLOAD).answers(upload("u", "Prepared")))
+            .next(patch(UPLOAD).answers(upload("u", "InProgress")))
+            .next(get(UPLOAD).answers(upload("u", "InProgress")))
+            .next(patch(UPLOAD).answers(upload("u", "Failed")));
+        ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+        let writes: Vec<Value> = api.writes().into_iter().map(|write| write.body).collect();
+        let begun = &writes[0];
+        assert_eq!(
+            (&begun["status"]["phase"], &begun["status"]["node"]),
+            (&json!("InProgress"), &json!("n1"))
+        );
+        assert_eq!(begun["metadata"]["annotations"]["berth.dev/runs"], "1");
+        // There is no such folder here.
+        let ended = &writes[1]["status"];
+        assert_eq!(ended["phase"], "Failed", "{ended}");
+        assert!(ended["message"].as_str().unwrap().starts_with("/volume cannot be opened"), "{ended}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_ends_at_once_when_nobody_wants_it() {
+        for object in [upload("u", "Failed"), upload("u", "Canceled"), upload("another", "Prepared")] {
+            let api = Scripted::new().next(get(UPLOAD).answers(object));
+            ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+            assert_eq!(api.writes(), []);
+        }
+        let api = Scripted::new().next(get(UPLOAD).refuses(404));
+        ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        ran(&Scripted::new(), "DataUpload/up/u", &stop).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_movement_of_a_snapshot_is_refused() {
+        for task in ["DataUpload/up", "PodVolumeBackup/b/u", "DataUpload/up/u/more", ""] {
+            assert!(ran(&Scripted::new(), task, &CancellationToken::new()).await.is_err(), "{task}");
+        }
+    }
+}
