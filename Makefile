@@ -53,9 +53,9 @@ lint: ## What CI refuses: formatting, clippy, and dependencies that deny.toml do
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON in target/bench. ONLY="limits hostile" are parts of it.
+bench: ## Speeds and memory, side by side with stock Velero: a table, and JSON in target/bench. ONLY="limits hostile" are parts of it, BENCH_FLAGS="--volume-files=200000" other sizes (target/release/bench --help).
 	$(CARGO) build --locked --release --package berth --package berth-bench --bins
-	@$(TARGET)/release/bench --berth $(TARGET)/release/berth $(addprefix --only=,$(ONLY))
+	@$(TARGET)/release/bench --berth $(TARGET)/release/berth $(addprefix --only=,$(ONLY)) $(BENCH_FLAGS)
 
 manifests: ## Writes what is generated: definitions, the objects of the chart, and docs/reference.
 	$(CARGO) build --quiet --locked

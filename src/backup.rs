@@ -55,6 +55,7 @@ mod interruption;
 mod keeper;
 mod ledger;
 pub mod list;
+pub mod live_log;
 pub mod log;
 pub mod messages;
 pub mod metrics;

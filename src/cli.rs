@@ -18,6 +18,7 @@ pub mod table;
 pub mod topics;
 pub mod typed;
 pub mod wait;
+pub mod zone;
 
 #[cfg(test)]
 mod tests;

@@ -238,6 +238,11 @@ pub fn is_unprocessable(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 422)
 }
 
+/// Is the version that was asked for too old, as that of a list of which the next page is asked for?
+pub fn is_expired(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410)
+}
+
 /// Is the object too large for the store, or the request for the API server?
 pub fn is_too_large(error: &kube::Error) -> bool {
     match error {

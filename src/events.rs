@@ -96,6 +96,10 @@ reasons! {
     WrittenElsewhere => "Sync", Warning;
     /// A BackupStorageLocation is the default one no longer, because a later one is.
     DefaultChanged => "Check", Warning;
+    /// A BackupStorageLocation cannot be used; the note says why.
+    LocationUnavailable => "Check", Warning;
+    /// A BackupStorageLocation can be used again.
+    LocationAvailable => "Check", Normal;
     /// Another queue (a Velero's) tried to move a Backup, and was refused.
     ForeignQueue => "Guard", Warning;
     /// The certificate in the webhooks' Secret cannot be served.

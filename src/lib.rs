@@ -21,6 +21,7 @@ pub mod health;
 pub mod image;
 pub mod install;
 pub mod leader;
+pub mod lean;
 pub mod lifecycle;
 pub mod listen;
 pub mod metrics;

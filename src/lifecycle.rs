@@ -15,13 +15,12 @@ use crate::queue::BackupCache;
 use crate::settings::Controller;
 use crate::storage::Opener;
 use age::AgeMetrics;
-use beside::Beside;
 use known::KnownBackups;
 use schedule::metrics::ScheduleMetrics;
 use sync::metrics::SyncMetrics;
+use velero_controllers::VeleroControllers;
 
 pub mod age;
-pub mod beside;
 mod deletion;
 mod download;
 mod gc;
@@ -29,6 +28,7 @@ pub mod known;
 pub mod schedule;
 pub mod status_request;
 pub mod sync;
+pub mod velero_controllers;
 
 pub use download::{Links, serve as serve_downloads};
 
@@ -53,7 +53,7 @@ pub struct Lifecycle {
     pub schedule: berth_core::schedule::ScheduleSettings,
     pub notes: LeaseNotes,
     /// Which controllers a Velero runs.
-    pub beside: Beside,
+    pub velero_controllers: VeleroControllers,
     /// Backups and storage locations, as a watch shows them.
     pub known: Arc<KnownBackups>,
     /// How often to sync locations that set no backupSyncPeriod; zero: never.
@@ -69,7 +69,7 @@ impl Lifecycle {
     pub async fn run(&self) {
         // One line for each controller: `self.unless_disabled(Controller::Gc, || gc::run(self)),`
         tokio::join!(
-            self.beside.follow(self),
+            self.velero_controllers.follow(self),
             self.unless_disabled(Controller::Schedule, || schedule::run(self)),
             self.unless_disabled(Controller::BackupDeletion, || deletion::run(self)),
             self.unless_disabled(Controller::Gc, || gc::run(self)),
@@ -91,19 +91,19 @@ impl Lifecycle {
         if self.disabled.contains(&controller) {
             return;
         }
-        let mut velero = self.beside.subscribe();
+        let mut velero = self.velero_controllers.subscribe();
         // The sender lives as long as this does.
         while velero.wait_for(|velero| velero.leaves(controller)).await.is_ok() {
-            self.beside.note(controller, true, &self.notes);
+            self.velero_controllers.note(controller, true, &self.notes);
             tokio::select! {
                 () = work() => {}
                 _ = velero.wait_for(|velero| !velero.leaves(controller)) => {}
             }
-            self.beside.note(controller, false, &self.notes);
+            self.velero_controllers.note(controller, false, &self.notes);
         }
     }
 }
 
 /// The controllers of a life in the cluster of `client`, whose Events are dropped.
 #[cfg(test)]
-pub use beside::tests::lifecycle as fake;
+pub use velero_controllers::tests::lifecycle as fake;

@@ -9,7 +9,8 @@ fn main() -> ExitCode {
     match berth::commands::run(berth::cli::config::args(berth::cli::typed::arranged(std::env::args_os()))) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("berth: {}", berth::text::chain(error.as_ref()));
+            let why = berth::text::chain(error.as_ref());
+            berth::cli::print::on_stderr(format_args!("berth: {why}"));
             berth::commands::exit_code(&error)
         }
     }

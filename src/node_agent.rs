@@ -3,9 +3,9 @@
 //! node-agents.
 //!
 //! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object, and what it does to the files
-//! of a volume is in [`files`]; how many run at the same time, its places say ([`concurrency`]). An
-//! object that is in progress and has no job begins again: a process that died has left everything
-//! that it stored in the repository.
+//! of a volume is in [`files`]; how many run at the same time, its places say ([`concurrency`]). Who
+//! waits for a repository's lock lends its place to others. An object that is in progress and has no
+//! job begins again: a process that died has left everything that it stored in the repository.
 //!
 //! The same program moves the data of one snapshot in the pods that the leader makes for that
 //! ([`mover`]).
@@ -128,7 +128,7 @@ impl Agent {
             },
         );
         info!(%node, "started");
-        let places = Places::new(self.context.settings.concurrency);
+        let places = Places::new(self.context.settings.concurrency, Arc::clone(&changed));
         let (client, settings) = (&self.context.clients.call, &self.context.settings);
         tokio::select! {
             () = async {
@@ -137,7 +137,7 @@ impl Agent {
                     maintenance::run(&self.context, &stop),
                 );
             } => {}
-            () = concurrency::follow(client, settings, &places, &changed) => {}
+            () = concurrency::follow(client, settings, &places) => {}
             () = async { tokio::join!(backups, restores, pods); } => warn!("a watch ended"),
         }
     }
@@ -198,11 +198,12 @@ impl Agent {
                         let watched = Watched::default();
                         let uid = kind.uid().to_owned();
                         running.insert(uid.clone(), watched.clone());
-                        let job =
-                            Job { context: Arc::clone(&self.context), watched, stop: stop.clone(), is_try };
+                        let context = Arc::clone(&self.context);
+                        let job = Job::new(context, watched, stop.clone(), is_try, place);
                         let spawned = jobs.spawn(async move {
                             let done = job.run(kind).await;
-                            drop(place);
+                            // Its place is free.
+                            drop(job);
                             if !done {
                                 sleep(again).await;
                             }

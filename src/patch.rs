@@ -5,6 +5,7 @@ use std::time::Duration;
 use berth_api::keys::{self, is_set, label_value};
 use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
+use berth_core::violation::tellable;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -53,7 +54,10 @@ pub fn known_location(location: &BackupStorageLocation) -> Location {
         is_default: location.spec.default == Some(true),
         read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
         held: is_set(location.annotations(), keys::HOLD),
-        unavailable: (status.and_then(|s| s.phase) == Some(Unavailable)).then_some(message),
+        // Whoever checks the location may have quoted the whole answer of its store, and this is kept
+        // for each Backup that waits for it.
+        unavailable: (status.and_then(|s| s.phase) == Some(Unavailable))
+            .then(|| tellable(&message).into_owned()),
         reopened_at: None,
     }
 }
@@ -87,4 +91,20 @@ pub fn kept(backup: &Backup, locations: &[Location], default_ttl: Duration, now:
 pub fn digest(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_location_is_unavailable_is_short_whatever_its_status_says() {
+        let location: BackupStorageLocation = serde_json::from_value(json!({
+            "metadata": {"name": "l"}, "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}},
+            "status": {"phase": "Unavailable", "message": format!("no route\n{}", "x".repeat(1 << 20))},
+        }))
+        .unwrap();
+        let why = known_location(&location).unavailable.unwrap();
+        assert!(why.starts_with("no route\\nxxx") && why.chars().count() < 400, "{}", why.len());
+    }
 }

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// Characters of an error. Those of stores quote the whole answer.
+const LONGEST: usize = 8 << 10;
+
 /// Text of others for a terminal: of a control character its escape is told, so that no text moves
 /// the cursor, changes colours, or hides what stands beside it.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -46,9 +49,10 @@ fn is_steering(c: char) -> bool {
 /// An error with its causes in one line, for logs, failure reasons and terminals: what a server
 /// says is escaped, and keeps its lines and tabs.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    // What the API server says is its last word: what kube has as the cause says it again.
+    // What the API server says is its last word: what kube has as the cause says it again. So does
+    // the cause of a failed authentication, which may quote a token.
     let has_more = |error: &(dyn std::error::Error + 'static)| {
-        !matches!(error.downcast_ref(), Some(kube::Error::Api(_)))
+        !matches!(error.downcast_ref(), Some(kube::Error::Api(_))) && !error.is::<kube::client::AuthError>()
     };
     let mut text = words(error);
     let mut cause = error.source().filter(|_| has_more(error));
@@ -62,6 +66,14 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     match escaped(&text, &['\n', '\t']) {
         Cow::Borrowed(_) => text,
         Cow::Owned(told) => told,
+    }
+}
+
+/// The beginning of a text that somebody else may have written, as a store its answer.
+pub fn beginning(text: &str, characters: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
     }
 }
 
@@ -82,7 +94,26 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
             let said = if status.message.is_empty() { &status.reason } else { &status.message };
             format!("{said} ({})", status.code)
         }
-        _ => without_xml(&error.to_string()),
+        _ => without_credentials(&without_xml(&beginning(&error.to_string(), LONGEST))),
+    }
+}
+
+/// kube quotes the environment and the output of the program that the kubeconfig names for
+/// credentials, and the lines of a kubeconfig around a fault in it. Tokens and passwords stand
+/// there, and errors end in the logs of pipelines. So only the failure is told, and the place of
+/// the fault.
+fn without_credentials(text: &str) -> String {
+    const YAML: &str = "failed to parse kubeconfig YAML: ";
+    const PROGRAM: &str = "the program that the kubeconfig names for credentials";
+    if let Some((before, _)) = text.split_once("auth exec command '") {
+        return format!("{before}{PROGRAM} failed");
+    }
+    if let Some((before, _)) = text.split_once("failed to parse auth exec output") {
+        return format!("{before}{PROGRAM} printed no ExecCredential");
+    }
+    match text.split_once(YAML) {
+        Some((before, fault)) => format!("{before}{YAML}{}", fault.lines().next().unwrap_or_default()),
+        None => text.to_owned(),
     }
 }
 
@@ -115,6 +146,55 @@ mod tests {
         let wanted = "a \\u{7}bell: no \\u{1b}[2J\\u{9b}31m\\rberth: ok\n\tmore (403)";
         assert_eq!(told, wanted, "what it says is told once");
         assert!(!told.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')), "{told:?}");
+    }
+
+    #[test]
+    fn no_error_quotes_what_a_kubeconfig_or_its_program_has_of_credentials() {
+        use std::os::unix::process::ExitStatusExt as _;
+        use std::process::{ExitStatus, Output};
+
+        use kube::client::AuthError;
+        use kube::config::Kubeconfig;
+        let failed = || AuthError::AuthExecRun {
+            cmd: "PASSWORD=\"s3cret\" \"login\"".to_owned(),
+            out: Box::new(Output {
+                status: ExitStatus::from_raw(256),
+                stdout: b"s3cret".to_vec(),
+                stderr: b"s3cret".to_vec(),
+            }),
+        };
+        let file =
+            "apiVersion: v1\nkind: Config\nusers:\n- name: u\n  user:\n    token: s3cret\n    exec: 5\n";
+        let read = Kubeconfig::from_yaml(file).map(drop);
+        let printed = serde_saphyr::from_str::<Vec<u8>>("token: s3cret").map(drop);
+        let errors = [
+            (anyhow::Error::new(kube::Error::Auth(failed())), "for credentials failed"),
+            (anyhow::Error::new(kube::Error::Service(Box::new(failed()))), "for credentials failed"),
+            (anyhow::Error::new(read.unwrap_err()), "failed to parse kubeconfig YAML: "),
+            (
+                anyhow::Error::new(AuthError::AuthExecParse(Box::new(printed.unwrap_err()))),
+                "printed no ExecCredential",
+            ),
+        ];
+        for (error, wanted) in errors {
+            let told = super::chain(error.context("the cluster cannot be asked").as_ref());
+            assert!(told.starts_with("the cluster cannot be asked: ") && told.contains(wanted), "{told}");
+            assert!(!told.contains("s3cret"), "{told}");
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_so_much_of_an_answer_and_no_more() {
+        let error = anyhow::anyhow!("400: {}", "é".repeat(2 << 20)).context("the store cannot be read");
+        let told = super::chain(error.as_ref());
+        assert!(
+            told.starts_with("the store cannot be read: 400: é") && told.ends_with("é…"),
+            "{}",
+            told.len()
+        );
+        assert!(told.chars().count() < 9000, "{}", told.len());
+        assert_eq!(super::beginning("abc", 3), "abc");
+        assert_eq!(super::beginning("abcd", 3), "abc…");
     }
 
     #[test]

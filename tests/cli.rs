@@ -2,6 +2,7 @@
 
 mod plan;
 mod shell;
+mod stock;
 mod week;
 
 use std::collections::BTreeMap;
@@ -78,7 +79,7 @@ fn command(berth: &Berth, args: &[&str]) -> Command {
         .args(["--namespace", berth.namespace(), "--kubeconfig"])
         .arg(berth.plane().kubeconfig());
     // Whoever runs the tests may have set something for Velero's command line.
-    command.env("HOME", berth.plane().folder());
+    command.env("HOME", berth.plane().folder()).env("TZ", "UTC");
     command.current_dir(berth.plane().folder()).stdin(Stdio::null());
     without_proxies(&mut command);
     command
@@ -168,6 +169,24 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     // The same columns and cells.
     assert_eq!(cells(&said(&berth, &["get", "backups"])), cells(&stock(&["backup", "get"])));
     assert_eq!(said(&berth, &["backup", "get", "-l", "team=web", "-o", "name"]), "b-0\nv-0\n");
+    for selector in ["team!=web", "team notin (web),!no", "team"] {
+        let args = ["backup", "get", "-l", selector];
+        assert_eq!(cells(&said(&berth, &args)), cells(&stock(&args)), "{selector}");
+    }
+    // Times are those of whoever reads.
+    let [theirs, ours] = [binaries::get(["velero"]).unwrap()[0].clone(), program()].map(|program| {
+        let mut command = Command::new(program);
+        command.args(["backup", "get", "--namespace", berth.namespace(), "--kubeconfig"]);
+        command.arg(berth.plane().kubeconfig()).env("HOME", berth.plane().folder()).stdin(Stdio::null());
+        command.env("TZ", "Asia/Kolkata");
+        without_proxies(&mut command);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    });
+    assert!(ours.contains(" +0530 IST"), "{ours}");
+    // Velero has the zones of this machine, if there are some.
+    if theirs.contains(" +0530 IST") {
+        assert_eq!(cells(&ours), cells(&theirs));
+    }
     // Tuesday: waiting, and how it ends.
     let text = said(&berth, &["backup", "create", "waited", "--include-namespaces", "default", "--wait"]);
     assert!(text.contains("Backup completed with status: Completed"), "{text}");
@@ -264,6 +283,17 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     })
     .unwrap();
     assert!(!berth.archive("b-0").exists());
+    // A name that is not there hides no other, and neither does a reader who has had enough.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut deletes = command(&berth, &["backup", "delete", "b-1", "nowhere", "v-1", "b-1", "--confirm"]);
+    let status = deletes.stdout(writer.try_clone().unwrap()).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(1), "one of the names is not there");
+    wait_for("b-1 and v-1 to be deleted", PATIENCE, || {
+        let left = berth.kubectl().backups(berth.namespace())?;
+        Ok((!left.contains_key("b-1") && !left.contains_key("v-1")).then_some(()))
+    })
+    .unwrap();
 }
 
 #[test]
@@ -374,4 +404,15 @@ fn completion_and_help_need_no_cluster() {
     }
     assert!(all["completion bash"].contains("backup-location"));
     assert!(all["backup create --help"].contains("Example: berth backup create nightly"), "{all:#?}");
+}
+
+#[test]
+fn a_reader_who_has_had_enough_is_no_fault() {
+    for args in [&["version", "--client-only"][..], &["--help"], &["completion", "fish"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(program()).args(args).stdout(writer).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !text.contains("panicked"), "{args:?}: {text}");
+    }
 }

@@ -13,7 +13,7 @@ mod rotation;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use berth_api::velero::BackupPhase;
 use futures::future::try_join_all;
@@ -21,6 +21,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::discovery::{Discovery, verbs};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::admission::program;
@@ -37,6 +38,8 @@ pub const IMAGE: &str = concat!("berth:", env!("CARGO_PKG_VERSION"));
 const NEXT: &str = "berth:next";
 /// Creates while the page's commands are run.
 const PER_SECOND: u32 = 10;
+/// How often pods are looked at that are to be killed.
+const LOOK: Duration = Duration::from_millis(200);
 
 pub fn images() -> BTreeMap<String, PathBuf> {
     BTreeMap::from([(IMAGE.to_owned(), program()), (NEXT.to_owned(), program())])
@@ -57,6 +60,24 @@ pub fn run(cluster: &Cluster, line: &str) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{line}: {}", said(&output));
     said(&output)
+}
+
+/// Runs `berth uninstall`, which waits until the last pod has ended. Nobody calls the webhooks any
+/// more, so their replicas are killed: they would go on answering for ten seconds, until every API
+/// server must have noticed that they stop. How they end by themselves is what the page shows.
+pub fn uninstall(cluster: &Cluster) -> String {
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| run(cluster, "berth uninstall"));
+        while !removing.is_finished() {
+            let pods = cluster.pods(NAMESPACE, "app.kubernetes.io/name=berth-webhook").unwrap_or_default();
+            for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+                // It may have ended by now.
+                let _ = cluster.signal(NAMESPACE, &pod.name_any(), Signal::SIGKILL);
+            }
+            std::thread::sleep(LOOK);
+        }
+        removing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// The commands of a page's blocks marked `sh`, in order.

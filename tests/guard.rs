@@ -13,6 +13,7 @@ use berth::movers::objects;
 use berth_api::velero::Backup;
 use berth_core::guard::{BackupChange, Roles, judge};
 use berth_core::mover::MoverKind;
+use futures::future::join_all;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -215,6 +216,62 @@ fn marked(phase: &str) -> String {
     format!("marked-{}", name_of(phase))
 }
 
+/// All cases, as one user: how many they are. Each is a dry run, so that the users may ask side by
+/// side.
+async fn agree(plane: &ControlPlane, ns: &str, user: &str, roles: Roles) -> usize {
+    let client = client_of(plane, user).await;
+    let (api, raw): (Api<Backup>, _) = (Api::namespaced(client.clone(), ns), any_api(client, ns));
+    let mut judged = 0;
+    for (from, to) in moves() {
+        let patch = json!({"status": {"phase": to, "queuePosition": 7}});
+        let change = BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() };
+        let expected = judge(roles, &change).is_ok();
+        assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?} to {to:?}");
+        judged += 1;
+    }
+    for from in PHASES {
+        for (patch, changes) in patches() {
+            let change = BackupChange { from: Some(from), to: from, ..changes };
+            let expected = judge(roles, &change).is_ok();
+            assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?}: {patch}");
+            judged += 1;
+        }
+        for (patch, changes) in drops() {
+            let change = BackupChange { from: Some(from), to: from, ..changes };
+            let passed = goes_through(&api, &marked(from), &patch).await;
+            assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?}: {patch} of marks");
+            judged += 1;
+        }
+        // Null is no status.
+        let null = Patch::Json::<()>(
+            serde_json::from_value(json!([{"op": "add", "path": "/status", "value": null}])).unwrap(),
+        );
+        let passed = passes("berth-guard", api.patch(&name_of(from), &dry_run(), &null).await);
+        let change = BackupChange {
+            from: Some(from),
+            to: "",
+            status_changed: !from.is_empty(),
+            ..BackupChange::default()
+        };
+        assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?} to null");
+        for (rest, changes) in births() {
+            let mut object = backup_of("born", &["a"]);
+            json_patch::merge(&mut object, &rest);
+            object["status"] = if from.is_empty() { Value::Null } else { json!({"phase": from}) };
+            let expected = judge(roles, &BackupChange { to: from, ..changes }).is_ok();
+            assert_eq!(is_created(&raw, &object).await, expected, "{user}: create {from:?}: {rest}");
+            judged += 1;
+        }
+    }
+    // What an operator has given is not for others to take, either.
+    for key in ["first", "supersede", "priority-class"] {
+        let change = BackupChange { from: Some("Queued"), to: "Queued", ..STEERED };
+        let passed = goes_through(&api, "Steered", &annotation(key, Value::Null)).await;
+        assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: no {key}");
+    }
+    judged
+}
+
 #[tokio::test]
 async fn the_policy_and_the_rules_agree_case_by_case() {
     let mut berth = start("guard", 1);
@@ -276,67 +333,20 @@ async fn the_policy_and_the_rules_agree_case_by_case() {
         Roles { operator: true, ..nobody },
         Roles { editor: true, ..nobody },
     ];
-    let mut judged = 0;
-    for (user, roles) in users.into_iter().zip(all) {
-        let client = client_of(berth.plane(), user).await;
-        let (api, raw): (Api<Backup>, _) = (Api::namespaced(client.clone(), &ns), any_api(client, &ns));
-        if user == "mallory" {
-            wait_until("the guard to be on", PATIENCE, async || {
-                let forged = json!({"status": {"phase": "Completed"}});
-                Ok((!goes_through(&api, "Queued", &forged).await).then_some(()))
-            })
-            .await
-            .unwrap();
-        }
-        for (from, to) in moves() {
-            let patch = json!({"status": {"phase": to, "queuePosition": 7}});
-            let change =
-                BackupChange { from: Some(from), to, status_changed: true, ..BackupChange::default() };
-            let expected = judge(roles, &change).is_ok();
-            assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?} to {to:?}");
-            judged += 1;
-        }
-        for from in PHASES {
-            for (patch, changes) in patches() {
-                let change = BackupChange { from: Some(from), to: from, ..changes };
-                let expected = judge(roles, &change).is_ok();
-                assert_eq!(goes_through(&api, from, &patch).await, expected, "{user}: {from:?}: {patch}");
-                judged += 1;
-            }
-            for (patch, changes) in drops() {
-                let change = BackupChange { from: Some(from), to: from, ..changes };
-                let passed = goes_through(&api, &marked(from), &patch).await;
-                assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?}: {patch} of marks");
-                judged += 1;
-            }
-            // Null is no status.
-            let null = Patch::Json::<()>(
-                serde_json::from_value(json!([{"op": "add", "path": "/status", "value": null}])).unwrap(),
-            );
-            let passed = passes("berth-guard", api.patch(&name_of(from), &dry_run(), &null).await);
-            let change = BackupChange {
-                from: Some(from),
-                to: "",
-                status_changed: !from.is_empty(),
-                ..BackupChange::default()
-            };
-            assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: {from:?} to null");
-            for (rest, changes) in births() {
-                let mut object = backup_of("born", &["a"]);
-                json_patch::merge(&mut object, &rest);
-                object["status"] = if from.is_empty() { Value::Null } else { json!({"phase": from}) };
-                let expected = judge(roles, &BackupChange { to: from, ..changes }).is_ok();
-                assert_eq!(is_created(&raw, &object).await, expected, "{user}: create {from:?}: {rest}");
-                judged += 1;
-            }
-        }
-        // What an operator has given is not for others to take, either.
-        for key in ["first", "supersede", "priority-class"] {
-            let change = BackupChange { from: Some("Queued"), to: "Queued", ..STEERED };
-            let passed = goes_through(&api, "Steered", &annotation(key, Value::Null)).await;
-            assert_eq!(passed, judge(roles, &change).is_ok(), "{user}: no {key}");
-        }
+    // The API server learns of the guard, and of who is an operator, through watches.
+    let forged = json!({"status": {"phase": "Completed"}});
+    for (user, patch, passes) in
+        [("mallory", forged, false), ("guard-operator", annotation("supersede", "true"), true)]
+    {
+        let api = Api::namespaced(client_of(berth.plane(), user).await, &ns);
+        wait_until("the guard to be on", PATIENCE, async || {
+            Ok((goes_through(&api, "Queued", &patch).await == passes).then_some(()))
+        })
+        .await
+        .unwrap();
     }
+    let of_each = users.into_iter().zip(all).map(|(user, roles)| agree(berth.plane(), &ns, user, roles));
+    let judged: usize = join_all(of_each).await.into_iter().sum();
     assert_eq!(judged, 5 * (7 * (6 + patches().len() + drops().len() + births().len()) + 5 * 5));
     // What replaces the whole object, and knows no status, is told what to do in its place.
     for name in ["queued", "inprogress", "completed"] {

@@ -277,9 +277,18 @@ fn finish_namespaces(plane: &ControlPlane) {
             continue;
         }
         namespace["spec"]["finalizers"] = json!([]);
-        let path = format!("/api/v1/namespaces/{name}/finalize");
-        plane.kubectl().run_with(&["replace", "--raw", &path, "-f", "-"], &namespace.to_string()).unwrap();
+        put(plane, &format!("/api/v1/namespaces/{name}/finalize"), &namespace);
     }
+}
+
+/// Writes there as the admin: dozens of times, for which `kubectl replace --raw` takes a process.
+fn put(plane: &ControlPlane, path: &str, object: &Value) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let request = http::Request::put(path).header(http::header::CONTENT_TYPE, "application/json");
+    let request = request.body(object.to_string().into_bytes()).unwrap();
+    runtime
+        .block_on(async { plane.client().await?.request_text(request).await.map_err(anyhow::Error::from) })
+        .unwrap();
 }
 
 fn backups_and_what_holds_them_stay(plane: &ControlPlane, admin: &Path) {

@@ -108,25 +108,17 @@ impl Stage {
 
     /// restic on the repository of a namespace in a location.
     fn restic_command(&self, location: &str) -> Command {
-        let [program] = binaries::get(["restic"]).unwrap();
-        let secret = self.read(NAMESPACE, "secret", &format!("berth-repository-{location}.shop"));
-        let password = secret["data"]["repository-password"].as_str().unwrap();
-        let password = base64(password);
-        let mut command = Command::new(program);
-        let repository = match location {
-            "folder" => {
-                self.plane.folder().join("stores/bucket/some/where/restic/shop").display().to_string()
-            }
-            _ => {
-                let spec = self.s3.location("s3", "");
-                let bucket = spec["spec"]["objectStorage"]["bucket"].as_str().unwrap().to_owned();
-                command.env("AWS_ACCESS_KEY_ID", &self.s3.keys.id);
-                command.env("AWS_SECRET_ACCESS_KEY", &self.s3.keys.secret);
-                command.env("AWS_DEFAULT_REGION", spec["spec"]["config"]["region"].as_str().unwrap());
-                format!("s3:{}/{bucket}/some/where/restic/shop", self.s3.url())
-            }
-        };
-        command.args(["--no-cache", "--repo", &repository]).env("RESTIC_PASSWORD", password);
+        let folder = self.plane.folder().join("stores/bucket/some/where/restic/shop");
+        if location == "folder" {
+            return restic_on(&self.plane, location, &folder.display().to_string());
+        }
+        let spec = self.s3.location("s3", "");
+        let bucket = spec["spec"]["objectStorage"]["bucket"].as_str().unwrap();
+        let repository = format!("s3:{}/{bucket}/some/where/restic/shop", self.s3.url());
+        let mut command = restic_on(&self.plane, location, &repository);
+        command.env("AWS_ACCESS_KEY_ID", &self.s3.keys.id);
+        command.env("AWS_SECRET_ACCESS_KEY", &self.s3.keys.secret);
+        command.env("AWS_DEFAULT_REGION", spec["spec"]["config"]["region"].as_str().unwrap());
         command
     }
 
@@ -191,6 +183,16 @@ fn pod(
     read(plane, namespace, "pod", name)["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
+/// restic on the repository of namespace shop in a location, which is here.
+fn restic_on(plane: &ControlPlane, location: &str, repository: &str) -> Command {
+    let [program] = binaries::get(["restic"]).unwrap();
+    let secret = read(plane, NAMESPACE, "secret", &format!("berth-repository-{location}.shop"));
+    let password = base64(secret["data"]["repository-password"].as_str().unwrap());
+    let mut command = Command::new(program);
+    command.args(["--no-cache", "--repo", repository]).env("RESTIC_PASSWORD", password);
+    command
+}
+
 fn base64(text: &str) -> String {
     use ::base64::Engine as _;
     String::from_utf8(::base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
@@ -201,13 +203,18 @@ fn agent(plane: &ControlPlane, pods: &Path, name: &str) -> Process {
 }
 
 pub fn agent_with(plane: &ControlPlane, pods: &Path, name: &str, more: &[&str]) -> Process {
-    let mut command = in_own_session(&program());
+    agent_by(in_own_session(&program()), plane, pods, name, more)
+}
+
+/// An agent that this command starts: it gets the arguments of the agent behind its own.
+fn agent_by(mut command: Command, plane: &ControlPlane, pods: &Path, name: &str, more: &[&str]) -> Process {
     command.args(["node-agent", "--node-name", NODE, "--namespace", NAMESPACE, "--host-pods-path"]).arg(pods);
     command.arg("--kubeconfig");
     command.arg(plane.service_account_kubeconfig(NAMESPACE, "berth-node-agent").unwrap());
     // Nothing is mounted here.
     command.arg("--allow-unmounted").args(more);
-    command.env("BERTH_PACE", "20");
+    // It looks every ten seconds which repositories are due, not every ten minutes.
+    command.env("BERTH_PACE", "60");
     command.arg("--filesystem-root").arg(plane.folder());
     command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
     Process::start("berth node-agent", command, &plane.folder().join(format!("{name}.log"))).unwrap()

@@ -23,6 +23,7 @@ use crate::admission::program;
 use crate::support::PATIENCE;
 use crate::support::backup::backup_of;
 use crate::support::peers::define_movers;
+use crate::support::times::Wait;
 use crate::support::{Berth, ControlPlane, Options, manifest, project, wait_for};
 use needs::{Need, needs};
 
@@ -332,9 +333,10 @@ fn breaks(need: &Need, index: usize) {
 }
 
 #[test]
-fn without_any_one_rule_something_breaks() {
+fn any_one_rule_less_breaks_something() {
     let of_queue = needs().filter(|need| !matches!(need.symptom, Symptom::OfHub(_) | Symptom::NoData));
     let work = Mutex::new(of_queue.enumerate());
+    let _wait = Wait::start("each rule to be missed");
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {

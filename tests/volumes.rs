@@ -1,8 +1,8 @@
 //! The data of volumes: snapshots by a CSI driver and files by node-agents, and a stock Velero that
 //! brings them back.
 
+mod driver;
 mod left;
 mod played;
 mod player;
-mod real;
 mod warned;

@@ -125,6 +125,9 @@ impl<'a> IncomingSchedule<'a> {
             "the Schedule has {size} bytes and at most {most} are taken, because its Backups have its template: use several Schedules"
         );
         found.require(size <= most, &Field::root("spec"), message);
+        let labels = self.metadata.labels.as_ref().unwrap_or(&NONE);
+        let field = Field::root("metadata").child("labels");
+        found.limit(labels.len(), limits::OWN_LABELS, &field, "use fewer, because its Backups have them");
         found
     }
 }

@@ -77,8 +77,10 @@ keys! {
     /// label.
     pub const SCHEDULE_UID: &str = "berth.dev/schedule-uid";
 
-    /// Annotation of a DownloadRequest of kind BackupContents: with the value `index` the link is
-    /// to the index of the archive, which says where in it which objects are.
+    /// Annotation of a DownloadRequest: with the value `index` and kind BackupContents the link is
+    /// to the index of the archive, which says where in it which objects are. With the value
+    /// `checkpoint` and kind BackupLog it is to the checkpoint of a backup that runs, which has the
+    /// log of its run.
     pub const DOWNLOAD: &str = "berth.dev/download";
     /// Annotation of a Backup that was brought from its store: its PodVolumeBackups are not all
     /// there yet. The next rounds of the sync create them.
@@ -128,7 +130,8 @@ keys! {
     /// DeleteBackupRequest removes the backup. The value is the reason, in words.
     pub const KEEP: &str = "berth.dev/keep";
     /// Annotation of a Schedule, which hands it on to its Backups: how many of its last good
-    /// backups stay however old they are. The largest number on a Backup of the Schedule counts.
+    /// backups stay however old they are. The largest number on the Schedule or on a Backup of it
+    /// counts.
     pub const KEEP_LAST: &str = "berth.dev/keep-last";
     /// Annotation of a Backup: volume data that berth cannot remove stays where it is when the
     /// backup is deleted. The value is the reason, in words.
@@ -269,6 +272,16 @@ keys! {
     pub const CLAIM_SNAPSHOT_CLASS: &str = "velero.io/csi-volumesnapshot-class";
     /// Annotation of a VolumeSnapshotClass: it is its driver's default class.
     pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+    /// Label of a VolumeGroupSnapshotClass: with `"true"`, group snapshots of its driver's volumes
+    /// are taken by it. As the first part of an annotation of a Backup, before an underscore and
+    /// the name of a driver: the VolumeGroupSnapshotClass for the volumes of that driver.
+    pub const GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volumegroupsnapshot-class";
+    /// Annotation of a PersistentVolumeClaim: the VolumeGroupSnapshotClass by which the snapshots
+    /// of its group are taken.
+    pub const CLAIM_GROUP_SNAPSHOT_CLASS: &str = "velero.io/csi-volume-group-snapshot-class";
+    /// Annotation of a VolumeGroupSnapshotClass: with `"true"`, it is its driver's default class.
+    pub const DEFAULT_GROUP_SNAPSHOT_CLASS: &str =
+        "groupsnapshot.storage.kubernetes.io/is-default-class";
     /// Label of a Backup: why it has expired and is not deleted.
     pub const GC_FAILURE: &str = "velero.io/gc-failure";
     /// Label and annotation of a PersistentVolumeClaim: the snapshot that an earlier backup took of

@@ -52,6 +52,7 @@ impl QueueFields<'_> {
             class: self.class().map(str::to_owned),
             tenant: self.tenant(order),
             schedule: self.labels.get(keys::SCHEDULE).cloned(),
+            is_made: self.annotations.contains_key(keys::SCHEDULE_UID),
             supersedes: is_set(self.annotations, keys::SUPERSEDE),
             location: self.spec.storage_location.clone().unwrap_or_default(),
             enqueued_at: self.time(keys::ENQUEUED_AT),

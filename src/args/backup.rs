@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::{ClusterArgs, ColourArgs};
 use crate::args::listed::{ListOutput, ListOutputs};
 use crate::args::value::{
-    GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, or_selector, ordered, pairs,
-    quoted_list, selector, tristate, whole_number,
+    GoTime, List, Ordered, Pairs, Selectors, Tristate, boolean, go_time, list, list_selector, or_selector,
+    ordered, pairs, quoted_list, selector, tristate, whole_number,
 };
 
 #[derive(ClapArgs)]
@@ -189,7 +189,7 @@ pub enum DryRun {
 pub struct SelectArgs {
     pub names: Vec<String>,
     /// All of them.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub all: bool,
     /// Those that match this label selector.
     #[arg(long, short = 'l', value_parser = selector)]
@@ -211,8 +211,8 @@ pub struct GetArgs {
     /// Names. Default: all.
     pub names: Vec<String>,
     /// Only those that match this label selector.
-    #[arg(long, short = 'l', value_parser = selector)]
-    pub selector: Option<LabelSelector>,
+    #[arg(long, short = 'l', value_parser = list_selector)]
+    pub selector: Option<String>,
     #[command(flatten)]
     pub output: ListedArgs,
 }
@@ -258,8 +258,8 @@ pub struct DescribeArgs {
     /// Names. Default: all.
     pub names: Vec<String>,
     /// Only those that match this label selector.
-    #[arg(long, short = 'l', value_parser = selector)]
-    pub selector: Option<LabelSelector>,
+    #[arg(long, short = 'l', value_parser = list_selector)]
+    pub selector: Option<String>,
     /// Also show each stored object, volume and operation.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub details: bool,
@@ -296,8 +296,8 @@ pub struct DownloadArgs {
 #[derive(ClapArgs)]
 pub struct LogsArgs {
     pub name: String,
-    /// Wait until the backup ends, then print its log: the log of a running backup is in no store
-    /// yet.
+    /// While the backup runs, print what its checkpoints have of its log, and show on standard
+    /// error what happens; print the rest when it has ended.
     #[arg(long, short)]
     pub follow: bool,
     #[command(flatten)]

@@ -51,10 +51,10 @@ pub struct CreateLocationArgs {
     pub prefix: Option<String>,
     /// How often to sync the backups of other clusters from the store. 0s: never. Default: the
     /// server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub backup_sync_period: Option<GoTime>,
     /// How often to check the store. 0s: once. Default: the server's.
-    #[arg(long, value_parser = go_time)]
+    #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub validation_frequency: Option<GoTime>,
     /// Settings of the provider, as in region=eu-1,s3ForcePathStyle=true.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pairs)]
@@ -85,7 +85,7 @@ pub struct GetLocationArgs {
     #[command(flatten)]
     pub get: GetArgs,
     /// Only the default location.
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
     pub default: bool,
 }
 

@@ -1,11 +1,10 @@
 //! Flags of `berth schedule`.
 
 use clap::{Args as ClapArgs, Subcommand};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::backup::{DeleteArgs, DescribeOutput, GetArgs, MadeArgs, SelectArgs, SpecArgs};
 use super::{ClusterArgs, ColourArgs};
-use crate::args::value::{Tristate, boolean, selector, tristate};
+use crate::args::value::{Tristate, boolean, list_selector, tristate};
 
 #[derive(ClapArgs)]
 pub struct ScheduleArgs {
@@ -61,8 +60,8 @@ pub struct DescribeScheduleArgs {
     /// Names. Default: all.
     pub names: Vec<String>,
     /// Only those that match this label selector.
-    #[arg(long, short = 'l', value_parser = selector)]
-    pub selector: Option<LabelSelector>,
+    #[arg(long, short = 'l', value_parser = list_selector)]
+    pub selector: Option<String>,
     #[arg(long, short, value_enum, default_value = "plaintext")]
     pub output: DescribeOutput,
 }

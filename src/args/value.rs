@@ -4,7 +4,7 @@ mod duration;
 mod selector;
 
 pub use duration::{GoTime, go_text, go_time};
-pub use selector::{Selectors, or_selector, selector, selector_text};
+pub use selector::{Selectors, list_selector, or_selector, selector, selector_text};
 
 /// A comma separated list. Blanks belong to the entries, as they do in Velero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -25,6 +25,10 @@ const STALE_LABELS: [&str; 4] = [RESTORE_NAME, RESTORE_UID, VOLUME_SNAPSHOT_NAME
 /// Annotations that an earlier backup has left on a claim: with them a restore would look for a
 /// snapshot or a data movement of another backup.
 const STALE_ANNOTATIONS: [&str; 2] = [VOLUME_SNAPSHOT_NAME, DATA_UPLOAD_NAME];
+/// Finalizer of a VolumeSnapshot that belongs to a group, and the kind of that group, which owns
+/// it.
+const IN_GROUP: &str = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection";
+const GROUP: &str = "VolumeGroupSnapshot";
 
 /// The result of an item action.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -59,7 +63,8 @@ pub fn act(of: Related, json: &[u8], backup: &str) -> Result<ActionResult, serde
     let is_marked =
         [SKIP_FROM_BACKUP, MUST_INCLUDE].iter().any(|mark| memmem::find(json, mark.as_bytes()).is_some());
     let is_stale = of == Related::Claim && may_be_stale(json)?;
-    if !is_marked && !is_stale {
+    let is_grouped = of == Related::Snapshot && memmem::find(json, IN_GROUP.as_bytes()).is_some();
+    if !is_marked && !is_stale && !is_grouped {
         return Ok(ActionResult { requires, ..ActionResult::default() });
     }
     let mut object: Value = serde_json::from_slice(json)?;
@@ -73,6 +78,9 @@ pub fn act(of: Related, json: &[u8], backup: &str) -> Result<ActionResult, serde
     }
     if is_stale && !acted.skips {
         is_changed |= clean(&mut object, backup);
+    }
+    if is_grouped && !acted.skips {
+        is_changed |= ungroup(&mut object);
     }
     if is_changed && !acted.skips {
         acted.json = Some(serde_json::to_vec(&object)?.into());
@@ -144,6 +152,24 @@ fn clean(claim: &mut Value, backup: &str) -> bool {
             is_changed |= annotations.remove(key).is_some();
         }
     }
+    is_changed
+}
+
+/// Removes from a snapshot what ties it to its group, which no restore makes: with the finalizer
+/// the restored snapshot could never be deleted, and neither could its namespace. Returns whether
+/// anything was removed.
+fn ungroup(snapshot: &mut Value) -> bool {
+    let Some(metadata) = entries(snapshot, &["metadata"]) else { return false };
+    let mut is_changed = false;
+    let mut keep = |list: &str, is_kept: fn(&Value) -> bool| {
+        if let Some(all) = metadata.get_mut(list).and_then(Value::as_array_mut) {
+            let before = all.len();
+            all.retain(is_kept);
+            is_changed |= all.len() < before;
+        }
+    };
+    keep("finalizers", |finalizer| finalizer != IN_GROUP);
+    keep("ownerReferences", |owner| owner["kind"] != GROUP);
     is_changed
 }
 
@@ -275,6 +301,20 @@ mod tests {
             acted(Related::SnapshotClass, &json!({"metadata": {}})).requires,
             "the action itself says so"
         );
+    }
+
+    #[test]
+    fn a_snapshot_of_a_group_is_stored_without_what_ties_it_to_the_group() {
+        let source = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection";
+        let snapshot = |finalizers: &[&str], owners: &[&str]| {
+            let owners: Vec<Value> = owners.iter().map(|kind| json!({"kind": kind, "uid": "u"})).collect();
+            json!({"metadata": {"name": "s", "finalizers": finalizers, "ownerReferences": owners}, "spec": {}})
+        };
+        let grouped = snapshot(&[source, IN_GROUP], &[GROUP, "Mine"]);
+        assert_eq!(stored(Related::Snapshot, &grouped), snapshot(&[source], &["Mine"]));
+        assert!(acted(Related::Snapshot, &grouped).requires);
+        assert_eq!(acted(Related::Snapshot, &snapshot(&[source], &["Mine"])).json, None);
+        assert_eq!(acted(Related::Claim, &grouped).json, None);
     }
 
     #[test]

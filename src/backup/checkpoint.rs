@@ -289,6 +289,17 @@ impl CheckpointHead {
         &self.upload
     }
 
+    /// Digest of everything behind the first line.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// How many bytes behind the first line [`Checkpoint::read_notes`] reads.
+    pub fn notes(&self) -> usize {
+        let [remembered, lines, ..] = self.lengths;
+        remembered.saturating_add(lines)
+    }
+
     /// The upload that a checkpoint names in its first bytes, whichever version of berth wrote it:
     /// the first version put it in one line with all parts, which may be longer than these bytes,
     /// and another version put it elsewhere. Use it only to abort the upload.

@@ -1,5 +1,6 @@
 //! Holds back listed pods that have hooks, for [`super::blocks`], with what they take along.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -48,8 +49,11 @@ pub struct HeldPod {
 /// What a pod uses.
 #[derive(Default)]
 pub struct Used {
-    /// Names of its claims: pods that share a claim go through their hooks together.
+    /// Names of its claims, and behind them those of the groups of these: pods that share a claim
+    /// go through their hooks together.
     pub claims: Vec<String>,
+    /// How many of these it does not use itself.
+    pub grouped: usize,
     /// The claims and volumes to be stored while the pod is frozen. They are stored in no other
     /// way.
     pub with: Vec<Batch>,
@@ -57,6 +61,60 @@ pub struct Used {
     pub cuts: Vec<PlannedClaim>,
     /// The volumes whose files are backed up while the pod is frozen.
     pub files: Option<FilePod>,
+}
+
+impl Used {
+    /// The claims that the pod itself uses.
+    fn own(&self) -> &[String] {
+        let count = self.claims.len().saturating_sub(self.grouped);
+        self.claims.get(..count).unwrap_or_default()
+    }
+}
+
+/// Hands each claim whose volume is snapshotted to the first of these pods that itself uses it,
+/// because pods that share a group may be too many for one block. Those of the first block would
+/// take all of the group with them otherwise, while pods that use it are not frozen.
+fn to_users(pods: &mut [HeldPod]) {
+    let mut first = BTreeMap::<String, usize>::new();
+    for (at, held) in pods.iter().enumerate() {
+        for claim in held.used.own() {
+            first.entry(claim.clone()).or_insert(at);
+        }
+    }
+    let mut handed = Vec::new();
+    for (at, held) in pods.iter_mut().enumerate() {
+        for planned in std::mem::take(&mut held.used.cuts) {
+            handed.push((first.get(&planned.item.name).copied().unwrap_or(at), planned));
+        }
+    }
+    for (at, planned) in handed {
+        if let Some(held) = pods.get_mut(at) {
+            held.used.cuts.push(planned);
+        }
+    }
+}
+
+/// Marks the claims of groups that no group snapshot is to be taken of, because a pod that uses
+/// some of the group is in another block, or, unless all pods of the namespace are here, may come
+/// later.
+fn set_apart(blocks: &mut [Vec<HeldPod>], are_all_here: bool) {
+    let mut users = BTreeMap::<String, BTreeSet<usize>>::new();
+    for (at, block) in blocks.iter().enumerate() {
+        for claim in block.iter().flat_map(|held| held.used.own()) {
+            users.entry(claim.clone()).or_default().insert(at);
+        }
+    }
+    for (at, block) in blocks.iter_mut().enumerate() {
+        for planned in block.iter_mut().flat_map(|held| &mut held.used.cuts) {
+            let is_elsewhere = |claim: &String| match users.get(claim) {
+                Some(of) => of.iter().any(|block| *block != at),
+                None => !are_all_here,
+            };
+            if planned.group().is_some_and(|group| group.iter().any(is_elsewhere)) {
+                planned.set_apart();
+            }
+        }
+    }
 }
 
 /// What is known of a pod that has hooks.
@@ -150,7 +208,7 @@ impl<'a> PodHolder<'a> {
         let along: usize = along.map(|item| item.json.len()).sum();
         // At least so much that [`HELD`] small pods fill the room.
         let size = (found.json.len() + along).clamp(ROOM / HELD, ROOM);
-        let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX)).await?;
+        let room = self.make_room(u32::try_from(size).unwrap_or(u32::MAX), &hooked.id.namespace).await?;
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Copy it, so that the page it came in can be freed.
         let json = Bytes::copy_from_slice(&json);
@@ -183,12 +241,14 @@ impl<'a> PodHolder<'a> {
         Ok(())
     }
 
-    async fn make_room(&self, size: u32) -> Result<OwnedSemaphorePermit, ListError> {
+    /// `namespace`: of the pod that the room is for.
+    async fn make_room(&self, size: u32, namespace: &str) -> Result<OwnedSemaphorePermit, ListError> {
         if let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(size) {
             return Ok(room);
         }
         // Waiting pods hold the room, and would wait for ever.
-        self.release().await?;
+        let are_all_here = self.waiting.lock().first().is_some_and(|first| first.id.namespace != namespace);
+        self.send_waiting(are_all_here).await?;
         let room = Arc::clone(&self.room).acquire_many_owned(size).await;
         // The semaphore is never closed.
         room.map_err(|_| ListError::NobodyTakes)
@@ -199,8 +259,16 @@ impl<'a> PodHolder<'a> {
     /// # Errors
     /// As [`PodHolder::hold`].
     pub async fn release(&self) -> Result<(), ListError> {
-        let waiting = std::mem::take(&mut *self.waiting.lock());
-        for block in blocks(waiting, limits::BLOCK_PODS, |held: &HeldPod| held.used.claims.as_slice()) {
+        self.send_waiting(true).await
+    }
+
+    /// `are_all_here`: no more pods of the namespace come.
+    async fn send_waiting(&self, are_all_here: bool) -> Result<(), ListError> {
+        let mut waiting = std::mem::take(&mut *self.waiting.lock());
+        to_users(&mut waiting);
+        let mut blocks = blocks(waiting, limits::BLOCK_PODS, |held: &HeldPod| held.used.claims.as_slice());
+        set_apart(&mut blocks, are_all_here);
+        for block in blocks {
             self.send(block).await?;
         }
         Ok(())
@@ -219,6 +287,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::backup::volumes::RunVolumes;
+    use crate::backup::volumes::outcomes::Outcomes;
+    use crate::backup::volumes::tests::{grouped, planned};
 
     fn kind(resource: &str) -> Arc<ResourceType> {
         Arc::new(ResourceType {
@@ -335,6 +406,81 @@ mod tests {
         assert!(held.try_recv().is_err());
         holder.release().await.unwrap();
         assert_eq!(names(held.try_recv().unwrap()), ["four"], "claims are of a namespace");
+    }
+
+    /// The first pod brings all claims of a group, and each pod uses one of them.
+    #[tokio::test]
+    async fn of_a_group_whose_pods_are_too_many_for_a_block_each_claim_is_in_a_block_of_its_users() {
+        let log = BackupLog::new(String::new());
+        let (tally, outcomes) = (Tally::default(), Outcomes::default());
+        let (volumes, _jobs) = RunVolumes::idle(Vec::new(), &log, &outcomes);
+        for count in [limits::BLOCK_PODS, limits::BLOCK_PODS + 1] {
+            let (holder, mut held) = PodHolder::new(&[], &log, &tally);
+            let claims: Vec<String> = (0..count).map(|at| format!("c{at}")).collect();
+            for at in 0..count {
+                let found = pod("a", &format!("p{at}"), command(), "");
+                let kind = kind("pods");
+                let hooked = holder.hooked(&kind, &found).unwrap();
+                // Its own is the first one.
+                let mut used = Used { claims: vec![format!("c{at}")], ..Used::default() };
+                used.claims.extend(claims.iter().filter(|claim| **claim != format!("c{at}")).cloned());
+                used.grouped = count - 1;
+                if at == 0 {
+                    // One is used by no pod that waits.
+                    let all = claims.iter().map(String::as_str).chain(["of-none"]);
+                    used.cuts = all.map(|claim| planned(&volumes, claim)).collect();
+                }
+                holder.hold(&kind, PageId::default(), found, hooked, used, false).await.unwrap();
+            }
+            holder.release().await.unwrap();
+            let mut cut = Vec::new();
+            while let Ok(block) = held.try_recv() {
+                cut.push(block.iter().flat_map(|held| &held.used.cuts).count());
+            }
+            let mut expected = vec![limits::BLOCK_PODS + 1];
+            if count > limits::BLOCK_PODS {
+                expected.push(count - limits::BLOCK_PODS);
+            }
+            assert_eq!(cut, expected, "{count}");
+        }
+    }
+
+    /// Or the pods of one block would be frozen while it is cut, and those of another one not.
+    #[tokio::test]
+    async fn claims_of_a_group_that_pods_of_several_blocks_use_or_may_use_are_apart() {
+        let log = BackupLog::new(String::new());
+        let (tally, outcomes) = (Tally::default(), Outcomes::default());
+        let (volumes, _jobs) = RunVolumes::idle(Vec::new(), &log, &outcomes);
+        // Pods that use claim `a`, whether one of them uses `b`, and whether more pods may come.
+        for (users, is_used, may_come, is_together) in [
+            (1, true, false, true),
+            (1, false, false, true),
+            (1, true, true, true),
+            (1, false, true, false),
+            (limits::BLOCK_PODS, true, false, true),
+            (limits::BLOCK_PODS + 1, true, false, false),
+        ] {
+            let (holder, mut held) = PodHolder::new(&[], &log, &tally);
+            let kind = kind("pods");
+            for at in 0..users {
+                let found = pod("app", &format!("p{at}"), command(), "");
+                let hooked = holder.hooked(&kind, &found).unwrap();
+                let mut used = Used { claims: vec!["a".to_owned()], ..Used::default() };
+                if at == 0 {
+                    used.claims.push("b".to_owned());
+                    used.grouped = usize::from(!is_used);
+                    used.cuts = vec![grouped(&volumes, "a"), grouped(&volumes, "b")];
+                }
+                holder.hold(&kind, PageId::default(), found, hooked, used, false).await.unwrap();
+            }
+            holder.send_waiting(!may_come).await.unwrap();
+            let mut together = Vec::new();
+            while let Ok(block) = held.try_recv() {
+                let cuts = block.iter().flat_map(|held| &held.used.cuts);
+                together.extend(cuts.map(|planned| planned.group().is_some()));
+            }
+            assert_eq!(together, [is_together; 2], "{users} {is_used} {may_come}");
+        }
     }
 
     /// They would wait for each other otherwise: one for others of its namespace, and these for

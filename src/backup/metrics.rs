@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
-use jiff::Timestamp;
+use berth_core::schedule::Found;
+use jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams};
 use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt};
@@ -27,6 +28,9 @@ use crate::text::chain;
 /// Most schedules with metrics of their own, because users choose the label and its values are
 /// kept.
 pub const SCHEDULES: usize = 1000;
+/// How far the clocks of two nodes may differ. An end that is further in the future is of a clock
+/// that was wrong, and says nothing of when the backup ended.
+pub const AHEAD: SignedDuration = SignedDuration::from_mins(5);
 /// Label of all other schedules: no object's name begins like this.
 const OTHERS: &str = "_others";
 /// Velero's buckets: 1, 5, 10, 15, 30 minutes, 1 to 4 hours.
@@ -156,19 +160,22 @@ impl BackupMetrics {
             self.durations.0.get_or_create(&label).observe(seconds);
         }
         let completed = status.and_then(|status| status.completion_timestamp.as_ref()).map(|time| time.0);
-        self.show(backup, &label, completed.unwrap_or(now));
+        self.show(backup, &label, completed.unwrap_or(now), now);
     }
 
-    /// Sets the gauges, unless they show a later end.
-    fn show(&self, backup: &Backup, label: &BackupScheduleLabels, ended: Timestamp) {
+    /// Sets the gauges, unless they show a later end. One that is too late ([`AHEAD`]) hides no
+    /// other.
+    fn show(&self, backup: &Backup, label: &BackupScheduleLabels, ended: Timestamp, now: Timestamp) {
         let mut last = self.last.lock();
         let last = last.entry(label.schedule.clone()).or_default();
         let is_complete = backup.phase() == BackupPhase::Completed;
-        if is_complete && last.successful.is_none_or(|before| before <= ended) {
+        let latest = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
+        let is_later = |before: Timestamp| before > ended && before <= latest;
+        if is_complete && !last.successful.is_some_and(is_later) {
             last.successful = Some(ended);
             self.last_successful.get_or_create(label).set(ended.as_second());
         }
-        if last.ended.is_some_and(|before| before > ended) {
+        if last.ended.is_some_and(is_later) {
             return;
         }
         last.ended = Some(ended);
@@ -179,19 +186,24 @@ impl BackupMetrics {
         self.errors.get_or_create(label).set(status.and_then(|status| status.errors).unwrap_or(0));
     }
 
-    /// Sets the gauges for a backup that had ended before this process led.
-    fn remember(&self, backup: &Backup) {
+    /// Sets the gauges for a backup that had ended before this process led. One that came from a
+    /// store may have run in another cluster, whose schedules have the same names.
+    fn remember(&self, backup: &Backup, now: Timestamp) {
         let status = backup.status.as_ref();
         let time = status.and_then(|s| s.completion_timestamp.as_ref().or(s.start_timestamp.as_ref()));
         let ended = time.or(backup.metadata.creation_timestamp.as_ref()).map(|time| time.0);
-        if let (true, Some(ended)) = (backup.phase().is_final(), ended) {
-            self.show(backup, &self.label(schedule(backup)), ended);
+        let generation = backup.metadata.generation;
+        let found = Found { phase: backup.phase().as_str(), generation, ..Found::default() };
+        let latest = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
+        let Some(ended) = ended.filter(|ended| *ended <= latest) else { return };
+        if backup.phase().is_final() && !found.came_finished() {
+            self.show(backup, &self.label(schedule(backup)), ended, now);
         }
     }
 
     /// Reads the existing Backups once, then never completes.
     pub async fn keep(&self, client: &Client, namespace: &str) {
-        while let Err(error) = self.rebuild(client, namespace).await {
+        while let Err(error) = self.rebuild(client, namespace, Timestamp::now()).await {
             warn!(
                 error = chain(&error),
                 "the metrics of earlier backups could not be read off them: trying again"
@@ -201,7 +213,7 @@ impl BackupMetrics {
         std::future::pending().await
     }
 
-    async fn rebuild(&self, client: &Client, namespace: &str) -> Result<(), kube::Error> {
+    async fn rebuild(&self, client: &Client, namespace: &str, now: Timestamp) -> Result<(), kube::Error> {
         let api: Api<DeserializeGuard<Backup>> = Api::namespaced(client.clone(), namespace);
         let mut params = ListParams::default().limit(PAGE);
         loop {
@@ -209,7 +221,7 @@ impl BackupMetrics {
             for backup in page.items {
                 // An unreadable Backup is logged by the watch.
                 if let Ok(backup) = backup.0 {
-                    self.remember(&backup);
+                    self.remember(&backup, now);
                 }
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -333,9 +345,17 @@ mod tests {
         let page = |items: Value, token: &str| json!({"apiVersion": "velero.io/v1", "kind": "BackupList", "metadata": {"continue": token}, "items": items});
         // In no order of time, as names are.
         let first = page(json!([backup("daily", "Failed", 9), backup("daily", "Completed", 5)]), "more");
-        let second = page(json!([backup("daily", "Completed", 3), backup("new", "InProgress", 1)]), "");
+        // Another cluster's, from a store, and one by a clock that was ahead.
+        let mut brought = backup("daily", "Completed", 10);
+        brought["metadata"]["generation"] = json!(1);
+        let ahead = backup("daily", "Completed", 50);
+        let second = page(
+            json!([backup("daily", "Completed", 3), backup("new", "InProgress", 1), brought, ahead]),
+            "",
+        );
         let api = Scripted::new().next(get(path).answers(first)).next(get(path).page("more").answers(second));
-        metrics.rebuild(&api.client("velero"), "velero").await.unwrap();
+        let now = "2026-01-01T00:30:00Z".parse().unwrap();
+        metrics.rebuild(&api.client("velero"), "velero", now).await.unwrap();
         let at = "2026-01-01T00:05:00Z".parse::<Timestamp>().unwrap().as_second();
         let text = shown(registry);
         assert_has(
@@ -347,6 +367,29 @@ mod tests {
             ],
         );
         assert!(!text.contains(r#"schedule="new""#), "it has not ended: {text}");
+    }
+
+    #[test]
+    fn an_end_by_a_clock_that_was_ahead_hides_no_later_one() {
+        let mut registry = Registry::default();
+        let metrics = BackupMetrics::new(&mut registry);
+        let at = |minute: i64| {
+            "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_mins(minute)
+        };
+        metrics.ended(&read(backup("daily", "Completed", 50)), at(50));
+        // The clock is right again.
+        metrics.ended(&read(backup("daily", "Failed", 7)), at(7));
+        metrics.ended(&read(backup("new", "Completed", 50)), at(50));
+        metrics.ended(&read(backup("new", "Completed", 8)), at(8));
+        let text = shown(registry);
+        let last = at(8).as_second();
+        assert_has(
+            &text,
+            &[
+                r#"last_status{schedule="daily"} 0"#,
+                &format!(r#"last_successful_timestamp{{schedule="new"}} {last}"#),
+            ],
+        );
     }
 
     #[test]

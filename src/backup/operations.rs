@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use berth_api::velero::{Backup, BackupSpec};
 use berth_core::mover::own;
-use berth_core::volume::readers::Reader;
+use berth_core::volume::node_agents::NodeAgent;
 use jiff::Timestamp;
 use kube::Client;
 use parking_lot::Mutex;
@@ -31,7 +31,7 @@ pub use waiting::Attended;
 
 use super::log::BackupLog;
 use super::related::key;
-use super::volumes::readers;
+use super::volumes::node_agents;
 use crate::text::chain;
 use crate::write::{Pauses, WriteResult, create};
 use uploads::{DataUploadObject, MovementSettings, api, name_of, object};
@@ -174,8 +174,8 @@ impl<'a> DataUploadCreator<'a> {
             return Ok(asked);
         }
         let choose = || async {
-            let readers = readers(&self.client, &self.namespace).await?;
-            Ok(if readers.mover() == Some(Reader::Berth) { own::DATAMOVER } else { "" })
+            let agents = node_agents(&self.client, &self.namespace).await?;
+            Ok(if agents.mover() == Some(NodeAgent::Berth) { own::DATAMOVER } else { "" })
         };
         self.chosen.get_or_try_init(choose).await.copied()
     }

@@ -282,6 +282,11 @@ impl Engine {
                 if let Some(claim) = scene.earlier() {
                     self.clear(scene.place(), claim, None).await;
                 }
+                // The Backup ends here, and nobody else removes what its runs have made.
+                if record.moves_data() && record.is_still_ours().await {
+                    cancel_all(&self.client, &self.namespace, record.uid(), false).await;
+                }
+                Box::pin(self.remove_snapshots(&name, record)).await;
                 return self.fail(record, &RunFailure::Open(error)).await;
             }
         };

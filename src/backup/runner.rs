@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
+use berth_core::fair_choice::{Candidate, choose};
 use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, OperationCounts, is_due};
-use berth_core::places::{PlaceCandidate, choose};
 use berth_core::queue::{QueueEntry, QueuePhase, QueueView, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
@@ -112,9 +112,9 @@ impl Runner {
             }
         }
         // The others are looked at again when one of them has ended.
-        let candidates: Vec<PlaceCandidate<'_>> = to_complete
+        let candidates: Vec<Candidate<'_>> = to_complete
             .iter()
-            .map(|(after, unseen)| PlaceCandidate { location: &after.location, unseen: *unseen })
+            .map(|(after, unseen)| Candidate { location: &after.location, unseen: *unseen })
             .collect();
         let taken: Vec<&str> = running.values().filter_map(|run| run.completes_in.as_deref()).collect();
         let chosen = choose(&candidates, &taken, FINALIZATIONS);

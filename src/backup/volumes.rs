@@ -3,10 +3,11 @@
 //!
 //! Pods enter first ([`RunVolumes::plan_pod`]): the files of some of their volumes are backed up by
 //! node-agents ([`files`]). Then claims enter ([`RunVolumes::plan_claim`]): of some a CSI snapshot
-//! is taken ([`snapshots`]), and the claim is stored when its snapshot is ready, because it names
-//! it. What belongs to a pod with hooks is taken between its hooks ([`RunVolumes::take_frozen`]);
-//! all other data is taken by [`RunVolumes::run`], side by side with the lists. [`outcomes`] keeps
-//! what became of each claim, and [`clean`] removes what outlives a run.
+//! is taken ([`snapshots`]), of those of a group together (`groups`), and the claim is stored when
+//! its snapshot is ready, because it names it. What belongs to a pod with hooks is taken between
+//! its hooks ([`RunVolumes::take_frozen`]); all other data is taken by [`RunVolumes::run`], side by
+//! side with the lists. [`outcomes`] keeps what became of each claim, and [`clean`] removes what
+//! outlives a run.
 //!
 //! What pods of one block use is of one moment, also if the run ends and another one continues:
 //! nothing of it is stored before all of it is taken and noted, and the next run takes over what is
@@ -16,10 +17,12 @@ mod access;
 mod adopt;
 pub mod clean;
 pub mod files;
+mod group_objects;
+mod groups;
+mod node_agents;
 pub mod outcomes;
 mod plan;
 mod read;
-mod reader;
 mod rehearse;
 pub mod snapshots;
 mod told;
@@ -33,7 +36,8 @@ use berth_core::limits;
 use berth_core::policy::volume::VolumePolicy;
 use berth_core::selection::ResourceType;
 use berth_core::volume::class::SnapshotClass;
-use berth_core::volume::readers::Readers;
+use berth_core::volume::group::GroupRefusal;
+use berth_core::volume::node_agents::NodeAgents;
 use berth_core::volume::{UnstorableReason, VolumeOptions};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -53,11 +57,12 @@ use crate::patch::digest;
 pub use access::{VolumeAccess, WaitLimits};
 pub(super) use access::{of_spec, serves_snapshots};
 use files::FilePod;
+use groups::KnownGroup;
+use node_agents::Repository;
+pub(super) use node_agents::node_agents;
 use outcomes::{ClaimOutcome, EarlierCut, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};
-use reader::Repository;
-pub(super) use reader::readers;
 pub use rehearse::{RehearsedVolume, RehearsedVolumes, VolumeMethod};
 use snapshots::{Ask, Cut, NoSnapshot};
 use watched::{Snapshots, Watched, WatchedObjects, WatchedPodVolumeBackup};
@@ -94,7 +99,7 @@ impl<M: MoveData> MoveLater for M {
 pub struct RunVolumes<'a> {
     wish: VolumeOptions,
     policies: Vec<VolumePolicy>,
-    /// Label of claims of which a group snapshot should be taken.
+    /// Label of claims of which a group snapshot is taken.
     group_key: String,
     /// The backup takes claims.
     takes_claims: bool,
@@ -104,10 +109,11 @@ pub struct RunVolumes<'a> {
     mover: Option<&'a dyn MoveLater>,
     seen: Mutex<VolumeFindings>,
     classes: OnceCell<Vec<SnapshotClass>>,
+    group_classes: OnceCell<Vec<SnapshotClass>>,
     snapshots: OnceCell<Watched<Snapshots>>,
     files: OnceCell<Watched<WatchedObjects<WatchedPodVolumeBackup>>>,
     /// The node-agents that were seen last.
-    agents: Mutex<Readers>,
+    agents: Mutex<NodeAgents>,
     repositories: Mutex<HashMap<String, Repository>>,
     /// UIDs of pods whose files are being backed up.
     reading: Mutex<BTreeSet<String>>,
@@ -131,8 +137,12 @@ struct VolumeFindings {
     /// Claims without data, by reason: those that were asked for, and those that were not.
     asked: BTreeMap<UnstorableReason, Vec<String>>,
     unasked: BTreeMap<UnstorableReason, Vec<String>>,
-    /// Claims that ask for a group snapshot, by namespace and group.
-    grouped: BTreeMap<String, Vec<String>>,
+    /// What is known of groups of claims, by namespace and value of the label.
+    groups: BTreeMap<String, KnownGroup>,
+    /// Claims that no hook waits for and that wait for others of their groups.
+    parked: BTreeMap<String, Vec<PlannedClaim>>,
+    /// Claims of groups that get a snapshot each.
+    ungrouped: BTreeMap<GroupRefusal, BTreeSet<String>>,
     lost: usize,
 }
 
@@ -145,6 +155,8 @@ pub struct Job {
 
 enum VolumeWork {
     Claim(Box<PlannedClaim>),
+    /// Claims of one group.
+    Group(Vec<PlannedClaim>),
     Files(FilePod),
 }
 
@@ -209,6 +221,7 @@ impl<'a> RunVolumes<'a> {
             mover: None,
             seen: Mutex::default(),
             classes: OnceCell::new(),
+            group_classes: OnceCell::new(),
             snapshots: OnceCell::new(),
             files: OnceCell::new(),
             agents: Mutex::default(),
@@ -255,13 +268,33 @@ impl<'a> RunVolumes<'a> {
         self.send(VolumeWork::Files(pod), self.under_way.token()).await
     }
 
-    /// Takes a claim's snapshot that no hook waits for, and stores the claim then.
+    /// Takes a claim's snapshot that no hook waits for, and stores the claim then. A claim of a
+    /// group waits until all claims of the group have come. When too many wait, one group goes as
+    /// it is: its claims get a snapshot each, which is told.
     ///
     /// # Errors
     /// When the run takes nothing more.
     pub async fn take_claim(&self, planned: PlannedClaim) -> Result<(), ListError> {
         let under_way = planned.under_way.clone();
-        self.send(VolumeWork::Claim(Box::new(planned)), under_way).await
+        let Some(group) = planned.ask.group.clone() else {
+            return self.send(VolumeWork::Claim(Box::new(planned)), under_way).await;
+        };
+        let sent = {
+            let parked = &mut self.seen.lock().parked;
+            let here = parked.entry(group.key.clone()).or_default();
+            here.push(planned);
+            if here.len() >= group.names.len() {
+                parked.remove(&group.key)
+            } else if parked.values().map(Vec::len).sum::<usize>() > UNDER_WAY {
+                parked.pop_first().map(|(_, claims)| claims)
+            } else {
+                None
+            }
+        };
+        match sent {
+            Some(claims) => self.send(VolumeWork::Group(claims), under_way).await,
+            None => Ok(()),
+        }
     }
 
     /// Waits until there is room for the claims of a block, so that nobody has to while its pods
@@ -294,12 +327,11 @@ impl<'a> RunVolumes<'a> {
     /// missing, because what is missing would be of a later moment than the rest.
     pub async fn take_frozen(&self, admitted: Admitted, pods: Vec<FilePod>) {
         let Admitted { claims, room } = admitted;
-        let cuts = claims.into_iter().map(|(planned, earlier)| async move {
-            let cut = self.cut(&planned.ask, earlier, limits::BLOCK_STILL).await;
-            (planned, cut)
-        });
+        let (claims, earlier): (Vec<PlannedClaim>, Vec<EarlierCut>) = claims.into_iter().unzip();
+        let asks = claims.iter().map(|planned| &planned.ask).zip(earlier).collect();
         let files = pods.iter().map(|pod| self.take_files(pod));
-        let (cuts, read) = tokio::join!(join_all(cuts), join_all(files));
+        let (cuts, read) = tokio::join!(self.cut_all(asks, limits::BLOCK_STILL), join_all(files));
+        let cuts: Vec<(PlannedClaim, Result<Cut, NoSnapshot>)> = claims.into_iter().zip(cuts).collect();
         let is_whole = read.into_iter().all(|is_read| is_read) && cuts.iter().all(|(_, cut)| cut.is_ok());
         let noted = cuts.iter().filter_map(|(planned, cut)| planned.ask.noted(cut.as_ref().ok()?, is_whole));
         let whole = pods.iter().filter(|_| is_whole).map(|pod| pod.uid.as_str());
@@ -334,6 +366,13 @@ impl<'a> RunVolumes<'a> {
                     let cut = self.cut_later(&planned.ask).await;
                     drop(permit);
                     self.store(*planned, cut, batches).await;
+                }
+                VolumeWork::Group(claims) => {
+                    let permit = cuts.acquire().await;
+                    let all = self.cut_group_later(&claims).await;
+                    drop(permit);
+                    let stored = claims.into_iter().zip(all);
+                    join_all(stored.map(|(planned, cut)| self.store(planned, cut, batches))).await;
                 }
                 VolumeWork::Files(pod) => {
                     let _permit = pods.acquire().await;
@@ -460,8 +499,15 @@ impl<'a> RunVolumes<'a> {
         }
     }
 
-    /// Waits until all data is taken, or known to be missing.
+    /// Waits until all data is taken, or known to be missing. No claims come after this.
     pub async fn settled(&self) {
+        let parked = std::mem::take(&mut self.seen.lock().parked);
+        for claims in parked.into_values() {
+            let Some(first) = claims.first() else { continue };
+            let under_way = first.under_way.clone();
+            // If nothing takes them the backup ends early.
+            let _ = self.send(VolumeWork::Group(claims), under_way).await;
+        }
         self.under_way.wait().await;
     }
 
@@ -488,4 +534,4 @@ impl<'a> RunVolumes<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -31,18 +31,24 @@ use crate::text::{chain, few};
 use crate::write::{Write, WriteResult, delete};
 use judged::ListedLeftovers;
 use kept::label;
-use listing::{AbsentKind, MOST, contents, dynamic, list, locations, read, snapshots};
+use listing::{
+    AbsentKind, KindListing, MOST, contents, dynamic, group_contents, groups, list, locations, read,
+    snapshots,
+};
 pub use rounds::wait_synced;
 
 const CHECK: &str = "leftovers";
 const SNAPSHOT: &str = "VolumeSnapshot";
+const GROUP: &str = "VolumeGroupSnapshot";
 const CONTENT: &str = "VolumeSnapshotContent";
+const GROUP_CONTENT: &str = "VolumeGroupSnapshotContent";
 const UPLOAD: &str = "DataUpload";
 const CLAIM: &str = "PersistentVolumeClaim";
 const LOCATION: &str = "BackupStorageLocation";
 const BACKUP: &str = "Backup";
 
-/// A VolumeSnapshot, a VolumeSnapshotContent, a DataUpload or a claim that seems to be left.
+/// A VolumeSnapshot, a VolumeGroupSnapshot, a content of one of these, a DataUpload or a claim that
+/// seems to be left.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Leftover {
@@ -147,6 +153,13 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
     let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), AbsentKind::Fault).await?;
     let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), AbsentKind::Empty).await?;
     let snapshots = list(&snapshots(client, None), AbsentKind::Empty).await?;
+    let groups = list(&groups(client, None), AbsentKind::Unknown).await?;
+    // What one does not know of groups, one cannot say of their contents.
+    let group_contents = if groups.is_there {
+        list(&group_contents(client), AbsentKind::Fault).await?
+    } else {
+        KindListing::absent()
+    };
     let contents = list(&contents(client), AbsentKind::Empty).await?;
     let locations = locations(client).await?;
     let backups = Api::<Backup>::all(client.clone());
@@ -167,7 +180,9 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
         (CLAIM, claims.is_cut),
         (UPLOAD, uploads.is_cut),
         (SNAPSHOT, snapshots.is_cut),
+        (GROUP, groups.is_cut),
         (CONTENT, contents.is_cut),
+        (GROUP_CONTENT, group_contents.is_cut),
         (LOCATION, locations.is_cut),
         (BACKUP, backups.is_cut),
     ];
@@ -184,7 +199,9 @@ pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
         claims,
         uploads,
         snapshots: snapshots.all,
+        groups: groups.all,
         contents: contents.all,
+        group_contents: group_contents.all,
         namespace,
         unread,
     };
@@ -240,7 +257,9 @@ impl Leftover {
         let namespace = Some(self.namespace.as_str());
         let api = match self.kind {
             SNAPSHOT => snapshots(&cluster.client, namespace),
+            GROUP => groups(&cluster.client, namespace),
             CONTENT => contents(&cluster.client),
+            GROUP_CONTENT => group_contents(&cluster.client),
             UPLOAD => dynamic::<DataUpload>(&cluster.client, namespace),
             _ => dynamic::<PersistentVolumeClaim>(&cluster.client, namespace),
         };

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
+use crate::storage::StoredBackups;
 use crate::text::printable;
 
 const BLOCK: usize = 512;
@@ -13,6 +14,9 @@ const BLOCK: usize = 512;
 const LONGEST_NAME: u64 = 64 << 10;
 /// Of an object that is read into memory.
 pub const LARGEST_OBJECT: u64 = 4 << 20;
+/// Values of an object that is taken apart: in memory, one may take a hundred times the bytes of its
+/// text. The largest objects of an API server have some ten thousand.
+const VALUES: usize = 500_000;
 
 /// A stored object: `deployments.apps/web/frontend`, or `persistentvolumes/pv1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +165,21 @@ fn damaged(error: io::Error) -> anyhow::Error {
 /// # Errors
 /// When it is too large, or is no JSON.
 pub fn object(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Value> {
+    let text = text(stored, size, body)?;
+    parsed(stored, &text)?.with_context(|| {
+        let name = stored.to_string();
+        format!(
+            "{} has more than {VALUES} values, which is more than this command reads: use `berth backup download`",
+            printable(&name)
+        )
+    })
+}
+
+/// The text of an object.
+///
+/// # Errors
+/// When it is too large, or cut off.
+pub fn text(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Vec<u8>> {
     let name = stored.to_string();
     let name = printable(&name);
     ensure!(
@@ -170,7 +189,19 @@ pub fn object(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::
     let mut text = Vec::new();
     body.read_to_end(&mut text).map_err(damaged)?;
     ensure!(text.len() as u64 == size, "the archive is cut off within {name}");
-    serde_json::from_slice(&text).with_context(|| format!("{name} is no JSON"))
+    Ok(text)
+}
+
+/// What the text of an object says. `None`: it has too many values to be taken apart.
+///
+/// # Errors
+/// When it is no JSON.
+pub fn parsed(stored: &StoredObject, text: &[u8]) -> anyhow::Result<Option<Value>> {
+    if !StoredBackups::is_light(text, VALUES) {
+        return Ok(None);
+    }
+    let value = serde_json::from_slice(text);
+    value.map(Some).with_context(|| format!("{} is no JSON", printable(&stored.to_string())))
 }
 
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
@@ -298,6 +329,18 @@ mod tests {
         })
         .unwrap();
         assert_eq!(read, [serde_json::json!({"kind": "Pod"})]);
+    }
+
+    /// In memory it would be hundreds of MiB.
+    #[test]
+    fn an_object_of_very_many_values_is_not_taken_apart() {
+        let stored = StoredObject::at("resources/pods/namespaces/web/a.json").unwrap();
+        let read = |text: &str| object(&stored, text.len() as u64, &mut text.as_bytes());
+        let objects = |count: usize| format!("[{}0]", r#"{"":0},"#.repeat(count));
+        assert!(read(&objects(100_000)).is_ok());
+        let said = read(&objects(200_000)).unwrap_err().to_string();
+        assert!(said.contains("pods/web/a has more than 500000 values"), "{said}");
+        assert!(read("{").unwrap_err().to_string().contains("pods/web/a is no JSON"));
     }
 
     #[test]

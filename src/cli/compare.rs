@@ -8,7 +8,7 @@ use anyhow::ensure;
 use ring::digest::{Context, SHA256};
 use serde_json::Value;
 
-use super::archive::{ArchiveControl, LARGEST_OBJECT, StoredObject, object, visit};
+use super::archive::{ArchiveControl, LARGEST_OBJECT, StoredObject, parsed, text, visit};
 
 type Digest = [u8; 16];
 
@@ -112,7 +112,9 @@ fn short(digest: &[u8]) -> Digest {
     digest.get(..16).and_then(|half| half.try_into().ok()).unwrap_or_default()
 }
 
-/// Of an object without its status and what an API server counts up with every write.
+/// Of an object without its status, what an API server counts up with every write, and the version
+/// of the API by which it was read: an upgrade of the cluster changes that of all objects of a type.
+/// One that is very large, or has very many values, counts as it stands.
 fn content(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Digest> {
     if size > LARGEST_OBJECT {
         let mut context = Context::new(&SHA256);
@@ -125,9 +127,12 @@ fn content(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Res
             context.update(buffer.get(..read).unwrap_or_default());
         }
     }
-    let mut value = object(stored, size, body)?;
+    let text = text(stored, size, body)?;
+    let Some(mut value) = parsed(stored, &text)? else { return Ok(digest(&text)) };
     if let Some(fields) = value.as_object_mut() {
-        fields.remove("status");
+        for field in ["status", "apiVersion"] {
+            fields.remove(field);
+        }
     }
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["resourceVersion", "managedFields", "generation"] {
@@ -179,5 +184,50 @@ mod tests {
         assert_eq!(digests.removed(), 1);
         digests.name_removed(old.as_slice(), &mut tell).unwrap();
         assert_eq!(found, ["+ pods/web/added", "~ pods/web/changed", "- pods/web/removed"]);
+    }
+
+    /// It is not taken apart, so its status counts as well.
+    #[test]
+    fn an_object_of_very_many_values_is_compared_as_it_stands() {
+        let heavy =
+            |status: u32| format!(r#"{{"spec":[{}0],"status":{status}}}"#, r#"{"":0},"#.repeat(200_000));
+        let archives = [heavy(1), heavy(2)]
+            .map(|object| archive(&[("resources/pods/namespaces/web/heavy.json", object.as_str())]));
+        let mut digests = Digests::read(archives[0].as_slice()).unwrap();
+        let mut found = Vec::new();
+        let mut tell = |change: ObjectDifference, _: &StoredObject| {
+            found.push(change);
+            Ok(())
+        };
+        digests.compare(archives[0].as_slice(), &mut tell).unwrap();
+        digests.compare(archives[1].as_slice(), &mut tell).unwrap();
+        assert_eq!(found, [ObjectDifference::Changed]);
+    }
+
+    #[test]
+    fn an_object_that_was_read_by_another_version_of_its_api_is_no_other() {
+        let named = |version: &str, spec: u32| {
+            format!(
+                r#"{{"apiVersion":"autoscaling/{version}","kind":"HorizontalPodAutoscaler","spec":{spec}}}"#
+            )
+        };
+        let of = |version: &str, spec: u32| {
+            let (same, other) = (named(version, 1), named(version, spec));
+            // Velero stores further versions beside the preferred one, if it is asked to.
+            archive(&[
+                ("resources/hpas.autoscaling/namespaces/web/same.json", &same),
+                ("resources/hpas.autoscaling/v2-preferredversion/namespaces/web/same.json", &same),
+                ("resources/hpas.autoscaling/v1/namespaces/web/same.json", "{}"),
+                ("resources/hpas.autoscaling/namespaces/web/changed.json", &other),
+            ])
+        };
+        let mut found = Vec::new();
+        let mut digests = Digests::read(of("v2beta2", 1).as_slice()).unwrap();
+        let tell = |change: ObjectDifference, stored: &StoredObject| {
+            found.push(format!("{} {stored}", change.sign()));
+            Ok(())
+        };
+        digests.compare(of("v2", 2).as_slice(), tell).unwrap();
+        assert_eq!((found, digests.removed()), (vec!["~ hpas.autoscaling/web/changed".to_owned()], 0));
     }
 }

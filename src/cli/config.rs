@@ -9,6 +9,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use serde_json::{Map, Value};
 
+use super::print::note;
 use super::typed::velero_alone;
 use crate::args::{Args, Command};
 use crate::text::printable;
@@ -78,7 +79,7 @@ pub fn args(words: Vec<OsString>) -> Args {
     };
     let config = read();
     for fault in &config.faults {
-        eprintln!("Warning: {}", printable(fault));
+        note!("Warning: {}", printable(fault));
     }
     if let Some(namespace) = config.namespace.filter(|_| !is_typed(&matches, "namespace")) {
         target.namespace = namespace;

@@ -13,7 +13,7 @@ use berth_api::velero::download_request::{DownloadRequestSpec, DownloadTarget};
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequest, DownloadRequestPhase, DownloadTargetKind,
 };
-use berth_core::download::INDEX;
+use berth_core::download::{CHECKPOINT, INDEX};
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 use tokio::time::{Instant, sleep, timeout};
@@ -29,6 +29,8 @@ pub enum DownloadArtifact {
     Contents,
     /// Where in the archive which objects are.
     Index,
+    /// What the run of a backup has done, its log included.
+    Checkpoint,
     ResourceList,
     Results,
     VolumeInfos,
@@ -38,9 +40,10 @@ pub enum DownloadArtifact {
 impl DownloadArtifact {
     fn kind(self) -> DownloadTargetKind {
         match self {
-            Self::Log => DownloadTargetKind::BackupLog,
-            // The definitions have no kind for the index, so an annotation asks for it. A server
-            // that does not know the annotation gives a link to the archive.
+            // The definitions have no kind for the index and the checkpoint, so an annotation asks
+            // for them. A server that does not know the annotation gives a link to the archive or
+            // the log.
+            Self::Log | Self::Checkpoint => DownloadTargetKind::BackupLog,
             Self::Contents | Self::Index => DownloadTargetKind::BackupContents,
             Self::ResourceList => DownloadTargetKind::BackupResourceList,
             Self::Results => DownloadTargetKind::BackupResults,
@@ -55,6 +58,7 @@ impl DownloadArtifact {
             Self::Log => "the log",
             Self::Contents => "the archive",
             Self::Index => "the index of the archive",
+            Self::Checkpoint => "the checkpoint",
             Self::ResourceList => "the resource list",
             Self::Results => "the errors and warnings",
             Self::VolumeInfos => "the list of volumes",
@@ -121,8 +125,12 @@ impl Downloads<'_> {
         let api: Api<DownloadRequest> = Api::namespaced(self.client.clone(), self.namespace);
         let target = DownloadTarget { kind: artifact.kind(), name: backup.to_owned() };
         let base: String = backup.chars().take(NAME).collect();
-        let asks =
-            (artifact == DownloadArtifact::Index).then(|| (keys::DOWNLOAD.to_owned(), INDEX.to_owned()));
+        let asks = match artifact {
+            DownloadArtifact::Index => Some(INDEX),
+            DownloadArtifact::Checkpoint => Some(CHECKPOINT),
+            _ => None,
+        };
+        let asks = asks.map(|file| (keys::DOWNLOAD.to_owned(), file.to_owned()));
         let metadata = ObjectMeta {
             generate_name: Some(format!("{base}-")),
             namespace: Some(self.namespace.to_owned()),

@@ -171,8 +171,21 @@ pub fn schedule_faults(args: &CreateScheduleArgs) -> Vec<String> {
 
 /// A name becomes a part of a URL.
 pub fn bad_name(kind: &str, name: &str) -> Option<String> {
-    let way_out = "lower case letters, digits, '-' and '.', at most 253 of them";
-    (!is_subdomain(name)).then(|| format!("{name:?} is no name of a {kind}: {way_out}"))
+    if is_subdomain(name) {
+        return None;
+    }
+    // As `kubectl get -o name` prints it: backup.velero.io/web.
+    let is_kind = |of: &str| {
+        let of = of.split('.').next().unwrap_or_default().to_lowercase();
+        of.strip_suffix('s').unwrap_or(&of) == kind.to_lowercase()
+    };
+    let way_out = match name.split_once('/') {
+        Some((of, alone)) if is_kind(of) && is_subdomain(alone) => {
+            format!("leave the kind out, and give {alone}")
+        }
+        _ => "lower case letters, digits, '-' and '.', at most 253 of them".to_owned(),
+    };
+    Some(format!("{name:?} is no name of a {kind}: {way_out}"))
 }
 
 /// The object as JSON, without fields that only a server writes.

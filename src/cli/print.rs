@@ -1,6 +1,7 @@
 //! Output of commands: tables, ages, logs, JSON and YAML.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, IsTerminal as _, Read, Write};
 
 use jiff::SignedDuration;
@@ -9,13 +10,35 @@ use serde::Serialize;
 use crate::args::{ClusterArgs, Output};
 use crate::text::{escaped, escaped_json, printable};
 
+/// As `println!`, which panics where whoever reads has had enough of it. What is done continues.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::cli::print::on_stdout(format_args!($($text)*)) };
+}
+
+/// The same on standard error.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::cli::print::on_stderr(format_args!($($text)*)) };
+}
+
+pub(crate) use {note, say};
+
+/// For `say!`.
+pub fn on_stdout(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+/// For `note!`.
+pub fn on_stderr(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Says on standard error which cluster a command is about, because a terminal may be set to
 /// another one than its reader has in mind.
 ///
 /// # Errors
 /// When there is no usable configuration.
 pub async fn tell_server(target: &ClusterArgs) -> anyhow::Result<()> {
-    eprintln!("cluster {}, namespace {}", crate::client::server(target.source()).await?, target.namespace);
+    note!("cluster {}, namespace {}", crate::client::server(target.source()).await?, target.namespace);
     Ok(())
 }
 

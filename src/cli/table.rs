@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::args::value::{go_text, selector_text};
 use crate::cli::print::ColumnHead;
+use crate::cli::zone;
 
 /// The heads of a table and its rows.
 pub struct Table {
@@ -215,9 +216,14 @@ pub fn locations(locations: &[BackupStorageLocation], more: &More) -> Table {
     Table { heads, rows: rows.collect() }
 }
 
-/// A time as Velero prints it: `2026-11-25 16:02:30 +0000 UTC`.
+/// A time as Velero prints it, in the zone of whoever reads it: `2026-11-25 17:02:30 +0100 CET`.
 pub fn time(time: &Time) -> String {
-    time.0.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()
+    time_in(time, zone::local())
+}
+
+/// The same in another zone.
+pub fn time_in(time: &Time, zone: &TimeZone) -> String {
+    time.0.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S %z %Z").to_string()
 }
 
 /// How far off a time is: `29d`, `3h ago`, `n/a`.

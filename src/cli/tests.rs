@@ -158,5 +158,5 @@ fn wrong_command_lines_are_told_the_flag_and_the_way_out() {
         count += 1;
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count >= 100, "{count}");
+    assert!(count >= 200, "{count}");
 }

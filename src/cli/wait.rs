@@ -3,6 +3,7 @@
 use berth_api::velero::{Backup, BackupPhase};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use kube::runtime::watcher::Event;
 
 use super::table::short;
 
@@ -46,6 +47,65 @@ pub fn outcome(backup: &Backup) -> Option<WaitOutcome> {
         _ if backup.metadata.deletion_timestamp.is_some() => Some(WaitOutcome::Deleted),
         _ => None,
     }
+}
+
+/// What a watch of one name has shown of one Backup.
+pub struct WatchedBackup {
+    /// As it was last seen.
+    pub last: Backup,
+    /// The list that has begun has the Backup.
+    is_listed: bool,
+}
+
+impl WatchedBackup {
+    pub fn new(made: &Backup) -> Self {
+        Self { last: made.clone(), is_listed: false }
+    }
+
+    /// Takes in what the watch shows. Says how the backup ended, if it did.
+    pub fn observe(&mut self, event: Event<Backup>) -> Option<WaitOutcome> {
+        match event {
+            Event::Init => {
+                self.is_listed = false;
+                None
+            }
+            Event::InitApply(backup) => {
+                self.is_listed = true;
+                self.see(backup)
+            }
+            Event::Apply(backup) => self.see(backup),
+            Event::Delete(_) => Some(WaitOutcome::Deleted),
+            Event::InitDone => (!self.is_listed).then_some(WaitOutcome::Deleted),
+        }
+    }
+
+    fn see(&mut self, backup: Backup) -> Option<WaitOutcome> {
+        // Another one of that name, so this one is gone.
+        if backup.metadata.uid != self.last.metadata.uid {
+            return Some(WaitOutcome::Deleted);
+        }
+        self.last = backup;
+        outcome(&self.last)
+    }
+}
+
+/// What is written on a terminal to show a line in place of the one before it, or below it. The
+/// terminal cuts it at its edge, because of a line that goes on below only the end can be replaced.
+pub fn drawn(text: &str, is_below: bool) -> String {
+    let start = if is_below { "\n" } else { "\r\x1b[K" };
+    format!("{start}\x1b[?7l{text}\x1b[?7h")
+}
+
+/// How much of a backup that runs is done, as in `[#####---------------]  25%`.
+pub fn bar(backup: &Backup) -> Option<String> {
+    if backup.phase() != BackupPhase::InProgress {
+        return None;
+    }
+    let progress = backup.status.as_ref()?.progress?;
+    let total = progress.total_items.filter(|total| *total > 0)?;
+    let done = i128::from(progress.items_backed_up.unwrap_or(0).clamp(0, total));
+    let of = |whole: i128| usize::try_from(done * whole / i128::from(total)).unwrap_or_default();
+    Some(format!("[{:-<20}] {:3}%", "#".repeat(of(20)), of(100)))
 }
 
 /// One line that says what the backup does. `waits`: position and reason, where they are known.
@@ -209,6 +269,29 @@ mod tests {
             assert_eq!(line(&backup, waits, now), expected, "{status}");
             assert_eq!(outcome(&backup).map(WaitOutcome::code), ends, "{status}");
         }
+    }
+
+    #[test]
+    fn a_terminal_is_shown_how_much_is_done_in_one_line_that_it_cuts() {
+        let of = |phase: &str, total: i64, done: i64| {
+            bar(&backup(json!({"phase": phase, "progress": {"totalItems": total, "itemsBackedUp": done}})))
+        };
+        for (total, done, shown) in [
+            (500, 0, "[--------------------]   0%"),
+            (500, 125, "[#####---------------]  25%"),
+            (500, 499, "[###################-]  99%"),
+            (500, 500, "[####################] 100%"),
+            // Estimates may be wrong.
+            (5, 9, "[####################] 100%"),
+            (i64::MAX, i64::MAX, "[####################] 100%"),
+            (5, -1, "[--------------------]   0%"),
+        ] {
+            assert_eq!(of("InProgress", total, done).as_deref(), Some(shown), "{done} of {total}");
+        }
+        assert_eq!((of("InProgress", 0, 0), of("Finalizing", 5, 5)), (None, None));
+        assert_eq!(bar(&backup(json!({"phase": "InProgress"}))), None);
+        assert_eq!(drawn("b waits", false), "\r\x1b[K\x1b[?7lb waits\x1b[?7h");
+        assert!(drawn("b runs", true).starts_with("\n\x1b[?7l"));
     }
 
     #[test]

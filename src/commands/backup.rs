@@ -4,6 +4,7 @@ mod artifacts;
 mod create;
 mod delete;
 mod describe;
+mod logs;
 mod plan;
 mod wait;
 
@@ -27,7 +28,7 @@ pub async fn run(args: BackupArgs) -> anyhow::Result<ExitCode> {
         BackupCommand::Describe(args) => describe::run(&person, &args).await.map(success),
         BackupCommand::Download(args) => artifacts::download(&person, &args).await.map(success),
         BackupCommand::Get(args) => get(&person, &args).await.map(success),
-        BackupCommand::Logs(args) => artifacts::logs(&person, &args).await.map(success),
+        BackupCommand::Logs(args) => logs::run(&person, &args).await.map(success),
         BackupCommand::Contents(args) => artifacts::contents(&person, &args).await.map(success),
         BackupCommand::Diff(args) => artifacts::diff(&person, &args).await.map(success),
     };
@@ -42,7 +43,7 @@ fn success((): ()) -> ExitCode {
 }
 
 async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
-    let objects = person.chosen::<Backup>(&args.names, args.selector.as_ref()).await?;
+    let objects = person.chosen::<Backup>(&args.names, args.selector.as_deref()).await?;
     print_list(&objects, "Backup", args, |more| {
         let mut backups: Vec<Backup> = typed::<Backup>(&objects);
         table::sort_backups(&mut backups);

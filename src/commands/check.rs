@@ -1,6 +1,7 @@
 //! `berth check`: what [`crate::check`] finds, as a table or for machines; and the removal of what
 //! is left of backups that are gone.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ use crate::check::{self, CheckOutcome, Finding};
 use crate::cli::print::{self, ColumnHead, tell_server};
 use crate::client::persistent;
 use crate::install::InstallCluster;
+use crate::text::{chain, escaped};
 
 /// Exit code 0: no fault. 1: a fault, or something that could not be removed. 2: the check itself
 /// failed.
@@ -19,7 +21,7 @@ pub async fn run(args: CheckArgs) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", chain(error.as_ref()));
             ExitCode::from(2)
         }
     }
@@ -34,7 +36,10 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
     }
     let findings = check::all(&cluster).await?;
     match args.output {
-        Output::Table => findings.iter().for_each(tell),
+        Output::Table => {
+            let mut out = std::io::stdout().lock();
+            findings.iter().try_for_each(|finding| tell(&mut out, finding))?;
+        }
         structured => print::value(&mut std::io::stdout().lock(), &findings, structured)?,
     }
     Ok(findings.iter().all(|finding| finding.outcome != CheckOutcome::Fault))
@@ -101,14 +106,40 @@ fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {
     Ok(print::table(out, &heads, &rows)?)
 }
 
-fn tell(finding: &Finding) {
+/// A message may hold what others have written, as a store's answer in the status of a location.
+fn printed(text: &str) -> Cow<'_, str> {
+    escaped(text, &['\n', '\t'])
+}
+
+fn tell(out: &mut impl Write, finding: &Finding) -> std::io::Result<()> {
     let word = match finding.outcome {
         CheckOutcome::Ok => "ok",
         CheckOutcome::Warning => "warning",
         CheckOutcome::Fault => "FAULT",
     };
-    println!("{word:<8} {:<17} {}", finding.check, finding.message);
-    if let Some(fix) = &finding.fix {
-        println!("{:<26} -> {fix}", "");
+    writeln!(out, "{word:<8} {:<17} {}", finding.check, printed(&finding.message))?;
+    match &finding.fix {
+        Some(fix) => writeln!(out, "{:<26} -> {}", "", printed(fix)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_store_has_answered_controls_no_terminal() {
+        let finding = Finding {
+            check: "locations",
+            outcome: CheckOutcome::Fault,
+            message: "l is Unavailable \u{1b}[2Jok\u{202e}".to_owned(),
+            fix: Some("see\u{7} it".to_owned()),
+        };
+        let mut out = Vec::new();
+        tell(&mut out, &finding).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        assert!(said.contains("l is Unavailable \\u{1b}[2Jok\\u{202e}\n"), "{said}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
     }
 }

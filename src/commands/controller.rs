@@ -26,10 +26,10 @@ use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
 use crate::leader::{LEASE, LeaseCandidate, LeaseNotes, identity};
 use crate::lifecycle::age::AgeMetrics;
-use crate::lifecycle::beside::Beside;
 use crate::lifecycle::known::KnownBackups;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
 use crate::lifecycle::sync::metrics::SyncMetrics;
+use crate::lifecycle::velero_controllers::VeleroControllers;
 use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
@@ -278,7 +278,7 @@ async fn execute(
         schedule_metrics: schedule_metrics.clone(),
         schedule: args.schedule(),
         notes,
-        beside: Beside::default(),
+        velero_controllers: VeleroControllers::default(),
         known: Arc::new(KnownBackups::default()),
         sync_period: args.backup_sync_period,
         sync_metrics: sync_metrics.clone(),

@@ -182,11 +182,6 @@ async fn install(
     hands: Hands,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let write = async |object: &Value| {
-        let (outcome, _) = apply::apply(&cluster.client, object, ApplyMode::Write).await?;
-        tell(object, outcome, "");
-        anyhow::Ok(())
-    };
     let left_over = apply::left_over(cluster, &objects).await?;
     let (first, others): (Vec<Value>, Vec<Value>) = objects
         .into_iter()
@@ -226,9 +221,7 @@ async fn install(
     if gives {
         certificates::give(cluster, &later, args.timeout).await?;
     }
-    for object in &admission {
-        write(object).await?;
-    }
+    apply::apply_at_once(&cluster.client, &admission, ApplyMode::Write, tell_one).await?;
     let written = hands.written(cluster).await?;
     for reference in left_over.iter().chain(&written) {
         if remove::delete(cluster, reference).await? {

@@ -9,12 +9,14 @@ use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Preconditions};
 
 use super::person::{
-    Person, check_name, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
+    Person, Selected, check_name, confirmed, faults, print_list, print_object, printed_instead, refuse_plan,
+    typed,
 };
 use crate::args::backup::{DeleteArgs, DryRun};
 use crate::args::location::{
     CreateLocationArgs, GetLocationArgs, LocationArgs, LocationCommand, SetLocationArgs,
 };
+use crate::cli::print::{note, say};
 use crate::cli::{object, rights, table};
 use crate::text::{chain, few};
 use crate::write::{Write, patch};
@@ -65,9 +67,9 @@ async fn create(person: &Person, args: &CreateLocationArgs) -> anyhow::Result<()
     let is_dry_run = args.made.dry_run == Some(DryRun::Server);
     person.create::<BackupStorageLocation>(&value, is_dry_run).await?;
     if is_dry_run {
-        println!("Backup storage location {} would be accepted (dry run).", args.name);
+        say!("Backup storage location {} would be accepted (dry run).", args.name);
     } else {
-        println!("Backup storage location {:?} configured successfully.", args.name);
+        say!("Backup storage location {:?} configured successfully.", args.name);
     }
     Ok(())
 }
@@ -92,7 +94,7 @@ async fn only_default(person: &Person, name: &str) -> anyhow::Result<()> {
 
 async fn get(person: &Person, args: &GetLocationArgs) -> anyhow::Result<()> {
     let get = &args.get;
-    let mut objects = person.chosen::<BackupStorageLocation>(&get.names, get.selector.as_ref()).await?;
+    let mut objects = person.chosen::<BackupStorageLocation>(&get.names, get.selector.as_deref()).await?;
     if args.default {
         let is_default = |one: &DynamicObject| one.data.pointer("/spec/default") == Some(&true.into());
         objects.retain(is_default);
@@ -115,14 +117,15 @@ async fn set(person: &Person, args: &SetLocationArgs) -> anyhow::Result<()> {
     let api = person.api::<BackupStorageLocation>().await?;
     let written = patch(&api, Write::on(&location), change).await.written();
     written.with_context(|| format!("failed to change BackupStorageLocation {}", args.name))?;
-    println!("Backup storage location {:?} configured successfully.", args.name);
+    say!("Backup storage location {:?} configured successfully.", args.name);
     Ok(())
 }
 
 async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
-    let locations = person.selected::<BackupStorageLocation>(&args.which).await?;
+    let Selected { found: locations, missing } =
+        person.selected::<BackupStorageLocation>(&args.which).await?;
     if locations.is_empty() {
-        println!("No backup-locations found");
+        say!("No backup-locations found");
         return Ok(());
     }
     let repositories = ApiResource {
@@ -144,7 +147,7 @@ async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
             }
             Err(error) => return Err(error),
         };
-        eprintln!(
+        note!(
             "{}: with it go {} Backups and {} BackupRepositories of this cluster; what the store has of them stays",
             location.name_any(),
             backups.len(),
@@ -156,19 +159,19 @@ async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let client = person.client().await?;
-    let mut failed = 0;
+    let mut failed = missing;
     let mut remove = async |resource: &ApiResource, object: &DynamicObject, what: &str| {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), person.namespace(), resource);
         let same = Preconditions { uid: object.uid(), resource_version: None };
         match api.delete(&object.name_any(), &DeleteParams::default().preconditions(same)).await {
             Ok(_) => {
-                println!("{what} {:?} deleted successfully.", object.name_any());
+                say!("{what} {:?} deleted successfully.", object.name_any());
                 true
             }
             Err(error) => {
                 failed += 1;
                 let error = rights::explained(error.into(), person.namespace());
-                eprintln!("{what} {}: {}", object.name_any(), chain(error.as_ref()));
+                note!("{what} {}: {}", object.name_any(), chain(error.as_ref()));
                 false
             }
         }

@@ -22,7 +22,7 @@ use crate::movers::{look, reporter};
 use crate::node_agent::{Agent, Settings, mover};
 use crate::shutdown;
 use crate::storage::Opener;
-use crate::text::printable;
+use crate::text::{chain, printable};
 
 /// Exit code 0: every class has a node. 1: a class has none, or the configuration cannot be read.
 /// 2: the check itself failed.
@@ -31,7 +31,7 @@ pub async fn run(target: ClusterArgs, command: NodeAgentCommand) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("berth: {error:#}");
+            eprintln!("berth: {}", chain(error.as_ref()));
             ExitCode::from(2)
         }
     }

@@ -1,6 +1,10 @@
 //! What the commands of people have in common: reading, creating and printing objects, questions,
 //! and suggestions.
 
+mod output;
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::io::{BufRead as _, IsTerminal as _, Write};
 use std::sync::OnceLock;
@@ -9,33 +13,33 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::keys::FIELD_MANAGER;
 use berth_core::glob::is_subdomain;
 use http_body_util::BodyExt as _;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::client::Body;
 use kube::core::{NamespaceResourceScope, Request, Status};
 use kube::{Client, Resource, ResourceExt};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::queue::NamespacedClient;
-use crate::args::backup::{DryRun, GetArgs, MadeArgs, MadeOutput, SelectArgs};
-use crate::args::listed::ListOutput;
+use crate::args::backup::SelectArgs;
 use crate::args::value::selector_text;
-use crate::args::{ClusterArgs, ColourArgs, Output};
+use crate::args::{ClusterArgs, ColourArgs};
 use crate::cli::config;
 use crate::cli::object::bad_name;
-use crate::cli::print;
+use crate::cli::print::note;
 use crate::cli::rights;
 use crate::cli::suggest::closest;
-use crate::cli::table::{More, Table};
-use crate::client::{is_not_found, persistent, server};
-use crate::text::escaped;
+use crate::client::{is_expired, is_not_found, persistent, server};
+use crate::text::printable;
+
+pub use output::{print_list, print_object, printed_instead, refuse_plan};
 
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
 /// Objects that a list holds at most.
 const MOST: usize = 100_000;
+/// How often a list begins, at most.
+const STARTS: u32 = 3;
 
 /// The command line itself is wrong, whatever the cluster has.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,13 @@ pub struct Person {
     client: OnceLock<Client>,
 }
 
+/// The objects that a command acts on.
+pub struct Selected<K> {
+    pub found: Vec<K>,
+    /// How many names were given that are not there.
+    pub missing: usize,
+}
+
 impl Person {
     pub fn new(target: ClusterArgs) -> anyhow::Result<Self> {
         if !is_subdomain(&target.namespace) {
@@ -61,6 +72,13 @@ impl Person {
             bail!(WrongFlags(message));
         }
         Ok(Self { target, colorized: None, client: OnceLock::new() })
+    }
+
+    /// In namespace `velero`, with a client that is there already.
+    #[cfg(test)]
+    pub fn of(client: Client) -> Self {
+        let target = ClusterArgs { namespace: "velero".to_owned(), kubeconfig: None, context: None };
+        Self { target, colorized: None, client: OnceLock::from(client) }
     }
 
     #[must_use]
@@ -86,10 +104,9 @@ impl Person {
 
     /// Are colours wanted on stdout?
     pub fn colour(&self) -> bool {
+        let variables = ["NO_COLOR", "TERM"].map(std::env::var_os);
         std::io::stdout().is_terminal()
-            && self.colorized.or_else(|| config::read().colorized) != Some(false)
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-            && std::env::var("TERM").is_ok_and(|terminal| terminal != "dumb")
+            && is_colourful(self.colorized.or_else(|| config::read().colorized), &variables)
     }
 
     pub fn namespace(&self) -> &str {
@@ -137,29 +154,44 @@ impl Person {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let kind = K::kind(&()).into_owned();
-        let text = format!("there is no {kind} {name} in namespace {}", self.namespace());
-        let Ok(there) = self.list::<K>(None).await else { return anyhow!(text) };
-        let names: Vec<String> = there.iter().map(ResourceExt::name_any).collect();
-        match closest(name, names.iter().map(String::as_str)) {
-            Some(meant) => anyhow!("{text}: did you mean {meant}?"),
-            None if names.is_empty() => {
-                anyhow!("{text}, which has none at all: --namespace names another one")
-            }
-            None => anyhow!("{text}: `berth {} get` lists them", noun(&kind)),
-        }
+        anyhow!(self.absent::<K>(name, self.names::<K>().await.as_deref()))
     }
 
-    /// The objects of a kind with all their fields.
-    pub async fn list<K>(&self, selector: Option<&LabelSelector>) -> anyhow::Result<Vec<DynamicObject>>
+    /// The names of all objects of a kind, if they can be listed.
+    async fn names<K>(&self) -> Option<Vec<String>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        self.list_of(&ApiResource::erase::<K>(&()), selector.map(|selector| selector_text(Some(selector))))
-            .await
+        let all = self.list::<K>(None).await.ok()?;
+        Some(all.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// [`Person::list`] by a resource that no type describes. `selector`: as kubectl takes it.
+    /// Says that a name is not there, and which one may be meant of those that are.
+    fn absent<K>(&self, name: &str, there: Option<&[String]>) -> String
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let kind = K::kind(&());
+        let text = format!("there is no {kind} {name} in namespace {}", self.namespace());
+        let Some(there) = there else { return text };
+        match closest(name, there.iter().map(String::as_str)) {
+            Some(meant) => format!("{text}: did you mean {meant}?"),
+            None if there.is_empty() => {
+                format!("{text}, which has none at all: --namespace names another one")
+            }
+            None => format!("{text}: `berth {} get` lists them", noun(&kind)),
+        }
+    }
+
+    /// The objects of a kind with all their fields. `selector`: as kubectl takes it.
+    pub async fn list<K>(&self, selector: Option<&str>) -> anyhow::Result<Vec<DynamicObject>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        self.list_of(&ApiResource::erase::<K>(&()), selector.map(str::to_owned)).await
+    }
+
+    /// [`Person::list`] by a resource that no type describes.
     pub async fn list_of(
         &self,
         resource: &ApiResource,
@@ -167,13 +199,22 @@ impl Person {
     ) -> anyhow::Result<Vec<DynamicObject>> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client().await?, self.namespace(), resource);
         let mut params = ListParams::default().limit(PAGE);
-        if let Some(selector) = selector.filter(|selector| selector != "<none>") {
+        if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
             params = params.labels(&selector);
         }
-        let mut all = Vec::new();
+        let (mut all, mut starts) = (Vec::new(), 1);
         loop {
-            let page =
-                api.list(&params).await.with_context(|| format!("failed to list {}", resource.plural))?;
+            let page = match api.list(&params).await {
+                // The pages took so long that the API server no longer knows what the first ones
+                // were of.
+                Err(error) if is_expired(&error) && params.continue_token.is_some() && starts < STARTS => {
+                    starts += 1;
+                    all.clear();
+                    params.continue_token = None;
+                    continue;
+                }
+                page => page.with_context(|| format!("failed to list {}", resource.plural))?,
+            };
             let more = page.metadata.continue_.clone().filter(|token| !token.is_empty());
             all.extend(page.items);
             ensure!(all.len() <= MOST, "there are more than {MOST} {}: name some of them", resource.plural);
@@ -184,11 +225,11 @@ impl Person {
         }
     }
 
-    /// The objects that were named, or all that match.
+    /// The objects that were named, or all that match. `selector`: as kubectl takes it.
     pub async fn chosen<K>(
         &self,
         names: &[String],
-        selector: Option<&LabelSelector>,
+        selector: Option<&str>,
     ) -> anyhow::Result<Vec<DynamicObject>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -198,33 +239,59 @@ impl Person {
         }
         let message = "--selector does not go together with names: give one of them";
         ensure!(selector.is_none(), WrongFlags(message.to_owned()));
-        let resource = ApiResource::erase::<K>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client().await?, self.namespace(), &resource);
         let mut found = Vec::new();
         for name in names {
-            check_name(&resource.kind, name)?;
-            match api.get(name).await {
-                Ok(object) => found.push(object),
-                Err(error) if is_not_found(&error) => return Err(self.missing::<K>(name).await),
-                Err(error) => {
-                    return Err(error).with_context(|| format!("failed to get {} {name}", resource.kind));
-                }
+            match self.named::<K>(name).await? {
+                Some(object) => found.push(object),
+                None => return Err(self.missing::<K>(name).await),
             }
         }
         Ok(found)
     }
 
-    /// The objects that a command acts on.
-    pub async fn selected<K>(&self, which: &SelectArgs) -> anyhow::Result<Vec<K>>
+    async fn named<K>(&self, name: &str) -> anyhow::Result<Option<DynamicObject>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        let resource = ApiResource::erase::<K>(&());
+        check_name(&resource.kind, name)?;
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client().await?, self.namespace(), &resource);
+        api.get_opt(name).await.with_context(|| format!("failed to get {} {name}", resource.kind))
+    }
+
+    /// The objects that a command acts on, each once. A name that is not there is told, and the
+    /// command acts on the others all the same.
+    ///
+    /// # Errors
+    /// When there is none of the names.
+    pub async fn selected<K>(&self, which: &SelectArgs) -> anyhow::Result<Selected<K>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        if let Some(selector) = &which.selector {
+        if which.names.is_empty() {
+            // `--all=false` chooses nothing.
+            let message = "nothing is chosen: give names, --all, or --selector";
+            ensure!(which.all || which.selector.is_some(), WrongFlags(message.to_owned()));
+            let selector = which.selector.as_ref().map(|selector| selector_text(Some(selector)));
             let message = "--selector is empty and would match everything: use --all, if that is meant";
-            ensure!(selector_text(Some(selector)) != "<none>", WrongFlags(message.to_owned()));
+            ensure!(selector.as_deref() != Some("<none>"), WrongFlags(message.to_owned()));
+            return Ok(Selected { found: typed(&self.list::<K>(selector.as_deref()).await?), missing: 0 });
         }
-        let found = self.chosen::<K>(&which.names, which.selector.as_ref()).await?;
-        Ok(typed(&found))
+        let (mut found, mut missing, mut once) = (Vec::new(), Vec::new(), HashSet::new());
+        for name in which.names.iter().filter(|name| once.insert(name.as_str())) {
+            match self.named::<K>(name).await? {
+                Some(object) => found.push(object),
+                None => missing.push(name),
+            }
+        }
+        if !missing.is_empty() {
+            let there = self.names::<K>().await;
+            let told = missing.iter().map(|name| self.absent::<K>(name, there.as_deref()));
+            let told: Vec<String> = told.collect();
+            ensure!(!found.is_empty(), told.join("\n"));
+            told.iter().for_each(|text| note!("{text}"));
+        }
+        Ok(Selected { found: typed(&found), missing: missing.len() })
     }
 
     /// Creates an object. Warnings of admission go to stderr.
@@ -241,7 +308,7 @@ impl Person {
         let (parts, body) = answer.into_parts();
         for warning in parts.headers.get_all("warning") {
             if let Some(text) = warning.to_str().ok().and_then(warning_text) {
-                eprintln!("Warning: {text}");
+                note!("Warning: {text}");
             }
         }
         let body = body.collect().await.context("the API server's answer was cut off")?.to_bytes();
@@ -255,6 +322,14 @@ impl Person {
         }
         serde_json::from_slice(&body).with_context(failed)
     }
+}
+
+/// Whether a terminal is to have colours. `said`: what the user says. `variables`: `NO_COLOR` and
+/// `TERM`.
+fn is_colourful(said: Option<bool>, [no_color, terminal]: &[Option<OsString>; 2]) -> bool {
+    said != Some(false)
+        && no_color.as_deref().is_none_or(OsStr::is_empty)
+        && terminal.as_deref().is_some_and(|terminal| terminal != "dumb")
 }
 
 /// The command that lists a kind.
@@ -281,7 +356,8 @@ where
         match serde_json::from_value(value) {
             Ok(object) => Some(object),
             Err(error) => {
-                eprintln!("{} is left out, because it cannot be read: {error}", object.name_any());
+                let why = error.to_string();
+                note!("{} is left out, because it cannot be read: {}", object.name_any(), printable(&why));
                 None
             }
         }
@@ -300,105 +376,6 @@ fn warning_text(header: &str) -> Option<String> {
             other => text.push(other),
         }
     }
-}
-
-/// Prints a list as its flags say.
-pub fn print_list(
-    objects: &[DynamicObject],
-    kind: &str,
-    get: &GetArgs,
-    table: impl FnOnce(&More) -> Table,
-) -> anyhow::Result<()> {
-    let args = &get.output;
-    let mut out = std::io::stdout().lock();
-    let more = More {
-        wide: args.output == ListOutput::Wide,
-        label_columns: args.label_columns.clone(),
-        show_labels: args.show_labels,
-    };
-    match &args.output {
-        ListOutput::Table | ListOutput::Wide => {
-            let Table { heads, rows } = table(&more);
-            print::table(&mut out, &heads, &rows)?;
-        }
-        ListOutput::Name => {
-            for object in objects {
-                writeln!(out, "{}", object.name_any())?;
-            }
-        }
-        ListOutput::JsonPath(template) => {
-            // As with kubectl, what a template is of does not depend on how many there are.
-            let value = match objects {
-                [one] if get.names.len() == 1 => serde_json::to_value(one)?,
-                all => list_of(kind, all),
-            };
-            write!(out, "{}", escaped(&template.print(&value), &['\n', '\t']))?;
-        }
-        ListOutput::Columns(columns) => {
-            let heads: Vec<print::ColumnHead> =
-                columns.iter().map(|column| print::ColumnHead::Named(column.head.clone())).collect();
-            let mut rows = Vec::new();
-            for object in objects {
-                let value = serde_json::to_value(object)?;
-                rows.push(columns.iter().map(|column| column.cell(&value)).collect());
-            }
-            print::table(&mut out, &heads, &rows)?;
-        }
-        ListOutput::Json | ListOutput::Yaml => {
-            let value = match objects {
-                [one] => serde_json::to_value(one)?,
-                all => list_of(kind, all),
-            };
-            let output = if args.output == ListOutput::Yaml { Output::Yaml } else { Output::Json };
-            print::value(&mut out, &value, output)?;
-        }
-    }
-    Ok(())
-}
-
-fn list_of(kind: &str, all: &[DynamicObject]) -> Value {
-    json!({"apiVersion": "velero.io/v1", "kind": format!("{kind}List"), "metadata": {}, "items": all})
-}
-
-/// How a command that creates something prints instead, if it does. A dry run of the server prints
-/// what the server made of it.
-pub fn printed_instead(made: &MadeArgs) -> Option<MadeOutput> {
-    match made.dry_run {
-        Some(DryRun::Client) => Some(made.output.unwrap_or(MadeOutput::Yaml)),
-        Some(DryRun::Server | DryRun::Plan) => None,
-        None => made.output,
-    }
-}
-
-/// Only of a Backup it is known what it would store.
-pub fn refuse_plan(made: &MadeArgs, kind: &str) -> anyhow::Result<()> {
-    let message = format!("--dry-run=plan is of Backups, not of {kind}: give --dry-run=server");
-    ensure!(made.dry_run != Some(DryRun::Plan), WrongFlags(message));
-    Ok(())
-}
-
-/// Prints an object that was not created.
-pub fn print_object(
-    object: &impl Serialize,
-    output: MadeOutput,
-    made: &MadeArgs,
-    table: impl FnOnce(&More) -> Table,
-) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match output {
-        MadeOutput::Json => print::value(&mut out, object, Output::Json)?,
-        MadeOutput::Yaml => print::value(&mut out, object, Output::Yaml)?,
-        MadeOutput::Table => {
-            let more = More {
-                wide: false,
-                label_columns: made.label_columns.clone(),
-                show_labels: made.show_labels,
-            };
-            let Table { heads, rows } = table(&more);
-            print::table(&mut out, &heads, &rows)?;
-        }
-    }
-    Ok(())
 }
 
 /// All faults of a command line as one error.
@@ -420,64 +397,17 @@ pub fn confirmed(confirm: bool) -> anyhow::Result<bool> {
         std::io::stdin().is_terminal(),
         "nothing was deleted, because nobody can be asked: standard input is no terminal. Give --confirm to delete without a question"
     );
-    eprint!("Are you sure you want to continue (Y/N)? ");
-    std::io::stderr().flush()?;
+    let mut err = std::io::stderr();
+    write!(err, "Are you sure you want to continue (Y/N)? ")?;
+    err.flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     let is_yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
     if !is_yes {
-        eprintln!("nothing was deleted");
+        note!("nothing was deleted");
     }
     Ok(is_yes)
 }
 
 #[cfg(test)]
-mod tests {
-    use berth_api::velero::Backup;
-
-    use super::*;
-    use crate::text::chain;
-
-    const NOBODY_LISTENS: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}"#;
-
-    #[tokio::test]
-    async fn an_api_server_that_does_not_answer_is_named_with_the_flags_that_choose_it() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("config");
-        std::fs::write(&file, NOBODY_LISTENS).unwrap();
-        let target = ClusterArgs { namespace: "velero".to_owned(), kubeconfig: Some(file), context: None };
-        let person = Person::new(target).unwrap();
-        let error = person.list::<Backup>(None).await.unwrap_err();
-        let said = chain(person.explained(error).await.as_ref());
-        for wanted in ["http://127.0.0.1:1/", "--context", "failed to list backups"] {
-            assert!(said.contains(wanted), "{said}");
-        }
-    }
-
-    #[test]
-    fn the_text_of_a_warning_is_read() {
-        assert_eq!(warning_text("299 - \"at position 3\"").as_deref(), Some("at position 3"));
-        assert_eq!(warning_text("299 - \"a \\\"b\\\" \\\\\" \"date\"").as_deref(), Some("a \"b\" \\"));
-        for bad in ["", "299", "299 - text", "299 - \"text", "299 - \"text\\"] {
-            assert_eq!(warning_text(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn several_faults_are_told_at_once() {
-        assert!(faults(Vec::new()).is_ok());
-        assert_eq!(faults(vec!["a".into()]).unwrap_err().to_string(), "a");
-        let said = faults(vec!["a".into(), "b".into()]).unwrap_err().to_string();
-        assert_eq!(said, "2 flags are wrong:\n  a\n  b");
-        let namespace = "No".to_owned();
-        let target = ClusterArgs { namespace, kubeconfig: None, context: None };
-        let wrong =
-            [faults(vec!["a".into()]).err(), Person::new(target).err(), check_name("Backup", "No").err()];
-        for error in wrong.map(Option::unwrap) {
-            assert!(error.context("more").is::<WrongFlags>(), "it ends with exit code 2");
-        }
-    }
-}
+mod tests;

@@ -7,8 +7,7 @@ mod operations;
 mod situation;
 
 pub(super) use list::{told, write_explanation};
-use situation::QueueSituation;
-pub(super) use situation::{Explanation, configmap, lease, read, read_with};
+pub(super) use situation::{Explanation, QueueSituation, configmap, lease, read, read_with};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::args::{BackupSelectionArgs, QueueArgs, QueueCommand};
+use crate::cli::print::{note, say};
 use crate::client::{Clients, persistent};
 use crate::queue::seen::entry;
 use crate::text::chain;
@@ -111,7 +111,7 @@ impl NamespacedClient {
         if let (Some(location), QueueChange::Hold | QueueChange::Release) = (&which.location, wish) {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             annotate(&api, location, wish.key(), &wish.value(0, Timestamp::now())).await?;
-            println!("storage location {location} {}", wish.done());
+            say!("storage location {location} {}", wish.done());
             return Ok(());
         }
         let situation = situation::read(self).await?;
@@ -136,10 +136,10 @@ impl NamespacedClient {
         let (now, mut failed) = (Timestamp::now(), 0);
         for (i, name) in names.iter().enumerate() {
             match self.wish(&situation, name, wish, wish.value(i, now)).await {
-                Ok(()) => println!("{name} {}", wish.done()),
+                Ok(()) => say!("{name} {}", wish.done()),
                 // The remaining Backups are changed all the same.
                 Err(error) => {
-                    eprintln!("{}", chain(error.as_ref()));
+                    note!("{}", chain(error.as_ref()));
                     failed += 1;
                 }
             }
@@ -180,7 +180,7 @@ impl NamespacedClient {
                 "Velero runs Backup {name}, and cannot be told to stop: delete it when it has ended"
             );
             if situation.velero_runs {
-                eprintln!(
+                note!(
                     "berth began Backup {name}, and nobody runs it while Velero runs the backups: it ends once berth does again (`berth install --executor=berth`)"
                 );
             }

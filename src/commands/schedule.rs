@@ -12,14 +12,14 @@ use serde_json::json;
 
 use super::backup::places;
 use super::person::{
-    Person, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
+    Person, Selected, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
 };
 use crate::args::Output;
 use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
 use crate::args::schedule::{
     CreateScheduleArgs, DescribeScheduleArgs, PauseArgs, ScheduleArgs, ScheduleCommand,
 };
-use crate::cli::print;
+use crate::cli::print::{self, note, say};
 use crate::cli::{describe, object, rights, table};
 use crate::text::chain;
 use crate::write::{Write, patch};
@@ -56,15 +56,15 @@ async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()
     let is_dry_run = args.made.dry_run == Some(DryRun::Server);
     person.create::<Schedule>(&value, is_dry_run).await?;
     if is_dry_run {
-        println!("Schedule {} would be accepted (dry run).", args.name);
+        say!("Schedule {} would be accepted (dry run).", args.name);
     } else {
-        println!("Schedule {:?} created successfully.", args.name);
+        say!("Schedule {:?} created successfully.", args.name);
     }
     Ok(())
 }
 
 async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
-    let objects = person.chosen::<Schedule>(&args.names, args.selector.as_ref()).await?;
+    let objects = person.chosen::<Schedule>(&args.names, args.selector.as_deref()).await?;
     print_list(&objects, "Schedule", args, |more| {
         table::schedules(&typed::<Schedule>(&objects), more, Timestamp::now())
     })
@@ -72,7 +72,7 @@ async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
 
 async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::Result<()> {
     use std::io::Write as _;
-    let objects = person.chosen::<Schedule>(&args.names, args.selector.as_ref()).await?;
+    let objects = person.chosen::<Schedule>(&args.names, args.selector.as_deref()).await?;
     let schedules = typed::<Schedule>(&objects);
     ensure!(
         args.output == DescribeOutput::Plaintext || schedules.len() == 1,
@@ -116,18 +116,18 @@ fn next_times(schedule: &Schedule, others: &Result<Others, String>, now: Timesta
 }
 
 async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Result<()> {
-    let schedules = person.selected::<Schedule>(&args.which).await?;
+    let Selected { found: schedules, missing } = person.selected::<Schedule>(&args.which).await?;
     if schedules.is_empty() {
-        println!("No schedules found");
+        say!("No schedules found");
         return Ok(());
     }
     let word = if paused { "paused" } else { "unpaused" };
     let api = person.api::<Schedule>().await?;
-    let mut failed = 0;
+    let mut failed = missing;
     for schedule in &schedules {
         let name = schedule.name_any();
         if (schedule.spec.paused == Some(true)) == paused {
-            println!("Schedule {name} is already {word}, skip");
+            say!("Schedule {name} is already {word}, skip");
             continue;
         }
         let skip = args.skip_immediately.and_then(|skip| skip.0);
@@ -136,30 +136,30 @@ async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Resul
         // object.
         let write = Write::to(&name).uid(schedule.metadata.uid.as_deref());
         match patch(&api, write, change).await.written() {
-            Ok(_) => println!("Schedule {name} {word} successfully"),
+            Ok(_) => say!("Schedule {name} {word} successfully"),
             Err(error) => {
                 failed += 1;
                 let error = rights::explained(error.into(), person.namespace());
-                eprintln!("{name}: {}", chain(error.as_ref()));
+                note!("{name}: {}", chain(error.as_ref()));
             }
         }
     }
     if failed > 0 {
-        bail!("{failed} of {} schedules could not be {word}", schedules.len());
+        bail!("{failed} of {} schedules could not be {word}", schedules.len() + missing);
     }
     Ok(())
 }
 
 async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
-    let schedules = person.selected::<Schedule>(&args.which).await?;
+    let Selected { found: schedules, missing } = person.selected::<Schedule>(&args.which).await?;
     if schedules.is_empty() {
-        println!("No schedules found");
+        say!("No schedules found");
         return Ok(());
     }
     let names: Vec<String> = schedules.iter().map(ResourceExt::name_any).collect();
-    eprintln!("Schedules to delete: {}", names.join(", "));
+    note!("Schedules to delete: {}", names.join(", "));
     for schedule in schedules.iter().filter(|one| one.spec.use_owner_references_in_backup == Some(true)) {
-        eprintln!(
+        note!(
             "The Backups of {} are owned by it, and are deleted from the cluster with it.",
             schedule.name_any()
         );
@@ -168,19 +168,19 @@ async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let api = person.api::<Schedule>().await?;
-    let mut failed = 0;
+    let mut failed = missing;
     for schedule in &schedules {
         let name = schedule.name_any();
         let same = Preconditions { uid: schedule.uid(), resource_version: None };
         match api.delete(&name, &DeleteParams::default().preconditions(same)).await {
-            Ok(_) => println!("Schedule deleted: {name}"),
+            Ok(_) => say!("Schedule deleted: {name}"),
             Err(error) => {
                 failed += 1;
                 let error = rights::explained(error.into(), person.namespace());
-                eprintln!("{name}: {}", chain(error.as_ref()));
+                note!("{name}: {}", chain(error.as_ref()));
             }
         }
     }
-    ensure!(failed == 0, "{failed} of {} schedules could not be deleted", schedules.len());
+    ensure!(failed == 0, "{failed} of {} schedules could not be deleted", schedules.len() + missing);
     Ok(())
 }

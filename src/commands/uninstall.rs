@@ -5,13 +5,14 @@ use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 
 use crate::args::UninstallArgs;
 use crate::client::persistent;
+use crate::install::apply::LISTS_AT_ONCE;
 use crate::install::render::{VELERO_GROUP, is_admission};
 use crate::install::{
     InstallCluster, Reference, RunningBackups, apply, left, member, remove, running, velero,
 };
 use crate::movers::nudge;
 
-/// How many definitions and namespaces are looked at at the same time.
+/// How many objects of a kind are removed at the same time.
 const AT_ONCE: usize = 8;
 
 pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
@@ -51,19 +52,11 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let (before, after): (Vec<_>, Vec<_>) = removed
         .into_iter()
         .partition(|one| is_admission(&one.kind) || matches!(one.kind.as_str(), "Deployment" | "DaemonSet"));
-    for reference in &before {
-        if remove::delete(&cluster, reference).await? {
-            println!("{reference} removed");
-        }
-    }
+    remove_all(&cluster, &before).await?;
     // Roles go after the pods, because until then the pods hand over Backups, undo what hooks
     // began, and release the Lease.
     remove::pods_gone(&cluster, args.timeout).await?;
-    for reference in &after {
-        if remove::delete(&cluster, reference).await? {
-            println!("{reference} removed");
-        }
-    }
+    remove_all(&cluster, &after).await?;
     for reference in remove::delete_written(&cluster).await? {
         println!("{reference} removed");
     }
@@ -77,10 +70,9 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     put_velero_back(&cluster).await?;
     let (definitions, namespaces): (Vec<_>, Vec<_>) =
         kept.iter().partition(|one| one.kind == "CustomResourceDefinition");
-    // Concurrent, because an API server that answers from its cache takes 0.1 s for each list until
-    // the cache is current.
+    // All are listed first.
     let removals = stream::iter(definitions).map(|one| remove_definition(&cluster, one, has_velero));
-    tell_all(removals.buffered(AT_ONCE)).await?;
+    tell_all(removals.buffered(LISTS_AT_ONCE)).await?;
     let removals = stream::iter(namespaces).map(|one| remove_namespace(&cluster, one));
     tell_all(removals.buffered(AT_ONCE)).await?;
     tell_held(&cluster).await?;
@@ -88,6 +80,17 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
         "berth is removed from namespace {}; Backups, locations and archives are as they were",
         cluster.namespace
     );
+    Ok(())
+}
+
+/// Removes objects, one kind after the other, because some of one kind need those of another.
+async fn remove_all(cluster: &InstallCluster, references: &[Reference]) -> anyhow::Result<()> {
+    for of_kind in references.chunk_by(|one, other| one.kind == other.kind) {
+        let removals = stream::iter(of_kind).map(|one| async move {
+            anyhow::Ok(remove::delete(cluster, one).await?.then(|| format!("{one} removed")))
+        });
+        tell_all(removals.buffered(AT_ONCE)).await?;
+    }
     Ok(())
 }
 

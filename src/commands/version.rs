@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::person::Person;
 use crate::args::VersionArgs;
+use crate::cli::print::{note, say};
 use crate::text::printable;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -25,7 +26,7 @@ const TIDY: Duration = Duration::from_secs(2);
 /// # Errors
 /// When no server answers.
 pub async fn run(args: VersionArgs) -> anyhow::Result<()> {
-    println!("Client:\n\tVersion: v{VERSION}");
+    say!("Client:\n\tVersion: v{VERSION}");
     if args.client_only {
         return Ok(());
     }
@@ -41,9 +42,9 @@ pub async fn run(args: VersionArgs) -> anyhow::Result<()> {
             );
         }
     };
-    println!("Server:\n\tVersion: {}", printable(&version));
+    say!("Server:\n\tVersion: {}", printable(&version));
     if let Some(warning) = warning(&version) {
-        eprintln!("Warning: {}", printable(&warning));
+        note!("Warning: {}", printable(&warning));
     }
     Ok(())
 }

@@ -25,6 +25,11 @@ use next::SearchLimits;
 
 pub use fault::{CronFault, CronPart};
 
+/// The time zone of this name, as Go finds it. `Local` is UTC.
+pub fn zone(name: &str) -> Option<TimeZone> {
+    zone::named(name)
+}
+
 /// Most bytes of an expression.
 pub const LONGEST: usize = 1000;
 

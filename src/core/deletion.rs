@@ -126,7 +126,7 @@ pub enum DeletionStep {
     Done,
     /// Remove this request alone.
     Forget,
-    /// Try again later: the store cannot be used now.
+    /// Try again later: the store cannot be used now, or a Restore reads the backup.
     Wait(String),
     /// The request becomes Processed, with these errors.
     End(Vec<String>),
@@ -239,8 +239,9 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
         None => return DeletionStep::LookAtRestores,
     };
     if !restores.running.is_empty() {
-        let names = restores.running.join(", ");
-        return end(format!("these Restores of the backup have not ended: {names}"));
+        let why = format!("these Restores of the backup have not ended: {}", restores.running.join(", "));
+        // One that begins meanwhile will end, and only this request takes up what has begun.
+        return if has_begun { DeletionStep::Wait(why) } else { end(why) };
     }
     if !has_begun {
         return DeletionStep::Begin;
@@ -276,10 +277,13 @@ fn after_backup(seen: &DeletionState<'_>) -> DeletionStep {
         }
         DeletionLocation::Usable => {}
     }
-    match &seen.folder {
-        None => DeletionStep::LookAtFolder,
-        Some(FolderOwner::Claimed) => DeletionStep::RemoveFiles,
-        Some(_) => DeletionStep::Done,
+    match (&seen.folder, &seen.volumes) {
+        (None, _) => DeletionStep::LookAtFolder,
+        // Snapshots go while the files are still there that name them, here as well.
+        (Some(FolderOwner::Claimed), None) => DeletionStep::LookAtVolumes,
+        (Some(FolderOwner::Claimed), Some(volumes)) if volumes.snapshots > 0 => DeletionStep::RemoveSnapshots,
+        (Some(FolderOwner::Claimed), Some(_)) => DeletionStep::RemoveFiles,
+        (Some(_), _) => DeletionStep::Done,
     }
 }
 

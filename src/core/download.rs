@@ -9,6 +9,10 @@ pub const LONGEST: SignedDuration = SignedDuration::from_hours(1);
 
 /// The value of the annotation `berth.dev/download` that asks for the index of an archive.
 pub const INDEX: &str = "index";
+/// The value that asks for the checkpoint of a backup that runs.
+pub const CHECKPOINT: &str = "checkpoint";
+/// The name of that file.
+pub const CHECKPOINT_FILE: &str = "berth-checkpoint";
 
 /// A file of a Backup or a Restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub enum DownloadFile {
     BackupContents,
     /// Where in the archive which objects are. No kind of DownloadRequest is of it.
     BackupIndex,
+    /// What the run of a backup has done, its log included. No kind of DownloadRequest is of it.
+    BackupCheckpoint,
     BackupVolumeSnapshots,
     BackupItemOperations,
     BackupResourceList,
@@ -32,10 +38,11 @@ pub enum DownloadFile {
 }
 
 impl DownloadFile {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::BackupLog,
         Self::BackupContents,
         Self::BackupIndex,
+        Self::BackupCheckpoint,
         Self::BackupVolumeSnapshots,
         Self::BackupItemOperations,
         Self::BackupResourceList,
@@ -81,6 +88,7 @@ impl DownloadFile {
             Self::BackupLog | Self::RestoreLog => "-logs.gz",
             Self::BackupContents => ".tar.gz",
             Self::BackupIndex => "-index.json.gz",
+            Self::BackupCheckpoint => return Some(format!("{folder}/{name}/{CHECKPOINT_FILE}")),
             Self::BackupVolumeSnapshots => "-volumesnapshots.json.gz",
             Self::BackupItemOperations | Self::RestoreItemOperations => "-itemoperations.json.gz",
             Self::BackupResourceList | Self::RestoreResourceList => "-resource-list.json.gz",
@@ -145,6 +153,7 @@ mod tests {
             (DownloadFile::BackupLog, "backups/b/b-logs.gz"),
             (DownloadFile::BackupContents, "backups/b/b.tar.gz"),
             (DownloadFile::BackupIndex, "backups/b/b-index.json.gz"),
+            (DownloadFile::BackupCheckpoint, "backups/b/berth-checkpoint"),
             (DownloadFile::BackupVolumeSnapshots, "backups/b/b-volumesnapshots.json.gz"),
             (DownloadFile::BackupItemOperations, "backups/b/b-itemoperations.json.gz"),
             (DownloadFile::BackupResourceList, "backups/b/b-resource-list.json.gz"),

@@ -73,10 +73,11 @@ pub struct LeftoverCandidate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// A VolumeSnapshot. `is_made`: a backup has made it, by its name and its labels; labels alone
-    /// can be given to somebody's own. `content`: its content, if it has one.
+    /// A VolumeSnapshot or a VolumeGroupSnapshot. `is_made`: a backup has made it, by its name and
+    /// its labels; labels alone can be given to somebody's own. `content`: its content, if it has
+    /// one, for a group with those of its snapshots ([`SnapshotContent::and`]).
     Snapshot { is_made: bool, content: Option<SnapshotContent> },
-    /// A VolumeSnapshotContent.
+    /// A VolumeSnapshotContent or a VolumeGroupSnapshotContent.
     Content { snapshot: OfContent, content: SnapshotContent },
     /// A DataUpload. `is_made`: a backup has made it, by its owner or by the label of the UID.
     Upload { is_made: bool },
@@ -94,11 +95,22 @@ pub struct SnapshotContent {
     /// Its snapshot was taken for it, of a volume. Otherwise somebody has brought a snapshot that
     /// was there before.
     pub is_taken: bool,
-    /// Another content has the same snapshot.
+    /// Another content has the same snapshot, or group of snapshots.
     pub is_shared: bool,
 }
 
 impl SnapshotContent {
+    /// What decides about contents that are deleted together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let is_retained = [self, other].iter().any(|one| one.policy == Policy::Retain);
+        Self {
+            policy: if is_retained { Policy::Retain } else { Policy::Delete },
+            is_taken: self.is_taken && other.is_taken,
+            is_shared: self.is_shared || other.is_shared,
+        }
+    }
+
     fn doubt(self) -> Option<Doubt> {
         if self.policy == Policy::Retain {
             Some(Doubt::Retained)
@@ -110,7 +122,7 @@ impl SnapshotContent {
     }
 }
 
-/// The VolumeSnapshot of a content.
+/// The VolumeSnapshot or VolumeGroupSnapshot of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfContent {
     There,
@@ -320,6 +332,16 @@ mod tests {
         ];
         for ((found, known), verdict) in rows {
             assert_eq!(judge(&found, &known, NOW), verdict, "{found:?} {known:?}");
+        }
+    }
+
+    #[test]
+    fn contents_that_go_together_go_only_if_each_of_them_could_go_alone() {
+        let all = [TAKEN, RETAINED, BROUGHT, SHARED];
+        for (one, other) in all.into_iter().flat_map(|one| all.map(|other| (one, other))) {
+            let both = one.and(other);
+            assert_eq!(both.doubt().is_none(), (one, other) == (TAKEN, TAKEN), "{one:?} {other:?}");
+            assert_eq!(both, other.and(one));
         }
     }
 

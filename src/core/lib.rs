@@ -58,7 +58,7 @@
 //! Used by all of them:
 //!
 //! - [`duration`]: durations as Go writes them.
-//! - [`places`]: who is next where a few things at a time are done in storage locations.
+//! - [`fair_choice`]: what is begun next where storage locations share a small limit.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
@@ -69,6 +69,7 @@ pub mod cron;
 pub mod deletion;
 pub mod download;
 pub mod duration;
+pub mod fair_choice;
 pub mod glob;
 pub mod guard;
 pub mod hook;
@@ -79,7 +80,6 @@ pub mod location;
 pub mod mover;
 pub mod namespace;
 pub mod operation;
-pub mod places;
 pub mod pod_volume;
 pub mod policy;
 pub mod queue;

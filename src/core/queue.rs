@@ -4,6 +4,7 @@
 //! package `berth` writes what the [`Plan`] says.
 
 mod claimed;
+mod ends;
 mod estimate;
 mod index;
 mod newcomer;
@@ -11,10 +12,10 @@ mod order;
 mod plan;
 mod position;
 mod reason;
-mod turn;
 mod view;
 
 pub use claimed::PlanCost;
+pub use ends::{EndLimits, split_ends};
 pub use estimate::{Band, CompletedRun, Expectation, Lived, RunHistory, expect};
 pub use index::QueueIndex;
 pub use newcomer::{depends_on_all, explain_newcomer};
@@ -22,5 +23,4 @@ pub use order::{DEFAULT_CLASS, FairShare, QueueOrder, Use, handicaps};
 pub use plan::{EndCause, EndWithoutRun, Plan, WaitingBackup, may_run, plan, starts, work};
 pub use position::{CLOCKS_DIFFER, RenumberBudget, is_likely, mark, position_of_newcomer};
 pub use reason::QueueReason;
-pub use turn::{EndLimits, turns};
 pub use view::{Includes, QueueEntry, QueueKey, QueuePhase, QueueView};

@@ -108,6 +108,8 @@ impl SkipReason {
 pub struct UnfinishedBackup {
     pub name: String,
     pub phase: QueuePhase,
+    /// Its objects are stored, and its data is still moved, so it has left the queue.
+    pub is_stored: bool,
     /// The API server has refused every write to it for so long that it may never end. The Schedule
     /// goes on without it, because otherwise whoever makes one Backup as large as the API server
     /// takes would stop all later ones.
@@ -143,6 +145,18 @@ impl Schedule {
         unfinished: &[UnfinishedBackup],
         now: Timestamp,
     ) -> ScheduleStep {
+        self.decide_from(self.first(), settings, unfinished, now)
+    }
+
+    /// [`Schedule::decide`] where [`Schedule::first`] is known: the search for it goes through up to
+    /// five years of days, and there may be many thousand Schedules.
+    pub fn decide_from(
+        &self,
+        first: Option<Timestamp>,
+        settings: ScheduleSettings,
+        unfinished: &[UnfinishedBackup],
+        now: Timestamp,
+    ) -> ScheduleStep {
         if self.paused {
             return ScheduleStep::Wait(None);
         }
@@ -157,10 +171,8 @@ impl Schedule {
         if [self.last_backup, self.last_skipped].into_iter().flatten().any(|at| at > ahead) {
             return ScheduleStep::Mend;
         }
-        let reference = self.reference();
-        let Some(tick) = self.due(cron, settings, now) else {
-            let next = cron.next(reference).and_then(|next| next.saturating_add(self.offset()).ok());
-            return ScheduleStep::Wait(next);
+        let Some(tick) = self.due(cron, first, settings, now) else {
+            return ScheduleStep::Wait(first.and_then(|first| first.saturating_add(self.offset()).ok()));
         };
         let name = backup_name(&self.name, tick);
         if unfinished.iter().any(|other| is_of_time(&other.name, &name)) {
@@ -172,7 +184,9 @@ impl Schedule {
         }
         let counted = || unfinished.iter().filter(|backup| !backup.is_given_up);
         let is_open = counted().count() > 0;
-        let is_busy = counted().any(|one| matches!(one.phase, QueuePhase::New | QueuePhase::InProgress));
+        // As with Velero, no time waits for data that is moved.
+        let is_run = |one: &UnfinishedBackup| matches!(one.phase, QueuePhase::New | QueuePhase::InProgress);
+        let is_busy = counted().any(|one| is_run(one) && !one.is_stored);
         match self.concurrency {
             Concurrency::Forbid if is_open => ScheduleStep::Skip(tick, SkipReason::Overlap),
             // Those that are given up count here, because each of them still fills the API server.
@@ -188,10 +202,23 @@ impl Schedule {
         self.last_skipped.map_or(last, |skipped| skipped.max(last))
     }
 
+    /// The first of its times that its status does not record. `None`: there is none within five
+    /// years.
+    pub fn first(&self) -> Option<Timestamp> {
+        self.cron.as_ref().ok()?.next(self.reference())
+    }
+
     /// The last time that has come and is not recorded.
-    fn due(&self, cron: &Cron, settings: ScheduleSettings, now: Timestamp) -> Option<Timestamp> {
+    fn due(
+        &self,
+        cron: &Cron,
+        first: Option<Timestamp>,
+        settings: ScheduleSettings,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let until = now.saturating_sub(self.offset()).unwrap_or(Timestamp::MIN);
-        let tick = cron.last_until(self.reference(), until);
+        let has_come = first.is_some_and(|first| first <= until);
+        let tick = if has_come { cron.last_until(self.reference(), until) } else { None };
         let is_first = self.last_backup.is_none() && self.last_skipped.is_none();
         let at_once = is_first && settings.first_run == FirstRun::AtOnce && self.created_at <= now;
         tick.or(at_once.then_some(self.created_at))
@@ -213,11 +240,9 @@ impl Schedule {
         Some(preview::PlannedSchedule { name, cron, reference, offset, namespaces })
     }
 
-    /// The time between its next two times.
-    pub fn interval(&self, now: Timestamp) -> Option<SignedDuration> {
-        let cron = self.cron.as_ref().ok()?;
-        let first = cron.next(now)?;
-        Some(cron.next(first)?.duration_since(first))
+    /// From [`Schedule::first`] to the time after it.
+    pub fn interval(&self, first: Timestamp) -> Option<SignedDuration> {
+        Some(self.cron.as_ref().ok()?.next(first)?.duration_since(first))
     }
 }
 
@@ -254,6 +279,12 @@ pub fn is_of_time(name: &str, first: &str) -> bool {
     name.strip_prefix(first).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
+/// Can what was created then be the backup of this time? A clock that was ahead creates one long
+/// before, which has nothing of what came until then. `created`: by the API server's clock.
+pub fn is_in_time(created: Option<Timestamp>, tick: Timestamp) -> bool {
+    created.is_none_or(|created| tick.duration_since(created) <= AHEAD)
+}
+
 /// A Backup that is there under a name of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found<'a> {
@@ -269,8 +300,8 @@ impl Found<'_> {
     /// Has it had its end from the moment of its creation? So has what came from a store, and
     /// nobody knows who wrote that.
     pub fn came_finished(&self) -> bool {
-        let is_over = matches!(self.phase, "Completed" | "PartiallyFailed" | "Failed" | "FailedValidation");
-        is_over && self.generation == Some(1)
+        let over = ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting"];
+        over.contains(&self.phase) && self.generation == Some(1)
     }
 
     /// Has berth made it for the Schedule with this UID? Neither its label nor its owner says that,

@@ -70,6 +70,14 @@ struct SkippedFolder {
     again_at: Timestamp,
 }
 
+impl SkippedFolder {
+    /// Is it time to read it again? One that would be read later than it ever should be was skipped
+    /// by a clock that was ahead.
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.again_at <= now || self.again_at.duration_since(now) > LONGEST
+    }
+}
+
 /// A Backup that the listing lacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Doubtful {
@@ -141,7 +149,7 @@ impl Memory {
                     None => fresh.push(name.clone()),
                     // The Backup that had the name is gone.
                     Some(skipped) if skipped.why == SyncSkipReason::NameTaken => fresh.push(name.clone()),
-                    Some(skipped) if skipped.again_at <= now => again.push((skipped.again_at, name.clone())),
+                    Some(skipped) if skipped.is_due(now) => again.push((skipped.again_at, name.clone())),
                     Some(_) => {}
                 }
             }
@@ -224,9 +232,10 @@ impl Memory {
     }
 
     /// Has a round by this plan, in which nothing failed and nothing was put off, brought every
-    /// backup of the store that could come?
+    /// backup of the store that could come? A listing that lacks one of the cluster's may lack
+    /// others as well.
     pub fn has_all(&self, listing: &FolderListing, plan: &SyncPlan) -> bool {
-        let is_whole = listing.is_whole && !plan.is_cut && plan.spared == 0;
+        let is_whole = listing.is_whole && !plan.is_cut && plan.spared == 0 && plan.doubtful.is_empty();
         is_whole && !self.skipped.values().any(|skipped| skipped.why.may_come())
     }
 

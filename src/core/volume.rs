@@ -5,7 +5,8 @@
 //! node-agent reads needs no snapshot. Then each claim is decided on ([`of_claim`]).
 
 pub mod class;
-pub mod readers;
+pub mod group;
+pub mod node_agents;
 pub mod takers;
 pub mod waits;
 

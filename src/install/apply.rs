@@ -29,6 +29,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Time-out for a definition to be established, which takes a second or two.
 const ESTABLISHED: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
+/// How many lists are asked for at the same time. An API server that answers from its cache takes
+/// 0.1 s for each, until the cache is current, and does nothing meanwhile.
+pub const LISTS_AT_ONCE: usize = 32;
 /// Namespace of Events about cluster-scoped objects, for which an installation has a Role.
 const EVENTS_NAMESPACE: &str = "default";
 
@@ -332,8 +335,6 @@ async fn labelled(cluster: &InstallCluster, selector: &str) -> anyhow::Result<Ve
             name: String::new(),
         }));
     }
-    // Concurrent, because an API server that answers from its cache takes 0.1 s for each list until
-    // the cache is current.
     let lists = futures::stream::iter(places).map(|place| async move {
         match place.api(&cluster.client).list(labelled).await {
             Ok(list) => {
@@ -345,7 +346,7 @@ async fn labelled(cluster: &InstallCluster, selector: &str) -> anyhow::Result<Ve
             Err(error) => Err(error).with_context(|| format!("{}s cannot be listed", place.kind)),
         }
     });
-    let found: Vec<Vec<Reference>> = lists.buffered(AT_ONCE).try_collect().await?;
+    let found: Vec<Vec<Reference>> = lists.buffered(LISTS_AT_ONCE).try_collect().await?;
     let mut found = found.concat();
     // Leaves out namespaces of another berth, and objects that users gave the label.
     found.retain(|one| match one.kind.as_str() {

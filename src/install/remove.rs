@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
+use super::apply::LISTS_AT_ONCE;
 use super::{InstallCluster, Reference, member};
 use crate::certificates::{AUTHORITY, SECRET};
 use crate::client::is_not_found;
@@ -24,8 +25,6 @@ use crate::leader::LEASE;
 use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
 
 const LOOK: Duration = Duration::from_millis(100);
-/// How many kinds are listed at the same time.
-const AT_ONCE: usize = 8;
 
 /// Deletes one object. Returns whether it existed.
 ///
@@ -92,9 +91,10 @@ pub async fn leaving_gone(cluster: &InstallCluster, patience: Duration) -> anyho
 /// # Errors
 /// When an object cannot be listed or written.
 pub async fn release_holds(cluster: &InstallCluster) -> anyhow::Result<Vec<String>> {
-    let mut released = release::<Backup>(cluster).await?;
-    released.extend(release::<BackupStorageLocation>(cluster).await?);
-    Ok(released)
+    let (mut backups, locations) =
+        futures::try_join!(release::<Backup>(cluster), release::<BackupStorageLocation>(cluster))?;
+    backups.extend(locations);
+    Ok(backups)
 }
 
 async fn release<K>(cluster: &InstallCluster) -> anyhow::Result<Vec<String>>
@@ -218,8 +218,6 @@ pub async fn inhabitants(cluster: &InstallCluster, namespace: &str) -> anyhow::R
             is_listed && resource.kind != "Event"
         }));
     }
-    // Concurrent, because an API server that answers from its cache takes 0.1 s for each list until
-    // the cache is current.
     let lists = stream::iter(kinds).map(|(resource, _)| {
         let client = cluster.client.clone();
         async move {
@@ -231,7 +229,7 @@ pub async fn inhabitants(cluster: &InstallCluster, namespace: &str) -> anyhow::R
             }
         }
     });
-    let mut lists = std::pin::pin!(lists.buffered(AT_ONCE));
+    let mut lists = std::pin::pin!(lists.buffered(LISTS_AT_ONCE));
     let mut found = Vec::new();
     while let Some(listed) = lists.next().await {
         let (kind, objects) = listed?;

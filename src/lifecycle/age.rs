@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::Lifecycle;
 use super::known::KnownBackups;
+use crate::backup::metrics::AHEAD;
 use crate::metrics::Followed;
 use crate::pace::paced;
 use crate::text::chain;
@@ -31,6 +32,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 const NAMESPACES: Duration = Duration::from_secs(60);
 const PAGE: u32 = 500;
 const CALL: Duration = Duration::from_secs(30);
+
+/// When the last good backup ended, by the name of the schedule. `None`: there is none.
+type LastGoodBySchedule = BTreeMap<String, Option<Timestamp>>;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct AgeScheduleLabels {
@@ -90,27 +94,38 @@ impl AgeMetrics {
         self.namespaces.show([(ByNamespace { namespace: any.to_owned() }, 0)]);
     }
 
-    fn show(&self, known: &KnownBackups, namespaces: &BTreeSet<String>, most: usize) {
-        let mut schedules: BTreeMap<String, Option<Timestamp>> = BTreeMap::new();
+    fn show(&self, known: &KnownBackups, namespaces: &BTreeSet<String>, most: usize, now: Timestamp) {
+        // What berth has made for Schedules, and what only has their labels.
+        let (mut made, mut labelled) = (LastGoodBySchedule::new(), LastGoodBySchedule::new());
         // By the set of namespaces: most Backups are those of a few schedules.
         let mut good: BTreeMap<Arc<NamespaceSet>, Timestamp> = BTreeMap::new();
         let mut total = 0;
+        let read_only = known.read_only_locations();
+        let latest = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
         known.each(|_, backup| {
             total += 1;
-            if let Some(schedule) = &backup.schedule
-                && (schedules.len() < SCHEDULES || schedules.contains_key(schedule))
-            {
-                let last = schedules.entry(schedule.clone()).or_default();
-                *last = (*last).max(backup.good_at);
+            // Another cluster's says nothing of this one, where there may be none.
+            if backup.came_finished() && read_only.contains(&backup.location) {
+                return;
             }
-            if let (Some(set), Some(at)) = (&backup.namespaces, backup.good_at) {
+            // One by a clock that was wrong would hide for long that there is none.
+            let good_at = backup.good_at.filter(|at| *at <= latest);
+            let of_its_kind = if backup.is_of_schedule() { &mut made } else { &mut labelled };
+            if let Some(schedule) = &backup.schedule
+                && (of_its_kind.len() < SCHEDULES || of_its_kind.contains_key(schedule))
+            {
+                let last = of_its_kind.entry(schedule.clone()).or_default();
+                *last = (*last).max(good_at);
+            }
+            if let (Some(set), Some(at)) = (&backup.namespaces, good_at) {
                 let last = good.entry(Arc::clone(set)).or_insert(at);
                 *last = (*last).max(at);
             }
         });
         self.total.set(total);
-        self.schedules
-            .show(schedules.into_iter().map(|(schedule, at)| (AgeScheduleLabels { schedule }, seconds(at))));
+        labelled.retain(|schedule, _| !made.contains_key(schedule));
+        let schedules = made.into_iter().chain(labelled).take(SCHEDULES);
+        self.schedules.show(schedules.map(|(schedule, at)| (AgeScheduleLabels { schedule }, seconds(at))));
         let good = good.into_iter().map(|(namespaces, ended)| LastGoodBackup { namespaces, ended }).collect();
         let ages = of_namespaces(namespaces.iter().map(String::as_str), good);
         let without = ages.values().filter(|last| last.is_none()).count();
@@ -150,7 +165,8 @@ pub async fn run(lifecycle: &Lifecycle) {
         if lifecycle.known.is_synced() {
             let none = BTreeSet::new();
             let names = namespaces.as_ref().map_or(&none, |(_, names)| names);
-            lifecycle.age_metrics.show(&lifecycle.known, names, lifecycle.namespace_metrics);
+            let (known, most) = (&lifecycle.known, lifecycle.namespace_metrics);
+            lifecycle.age_metrics.show(known, names, most, Timestamp::now());
             sleep(paced(PAUSE)).await;
         }
         tokio::select! {
@@ -180,6 +196,7 @@ async fn list(lifecycle: &Lifecycle) -> anyhow::Result<BTreeSet<String>> {
 #[cfg(test)]
 mod tests {
     use berth_api::velero::Backup;
+    use jiff::SignedDuration;
     use serde_json::{Value, json};
 
     use super::*;
@@ -215,7 +232,7 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = AgeMetrics::new(&mut registry);
         let names = ["a", "b", "c"].map(str::to_owned).into();
-        metrics.show(&known, &names, 2);
+        metrics.show(&known, &names, 2, Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1));
         let text = crate::metrics::encode(&Arc::new(registry)).unwrap();
         for line in [
             r#"berth_last_good_backup_timestamp_seconds{schedule="daily"} 120"#,
@@ -229,5 +246,53 @@ mod tests {
             assert!(text.lines().any(|one| one == line), "{line}: {text}");
         }
         assert!(!text.contains(r#"namespace="b""#), "there is room for the two oldest: {text}");
+    }
+
+    /// Any of these would hide that there has been no good backup for long.
+    #[test]
+    fn neither_a_clock_that_was_wrong_nor_another_cluster_nor_a_label_makes_a_backup_look_younger() {
+        let known = KnownBackups::default();
+        for (name, mode) in [("own", "ReadWrite"), ("theirs", "ReadOnly")] {
+            let location = json!({
+                "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": name},
+                "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}, "accessMode": mode},
+            });
+            known.observe_location(serde_json::from_value(location).unwrap());
+        }
+        let all = |location: &str| json!({"storageLocation": location});
+        let with = |mut backup: Backup, mark: bool, generation: i64| {
+            let mark = mark.then(|| (berth_api::keys::SCHEDULE_UID.to_owned(), "s".to_owned()));
+            backup.metadata.annotations = Some(mark.into_iter().collect());
+            backup.metadata.generation = Some(generation);
+            backup
+        };
+        for backup in [
+            with(backup("1", "daily", "Completed", 1, &all("own")), true, 5),
+            with(backup("2", "daily", "Failed", 9, &all("own")), true, 5),
+            // Somebody has given it the label of the Schedule.
+            with(backup("3", "daily", "Completed", 9, &all("own")), false, 5),
+            // Another cluster's, and one that was brought back to this one.
+            with(backup("4", "hourly", "Completed", 9, &all("theirs")), false, 1),
+            with(backup("5", "lost", "Completed", 7, &all("own")), false, 1),
+            // By a clock that was ahead.
+            with(backup("6", "ahead", "Completed", 59, &all("own")), true, 5),
+        ] {
+            known.assume(&backup);
+        }
+        let mut registry = Registry::default();
+        let metrics = AgeMetrics::new(&mut registry);
+        let names = ["a"].map(str::to_owned).into();
+        metrics.show(&known, &names, 2, Timestamp::UNIX_EPOCH + SignedDuration::from_mins(10));
+        let text = crate::metrics::encode(&Arc::new(registry)).unwrap();
+        for line in [
+            r#"berth_last_good_backup_timestamp_seconds{schedule="daily"} 60"#,
+            r#"berth_last_good_backup_timestamp_seconds{schedule="lost"} 420"#,
+            r#"berth_last_good_backup_timestamp_seconds{schedule="ahead"} 0"#,
+            r#"berth_last_good_backup_of_namespace_timestamp_seconds{namespace="a"} 540"#,
+            "velero_backup_total 6",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+        assert!(!text.contains(r#"schedule="hourly""#), "{text}");
     }
 }

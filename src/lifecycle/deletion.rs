@@ -2,7 +2,7 @@
 //! module looks and acts. It keeps nothing in memory that a deletion needs, so the next leader
 //! continues where this one stopped.
 
-mod calls;
+pub(super) mod calls;
 mod carry;
 mod carrying;
 mod folder;
@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
+use berth_api::velero::delete_backup_request::{DeleteBackupRequestSpec, DeleteBackupRequestStatus};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::deletion::{PendingDeletionRequest, RequestTask, plan};
-use berth_core::places::{PlaceCandidate, choose};
+use berth_core::fair_choice::{Candidate, choose};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -31,6 +32,7 @@ use tracing::warn;
 
 use super::Lifecycle;
 use crate::cache::{Cache, SharedCache};
+use crate::lean;
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
@@ -51,11 +53,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// least.
 const REST: Duration = Duration::from_secs(60);
 
-/// The longest value of a request's annotation that is read, in bytes.
-const MOST_OF_A_VALUE: usize = 1024;
-/// One character more than the longest name of an object.
-const MOST_OF_A_NAME: usize = 254;
-
 /// The requests of the namespace, from a watch.
 type DeletionRequests = SharedCache<Cache<String, Arc<DeleteBackupRequest>>>;
 
@@ -71,7 +68,7 @@ pub async fn run(lifecycle: &Lifecycle) {
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
-        |request: DeleteBackupRequest| (request.name_any(), Arc::new(lean(request))),
+        |request: DeleteBackupRequest| (request.name_any(), Arc::new(kept(request))),
         |event| requests.write(|cache| cache.observe(event)),
     );
     tokio::join!(watching, work(lifecycle, &requests));
@@ -79,17 +76,14 @@ pub async fn run(lifecycle: &Lifecycle) {
 
 /// What is kept of a request, because whoever asks for deletions chooses its size: nothing is
 /// written whole from it.
-fn lean(mut request: DeleteBackupRequest) -> DeleteBackupRequest {
-    let is_read = |key: &str| key.starts_with("berth.dev/") || key.starts_with("velero.io/");
-    request.metadata.managed_fields = None;
-    for values in [&mut request.metadata.annotations, &mut request.metadata.labels].into_iter().flatten() {
-        values.retain(|key, value| is_read(key) && value.len() <= MOST_OF_A_VALUE);
+fn kept(request: DeleteBackupRequest) -> DeleteBackupRequest {
+    let phase = request.status.and_then(|status| status.phase);
+    DeleteBackupRequest {
+        metadata: lean::metadata(request.metadata, &[keys::BACKUP_UID], &[keys::DELETES_IN]),
+        // No object has a name that was cut, so its request ends with that word.
+        spec: DeleteBackupRequestSpec { backup_name: lean::name(request.spec.backup_name) },
+        status: phase.map(|phase| DeleteBackupRequestStatus { phase: Some(phase), errors: None }),
     }
-    if request.spec.backup_name.len() > MOST_OF_A_NAME {
-        // No object has such a name, so the request ends with that word.
-        request.spec.backup_name = request.spec.backup_name.chars().take(MOST_OF_A_NAME).collect();
-    }
-    request
 }
 
 async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
@@ -139,12 +133,9 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
                 RequestTask::Remove(_) => {}
             }
         }
-        let candidates: Vec<PlaceCandidate<'_>> = to_carry
+        let candidates: Vec<Candidate<'_>> = to_carry
             .iter()
-            .map(|(_, uid, location)| PlaceCandidate {
-                location,
-                unseen: tried.get(uid).map(Instant::elapsed),
-            })
+            .map(|(_, uid, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
             .collect();
         let taken: Vec<&str> = backups.values().map(String::as_str).collect();
         for index in choose(&candidates, &taken, AT_ONCE) {

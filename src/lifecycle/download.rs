@@ -11,14 +11,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::keys;
-use berth_api::velero::download_request::DownloadRequest;
+use berth_api::velero::download_request::{
+    DownloadRequest, DownloadRequestSpec, DownloadRequestStatus, DownloadTarget,
+};
 use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
-use berth_core::download::{DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
+use berth_core::download::{CHECKPOINT, DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
+use berth_core::fair_choice::{Candidate, choose};
 use berth_core::location::DEFAULT_LOCATION;
+use berth_core::sync::is_name;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
@@ -36,18 +40,21 @@ use tracing::{debug, warn};
 use super::Lifecycle;
 use crate::cache::{Cache, SharedCache};
 use crate::events::EventReason;
+use crate::lean;
 use crate::storage::{BackupLayout, Link};
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 use crate::write::{Write, WriteResult, delete, patch};
 
-/// Requests at the same time.
+/// Requests at the same time, and all but one of them of one location.
 const AT_ONCE: usize = 8;
 const CALL: Duration = Duration::from_secs(20);
 /// How often requests are looked at, besides when one changes.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Pause after an attempt that failed, and after one that was successful, until the watch shows it.
+/// Pause after an attempt: one that was successful rests until the watch shows it, and one that
+/// fails for as long as it has failed so far, within these.
 const AGAIN: Duration = Duration::from_secs(5);
+const SELDOM: Duration = Duration::from_secs(60);
 
 type DownloadRequests = SharedCache<Cache<String, Arc<DownloadRequest>>>;
 
@@ -57,46 +64,71 @@ pub async fn run(lifecycle: &Lifecycle) {
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
-        |request: DownloadRequest| (request.name_any(), Arc::new(request)),
+        |request: DownloadRequest| (request.name_any(), Arc::new(kept(request))),
         |event| requests.write(|cache| cache.observe(event)),
     );
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
+/// What is kept of a request, because whoever asks for downloads chooses its size. Nobody needs its
+/// link here, by which the file can be read.
+fn kept(request: DownloadRequest) -> DownloadRequest {
+    let DownloadTarget { kind, name } = request.spec.target;
+    let status = request.status.map(|status| DownloadRequestStatus { download_url: None, ..status });
+    DownloadRequest {
+        metadata: lean::metadata(request.metadata, &[], &[keys::DOWNLOAD]),
+        spec: DownloadRequestSpec { target: DownloadTarget { kind, name: lean::name(name) } },
+        status,
+    }
+}
+
 async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
     let mut changed = requests.changed();
     let mut under_way: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
-    let mut in_hand = HashSet::new();
+    // Requests that are under way, each with its location.
+    let mut in_hand: HashMap<String, String> = HashMap::new();
     let mut resting: HashMap<String, Instant> = HashMap::new();
-    let mut told = HashSet::new();
+    // When each was taken up first, and when it was last tried.
+    let mut begun: HashMap<String, Instant> = HashMap::new();
+    let mut tried: HashMap<String, Instant> = HashMap::new();
     loop {
-        let all: Vec<Arc<DownloadRequest>> = requests.read().values().cloned().collect();
+        // One that somebody's finalizer keeps from going is done with, as if it were gone.
+        let is_going = |request: &DownloadRequest| request.metadata.deletion_timestamp.is_some();
+        let all: Vec<Arc<DownloadRequest>> =
+            requests.read().values().filter(|request| !is_going(request)).cloned().collect();
         let now = Timestamp::now();
         resting.retain(|_, until| *until > Instant::now());
         let present: HashSet<&str> =
             all.iter().filter_map(|request| request.metadata.uid.as_deref()).collect();
-        told.retain(|uid: &String| present.contains(uid.as_str()));
-        drop(present);
+        for known in [&mut begun, &mut tried] {
+            known.retain(|uid, _| present.contains(uid.as_str()));
+        }
         let mut pause = PERIOD;
-        for request in all {
+        let mut due = Vec::new();
+        for request in &all {
             let uid = request.uid().unwrap_or_default();
-            if in_hand.contains(&uid) {
+            if in_hand.contains_key(&uid) {
                 continue;
             }
             if let Some(until) = resting.get(&uid) {
                 pause = pause.min(until.saturating_duration_since(Instant::now()));
                 continue;
             }
-            let step = seen(&request).next(now);
-            if let DownloadStep::Leave { until } = step {
-                pause = pause.min(until.duration_since(now).unsigned_abs());
-                continue;
+            match seen(request).next(now) {
+                DownloadStep::Leave { until } => pause = pause.min(until.duration_since(now).unsigned_abs()),
+                step => due.push((Arc::clone(request), uid, step, location_of(lifecycle, request))),
             }
-            if in_hand.len() >= AT_ONCE {
-                break;
-            }
-            in_hand.insert(uid.clone());
-            let is_first = told.insert(uid.clone());
+        }
+        let candidates: Vec<Candidate<'_>> = due
+            .iter()
+            .map(|(_, uid, _, location)| Candidate { location, unseen: tried.get(uid).map(Instant::elapsed) })
+            .collect();
+        let taken: Vec<&str> = in_hand.values().map(String::as_str).collect();
+        for index in choose(&candidates, &taken, AT_ONCE) {
+            let Some((request, uid, step, location)) = due.get(index).cloned() else { continue };
+            let is_first = !begun.contains_key(&uid);
+            begun.entry(uid.clone()).or_insert_with(Instant::now);
+            in_hand.insert(uid.clone(), location);
             let work = async move {
                 match step {
                     DownloadStep::Answer => answer(lifecycle, &request, now, is_first).await,
@@ -111,11 +143,21 @@ async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
             _ = changed.changed() => {}
             Some(uid) = under_way.next(), if !under_way.is_empty() => {
                 in_hand.remove(&uid);
-                resting.insert(uid, Instant::now() + AGAIN);
+                let rest = begun.get(&uid).map_or(AGAIN, |begun| begun.elapsed().clamp(AGAIN, SELDOM));
+                tried.insert(uid.clone(), Instant::now());
+                resting.insert(uid, Instant::now() + rest);
             }
             () = sleep(pause.max(Duration::from_millis(50))) => {}
         }
     }
+}
+
+/// The location whose file it is about, as far as that is known without asking for it.
+fn location_of(lifecycle: &Lifecycle, request: &DownloadRequest) -> String {
+    let target = &request.spec.target;
+    let of_backup = !file(target.kind).is_of_restore();
+    let known = of_backup.then(|| lifecycle.known.get(&target.name)).flatten();
+    known.map(|backup| backup.location).unwrap_or_default()
 }
 
 fn seen(request: &DownloadRequest) -> DownloadRequestState {
@@ -206,6 +248,7 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
     let target = &request.spec.target;
     let file = match request.annotations().get(keys::DOWNLOAD).map(String::as_str) {
         Some(INDEX) if target.kind == Kind::BackupContents => DownloadFile::BackupIndex,
+        Some(CHECKPOINT) if target.kind == Kind::BackupLog => DownloadFile::BackupCheckpoint,
         _ => file(target.kind),
     };
     let key = file.key(&target.name).context("spec.target.name: no object has such a name")?;
@@ -214,6 +257,11 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
     let backup = get(lifecycle, &ApiResource::erase::<Backup>(&()), &backup).await?;
     let wanted = backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default();
     let wanted = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };
+    ensure!(
+        is_name(wanted),
+        "spec.storageLocation of Backup {}: no object has such a name",
+        backup.name_any()
+    );
     let locations: Api<BackupStorageLocation> =
         Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let location = locations.get_opt(wanted).await.map_err(|error| anyhow!(chain(&error)))?;
@@ -236,6 +284,8 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
 }
 
 async fn get(lifecycle: &Lifecycle, kind: &ApiResource, name: &str) -> anyhow::Result<DynamicObject> {
+    // It would become part of the request's address.
+    ensure!(is_name(name), "the {} that is named: no object has such a name", kind.kind);
     let api: Api<DynamicObject> =
         Api::namespaced_with(lifecycle.clients.call.clone(), &lifecycle.namespace, kind);
     let found = api.get_opt(name).await.map_err(|error| anyhow!(chain(&error)))?;

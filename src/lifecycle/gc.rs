@@ -1,23 +1,23 @@
 //! Asks for the deletion of Backups that have expired. What has expired is decided in
 //! [`berth_core::retention`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::{self, is_set};
 use berth_api::velero::delete_backup_request::{DeleteBackupRequest, DeleteBackupRequestSpec};
 use berth_api::velero::schedule::history_of;
-use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::retention::{
-    ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, judge, look_again, relabel,
+    ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, behind, judge, look_again, relabel,
 };
 use berth_core::schedule::Found;
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use super::Lifecycle;
 use crate::client::{is_not_found, list, list_as};
 use crate::events::EventReason;
+use crate::lean;
 use crate::pace::paced;
 use crate::patch::{digest, known_location};
 use crate::text::chain;
@@ -49,23 +50,24 @@ const AT_ONCE: usize = 8;
 /// Deletions of expired Backups that wait or are under way at the same time. More expire later.
 const UNDER_WAY: usize = 100;
 
-/// What is kept of a Backup.
+/// What is kept of a Backup, because whoever creates Backups chooses how large they are.
 struct ExpiringBackup {
-    metadata: ObjectMeta,
+    name: String,
+    uid: Option<String>,
     phase: &'static str,
     expiration: Option<Timestamp>,
     ended: Option<Timestamp>,
     location: String,
-}
-
-impl ExpiringBackup {
-    /// The Schedule that it provably is of. What a Velero has brought from a store says what
+    /// The label with the name of a Schedule.
+    schedule: Option<String>,
+    /// UID of the Schedule that it provably is of. What a Velero has brought from a store says what
     /// somebody wrote there.
-    fn schedule_uid(&self) -> Option<&str> {
-        let mark = self.metadata.annotations.as_ref()?.get(keys::SCHEDULE_UID).map(String::as_str);
-        let found = Found { mark, phase: self.phase, generation: self.metadata.generation };
-        mark.filter(|_| !found.came_finished())
-    }
+    proven: Option<String>,
+    is_kept: bool,
+    keep_last: usize,
+    is_going: bool,
+    /// The label `velero.io/gc-failure`.
+    failure: Option<String>,
 }
 
 /// Runs for ever.
@@ -97,7 +99,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .iter()
         .map(known_location)
         .collect();
-    let requests = match list_as(client, namespace, |request| Some(asked(&request, now))).await {
+    let requests = match list_as(client, namespace, |request| Some(asked(request, now))).await {
         Ok(requests) => requests.items,
         // Without this kind nobody can ask for anything.
         Err(error) if is_not_found(&error) => return Ok(None),
@@ -109,11 +111,12 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .filter(|request| request.is_under_way || request.is_recent)
         .map(|request| request.backup.as_str())
         .collect();
-    let kept = list_as(client, namespace, |backup| Some(keep(backup))).await;
+    let kept = list_as(client, namespace, |backup| Some(keep(&backup))).await;
     let kept = kept.map_err(|error| anyhow!(chain(&error))).context("failed to list the Backups")?.items;
     let schedules = schedules(lifecycle, &kept).await?;
+    let known = KnownSchedules::of(&schedules);
     let candidates: Vec<ExpiryCandidate<'_>> =
-        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &schedules)).collect();
+        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &known)).collect();
     let mut verdicts = judge(&candidates, now);
     if verdicts.contains(&RetentionDecision::Delete) {
         // The clock of this node may be ahead, and what is deleted is gone.
@@ -137,27 +140,48 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
 /// A Schedule that is there.
 struct KeepingSchedule {
     name: String,
+    uid: Option<String>,
     history: HistoryLimits,
+    keep_last: usize,
 }
 
-/// The Schedules that are there, by UID, if any Backup is of one.
-async fn schedules(
-    lifecycle: &Lifecycle,
-    kept: &[ExpiringBackup],
-) -> anyhow::Result<HashMap<String, KeepingSchedule>> {
-    if !kept.iter().any(|backup| backup.schedule_uid().is_some()) {
-        return Ok(HashMap::new());
+/// The Schedules that are there, by UID and by name.
+struct KnownSchedules<'s> {
+    by_uid: HashMap<&'s str, &'s KeepingSchedule>,
+    by_name: HashMap<&'s str, &'s KeepingSchedule>,
+}
+
+impl<'s> KnownSchedules<'s> {
+    fn of(all: &'s [KeepingSchedule]) -> Self {
+        let by_uid = all.iter().filter_map(|one| Some((one.uid.as_deref()?, one))).collect();
+        Self { by_uid, by_name: all.iter().map(|one| (one.name.as_str(), one)).collect() }
     }
-    let schedules = match list::<Schedule>(&lifecycle.clients.call, &lifecycle.namespace).await {
-        Ok(schedules) => schedules.items,
-        Err(error) if is_not_found(&error) => Vec::new(),
-        Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the Schedules"),
+}
+
+/// The Schedules that are there, if any Backup is of one, or says so.
+async fn schedules(lifecycle: &Lifecycle, kept: &[ExpiringBackup]) -> anyhow::Result<Vec<KeepingSchedule>> {
+    if !kept.iter().any(|backup| backup.proven.is_some() || backup.schedule.is_some()) {
+        return Ok(Vec::new());
+    }
+    let keeping = |schedule: Schedule| {
+        let annotations = schedule.annotations();
+        Some(KeepingSchedule {
+            name: schedule.name_any(),
+            uid: schedule.uid(),
+            history: history_of(annotations, &mut Violations::default()),
+            keep_last: keep_last(annotations),
+        })
     };
-    let keeping = |schedule: &Schedule| {
-        let history = history_of(schedule.annotations(), &mut Violations::default());
-        Some((schedule.uid()?, KeepingSchedule { name: schedule.name_any(), history }))
-    };
-    Ok(schedules.iter().filter_map(keeping).collect())
+    match list_as(&lifecycle.clients.call, &lifecycle.namespace, keeping).await {
+        Ok(schedules) => Ok(schedules.items),
+        Err(error) if is_not_found(&error) => Ok(Vec::new()),
+        Err(error) => Err(anyhow!(chain(&error))).context("failed to list the Schedules"),
+    }
+}
+
+/// The number in `berth.dev/keep-last`.
+fn keep_last(annotations: &BTreeMap<String, String>) -> usize {
+    annotations.get(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// What is kept of a DeleteBackupRequest.
@@ -168,28 +192,43 @@ struct CachedDeletionRequest {
     is_recent: bool,
 }
 
-fn asked(request: &DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
+fn asked(request: DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
     let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
     CachedDeletionRequest {
-        backup: request.spec.backup_name.clone(),
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
         is_recent: created.is_some_and(|created| now.duration_since(created) < RETRY),
+        backup: lean::name(request.spec.backup_name),
     }
 }
 
-fn keep(backup: Backup) -> ExpiringBackup {
+fn keep(backup: &Backup) -> ExpiringBackup {
     let phase = backup.phase().as_str();
-    let status = backup.status.unwrap_or_default();
-    let time = status.completion_timestamp.or(status.start_timestamp);
-    let created = backup.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let metadata = ObjectMeta { managed_fields: None, ..backup.metadata };
+    let status = backup.status.clone().unwrap_or_default();
+    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
+    let (started, completed) = (time(&status.start_timestamp), time(&status.completion_timestamp));
+    let created = time(&backup.metadata.creation_timestamp);
+    let mark = backup.annotations().get(keys::SCHEDULE_UID);
+    let generation = backup.metadata.generation;
+    let found = Found { mark: mark.map(String::as_str), phase, generation };
+    // One that came from a store was created after it had ended.
+    let born = created.filter(|_| !found.came_finished() && phase != BackupPhase::Deleting.as_str());
+    let expiration = time(&status.expiration)
+        .map(|at| at.saturating_add(behind(born, started.or(completed))).unwrap_or(Timestamp::MAX));
+    let label = |key: &str| backup.labels().get(key).cloned();
     ExpiringBackup {
-        metadata,
+        name: backup.name_any(),
+        uid: backup.uid(),
         phase,
-        expiration: status.expiration.map(|time| time.0),
-        ended: time.map(|time| time.0).or(created),
-        location: backup.spec.storage_location.unwrap_or_default(),
+        expiration,
+        ended: completed.or(started).max(born).or(created),
+        location: lean::name(backup.spec.storage_location.clone().unwrap_or_default()),
+        schedule: label(keys::SCHEDULE),
+        proven: mark.filter(|_| !found.came_finished()).map(|mark| lean::name(mark.clone())),
+        is_kept: is_set(backup.annotations(), keys::KEEP),
+        keep_last: keep_last(backup.annotations()),
+        is_going: backup.metadata.deletion_timestamp.is_some(),
+        failure: label(keys::GC_FAILURE),
     }
 }
 
@@ -197,9 +236,9 @@ fn candidate<'a>(
     backup: &'a ExpiringBackup,
     locations: &[Location],
     asked_for: &HashSet<&str>,
-    schedules: &'a HashMap<String, KeepingSchedule>,
+    schedules: &KnownSchedules<'a>,
 ) -> ExpiryCandidate<'a> {
-    let name = backup.metadata.name.as_deref().unwrap_or_default();
+    let name = backup.name.as_str();
     let found = match backup.location.as_str() {
         "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),
         wanted => locations.iter().find(|location| location.name == wanted),
@@ -210,26 +249,24 @@ fn candidate<'a>(
         Some(location) if location.unavailable.is_some() => RetentionLocation::Unavailable,
         Some(_) => RetentionLocation::Usable,
     };
-    let label =
-        |key: &str| backup.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
-    let annotations = backup.metadata.annotations.as_ref();
-    let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
-    let schedule = backup.schedule_uid().and_then(|uid| schedules.get(uid));
+    let own = backup.proven.as_deref().and_then(|uid| schedules.by_uid.get(uid)).copied();
+    let named = backup.schedule.as_deref().and_then(|name| schedules.by_name.get(name)).copied();
     ExpiryCandidate {
         name,
         phase: backup.phase,
         expiration: backup.expiration,
         ended: backup.ended,
         location,
-        is_kept: annotations.is_some_and(|annotations| is_set(annotations, keys::KEEP)),
-        is_asked_for: asked_for.contains(name) || backup.metadata.deletion_timestamp.is_some(),
-        schedule: label(keys::SCHEDULE),
-        proven: backup.schedule_uid(),
-        proven_name: schedule.map(|schedule| schedule.name.as_str()),
+        is_kept: backup.is_kept,
+        is_asked_for: asked_for.contains(name) || backup.is_going,
+        schedule: backup.schedule.as_deref(),
+        proven: backup.proven.as_deref(),
+        proven_name: own.map(|schedule| schedule.name.as_str()),
         at: &backup.location,
-        keep_last: annotation(keys::KEEP_LAST).and_then(|count| count.parse().ok()).unwrap_or(0),
-        history: schedule.map(|schedule| schedule.history).unwrap_or_default(),
-        failure: label(keys::GC_FAILURE),
+        keep_last: own.map_or(0, |schedule| schedule.keep_last).max(backup.keep_last),
+        named_keeps: named.map(|schedule| schedule.keep_last),
+        history: own.map(|schedule| schedule.history).unwrap_or_default(),
+        failure: backup.failure.as_deref(),
     }
 }
 
@@ -241,8 +278,7 @@ async fn label(
     verdict: RetentionDecision,
 ) {
     let api: Api<Backup> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
-    let name = backup.metadata.name.as_deref().unwrap_or_default();
-    let uid = backup.metadata.uid.as_deref();
+    let (name, uid) = (backup.name.as_str(), backup.uid.as_deref());
     let change = json!({"metadata": {"labels": {keys::GC_FAILURE: value}}});
     match patch_metadata(&api, Write::to(name).uid(uid), change).await {
         WriteResult::Written(_) => {
@@ -278,8 +314,7 @@ async fn api_server_time(lifecycle: &Lifecycle) -> anyhow::Result<Timestamp> {
 /// Creates a DeleteBackupRequest. `false`: the API server did not take it.
 async fn ask(lifecycle: &Lifecycle, backup: &ExpiringBackup) -> bool {
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
-    let name = backup.metadata.name.clone().unwrap_or_default();
-    let uid = backup.metadata.uid.clone().unwrap_or_default();
+    let (name, uid) = (backup.name.clone(), backup.uid.clone().unwrap_or_default());
     let mut request = DeleteBackupRequest::new("", DeleteBackupRequestSpec { backup_name: name.clone() });
     let labels = [
         (keys::BACKUP_NAME.to_owned(), keys::label_value(&name, digest)),

@@ -2,14 +2,15 @@
 //! kind, of which only little is kept.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::keys::{self, is_set, label_value};
 use berth_api::parse::backup_namespaces;
+use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::schedule::{Found, is_of_time};
+use berth_core::schedule::{Found, is_in_time, is_of_time};
 use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
@@ -17,6 +18,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
 use crate::cache::{Cache, SharedCache, Versioned};
+use crate::lean;
 use crate::patch::digest;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
@@ -48,6 +50,7 @@ pub struct KnownBackup {
     /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
     schedule_uid: Option<String>,
     generation: Option<i64>,
+    created: Option<Timestamp>,
     /// Bytes of its JSON.
     bytes: usize,
 }
@@ -72,7 +75,7 @@ impl KnownBackup {
             uid: backup.uid().unwrap_or_default(),
             resource_version: backup.resource_version().unwrap_or_default(),
             phase: backup.phase(),
-            location: backup.spec.storage_location.clone().unwrap_or_default(),
+            location: lean::name(backup.spec.storage_location.clone().unwrap_or_default()),
             label: label(keys::STORAGE_LOCATION).unwrap_or_default(),
             is_leaving: backup.metadata.deletion_timestamp.is_some(),
             schedule: label(keys::SCHEDULE),
@@ -84,6 +87,7 @@ impl KnownBackup {
             lacks_volumes: is_set(backup.annotations(), keys::VOLUMES_MISSING),
             schedule_uid: backup.annotations().get(keys::SCHEDULE_UID).cloned(),
             generation: backup.metadata.generation,
+            created: backup.metadata.creation_timestamp.as_ref().map(|time| time.0),
             bytes: crate::patch::json_size(backup),
         }
     }
@@ -91,6 +95,22 @@ impl KnownBackup {
     fn found(&self) -> Found<'_> {
         let (mark, phase) = (self.schedule_uid.as_deref(), self.phase.as_str());
         Found { mark, phase, generation: self.generation }
+    }
+
+    /// Has it come from a store? Then it may have run anywhere.
+    pub fn came_finished(&self) -> bool {
+        self.found().came_finished()
+    }
+
+    /// UID of the Schedule that made it, which only berth writes on a Backup that has not ended.
+    pub fn schedule_uid(&self) -> Option<&str> {
+        self.schedule_uid.as_deref()
+    }
+
+    /// Has berth made it for a Schedule? The label with the name of one anybody may write who
+    /// creates Backups.
+    pub fn is_of_schedule(&self) -> bool {
+        self.schedule_uid.is_some() && !self.came_finished()
     }
 
     fn weight(&self) -> usize {
@@ -178,10 +198,13 @@ impl KnownBackups {
 
     /// Is the Backup of a time there that berth has made for the Schedule with this UID? `first`:
     /// its first name.
-    pub fn is_made(&self, schedule_uid: &str, first: &str) -> bool {
+    pub fn is_made(&self, schedule_uid: &str, first: &str, tick: Timestamp) -> bool {
         let backups = self.backups.read();
         let mut named = backups.range(first.to_owned()..).take_while(|(name, _)| name.starts_with(first));
-        named.any(|(name, backup)| is_of_time(name, first) && backup.found().is_of(schedule_uid))
+        named.any(|(name, backup)| {
+            let is_own = is_of_time(name, first) && backup.found().is_of(schedule_uid);
+            is_own && is_in_time(backup.created, tick)
+        })
     }
 
     #[cfg(test)]
@@ -239,6 +262,14 @@ impl KnownBackups {
     /// By name.
     pub fn locations(&self) -> Vec<BackupStorageLocation> {
         self.locations.read().iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Names of those that are ReadOnly: what they have, others write.
+    pub fn read_only_locations(&self) -> BTreeSet<String> {
+        let locations = self.locations.read();
+        let all = locations.iter().flatten();
+        let read_only = all.filter(|(_, one)| one.spec.access_mode == Some(AccessMode::ReadOnly));
+        read_only.map(|(name, _)| name.clone()).collect()
     }
 
     #[cfg(test)]

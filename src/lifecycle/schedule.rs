@@ -31,11 +31,13 @@ use crate::patch::digest;
 use crate::queue::BackupCache;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
-use crate::write::{self, Write, WriteResult};
+use crate::write::{self, WriteResult};
+use cached::{CachedSchedule, DecidedOn};
 use metrics::ScheduleMetrics;
 use retries::ScheduleRetries;
 use unfinished::UnfinishedBackups;
 
+mod cached;
 pub mod metrics;
 pub mod plans;
 mod retries;
@@ -47,6 +49,9 @@ const PERIOD: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Schedules that are acted on at the same time, so that a thousand of one time are soon done.
 const AT_ONCE: usize = 64;
+/// Large ones are acted on after the others and few at a time, because each is in memory several
+/// times over then, with its Backup.
+const LARGE_AT_ONCE: usize = 4;
 /// What the key of the third names is for.
 const PURPOSE: &[u8] = b"berth names of scheduled backups, version 1";
 /// What keeps a Backup from being created is told at the first try, and after so many more again,
@@ -59,30 +64,6 @@ const LATE: SignedDuration = SignedDuration::from_mins(1);
 pub async fn run(lifecycle: &Lifecycle) {
     let scheduler = Scheduler::new(lifecycle, Box::new(Timestamp::now));
     tokio::join!(scheduler.follow(), scheduler.keep());
-}
-
-/// What is kept of a Schedule. Its template may be large, so it is read when it is needed.
-#[derive(Clone)]
-struct CachedSchedule {
-    schedule: Arc<core::Schedule>,
-    version: String,
-}
-
-impl CachedSchedule {
-    fn of(schedule: &Schedule) -> Self {
-        let version = schedule.resource_version().unwrap_or_default();
-        Self { schedule: Arc::new(schedule.decided()), version }
-    }
-}
-
-impl Versioned for CachedSchedule {
-    fn uid(&self) -> &str {
-        &self.schedule.uid
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.version
-    }
 }
 
 /// What is left after all Schedules have been looked at.
@@ -98,7 +79,7 @@ enum ScheduleResult {
     /// It is as its status says.
     Yes,
     /// This is to be written to it.
-    Write(Box<Schedule>, Value),
+    Write(DecidedOn, Value),
     /// It is tried again later.
     Failed,
 }
@@ -184,8 +165,7 @@ impl Scheduler {
         }
     }
 
-    /// Looks at all Schedules once, and does what is due: first all that create Backups, then all
-    /// writes to the Schedules.
+    /// Looks at all Schedules once, and does what is due.
     async fn pass(&self, retries: &mut ScheduleRetries, known: &mut BTreeSet<String>) -> Rest {
         let items: Vec<CachedSchedule> = {
             let cache = self.cache.read();
@@ -198,7 +178,7 @@ impl Scheduler {
         let now = (self.clock)();
         let mut rest = Rest { pause: PERIOD, postponed: false };
         retries.retain(items.iter().map(Versioned::uid));
-        self.metrics.keep(&items, known, &self.lifecycle.metrics, now);
+        self.metrics.keep(&items, known, &self.lifecycle.metrics);
         self.tell_unwritable(&items);
         let mut due = Vec::new();
         for item in &items {
@@ -206,7 +186,7 @@ impl Scheduler {
                 rest.pause = rest.pause.min(pause);
                 continue;
             }
-            match self.decide(&item.schedule, &unfinished, now) {
+            match self.decide(&item.schedule, item.first, &unfinished, now) {
                 ScheduleStep::Wait(next) => {
                     let pause = next.map(|next| next.duration_since(now).unsigned_abs());
                     rest.pause = rest.pause.min(pause.unwrap_or(PERIOD));
@@ -218,13 +198,28 @@ impl Scheduler {
         if due.is_empty() {
             return rest;
         }
-        let (seen, unfinished) = (&*retries, &unfinished);
+        let (large, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|item| item.is_large);
+        self.act_on(others, AT_ONCE, &unfinished, retries).await;
+        self.act_on(large, LARGE_AT_ONCE, &unfinished, retries).await;
+        // Once more: what is next follows from what was written.
+        Rest { pause: Duration::ZERO, ..rest }
+    }
+
+    /// Does what is due: first all that create Backups, then all writes to the Schedules.
+    async fn act_on(
+        &self,
+        due: Vec<&CachedSchedule>,
+        at_once: usize,
+        unfinished: &UnfinishedBackups,
+        retries: &mut ScheduleRetries,
+    ) {
+        let seen = &*retries;
         let acts = due.into_iter().map(|item| async move {
             let done = self.act(item, unfinished, seen.count(item.uid())).await;
             (item.uid(), done)
         });
         let (mut writes, mut failed) = (Vec::new(), Vec::new());
-        let acts: Vec<_> = futures::stream::iter(acts).buffer_unordered(AT_ONCE).collect().await;
+        let acts: Vec<_> = futures::stream::iter(acts).buffer_unordered(at_once).collect().await;
         for (uid, done) in acts {
             match done {
                 ScheduleResult::Yes => retries.forget(uid),
@@ -235,25 +230,24 @@ impl Scheduler {
         let writes = writes
             .into_iter()
             .map(|(uid, schedule, change)| async move { (uid, self.write(&schedule, change).await) });
-        let writes: Vec<_> = futures::stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
+        let writes: Vec<_> = futures::stream::iter(writes).buffer_unordered(at_once).collect().await;
         for (uid, is_written) in writes {
             if is_written { retries.forget(uid) } else { failed.push(uid) }
         }
         for uid in failed {
             retries.failed(uid);
         }
-        // Once more: what is next follows from what was written.
-        Rest { pause: Duration::ZERO, ..rest }
     }
 
     fn decide(
         &self,
         schedule: &core::Schedule,
+        first: Option<Timestamp>,
         unfinished: &UnfinishedBackups,
         now: Timestamp,
     ) -> ScheduleStep {
         let own = unfinished.get(&schedule.uid).map(Vec::as_slice).unwrap_or_default();
-        schedule.decide(self.settings, own, now)
+        schedule.decide_from(first, self.settings, own, now)
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often
@@ -277,7 +271,7 @@ impl Scheduler {
         };
         let (schedule, now) = (found.decided(), (self.clock)());
         let at = |at: Timestamp| json!(Time(at));
-        let change = match self.decide(&schedule, unfinished, now) {
+        let change = match self.decide(&schedule, schedule.first(), unfinished, now) {
             ScheduleStep::Wait(_) | ScheduleStep::Postpone if self.seen(&found) => {
                 return ScheduleResult::Yes;
             }
@@ -308,7 +302,7 @@ impl Scheduler {
             ScheduleStep::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
             ScheduleStep::Skip(tick, why) => self.skip(&found, tick, why),
         };
-        ScheduleResult::Write(Box::new(found), change)
+        ScheduleResult::Write(DecidedOn::of(&found), change)
     }
 
     fn skip(&self, schedule: &Schedule, tick: Timestamp, why: SkipReason) -> Value {
@@ -332,7 +326,7 @@ impl Scheduler {
         let mut backup = found.backup(tick);
         let first = backup.name_any();
         let made = || json!({"status": {"lastBackup": Time(tick)}});
-        if self.lifecycle.known.is_made(&schedule.uid, &first) {
+        if self.lifecycle.known.is_made(&schedule.uid, &first, tick) {
             debug!(schedule = %schedule.name, %first, "an earlier leader made the Backup of that time");
             return Some(made());
         }
@@ -424,7 +418,7 @@ impl Scheduler {
                 self.metrics.created(late);
                 CreationResult::Ours
             }
-            WriteResult::Conflict(_) => match self.is_ours(&name, schedule).await {
+            WriteResult::Conflict(_) => match self.is_ours(&name, schedule, tick).await {
                 Ok(true) => {
                     debug!(schedule = %schedule.name, %name, "the Backup is there already");
                     CreationResult::Ours
@@ -437,29 +431,30 @@ impl Scheduler {
         }
     }
 
-    /// Has berth made the Backup that is there under this name for the Schedule?
-    async fn is_ours(&self, name: &str, schedule: &core::Schedule) -> Result<bool, String> {
+    /// Has berth made the Backup that is there under this name for this time of the Schedule?
+    async fn is_ours(&self, name: &str, schedule: &core::Schedule, tick: Timestamp) -> Result<bool, String> {
         let there = asked(self.anything.get(name)).await?;
         let found = Found {
             mark: there.annotations().get(keys::SCHEDULE_UID).map(String::as_str),
             phase: there.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
             generation: there.metadata.generation,
         };
-        Ok(found.is_of(&schedule.uid))
+        let created = there.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        Ok(found.is_of(&schedule.uid) && core::is_in_time(created, tick))
     }
 
     /// Writes to a Schedule, on the version that was decided on.
-    async fn write(&self, found: &Schedule, change: Value) -> bool {
-        let name = found.name_any();
-        match write::patch(&self.schedules, Write::on(found), change).await {
+    async fn write(&self, on: &DecidedOn, change: Value) -> bool {
+        let name = on.name.as_str();
+        match write::patch(&self.schedules, on.write(), change).await {
             WriteResult::Written(written) => self.seen(&written),
             WriteResult::Conflict(_) => {
                 debug!(schedule = %name, "the Schedule has changed: looking at it again");
                 false
             }
             WriteResult::Gone(_) => {
-                let uid = found.uid().unwrap_or_default();
-                self.cache.write_silently(|cache| cache.forget(&name, &uid));
+                let uid = on.uid.as_deref().unwrap_or_default();
+                self.cache.write_silently(|cache| cache.forget(name, uid));
                 true
             }
             WriteResult::Refused(error) => {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::keys::FILESYSTEM_PROVIDER;
-use berth_api::velero::{PluginInfo, ServerStatusRequest, ServerStatusRequestPhase as Phase};
+use berth_api::velero::{
+    PluginInfo, ServerStatusRequest, ServerStatusRequestPhase as Phase, ServerStatusRequestStatus,
+};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,12 +20,16 @@ use tracing::warn;
 
 use super::Lifecycle;
 use crate::cache::SharedCache;
+use crate::lean;
 use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 use crate::write::{Write, WriteResult, delete, patch};
 
 /// How long an answer stays.
 const STAYS: SignedDuration = SignedDuration::from_mins(1);
+/// No request stays for longer, whether or not it could be answered, and whatever time somebody has
+/// written into it.
+const LONGEST: SignedDuration = SignedDuration::from_mins(10);
 const TICK: Duration = Duration::from_secs(5);
 /// Requests that are answered or removed at the same time.
 const AT_ONCE: usize = 10;
@@ -58,7 +64,7 @@ pub async fn run(lifecycle: &Lifecycle) {
     let following = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
-        |request: ServerStatusRequest| (request.name_any(), request),
+        |request: ServerStatusRequest| (request.name_any(), kept(request)),
         |event: WatchEvent<(String, ServerStatusRequest)>| known.write(|all| event.apply_to(all)),
     );
     let api = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
@@ -77,14 +83,26 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(following, answering);
 }
 
+/// What is kept of a request, because whoever asks chooses its size.
+fn kept(request: ServerStatusRequest) -> ServerStatusRequest {
+    let status = request.status.map(|status| ServerStatusRequestStatus {
+        phase: status.phase,
+        processed_timestamp: status.processed_timestamp,
+        ..ServerStatusRequestStatus::default()
+    });
+    ServerStatusRequest { metadata: lean::metadata(request.metadata, &[], &[]), spec: request.spec, status }
+}
+
 /// What there is to do about requests: those that nobody has answered come first, because somebody
-/// waits for them, and then those that were answered long enough ago.
+/// waits for them, and then those that are over. One that somebody's finalizer keeps from going is
+/// done with, as if it were gone.
 fn due<'a>(
     all: impl Iterator<Item = &'a ServerStatusRequest> + Clone,
     now: Timestamp,
 ) -> Vec<ServerStatusRequest> {
-    let is_new = |one: &&ServerStatusRequest| !is_answered(one);
-    let is_over = |one: &&ServerStatusRequest| is_answered(one) && is_over(one, now);
+    let all = all.filter(|one| one.metadata.deletion_timestamp.is_none());
+    let is_over = |one: &&ServerStatusRequest| is_over(one, now);
+    let is_new = |one: &&ServerStatusRequest| !is_answered(one) && !is_over(one);
     all.clone().filter(is_new).chain(all.filter(is_over)).take(MOST).cloned().collect()
 }
 
@@ -92,21 +110,22 @@ fn is_answered(request: &ServerStatusRequest) -> bool {
     request.status.as_ref().and_then(|status| status.phase) == Some(Phase::Processed)
 }
 
-/// Is one that is answered to be removed? One without a time was not answered here, and nobody
-/// waits for it.
+/// Is it to be removed? One that has an answer without a time was not answered here, and nobody
+/// waits for it, nor for one that could not be answered for so long.
 fn is_over(request: &ServerStatusRequest, now: Timestamp) -> bool {
-    let answered = request.status.as_ref().and_then(|status| status.processed_timestamp.clone());
-    let at = answered.or(request.metadata.creation_timestamp.clone());
-    at.is_none_or(|at| now.duration_since(at.0) >= STAYS) && request.metadata.deletion_timestamp.is_none()
+    let created = request.metadata.creation_timestamp.as_ref();
+    let answered = request.status.as_ref().and_then(|status| status.processed_timestamp.as_ref());
+    let since = |at: &Time| now.duration_since(at.0);
+    let is_read = is_answered(request) && answered.or(created).is_none_or(|at| since(at) >= STAYS);
+    is_read || created.is_some_and(|at| since(at) >= LONGEST)
 }
 
 async fn serve(api: &Api<ServerStatusRequest>, request: ServerStatusRequest, now: Timestamp) {
     let name = request.name_any();
-    let answer = if is_answered(&request) {
-        if !is_over(&request, now) {
-            return;
-        }
+    let answer = if is_over(&request, now) {
         delete(api, Write::on(&request).version(None)).await
+    } else if is_answered(&request) {
+        return;
     } else {
         let plugins: Vec<PluginInfo> =
             PLUGINS.map(|(name, kind)| PluginInfo { name: name.to_owned(), kind: kind.to_owned() }).into();
@@ -171,6 +190,41 @@ mod tests {
         let due = due(all.iter(), now);
         assert_eq!(due.len(), MOST, "the rest has another turn");
         assert!(!is_answered(&due[0]) && due[1..].iter().all(|one| is_over(one, now)));
+    }
+
+    /// As one that is as large as the API server takes, and so cannot take an answer.
+    #[test]
+    fn no_request_stays_for_ever_whatever_stands_in_it() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let created = |status: &Value, at: &str| {
+            let mut made = request(status);
+            made.metadata.creation_timestamp = Some(Time(at.parse().unwrap()));
+            made
+        };
+        let far = json!({"phase": "Processed", "processedTimestamp": "2099-01-01T00:00:00Z"});
+        for status in [json!({}), far] {
+            let old = created(&status, "2026-01-01T00:00:00Z");
+            assert!(is_over(&old, now), "{status}");
+            assert_eq!(due([old.clone()].iter(), now).len(), 1);
+            assert!(!is_over(&created(&status, "2026-01-01T00:00:01Z"), now), "{status}");
+            let mut going = old;
+            going.metadata.deletion_timestamp = Some(Time(now));
+            assert!(due([going].iter(), now).is_empty(), "somebody's finalizer keeps it");
+        }
+    }
+
+    #[test]
+    fn a_request_takes_little_memory_whatever_is_in_it() {
+        let mut made = request(&json!({
+            "phase": "Processed", "processedTimestamp": "2026-01-01T00:00:00Z",
+            "plugins": vec![json!({"name": "x".repeat(1000), "kind": "y"}); 1000],
+        }));
+        made.metadata.annotations = Some((0..1000).map(|i| (format!("a{i}"), "x".repeat(1000))).collect());
+        let found = kept(made.clone());
+        assert!(crate::patch::json_size(&found) < 2000, "{found:?}");
+        let now = "2026-01-01T00:00:30Z".parse().unwrap();
+        assert_eq!((is_answered(&found), is_over(&found, now)), (is_answered(&made), is_over(&made, now)));
+        assert_eq!(found.metadata.uid, made.metadata.uid);
     }
 
     #[tokio::test(start_paused = true)]

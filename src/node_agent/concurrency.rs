@@ -1,9 +1,11 @@
 //! How many volumes of the node are read or restored at the same time: what a flag says, or the
-//! node-agents' ConfigMap, which is read live.
+//! node-agents' ConfigMap, which is read live. Its `prepareQueueLength` limits how many objects are
+//! Accepted or Prepared, which those of this agent never are: no pod and no claim are made for them,
+//! as the leader makes them for the data of a snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -12,6 +14,7 @@ use berth_core::mover::grant::Limits;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::Client;
 use kube::api::Api;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -21,50 +24,149 @@ use crate::pace::paced;
 
 /// How often the ConfigMap and the labels of the node are read.
 const LOOK: Duration = Duration::from_secs(30);
-/// No more at the same time, whatever the ConfigMap says: the most that the flag may say.
+/// No more at the same time, whatever the ConfigMap says: the most that the flag may say. And no
+/// more that lend their place.
 const MOST: usize = 100;
 
 /// Places for jobs. There may be fewer than jobs that hold one: then none begins until enough have
 /// ended.
 #[derive(Debug)]
 pub struct Places {
-    most: AtomicUsize,
-    taken: AtomicUsize,
+    counts: Mutex<Counts>,
+    /// A place may be free, for those who want theirs back.
+    freed: Notify,
+    /// The same, for whoever begins jobs.
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    most: usize,
+    taken: usize,
+    /// Places that are lent out while their jobs wait for something else.
+    lent: usize,
+    /// How many of these jobs want their place back.
+    wanted: usize,
 }
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub struct Place(Arc<Places>);
+pub struct Place {
+    places: Arc<Places>,
+    is_lent: AtomicBool,
+}
 
 impl Places {
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: AtomicUsize::new(most), taken: AtomicUsize::new(0) })
+    /// `changed` is notified whenever a place may be free.
+    pub fn new(most: usize, changed: Arc<Notify>) -> Arc<Self> {
+        let counts = Mutex::new(Counts { most, taken: 0, lent: 0, wanted: 0 });
+        Arc::new(Self { counts, freed: Notify::new(), changed })
     }
 
-    /// Only one task takes places.
+    /// A place for a new job. Jobs that want theirs back are first, because they are older.
     pub fn take(self: &Arc<Self>) -> Option<Place> {
-        if self.taken.load(Ordering::Acquire) >= self.most.load(Ordering::Acquire) {
+        let mut counts = self.counts.lock();
+        if counts.taken + counts.wanted >= counts.most {
             return None;
         }
-        self.taken.fetch_add(1, Ordering::AcqRel);
-        Some(Place(Arc::clone(self)))
+        counts.taken += 1;
+        Some(Place { places: Arc::clone(self), is_lent: AtomicBool::new(false) })
+    }
+
+    fn tell(&self) {
+        self.freed.notify_waiters();
+        self.changed.notify_one();
     }
 
     /// Whether that is another number than before.
     fn set(&self, most: usize) -> bool {
-        self.most.swap(most, Ordering::AcqRel) != most
+        let before = std::mem::replace(&mut self.counts.lock().most, most);
+        if before != most {
+            self.tell();
+        }
+        before != most
+    }
+}
+
+impl Place {
+    /// The place of the only job of a process.
+    pub fn only() -> Self {
+        let counts = Mutex::new(Counts { most: 1, taken: 1, lent: 0, wanted: 0 });
+        let places = Places { counts, freed: Notify::new(), changed: Arc::default() };
+        Self { places: Arc::new(places), is_lent: AtomicBool::new(false) }
+    }
+
+    /// Lets others have the place, until [`Place::take_back`]. It is kept where too many are lent
+    /// already, because each job that waits costs memory and requests.
+    pub fn lend(&self) {
+        {
+            let mut counts = self.places.counts.lock();
+            if counts.lent >= MOST || self.is_lent.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            counts.taken = counts.taken.saturating_sub(1);
+            counts.lent += 1;
+        }
+        self.places.tell();
+    }
+
+    /// Waits until it has a place again. At once, where it was not lent.
+    pub async fn take_back(&self) {
+        if !self.is_lent.load(Ordering::Acquire) {
+            return;
+        }
+        let _wanted = Wanted::new(&self.places);
+        loop {
+            // Before the look, so that nothing in between is missed.
+            let freed = self.places.freed.notified();
+            {
+                let mut counts = self.places.counts.lock();
+                if counts.taken < counts.most {
+                    counts.taken += 1;
+                    counts.lent = counts.lent.saturating_sub(1);
+                    self.is_lent.store(false, Ordering::Release);
+                    return;
+                }
+            }
+            freed.await;
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
+        {
+            let mut counts = self.places.counts.lock();
+            let count = if *self.is_lent.get_mut() { &mut counts.lent } else { &mut counts.taken };
+            *count = count.saturating_sub(1);
+        }
+        self.places.tell();
+    }
+}
+
+/// One who wants a place back, until it is dropped.
+struct Wanted<'a>(&'a Places);
+
+impl<'a> Wanted<'a> {
+    fn new(places: &'a Places) -> Self {
+        places.counts.lock().wanted += 1;
+        Self(places)
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        {
+            let mut counts = self.0.counts.lock();
+            counts.wanted = counts.wanted.saturating_sub(1);
+        }
+        self.0.tell();
     }
 }
 
 /// Keeps the number of places as the ConfigMap says. Never ends. While it cannot be read the last
 /// number holds.
-pub async fn follow(client: &Client, settings: &Settings, places: &Places, changed: &Notify) {
+pub async fn follow(client: &Client, settings: &Settings, places: &Places) {
     let Some(name) = settings.configmap.as_deref() else { return std::future::pending().await };
     let mut told = String::new();
     loop {
@@ -73,7 +175,6 @@ pub async fn follow(client: &Client, settings: &Settings, places: &Places, chang
                 told.clear();
                 if places.set(most) {
                     info!(configmap = name, volumes = most, "at the same time from now on");
-                    changed.notify_one();
                 }
             }
             Err(error) => {
@@ -106,6 +207,7 @@ fn most(config: NodeAgentConfig, labels: &BTreeMap<String, String>) -> usize {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -124,11 +226,16 @@ mod tests {
             assert_eq!(of(config.clone(), pool), number, "{pool}");
         }
         assert_eq!(of(json!({}), "small"), 1);
+        // Nothing is prepared for what this agent does, so there is nothing of it to limit.
+        for length in [-1, 0, 1] {
+            let config = json!({"globalConfig": 3, "prepareQueueLength": length});
+            assert_eq!(of(config, "small"), 3, "{length}");
+        }
     }
 
     #[test]
     fn fewer_places_than_are_taken_are_given_once_enough_are_free() {
-        let places = Places::new(2);
+        let places = Places::new(2, Arc::default());
         let (one, two) = (places.take().unwrap(), places.take().unwrap());
         assert!(places.take().is_none());
         assert!(places.set(1) && !places.set(1));
@@ -139,5 +246,55 @@ mod tests {
         assert!(places.take().is_none());
         places.set(2);
         assert!(places.take().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_lent_a_place_has_one_again_before_anybody_new() {
+        let places = Places::new(1, Arc::default());
+        let lender = places.take().unwrap();
+        lender.lend();
+        let other = places.take().unwrap();
+        assert!(places.take().is_none());
+        {
+            let mut back = std::pin::pin!(lender.take_back());
+            assert!(timeout(LOOK, &mut back).await.is_err(), "another one has it");
+            drop(other);
+            assert!(places.take().is_none(), "it is for the one that wants it back");
+            assert!(timeout(LOOK, &mut back).await.is_ok());
+        }
+        lender.take_back().await;
+        drop(lender);
+        // Who gives up while it wants a place keeps nobody from it.
+        let lender = places.take().unwrap();
+        lender.lend();
+        let other = places.take().unwrap();
+        assert!(timeout(LOOK, lender.take_back()).await.is_err());
+        drop((lender, other));
+        assert!(places.take().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_job_of_a_process_has_its_place_again_at_once() {
+        let place = Place::only();
+        place.lend();
+        assert!(timeout(LOOK, place.take_back()).await.is_ok());
+        let counts = place.places.counts.lock();
+        assert_eq!((counts.taken, counts.lent, counts.wanted), (1, 0, 0));
+    }
+
+    #[test]
+    fn places_are_lent_only_so_often() {
+        let places = Places::new(1, Arc::default());
+        let lenders: Vec<Place> = std::iter::from_fn(|| {
+            let place = places.take()?;
+            place.lend();
+            Some(place)
+        })
+        .take(2 * MOST)
+        .collect();
+        assert_eq!(lenders.len(), MOST + 1, "the last one has kept its place");
+        drop(lenders);
+        let counts = places.counts.lock();
+        assert_eq!((counts.taken, counts.lent, counts.wanted), (0, 0, 0));
     }
 }

@@ -11,12 +11,18 @@ use berth_pod_volumes::{Progress, Saved, Source};
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::job::{End, Job, NotYet, ensure_few, progress, runs};
+use super::job::{End, Job, ensure_few, progress, runs};
 use super::{Context, volume};
 use crate::text::chain;
 
 /// The folder in a volume that tells the pod's init container which restores are done.
 const DONE: &str = ".velero";
+
+/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
+/// stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("the pod does not wait for the restore of its volume")]
+pub(super) struct NotYet;
 
 impl Job {
     pub(super) async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
@@ -39,7 +45,7 @@ impl Job {
             same: same(claim, namespace, pod_name, name),
         };
         let path = json!({"path": found.path});
-        let Saved { snapshot, bytes, added, .. } = match self.store(location, namespace, &source).await? {
+        let Saved { snapshot, bytes, added, .. } = match self.store(location, namespace, source).await? {
             Ok(saved) => saved,
             Err(why) => return Ok(End::failed(&path, why)),
         };
@@ -82,7 +88,8 @@ impl Job {
             return Err(NotYet.into());
         }
         ensure_few(runs(&*object))?;
-        let restored = match self.bring(location, namespace, snapshot, &found.folder).await? {
+        let folder = found.folder.clone();
+        let restored = match self.bring(location, namespace, snapshot, folder).await? {
             Ok(restored) => restored,
             Err(why) => return Ok(End::failed(&json!({}), why)),
         };

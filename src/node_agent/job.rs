@@ -1,4 +1,8 @@
-//! One object, from its start to its end: what is written of it, and the work on its repository.
+//! One object, from its start to its end: what its status says while [`work`] is done for it.
+
+mod end;
+mod locked;
+mod work;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,37 +13,35 @@ use berth_api::keys::RUNS;
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use berth_core::mover::MoverKind;
 use berth_core::pod_volume::number;
-use berth_pod_volumes::{Fault, Folder, Progress, Restored, Saved, Source, Watched};
+use berth_pod_volumes::{Fault, Progress, Watched};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Context;
+use super::concurrency::Place;
+use super::files::NotYet;
 use crate::patch::merge_into;
 use crate::text::chain;
-use crate::write::{Pauses, Write, WriteResult, patch};
+use crate::write::{Write, WriteResult, patch};
+
+use end::write_end;
+pub use end::{End, end_canceled};
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// How long the end of a job is tried to be written.
-const END: Duration = Duration::from_secs(600);
 /// The longest message of a status.
 const MESSAGE: usize = 4000;
 /// A job that reads and writes nothing for so long is ended.
 const SILENCE: Duration = Duration::from_secs(3600);
-/// How the wait for the locks of others is told.
-const LOCKED: Duration = Duration::from_secs(10);
-/// How long a job waits until nobody holds the exclusive lock.
-const PATIENT: Duration = Duration::from_secs(300);
-/// And until another agent has maintained the repository, which does not take longer.
-const MAINTENANCE: Duration = Duration::from_secs(9000);
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -58,11 +60,13 @@ impl Kind {
 }
 
 pub struct Job {
-    pub context: Arc<Context>,
-    pub watched: Watched,
-    pub stop: CancellationToken,
-    /// Is it a try at the work, of which there are few? Else only its end is to be written.
-    pub is_try: bool,
+    pub(super) context: Arc<Context>,
+    watched: Watched,
+    stop: CancellationToken,
+    is_try: bool,
+    place: Place,
+    /// What it waits for, as `status.message` tells it; the empty text while it works.
+    waits_for: Mutex<String>,
 }
 
 /// A volume that ended the agent so often is not tried again.
@@ -79,46 +83,54 @@ pub(super) fn ensure_few(runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
-/// stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("the pod does not wait for the restore of its volume")]
-pub(super) struct NotYet;
-
-/// What a job ends with, besides its phase: Failed where there is a message, else Completed.
-pub(super) struct End {
-    /// A part of the patch, which counts more than what is written of every end.
-    pub change: Value,
-    pub message: Option<String>,
-}
-
-impl End {
-    pub fn completed(status: &Value) -> Self {
-        Self { change: json!({"status": status}), message: None }
-    }
-
-    pub fn failed(status: &Value, why: String) -> Self {
-        Self { message: Some(why), ..Self::completed(status) }
-    }
-}
-
 impl Job {
+    /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be
+    /// written. `place`: its own among the jobs of the process.
+    pub fn new(
+        context: Arc<Context>,
+        watched: Watched,
+        stop: CancellationToken,
+        is_try: bool,
+        place: Place,
+    ) -> Self {
+        Self { context, watched, stop, is_try, place, waits_for: Mutex::default() }
+    }
+
     /// `false`: something could not be written, and it is to be tried again.
     pub async fn run(&self, kind: Kind) -> bool {
         match kind {
             Kind::Backup(object) => {
-                let work = self.backup(Arc::clone(&object));
-                self.carry(&*object, work).await
+                let spec = &object.spec;
+                let namespace = spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
+                let repository = (spec.backup_storage_location.as_deref(), namespace);
+                self.carry_unlocked(&*object, repository, || self.backup(Arc::clone(&object))).await
             }
             Kind::Restore(object) => {
-                let work = self.restore(Arc::clone(&object));
-                self.carry(&*object, work).await
+                let spec = &object.spec;
+                let repository = (spec.backup_storage_location.as_deref(), spec.source_namespace.as_deref());
+                self.carry_unlocked(&*object, repository, || self.restore(Arc::clone(&object))).await
             }
         }
     }
 
+    /// Carries an object whose work is on one repository (location and namespace), which others may
+    /// lock. `false`: as for [`Job::run`].
+    pub(super) async fn carry_unlocked<K, F>(
+        &self,
+        object: &K,
+        (location, namespace): (Option<&str>, Option<&str>),
+        work: impl Fn() -> F,
+    ) -> bool
+    where
+        K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+        F: Future<Output = anyhow::Result<End>>,
+    {
+        self.carry(object, self.unlocked(work, || self.look(location, namespace))).await
+    }
+
     /// `false`: as for [`Job::run`].
-    pub(super) async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> bool
+    async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> bool
     where
         K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned,
@@ -126,7 +138,8 @@ impl Job {
         let name = object.name_any();
         let api: Api<K> =
             Api::namespaced(self.context.clients.call.clone(), &self.context.settings.namespace);
-        let mut status = json!({"phase": "InProgress"});
+        // What an earlier process told of its waiting is over.
+        let mut status = json!({"phase": "InProgress", "message": null});
         if object.phase_text() != "InProgress" {
             status["startTimestamp"] = json!(Time(Timestamp::now()));
         }
@@ -135,9 +148,10 @@ impl Job {
         }
         let uid = object.uid();
         let runs_before = runs(object);
+        let counted = |runs: u32| json!({"annotations": {RUNS: runs.to_string()}});
         let mut change = json!({"status": status});
         if self.is_try {
-            change["metadata"] = json!({"annotations": {RUNS: (runs_before.saturating_add(1)).to_string()}});
+            change["metadata"] = counted(runs_before.saturating_add(1));
         }
         match patch(&api, Write::on(object), change).await {
             WriteResult::Written(_) => {}
@@ -155,7 +169,7 @@ impl Job {
             let (mut signs, mut sign) = (0, Instant::now());
             let mut ticks = interval(PROGRESS);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut shown = Progress::default();
+            let (mut shown, mut told) = (Progress::default(), String::new());
             loop {
                 tokio::select! {
                     result = &mut work => break result,
@@ -167,11 +181,29 @@ impl Job {
                             is_silent = true;
                             self.watched.cancel();
                         }
+                        let waits_for = self.waits_for.lock().clone();
+                        let (mut change, mut is_change) = (json!({}), false);
                         if now != shown {
+                            change["status"]["progress"] = progress(now);
                             // The next one tells more than a second try of this one.
-                            let to = Write::to(&name).uid(uid.as_deref());
-                            drop(patch(&api, to, json!({"status": {"progress": progress(now)}})).await);
                             shown = now;
+                            is_change = true;
+                        }
+                        if waits_for != told {
+                            change["status"]["message"] = json!(waits_for);
+                            cut(&mut change["status"]["message"]);
+                            if self.is_try {
+                                // A process that ends meanwhile does not end because of what waits.
+                                let more = u32::from(waits_for.is_empty());
+                                change["metadata"] = counted(runs_before.saturating_add(more));
+                            }
+                            is_change = true;
+                        }
+                        if is_change {
+                            let answer = patch(&api, Write::to(&name).uid(uid.as_deref()), change).await;
+                            if matches!(answer, WriteResult::Written(_)) {
+                                told = waits_for;
+                            }
                         }
                     }
                 }
@@ -179,7 +211,7 @@ impl Job {
         };
         if self.stop.is_cancelled() && result.is_err() {
             // This process did not end because of the volume.
-            let change = json!({"metadata": {"annotations": {RUNS: runs_before.to_string()}}});
+            let change = json!({"metadata": counted(runs_before)});
             drop(patch(&api, Write::to(&name).uid(uid.as_deref()), change).await);
             info!(kind = K::KIND.as_str(), name, "handed over to the next process");
             return true;
@@ -223,89 +255,7 @@ impl Job {
         }
         let (phase, message) = (&change["status"]["phase"], &change["status"]["message"]);
         info!(kind = K::KIND.as_str(), name, %phase, %message, "ended");
-        end(&api, &name, uid.as_deref(), &change).await
-    }
-
-    /// Stores a folder. The inner error says why there is no snapshot to go by, though there may be
-    /// one.
-    pub(super) async fn store(
-        &self,
-        location: &str,
-        namespace: &str,
-        source: &Source,
-    ) -> anyhow::Result<Result<Saved, String>> {
-        let repositories = &self.context.repositories;
-        // Before it is opened, so that no change in between is missed.
-        let place = repositories.place(location).await;
-        let repository = repositories.get(location, namespace, true).await?;
-        let place = place?;
-        match self.unlocked(|| repository.backup(source.clone(), &self.watched)).await {
-            Ok(saved) => match repositories.ensure_kept(location, &place).await {
-                Ok(()) => Ok(Ok(saved)),
-                Err(error) => {
-                    let why = chain(error.as_ref());
-                    Ok(Err(format!("{why}, so snapshot {} may not be where it belongs", saved.snapshot)))
-                }
-            },
-            Err(Fault::Unfinished(unfinished)) => Ok(Err(unfinished.to_string())),
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
-        }
-    }
-
-    /// Brings a snapshot back into a folder. The inner error says which files are missing.
-    pub(super) async fn bring(
-        &self,
-        location: &str,
-        namespace: &str,
-        snapshot: &str,
-        folder: &Folder,
-    ) -> anyhow::Result<Result<Restored, String>> {
-        let Context { settings, repositories, .. } = &*self.context;
-        let repository = repositories.get(location, namespace, false).await?;
-        let (reader, watched) = (settings.node.as_str(), &self.watched);
-        match self.unlocked(|| repository.restore(snapshot, folder.clone(), reader, watched)).await {
-            Ok(restored) => Ok(Ok(restored)),
-            Err(Fault::Unfinished(unfinished)) => Ok(Err(unfinished.to_string())),
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
-        }
-    }
-
-    /// Waits for a while where the repository is locked.
-    async fn unlocked<T, F>(&self, work: impl Fn() -> F) -> Result<T, Fault>
-    where
-        F: Future<Output = Result<T, Fault>>,
-    {
-        let begun = Instant::now();
-        loop {
-            let done = work().await;
-            let patience = match &done {
-                Err(Fault::Locked { is_own: true, .. }) => MAINTENANCE,
-                Err(Fault::Locked { .. }) => PATIENT,
-                _ => return done,
-            };
-            if self.watched.is_canceled() {
-                return Err(Fault::Canceled);
-            }
-            match done {
-                Err(fault) if begun.elapsed() < patience => info!(%fault, "waiting"),
-                done => return done,
-            }
-            self.watched.waits();
-            sleep(crate::pace::paced(LOCKED)).await;
-        }
-    }
-
-    /// The repository may be another one by now.
-    fn doubt(&self, fault: &Fault, location: &str, namespace: &str) {
-        if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
-            self.context.repositories.forget(location, namespace);
-        }
+        write_end(&api, &name, uid.as_deref(), &change).await
     }
 }
 
@@ -324,74 +274,37 @@ fn cut(message: &mut Value) {
     }
 }
 
-/// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-async fn end<K>(api: &Api<K>, name: &str, uid: Option<&str>, change: &Value) -> bool
-where
-    K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let (begun, mut pauses) = (Instant::now(), Pauses::default());
-    loop {
-        let object = match api.get_opt(name).await {
-            Ok(Some(object)) if object.meta().uid.as_deref() == uid => Some(object),
-            Ok(_) => return true,
-            Err(_) => None,
-        };
-        if let Some(object) = object {
-            if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
-                return true;
-            }
-            match patch(api, Write::on(&object), change.clone()).await {
-                WriteResult::Written(_) | WriteResult::Gone(_) => return true,
-                WriteResult::Conflict(_) => {}
-                answer => {
-                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                    warn!(name, error, "the end could not be written");
-                }
-            }
-        }
-        if begun.elapsed() > END {
-            return false;
-        }
-        pauses.wait().await;
-    }
-}
-
-/// Writes that an object is canceled that no job works on.
-pub(super) async fn end_canceled(context: &Context, kind: &Kind) -> bool {
-    let status = json!({
-        "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
-    });
-    let client = || context.clients.call.clone();
-    let namespace = &context.settings.namespace;
-    let change = json!({"status": status});
-    let answer = match kind {
-        Kind::Backup(object) => {
-            patch(&Api::<PodVolumeBackup>::namespaced(client(), namespace), Write::on(&**object), change)
-                .await
-                .written()
-                .map(drop)
-        }
-        Kind::Restore(object) => {
-            patch(&Api::<PodVolumeRestore>::namespaced(client(), namespace), Write::on(&**object), change)
-                .await
-                .written()
-                .map(drop)
-        }
-    };
-    answer.is_ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use berth_test_scripted::Scripted;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use berth_test_scripted::{Scripted, get, patch as patching};
+    use tokio::time::sleep;
 
     use super::super::Settings;
+    use super::super::concurrency::Places;
     use super::super::repositories::Repositories;
     use super::*;
     use crate::client::Clients;
     use crate::storage::Opener;
 
-    fn job(api: &Scripted) -> Job {
+    const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
+
+    fn object() -> Value {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"}, "spec": {},
+        })
+    }
+
+    /// An API server that has the object, and takes every write to it.
+    fn server() -> Scripted {
+        let api = Scripted::new();
+        api.always(get(PATH).answers(object())).always(patching(PATH).answers(object()))
+    }
+
+    /// A job that has one of these places.
+    pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
         let client = api.client("velero");
         let settings = Settings {
             namespace: "velero".to_owned(),
@@ -406,30 +319,56 @@ mod tests {
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
         let context = Arc::new(Context { clients, settings, repositories });
-        Job { context, watched: Watched::default(), stop: CancellationToken::new(), is_try: true }
+        Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_until_a_maintenance_has_ended_is_not_taken_for_hung() {
-        let (job, begun) = (job(&Scripted::new()), Instant::now());
+    async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
+        let api = server();
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let work = async {
+            for waits_for in ["somebody", ""] {
+                waits_for.clone_into(&mut job.waits_for.lock());
+                sleep(3 * PROGRESS).await;
+            }
+            Err(anyhow::anyhow!("why"))
+        };
+        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+        assert!(job.carry(&object, work).await);
+        let writes = api.writes();
+        let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
+        assert_eq!(told, [&json!(null), &json!("somebody"), &json!(""), &json!("why")]);
+        // A process that ends while it waits does not end because of it.
+        let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
+        assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_whose_repository_is_locked_says_so_and_is_tried_again() {
+        const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
+        // Whether it is still locked, only the next try can tell.
+        let api = server().always(get(LOCATION).refuses(500));
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let tries = AtomicU32::new(0);
         let work = || async {
-            if begun.elapsed() > 2 * SILENCE {
-                return Ok(());
+            if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+                let text = || "x".to_owned();
+                let fault = Fault::Locked { place: text(), who: text(), since: text(), is_own: false };
+                return Err(anyhow::Error::from(fault));
             }
-            let text = || "x".to_owned();
-            Err(Fault::Locked { place: text(), who: text(), since: text(), is_own: true })
+            Ok(End::completed(&json!({"path": "p"})))
         };
-        let silence = async {
-            let mut signs = None;
-            while signs != Some(job.watched.signs()) {
-                signs = Some(job.watched.signs());
-                sleep(SILENCE).await;
-            }
-        };
-        tokio::select! {
-            done = job.unlocked(work) => assert!(done.is_ok()),
-            () = silence => unreachable!("nothing shows that it waits"),
-        }
+        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+        assert!(job.carry_unlocked(&object, (Some("default"), Some("shop")), work).await);
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
+        let writes = api.writes();
+        let mut told = writes.iter().filter_map(|write| write.body["status"]["message"].as_str());
+        assert!(
+            told.any(|told| told.starts_with("waits for at most 5 minutes, because the repository at x is")),
+            "{writes:#?}"
+        );
+        let ended = &writes.last().unwrap().body["status"];
+        assert_eq!((&ended["phase"], &ended["path"]), (&json!("Completed"), &json!("p")), "{ended}");
     }
 
     #[test]

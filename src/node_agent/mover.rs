@@ -24,6 +24,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::concurrency::Place;
 use super::job::{End, Job, ensure_few, progress, runs};
 use super::repositories::Repositories;
 use super::{Context, Settings, volume};
@@ -81,6 +82,9 @@ trait Carried:
     + Send
     + Sync
 {
+    /// Location and namespace of the repository that has the data, or gets it.
+    fn repository(&self) -> (Option<&str>, Option<&str>);
+
     fn work(&self, job: &Job, folder: Folder) -> impl Future<Output = anyhow::Result<End>> + Send;
 }
 
@@ -89,8 +93,8 @@ async fn carry<K: Carried>(context: Arc<Context>, name: &str, uid: &str, stop: &
     let api: Api<K> = Api::namespaced(context.clients.call.clone(), &context.settings.namespace);
     let Some(object) = begun(&api, name, uid, stop).await else { return true };
     let watched = Watched::default();
-    let job = Job { context, watched: watched.clone(), stop: stop.clone(), is_try: true };
-    let work = async {
+    let job = Job::new(context, watched.clone(), stop.clone(), true, Place::only());
+    let work = || async {
         ensure_few(runs(&object))?;
         let of = object.namespace().unwrap_or_default();
         let path = Path::new(VOLUME);
@@ -99,7 +103,7 @@ async fn carry<K: Carried>(context: Arc<Context>, name: &str, uid: &str, stop: &
         object.work(&job, opened.with_context(|| format!("{VOLUME} cannot be opened"))?).await
     };
     tokio::select! {
-        is_done = job.carry(&object, work) => is_done,
+        is_done = job.carry_unlocked(&object, object.repository(), work) => is_done,
         () = follow(&api, name, uid, &watched, stop) => false,
     }
 }
@@ -162,6 +166,10 @@ fn named<'a>(value: &'a Option<String>, field: &str) -> anyhow::Result<&'a str> 
 }
 
 impl Carried for DataUpload {
+    fn repository(&self) -> (Option<&str>, Option<&str>) {
+        (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
+    }
+
     async fn work(&self, job: &Job, folder: Folder) -> anyhow::Result<End> {
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
@@ -185,7 +193,7 @@ impl Carried for DataUpload {
             reader: job.context.settings.node.clone(),
             same: same(label(PVC_UID), namespace, "", claim),
         };
-        Ok(match job.store(location, namespace, &source).await? {
+        Ok(match job.store(location, namespace, source).await? {
             Ok(Saved { snapshot, bytes, added, .. }) => End::completed(&json!({
                 "snapshotID": snapshot, "path": VOLUME, "incrementalBytes": number(added),
                 "progress": progress(Progress { done: bytes, total: bytes }),
@@ -196,12 +204,16 @@ impl Carried for DataUpload {
 }
 
 impl Carried for DataDownload {
+    fn repository(&self) -> (Option<&str>, Option<&str>) {
+        (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
+    }
+
     /// The leader completes it, when the volume is bound to its claim.
     async fn work(&self, job: &Job, folder: Folder) -> anyhow::Result<End> {
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
         let snapshot = named(&self.spec.snapshot_id, "spec.snapshotID")?;
-        let restored = match job.bring(location, namespace, snapshot, &folder).await? {
+        let restored = match job.bring(location, namespace, snapshot, folder).await? {
             Ok(restored) => restored,
             Err(why) => return Ok(End::failed(&json!({}), why)),
         };

@@ -153,7 +153,12 @@ impl WriteBackend for Backend {
             }
             self.store.objects.put(&path, payload).await.map(drop)
         };
-        self.handle.block_on(write).map_err(|error| failed(&path, error))
+        self.handle.block_on(write).map_err(|error| {
+            // rustic_core would read the whole rest of the volume, and then tell that one of its
+            // threads does not listen any more.
+            self.watched.give_up(|| format!("{}, when {path} was to be written", chain(&error)));
+            failed(&path, error)
+        })
     }
 
     fn remove(&self, kind: FileType, id: &Id, _: bool) -> RusticResult<()> {

@@ -94,6 +94,14 @@ impl Repository {
         Self { is_read_only: true, ..self }
     }
 
+    /// Does nobody hold the exclusive lock? Nothing is written.
+    ///
+    /// # Errors
+    /// When somebody does, or that cannot be told.
+    pub async fn ensure_unlocked(&self) -> Result<(), Fault> {
+        Lock::look(&self.store, &self.sealer).await
+    }
+
     /// Adds a snapshot. Progress and cancellation are in `watched`.
     ///
     /// # Errors
@@ -136,12 +144,16 @@ impl Repository {
         self.judged(done, watched)
     }
 
-    /// What comes of a job that is canceled is the cancellation's.
+    /// What comes of a job that is canceled is the cancellation's, and what follows from something
+    /// that could not be written is its.
     pub(crate) fn judged<T>(&self, done: Result<T, Fault>, watched: &Watched) -> Result<T, Fault> {
-        match done {
-            Err(_) if watched.is_lock_lost() => Err(Fault::LockLost),
-            Err(_) if watched.is_canceled() => Err(Fault::Canceled),
-            done => done,
+        match (done, watched.unwritten()) {
+            (Err(_), _) if watched.is_lock_lost() => Err(Fault::LockLost),
+            (Err(_), Some(why)) => {
+                Err(Fault::Repository(format!("the repository takes nothing any more: {why}")))
+            }
+            (Err(_), None) if watched.is_canceled() => Err(Fault::Canceled),
+            (done, _) => done,
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Watched(Arc<Shared>);
 struct Shared {
     stopped: AtomicBool,
     lock_lost: AtomicBool,
+    /// Why nothing more can be written.
+    unwritten: Mutex<Option<String>>,
     done: AtomicU64,
     total: AtomicU64,
     failed: Mutex<Unfinished>,
@@ -57,6 +59,20 @@ impl Watched {
 
     pub(crate) fn is_lock_lost(&self) -> bool {
         self.0.lock_lost.load(Ordering::Relaxed)
+    }
+
+    /// Has the job end, because something could not be written. Of several reasons the first one
+    /// counts: what fails then follows from it, and is told less clearly.
+    pub(crate) fn give_up(&self, why: impl FnOnce() -> String) {
+        let mut unwritten = self.0.unwritten.lock();
+        if !self.is_canceled() {
+            *unwritten = Some(why());
+            self.cancel();
+        }
+    }
+
+    pub(crate) fn unwritten(&self) -> Option<String> {
+        self.0.unwritten.lock().clone()
     }
 
     pub(crate) fn add(&self, bytes: u64) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_core::queue::{
-    EndCause, EndLimits, EndWithoutRun, Plan, QueueView, RenumberBudget, plan, starts, turns,
+    EndCause, EndLimits, EndWithoutRun, Plan, QueueView, RenumberBudget, plan, split_ends, starts,
 };
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -194,7 +194,7 @@ impl Cycle {
             }
         };
         // Not all at once, because a start may wait for a write.
-        let (now, later) = turns(view, ends, ENDS);
+        let (now, later) = split_ends(view, ends, ENDS);
         let left = later.iter().filter_map(|end| match &end.cause {
             EndCause::Superseded { by } => Some(*by),
             _ => None,

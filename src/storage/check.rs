@@ -24,7 +24,7 @@ use super::layout::place;
 use super::open::credentials_of;
 use crate::client::{ListResult, list};
 use crate::events::{EventReason, Events};
-use crate::text::chain;
+use crate::text::{beginning, chain};
 use crate::write::{Write, WriteResult, patch};
 use writing::WriteChecks;
 
@@ -33,6 +33,8 @@ use writing::WriteChecks;
 const TICK: Duration = Duration::from_secs(2);
 /// Time-out of one check.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Characters of a store's answer in the status of a location.
+const MESSAGE: usize = 1000;
 /// Checks that run at the same time, so that a store that does not answer delays no other.
 const CHECKS_AT_ONCE: usize = 16;
 /// Folders that a location may have (source: Velero's object store layout).
@@ -64,7 +66,8 @@ impl LocationChecker {
         self
     }
 
-    /// Also keeps a single default location, and sends an Event when one is the default no longer.
+    /// Also keeps a single default location, and sends Events when one is the default no longer, or
+    /// can be used no longer or again.
     #[must_use]
     pub fn keeping_one_default(mut self, events: Events) -> Self {
         self.events = Some(events);
@@ -125,7 +128,9 @@ impl LocationChecker {
                 Err(_) => self.frequency,
             },
         };
-        now.duration_since(last.0) >= SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX)
+        // A time in the future is of a clock that was wrong.
+        let frequency = SignedDuration::try_from(frequency).unwrap_or(SignedDuration::MAX);
+        last.0 > now || now.duration_since(last.0) >= frequency
     }
 
     /// Checks a location. `is_elsewhere`: its spec names another place than at the last check.
@@ -134,25 +139,42 @@ impl LocationChecker {
         let found = timeout(PATIENCE, self.look(location, is_elsewhere)).await;
         let message = match found {
             Ok(Ok(())) => String::new(),
-            Ok(Err(error)) => with_way_out(chain(&*error), location),
+            Ok(Err(error)) => told(&error, location),
             Err(_) => format!("the store did not answer within {} s", PATIENCE.as_secs()),
         };
         let phase = if message.is_empty() { Phase::Available } else { Phase::Unavailable };
-        if location.status.as_ref().and_then(|s| s.phase) != Some(phase) {
+        let before = location.status.as_ref().and_then(|s| s.phase);
+        if before != Some(phase) {
             info!(%name, ?phase, %message, "storage location");
         }
         let change = json!({"status": {
             "phase": phase,
             "lastValidationTime": Time(Timestamp::now()),
-            "message": if message.is_empty() { None } else { Some(message) },
+            "message": Some(&message).filter(|message| !message.is_empty()),
         }});
         match patch(&self.api, Write::on(location).uid(None), change).await {
-            WriteResult::Written(_) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            WriteResult::Written(_) => self.tell(location, before, phase, message),
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
             WriteResult::Refused(error) => {
                 warn!(%name, error = chain(&error), "failed to write the phase of the storage location");
             }
             WriteResult::TimedOut => warn!(%name, "writing the phase of the storage location took too long"),
         }
+    }
+
+    /// Tells of a change, because the status shows only what is so now.
+    fn tell(&self, location: &BackupStorageLocation, before: Option<Phase>, now: Phase, message: String) {
+        let Some(events) = &self.events else { return };
+        let (what, note) = match (before, now) {
+            (Some(Phase::Unavailable), Phase::Available) => {
+                (EventReason::LocationAvailable, "the storage location can be used again".to_owned())
+            }
+            (None | Some(Phase::Available), Phase::Unavailable) => {
+                (EventReason::LocationUnavailable, message)
+            }
+            _ => return,
+        };
+        events.tell_about(what, location.object_ref(&()), note);
     }
 
     async fn look(&self, location: &BackupStorageLocation, is_elsewhere: bool) -> anyhow::Result<()> {
@@ -204,6 +226,11 @@ impl LocationChecker {
             }
         }
     }
+}
+
+/// What the status says of an error. It is kept for each Backup that waits for the location.
+fn told(error: &anyhow::Error, location: &BackupStorageLocation) -> String {
+    with_way_out(beginning(&chain(error.as_ref()), MESSAGE).into_owned(), location)
 }
 
 /// Adds the name of the Secret whose keys the store refuses.

@@ -27,12 +27,12 @@ pub enum ClaimError {
     Store(#[source] Error),
     #[error(
         "a backup of this name is in the storage location already: use another name, and remove this Backup by kubectl, because \
-         velero backup delete removes the stored one"
+         its deletion by a Velero, unlike one by berth, removes the stored one"
     )]
     Published,
     #[error(
         "{folder} in the storage location is taken: {by} writes there, or did: use another name, or a prefix that no other cluster \
-         uses, and remove this Backup by kubectl, because velero backup delete removes the files of that one"
+         uses, and remove this Backup by kubectl, because its deletion by a Velero, unlike one by berth, removes those files"
     )]
     Taken { folder: Path, by: String },
     #[error(

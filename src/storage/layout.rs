@@ -8,7 +8,7 @@ use super::conditional::put_if;
 
 pub(super) const METADATA: &str = "velero-backup.json";
 /// berth's own file beside the claim: the checkpoint of a run.
-pub(super) const CHECKPOINT: &str = "berth-checkpoint";
+pub(super) const CHECKPOINT: &str = berth_core::download::CHECKPOINT_FILE;
 /// Many times the size of any object that the API server stores.
 const LARGEST_METADATA: u64 = 16 << 20;
 

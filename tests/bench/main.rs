@@ -71,10 +71,10 @@ struct Args {
     /// How many Schedules are due in one minute.
     #[arg(long, default_value_t = 1_000)]
     schedules: usize,
-    /// How many MiB in large files a volume holds that a node agent reads.
+    /// How many MiB in large files a volume holds that a node agent reads. The aims are for 10240.
     #[arg(long, default_value_t = 2_048)]
     volume_mib: usize,
-    /// How many small files another one holds.
+    /// How many small files another one holds. The aims are for 200000, that of memory for 1000000.
     #[arg(long, default_value_t = 50_000)]
     volume_files: usize,
     /// Leave stock Velero out, because it takes most of the time.

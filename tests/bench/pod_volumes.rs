@@ -1,6 +1,17 @@
 //! Files of a volume by berth's node agent, and by restic itself on the same folder and disk: the
 //! first backup, one before which nothing has changed, one before which a hundredth has, and a
-//! restore.
+//! restore. What both need: time, processor and memory.
+//!
+//! - What berth needs besides counts as well: the object that asks for it, and the look whether it
+//!   is done.
+//! - Of the four steps each program is first in two, because the second one finds files and disk as
+//!   the first one has left them. Before each of them everything is on the disk.
+//! - restic derives its key anew each time that it is run, and the agent keeps repositories open.
+//!   The row of an empty command says how much of restic's time that is.
+//! - berth waits until what it has restored is on the disk, and restic does not.
+//! - The files do not compress, so this says nothing of compression.
+//! - Velero's kopia is not here: it writes only to a bucket, through a Velero server, a node-agent
+//!   and a pod for each volume, which is neither the same store nor the same work.
 
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -15,7 +26,7 @@ use berth_test_support::{ControlPlane, Process, binaries, port};
 use serde_json::{Value, json};
 
 use crate::report::{Aim, Report};
-use crate::system::{cpu_seconds, peak_mib};
+use crate::system::{cpu_seconds, cpu_seconds_of_children, peak_mib};
 
 const NAMESPACE: &str = "velero";
 const NODE: &str = "node-1";
@@ -39,12 +50,20 @@ pub struct Sizes {
 
 /// What a volume holds.
 struct Contents {
-    what: &'static str,
+    what: String,
     files: usize,
     bytes: usize,
     /// How many times as long as berth restic is to take.
     aim: f64,
 }
+
+/// What is done with a volume, in this order.
+const STEPS: [&str; 4] = ["first backup", "nothing changed", CHANGED, RESTORE];
+const CHANGED: &str = "1 % changed";
+const RESTORE: &str = "restore";
+/// What an agent may need, also for a million files.
+const MOST_MEMORY: f64 = 256.0;
+const PART: &str = "pod volumes";
 
 /// What one step took.
 struct Taken {
@@ -55,11 +74,10 @@ struct Taken {
 pub fn measure(berth: &Path, sizes: &Sizes, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("Files of volumes:");
     let large = (sizes.mib << 20).div_ceil(LARGE);
-    for contents in [
-        Contents { what: "large files", files: large, bytes: LARGE, aim: 1.2 },
-        Contents { what: "small files", files: sizes.files, bytes: SMALL, aim: 1.5 },
-    ] {
-        compare(berth, &contents, report)?;
+    let of_large = format!("{:.1} GiB in large files", (large * LARGE) as f64 / GIB);
+    let of_small = format!("{} small files", sizes.files);
+    for (what, files, bytes, aim) in [(of_large, large, LARGE, 1.2), (of_small, sizes.files, SMALL, 1.5)] {
+        compare(berth, &Contents { what, files, bytes, aim }, report)?;
     }
     Ok(())
 }
@@ -72,32 +90,33 @@ fn compare(berth: &Path, contents: &Contents, report: &mut Report) -> anyhow::Re
     stage.back_up("before", "before")?;
     let volume = stage.volume("web", &running)?;
     contents.fill(&volume)?;
-    let restic = Restic::start(stage.plane.folder())?;
-    let source = volume.display().to_string();
-    let gib = contents.files as f64 * contents.bytes as f64 / GIB;
-    let mut snapshot = String::new();
-    for step in ["first backup", "nothing changed", "1 % changed"] {
-        if step == "1 % changed" {
+    let mut restic = Restic::start(stage.plane.folder())?;
+    for (number, step) in STEPS.into_iter().enumerate() {
+        if step == CHANGED {
             contents.change(&volume)?;
         }
-        let name = step.replace([' ', '%'], "-");
-        let (ours, made) = stage.back_up("web", &name)?;
-        snapshot = made;
-        let theirs = restic.run(&["backup", &source])?;
+        let (ours, theirs) = if number % 2 == 0 {
+            let ours = stage.carry_out(step)?;
+            (ours, restic.carry_out(step, &volume)?)
+        } else {
+            let theirs = restic.carry_out(step, &volume)?;
+            (stage.carry_out(step)?, theirs)
+        };
         contents.tell(step, &ours, &theirs, report);
-        if step == "first backup" {
-            let what = |program: &str| format!("{}, CPU per GiB, {program}", contents.what);
-            let most = theirs.cpu / gib;
-            report.add("pod volumes", &what("berth"), ours.cpu / gib, "s", Aim::AtMost(most));
-            report.add("pod volumes", &what("restic"), most, "s", Aim::None);
-        }
     }
-    let ours = stage.restore(&snapshot)?;
-    let target = stage.plane.folder().join("restored").display().to_string();
-    let theirs = restic.run(&["restore", "latest", "--target", &target])?;
-    contents.tell("restore", &ours, &theirs, report);
-    let what = format!("{}, most memory of the agent", contents.what);
-    report.add("pod volumes", &what, peak_mib(stage.agent.id())?, "MiB", Aim::AtMost(256.0));
+    let empty = restic.run(&["cat", "config"])?;
+    let what = |what: &str| format!("{}, {what}", contents.what);
+    report.add(PART, &what("an empty command of restic"), empty.seconds, "s", Aim::None);
+    let peak = peak_mib(stage.agent.id())?;
+    report.add(PART, &what("most memory of the agent"), peak, "MiB", Aim::AtMost(MOST_MEMORY));
+    report.add(PART, &what("most memory of restic"), restic.peak, "MiB", Aim::None);
+    Ok(())
+}
+
+/// Waits until everything is on the disk: nobody is to wait for what another one wrote.
+fn settle() -> anyhow::Result<()> {
+    let status = Command::new("sync").status().context("failed to run sync (of coreutils)")?;
+    ensure!(status.success(), "sync failed: {status}");
     Ok(())
 }
 
@@ -129,10 +148,14 @@ impl Contents {
 
     fn tell(&self, step: &str, ours: &Taken, theirs: &Taken, report: &mut Report) {
         let what = |what: &str| format!("{}, {step}, {what}", self.what);
-        report.add("pod volumes", &what("berth"), ours.seconds, "s", Aim::None);
-        report.add("pod volumes", &what("restic"), theirs.seconds, "s", Aim::None);
+        report.add(PART, &what("berth"), ours.seconds, "s", Aim::None);
+        report.add(PART, &what("restic"), theirs.seconds, "s", Aim::None);
         let times = theirs.seconds / ours.seconds;
-        report.add("pod volumes", &what("faster than restic"), times, "times", Aim::AtLeast(self.aim));
+        report.add(PART, &what("faster than restic"), times, "times", Aim::AtLeast(self.aim));
+        let gib = self.files as f64 * self.bytes as f64 / GIB;
+        let most = theirs.cpu / gib;
+        report.add(PART, &what("CPU per GiB, berth"), ours.cpu / gib, "s", Aim::AtMost(most));
+        report.add(PART, &what("CPU per GiB, restic"), most, "s", Aim::None);
     }
 }
 
@@ -154,6 +177,8 @@ fn noise(seed: usize, bytes: usize) -> Vec<u8> {
 struct Stage {
     agent: Process,
     pods: PathBuf,
+    /// The last one of the volume.
+    snapshot: String,
     plane: ControlPlane,
 }
 
@@ -181,7 +206,8 @@ impl Stage {
         command.arg("--filesystem-root").arg(plane.folder());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
         let log = plane.folder().join("node-agent.log");
-        Ok(Self { agent: Process::start("berth node-agent", command, &log)?, pods, plane })
+        let agent = Process::start("berth node-agent", command, &log)?;
+        Ok(Self { agent, pods, snapshot: String::new(), plane })
     }
 
     fn create(&self, object: Value) -> anyhow::Result<()> {
@@ -212,7 +238,15 @@ impl Stage {
         Ok(folder)
     }
 
-    fn back_up(&mut self, pod: &str, name: &str) -> anyhow::Result<(Taken, String)> {
+    fn carry_out(&mut self, step: &str) -> anyhow::Result<Taken> {
+        settle()?;
+        match step {
+            RESTORE => self.restore(),
+            _ => self.back_up("web", &step.replace([' ', '%'], "-")),
+        }
+    }
+
+    fn back_up(&mut self, pod: &str, name: &str) -> anyhow::Result<Taken> {
         let asked = json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": name},
             "spec": {
@@ -222,10 +256,11 @@ impl Stage {
         });
         let (taken, done) = self.carried_out("podvolumebackup", name, asked)?;
         let snapshot = done["status"]["snapshotID"].as_str().context("a backup without a snapshot")?;
-        Ok((taken, snapshot.to_owned()))
+        snapshot.clone_into(&mut self.snapshot);
+        Ok(taken)
     }
 
-    fn restore(&mut self, snapshot: &str) -> anyhow::Result<Taken> {
+    fn restore(&mut self) -> anyhow::Result<Taken> {
         let running = json!({"running": {}});
         let waiting = json!({"phase": "Pending", "initContainerStatuses": [{
             "name": "restore-wait", "image": "w", "imageID": "", "ready": false, "restartCount": 0,
@@ -240,7 +275,7 @@ impl Stage {
             "spec": {
                 "pod": {"kind": "Pod", "namespace": NAMESPACE, "name": "restored"}, "volume": VOLUME,
                 "backupStorageLocation": "default", "repoIdentifier": "", "uploaderType": "restic",
-                "snapshotID": snapshot, "sourceNamespace": NAMESPACE,
+                "snapshotID": self.snapshot, "sourceNamespace": NAMESPACE,
             },
         });
         Ok(self.carried_out("podvolumerestore", "restore", asked)?.0)
@@ -271,32 +306,45 @@ impl Stage {
 struct Restic {
     program: PathBuf,
     folder: PathBuf,
+    /// The most memory that any run of it held, in MiB.
+    peak: f64,
 }
 
 impl Restic {
     /// With an empty repository.
     fn start(folder: &Path) -> anyhow::Result<Self> {
         let [program] = binaries::get(["restic"])?;
-        let restic = Self { program, folder: folder.to_owned() };
+        let mut restic = Self { program, folder: folder.to_owned(), peak: 0.0 };
         restic.run(&["init"])?;
+        restic.peak = 0.0;
         Ok(restic)
     }
 
-    fn run(&self, args: &[&str]) -> anyhow::Result<Taken> {
+    fn carry_out(&mut self, step: &str, volume: &Path) -> anyhow::Result<Taken> {
+        settle()?;
+        if step == RESTORE {
+            let target = self.folder.join("restored").display().to_string();
+            return self.run(&["restore", "latest", "--target", &target]);
+        }
+        self.run(&["backup", &volume.display().to_string()])
+    }
+
+    fn run(&mut self, args: &[&str]) -> anyhow::Result<Taken> {
         let mut command = Command::new(&self.program);
         command.arg("--quiet").arg("--repo").arg(self.folder.join("restic")).args(args);
         command.env("RESTIC_PASSWORD", "secret").env("RESTIC_CACHE_DIR", self.folder.join("restic-cache"));
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), cpu_seconds_of_children()?);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let mut cpu = 0.0;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            cpu = cpu_seconds(child.id()).unwrap_or(cpu);
+            self.peak = peak_mib(child.id()).unwrap_or(0.0).max(self.peak);
+            ensure!(begun.elapsed() < PATIENCE, "restic {args:?} did not end");
             std::thread::sleep(PERIOD);
         };
+        let seconds = begun.elapsed().as_secs_f64();
         ensure!(status.success(), "restic {args:?} failed: {status}");
-        Ok(Taken { seconds: begun.elapsed().as_secs_f64(), cpu })
+        Ok(Taken { seconds, cpu: cpu_seconds_of_children()? - before })
     }
 }

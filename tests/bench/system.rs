@@ -17,10 +17,25 @@ pub fn cores() -> usize {
 /// # Errors
 /// When it is gone.
 pub fn cpu_seconds(id: u32) -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    seconds(&id.to_string(), 11)
+}
+
+/// Seconds of CPU that those children of this process have used that were waited for. More than
+/// looking at a child while it runs, this counts all of it.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn cpu_seconds_of_children() -> anyhow::Result<f64> {
+    seconds("self", 13)
+}
+
+/// The sum of two fields: of user and of system. `first`: how many fields there are between the
+/// name and the first of them.
+fn seconds(process: &str, first: usize) -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The name in parentheses may hold anything.
     let (_, fields) = text.rsplit_once(") ").context("/proc/PID/stat reads otherwise")?;
-    let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<f64>);
+    let ticks = fields.split(' ').skip(first).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>()? / TICKS)
 }
 

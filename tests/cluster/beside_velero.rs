@@ -8,7 +8,7 @@ use crate::support::peers::{self, S3};
 use crate::support::pods::Cluster;
 use crate::support::{backup::backup_of, binaries, wait_for};
 
-use super::{NAMESPACE, PATIENCE, images, run};
+use super::{NAMESPACE, PATIENCE, images, run, uninstall};
 
 const VELERO: &str = "velero/velero:v1.18.3";
 
@@ -153,7 +153,7 @@ fn a_velero_that_is_there_is_adjusted_runs_what_is_queued_and_is_put_back() {
     completes(&cluster, "by-velero");
     assert!(velero_runs(), "{:?}", args(&cluster));
 
-    let text = run(&cluster, "berth uninstall");
+    let text = uninstall(&cluster);
     assert!(text.contains("Velero runs backups by itself again"), "{text}");
     assert_eq!(args(&cluster), before);
     rolled_out(&cluster);

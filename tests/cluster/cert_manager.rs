@@ -12,13 +12,13 @@ use crate::support::process::in_own_session;
 use crate::support::{Process, binaries, wait_for};
 
 use super::load::Load;
-use super::{NAMESPACE, PATIENCE, demo, images, make_location, run};
+use super::{NAMESPACE, PATIENCE, demo, images, make_location, run, uninstall};
 
 const PER_SECOND: u32 = 10;
-/// The shortest life that cert-manager allows, renewed every ten seconds.
-const RENEWED_EVERY_10_S: &str = r#"{"spec": {"duration": "1h", "renewBefore": "59m50s"}}"#;
+/// The shortest life that cert-manager allows, renewed every five seconds.
+const RENEWED_EVERY_5_S: &str = r#"{"spec": {"duration": "1h", "renewBefore": "59m55s"}}"#;
 /// Before the end of that life: two seconds after the renewal is due.
-const OVERDUE: SignedDuration = SignedDuration::from_secs(59 * 60 + 48);
+const OVERDUE: SignedDuration = SignedDuration::from_secs(59 * 60 + 53);
 
 fn start_cert_manager(cluster: &Cluster) -> Process {
     let [program] = binaries::get(["cert-manager"]).unwrap();
@@ -93,7 +93,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
 
     let load = Load::start(&cluster, PER_SECOND);
     let patch =
-        ["patch", "certificate", "berth-webhook", "-n", NAMESPACE, "--type=merge", "-p", RENEWED_EVERY_10_S];
+        ["patch", "certificate", "berth-webhook", "-n", NAMESPACE, "--type=merge", "-p", RENEWED_EVERY_5_S];
     let mut current = leaf(&cluster).unwrap();
     kubectl.run(&patch).unwrap();
     for _ in 0..3 {
@@ -218,7 +218,7 @@ fn cert_manager_issues_renews_and_replaces_and_no_admission_is_lost() {
     .unwrap();
     load.finish().ensure_all_queued();
     assert_eq!(super::rotation::swapped(&cluster), swapped);
-    run(&cluster, "berth uninstall");
+    uninstall(&cluster);
     for kind in ["certificates", "issuers"] {
         assert_eq!(kubectl.run(&["get", kind, "-A", "-o", "name"]).unwrap(), "");
     }

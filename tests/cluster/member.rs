@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, PATIENCE, images, run};
+use super::{NAMESPACE, PATIENCE, images, run, uninstall};
 use crate::support::pods::Cluster;
 use crate::support::wait_for;
 
@@ -75,7 +75,7 @@ fn a_member_is_heard_of_keeps_its_hub_through_an_upgrade_and_goes() {
     })
     .unwrap();
     run(&cluster, "berth install --garden-member");
-    let removed = run(&cluster, "berth uninstall");
+    let removed = uninstall(&cluster);
     assert!(removed.contains("deployment/berth-garden-agent in velero removed"), "{removed}");
     let args = ["get", "deployments,leases,roles", "-n", NAMESPACE, "-o", "name"];
     wait_for("nothing of it to be left", PATIENCE, || {

@@ -224,6 +224,12 @@ fn fill(plane: &ControlPlane) {
 
 #[test]
 fn a_stock_velero_restores_what_berth_stored() {
+    // The cluster to restore into comes up meanwhile.
+    let other = std::thread::spawn(|| {
+        let other = ControlPlane::start().unwrap();
+        install_definitions(&other).unwrap();
+        other
+    });
     let mut berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), NAMESPACE)).unwrap();
     let s3 = S3::start(berth.plane(), "restore").unwrap();
     let kubectl = berth.kubectl();
@@ -248,9 +254,8 @@ fn a_stock_velero_restores_what_berth_stored() {
         (standing(berth.plane()), done.status.unwrap().progress.unwrap().items_backed_up.unwrap());
     berth.controller.process.kill().unwrap();
 
-    let other = ControlPlane::start().unwrap();
+    let other = other.join().unwrap();
     let _report = other.report_on_panic();
-    install_definitions(&other).unwrap();
     prepare(&other, NAMESPACE, &s3, PREFIX).unwrap();
     // As a Velero before it has left it: then this one looks for backups as soon as it starts, and
     // else a minute after.

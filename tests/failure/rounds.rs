@@ -23,9 +23,9 @@ use crate::archive;
 use crate::compatibility::s3::fill;
 use crate::crash::Dice;
 use crate::hooks::{self, Place};
-use crate::support::berth::SHORT_LEASE;
 use crate::support::lag::Lag;
 use crate::support::peers::S3;
+use crate::support::times::Wait;
 use crate::support::{Berth, Options, PATIENCE, backup, number, wait_for};
 
 const LOCATION: &str = "slow";
@@ -68,13 +68,14 @@ enum Moment {
 const MOMENTS: [Moment; 6] =
     [Moment::Kept, Moment::Hooked, Moment::Stored, Moment::Created, Moment::Begun, Moment::Shown];
 
-/// So many rounds for each seed, all seeds at once: they wait most of the time, for Leases. `test`:
-/// its name.
+/// So many rounds for each seed, all seeds at once: they wait most of the time, for a store that is
+/// late. `test`: its name.
 pub fn pass(test: &str, seeds: &[u64], rounds: usize) {
     let seeds = match number("BERTH_SEED", 0) {
         0 => seeds.to_vec(),
         one => vec![one],
     };
+    let _wait = Wait::start("all rounds");
     std::thread::scope(|scope| {
         for seed in seeds {
             let run = move || {
@@ -114,7 +115,7 @@ impl Scene {
         let mut options = Options::new(program(), &format!("rounds-{seed}"));
         options.item_block_workers = 2;
         options.controller_args =
-            [SHORT_LEASE, "--after-interruption=resume", "--client-page-size=20"].map(str::to_owned).into();
+            ["--after-interruption=resume", "--client-page-size=20"].map(str::to_owned).into();
         let berth = Berth::start(plane, options)?;
         let s3 = S3::start(plane, berth.namespace())?;
         let late = Lag::start(s3.url().trim_start_matches("http://").parse()?, LATE)?;
@@ -210,7 +211,8 @@ impl Scene {
             let later = u64::try_from(self.dice.roll(most))?;
             // The moment itself, not a wait for a condition.
             std::thread::sleep(Duration::from_millis(later));
-            self.berth.controller.process.kill()?;
+            let (kubectl, namespace) = (self.berth.kubectl().clone(), self.berth.namespace().to_owned());
+            self.berth.controller.kill(&kubectl, &namespace)?;
             self.nothing_is_half_visible()?;
             self.berth.controller.process.restart()?;
         }

@@ -16,11 +16,6 @@ pub const HUB_NS: &str = "garden-dev";
 /// berth serves no such store, so its executor leaves such objects alone.
 const PROVIDER: &str = "played";
 
-pub fn played() -> (&'static Kubectl, &'static Kubectl) {
-    let site = Played::shared().unwrap();
-    (site.hub.kubectl(), site.member.kubectl())
-}
-
 fn secret(name: &str, id: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "garden"},
@@ -128,7 +123,8 @@ fn scoped_keys(entry: &Value, id: &str) -> Value {
 
 #[test]
 fn where_locations_have_keys_of_their_own_an_entry_never_gets_the_buckets() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-scoped";
     make_bucket_with(hub, name, "ship", &json!({"locationKeys": "scoped"}));
     becomes(member, (BUCKETS, name, ""), "made", is_there).unwrap();
@@ -189,7 +185,8 @@ fn decoded(secret: &Value, key: &str) -> String {
 
 #[test]
 fn what_the_hub_gives_goes_down_and_comes_back_up() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-life";
     in_good_days(hub, member, name);
 
@@ -256,7 +253,8 @@ fn what_the_hub_gives_goes_down_and_comes_back_up() {
 
 #[test]
 fn rotated_keys_arrive_everywhere() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-keys";
     in_good_days(hub, member, name);
     let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});
@@ -318,7 +316,8 @@ fn rotated_keys_arrive_everywhere() {
 
 #[test]
 fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-end";
     in_good_days(hub, member, name);
     let labelled = json!({
@@ -400,7 +399,8 @@ fn an_entry_goes_in_the_right_order_and_its_counts_arrive() {
 
 #[test]
 fn a_hub_that_lost_everything_finds_it_again() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-lost";
     // An earlier entry of this name has ended; entries that end differ by more than their names.
     apply(hub, &record_of_end(name, "01234567-0000-0000-0000-000000000000")).unwrap();
@@ -449,7 +449,8 @@ fn a_hub_that_lost_everything_finds_it_again() {
 
 #[test]
 fn another_seed_takes_over_and_no_data_is_touched() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-over";
     in_good_days(hub, member, name);
     merge(hub, (HUB_ENTRIES, name, HUB_NS), &json!({"status": {"seed": "other"}})).unwrap();
@@ -488,7 +489,8 @@ fn record_of_end(entry: &str, uid: &str) -> Value {
 
 #[test]
 fn what_is_somebody_elses_is_left_alone_and_told() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-foreign";
     let foreign = json!({
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
@@ -531,7 +533,8 @@ fn what_is_somebody_elses_is_left_alone_and_told() {
 
 #[test]
 fn an_entry_is_let_go_when_no_backup_writes_there_and_written_to_by_the_hubs_word_alone() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-moved";
     in_good_days(hub, member, name);
     let backup = |phase: &str| {
@@ -585,7 +588,8 @@ fn an_entry_is_let_go_when_no_backup_writes_there_and_written_to_by_the_hubs_wor
 /// Nothing was there before.
 #[test]
 fn a_location_is_not_made_while_another_cluster_may_write_there() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let (name, beacon) = ("courier-coming", "courier-coming-beacon");
     make_bucket(hub, name, "other");
     apply(hub, &entry(name, name)).unwrap();
@@ -605,7 +609,8 @@ fn a_location_is_not_made_while_another_cluster_may_write_there() {
 /// is of another cluster.
 #[test]
 fn what_was_made_for_an_earlier_entry_of_that_name_goes_with_it() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let name = "courier-again";
     in_good_days(hub, member, name);
     let uid = get(hub, HUB_ENTRIES, name, HUB_NS).unwrap().unwrap()["metadata"]["uid"].clone();
@@ -630,7 +635,8 @@ fn what_was_made_for_an_earlier_entry_of_that_name_goes_with_it() {
 
 #[test]
 fn an_entry_that_is_placed_elsewhere_does_not_lead_its_cluster_away_from_its_data() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let (name, other) = ("courier-stray", "courier-stray-2");
     in_good_days(hub, member, name);
     let before = get(member, ENTRIES, name, "").unwrap().unwrap();
@@ -654,7 +660,8 @@ fn an_entry_that_is_placed_elsewhere_does_not_lead_its_cluster_away_from_its_dat
 
 #[test]
 fn a_location_that_was_led_into_a_directory_shares_its_life() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let (name, led) = ("courier-led", "courier-led-default");
     in_good_days(hub, member, name);
     let location = json!({

@@ -1,7 +1,7 @@
 //! What the hub decides, on a real API server. Couriers are played: no store is touched.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_garden_api::{BackupBucket, BackupEntry};
@@ -14,6 +14,7 @@ use crate::admission::program;
 use crate::support::PATIENCE;
 use crate::support::courier::Couriers;
 use crate::support::moto::Moto;
+use crate::support::shared::Shared;
 use crate::support::{Berth, ControlPlane, Kubectl, Options, manifest, wait_for};
 
 /// These stores are never opened: they differ in their limits and grace periods.
@@ -31,9 +32,9 @@ struct Garden {
 }
 
 /// One hub for all tests that do not disturb the leader.
-fn garden() -> &'static Garden {
-    static GARDEN: OnceLock<Garden> = OnceLock::new();
-    GARDEN.get_or_init(|| Garden::start(&FLAGS).unwrap())
+fn garden() -> Arc<Garden> {
+    static GARDEN: Shared<Garden> = Shared::unstarted();
+    GARDEN.get(|| Garden::start(&FLAGS)).unwrap()
 }
 
 impl Garden {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::courier::{HUB_NS, condition, in_good_days, played};
+use super::courier::{HUB_NS, condition, in_good_days};
 use super::site::{HUB_ENTRIES, LOCATIONS, Played, apply, becomes, merge};
 use crate::admission::program;
 
@@ -20,7 +20,8 @@ fn shown(output: &str) -> String {
 
 #[test]
 fn a_cluster_with_a_default_location_of_its_own_is_told_until_that_is_led_into_the_directory() {
-    let (hub, member) = played();
+    let site = Played::shared().unwrap();
+    let (hub, member) = site.clusters();
     let (name, own) = ("legacy-entry", "legacy-default");
     in_good_days(hub, member, name);
     let checked = json!({"status": {"phase": "Available", "lastValidationTime": Timestamp::now()}});

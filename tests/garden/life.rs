@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::site::{
     ENTRIES, HUB_BUCKETS, HUB_ENTRIES, LOCATIONS, QUICK, USUAL, apply, becomes, define_member, get,
-    start_agent, start_hub,
+    start_agent, start_hub, start_member,
 };
 use crate::admission::program;
 use crate::queue::ended;
@@ -140,13 +140,21 @@ fn has_succeeded(entry: &Value) -> bool {
     entry["status"]["lastOperation"]["state"] == "Succeeded"
 }
 
-/// A member cluster with a berth that backs up.
-fn member(hub: &Hub, seed: &str) -> (Berth, Process) {
-    let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), "velero")).unwrap();
-    define_member(berth.plane()).unwrap();
-    hub.register(seed);
-    let agent = start_agent(&hub.plane, berth.plane(), seed, hub.pace).unwrap();
-    (berth, agent)
+/// A hub, a member cluster with a berth that backs up, which is Seed ship, and its agent. Both
+/// clusters start side by side.
+fn hub_and_member(name: &str, pace: &'static str, flags: &[&str]) -> (Hub, Berth, Process) {
+    let (hub, berth) = std::thread::scope(|scope| {
+        let member = scope.spawn(|| {
+            let plane = ControlPlane::start().unwrap();
+            let berth = Berth::start(plane, Options::new(program(), "velero")).unwrap();
+            define_member(berth.plane()).unwrap();
+            berth
+        });
+        (Hub::start(name, pace, flags), member.join().unwrap())
+    });
+    hub.register("ship");
+    let agent = start_agent(&hub.plane, berth.plane(), "ship", hub.pace).unwrap();
+    (hub, berth, agent)
 }
 
 fn back_up(berth: &Berth, name: &str, location: &str) {
@@ -167,9 +175,9 @@ fn files(folder: &std::path::Path) -> usize {
 fn from_a_profile_to_a_backup_and_to_nothing_again() {
     // Long enough to see everything that the test wants to see.
     let grace = "--deletion-grace-period=aws=1h,aws/testing=1s";
-    let hub = Hub::start("life", QUICK, &[grace, "--bucket-idle-delay=1s"]);
+    let flags = [grace, "--bucket-idle-delay=1s"];
+    let (hub, berth, mut agent) = hub_and_member("life", QUICK, &flags);
     let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member(&hub, "ship");
     for entry in ["ship--1", "ship--2"] {
         hub.enter(entry, "ship");
     }
@@ -253,15 +261,14 @@ fn from_a_profile_to_a_backup_and_to_nothing_again() {
 /// Three clusters for all of it: each takes its time to start.
 #[test]
 fn another_seed_removes_the_data_of_one_that_is_away_and_who_comes_back_late_removes_nothing() {
-    let hub = Hub::start("away", QUICK, &["--deletion-grace-period=1s"]);
+    let other = std::thread::spawn(start_member);
+    let flags = ["--deletion-grace-period=1s"];
+    let (hub, berth, mut agent) = hub_and_member("away", QUICK, &flags);
     let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member(&hub, "ship");
     hub.enter("ship--1", "ship");
     hub.entry("ship--1", "usable", is_usable);
     back_up(&berth, "first", "ship--1");
-    let other = ControlPlane::start().unwrap();
-    super::site::define_velero(&other).unwrap();
-    define_member(&other).unwrap();
+    let other = other.join().unwrap().unwrap();
     hub.register("tug");
     let mut tug = start_agent(&hub.plane, &other, "tug", hub.pace).unwrap();
 
@@ -343,9 +350,9 @@ fn who_comes_back_late_removes_nothing_of_a_new_entry(hub: &Hub, berth: &Berth, 
 
 #[test]
 fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
-    let mut hub = Hub::start("killed", USUAL, &["--deletion-grace-period=2s", "--bucket-quota=aws=3"]);
+    let flags = ["--deletion-grace-period=2s", "--bucket-quota=aws=3"];
+    let (mut hub, berth, mut agent) = hub_and_member("killed", USUAL, &flags);
     let _report = hub.plane.report_on_panic();
-    let (berth, mut agent) = member(&hub, "ship");
     hub.enter("bystander", "ship");
     hub.entry("bystander", "usable", is_usable);
     back_up(&berth, "kept", "bystander");

@@ -54,7 +54,8 @@ fn conditions() -> Value {
 
 #[test]
 fn a_seed_tells_of_what_it_was_given_and_of_nothing_else() {
-    let hub = Played::shared().unwrap().hub.kubectl();
+    let site = Played::shared().unwrap();
+    let hub = site.hub.kubectl();
     let bucket = json!({
         "apiVersion": "garden.berth.dev/v1alpha1", "kind": "BackupBucket", "metadata": {"name": "told-1"},
         "spec": {"provider": "played", "region": "r", "secretRef": {"name": "told", "namespace": "garden"}},

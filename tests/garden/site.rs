@@ -1,6 +1,6 @@
 //! A hub and a member cluster, and the agent between them.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::SEEDS_NAMESPACE;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::admission::program;
 pub use crate::support::PATIENCE;
 use crate::support::process::in_own_session;
+use crate::support::shared::Shared;
 use crate::support::{ControlPlane, Kubectl, Process, port, project, wait_for};
 
 pub const HUB_BUCKETS: &str = "backupbuckets.garden.berth.dev";
@@ -35,9 +36,10 @@ impl Member {
     /// # Errors
     /// When it does not come up.
     pub fn start(hub: &ControlPlane, seed: &str) -> anyhow::Result<Self> {
-        let plane = ControlPlane::start()?;
-        define_velero(&plane)?;
-        define_member(&plane)?;
+        Self::start_in(start_member()?, hub, seed)
+    }
+
+    fn start_in(plane: ControlPlane, hub: &ControlPlane, seed: &str) -> anyhow::Result<Self> {
         let agent = start_agent(hub, &plane, seed, QUICK)?;
         Ok(Self { plane, _agent: agent })
     }
@@ -88,7 +90,7 @@ pub fn define_member(plane: &ControlPlane) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When the API server refuses them.
-pub fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
+fn define_velero(plane: &ControlPlane) -> anyhow::Result<()> {
     define(plane, &berth_api::crd::velero(), &["velero"])
 }
 
@@ -102,13 +104,18 @@ pub struct Played {
 impl Played {
     /// # Errors
     /// When it does not come up, the same to everybody.
-    pub fn shared() -> anyhow::Result<&'static Self> {
-        static SHARED: OnceLock<Result<Played, String>> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| Self::start().map_err(|error| format!("{error:#}")));
-        shared.as_ref().map_err(|error| anyhow!("{error}"))
+    pub fn shared() -> anyhow::Result<Arc<Self>> {
+        static SHARED: Shared<Played> = Shared::unstarted();
+        SHARED.get(Self::start)
+    }
+
+    /// Of the hub, and of the member cluster.
+    pub fn clusters(&self) -> (&Kubectl, &Kubectl) {
+        (self.hub.kubectl(), self.member.kubectl())
     }
 
     fn start() -> anyhow::Result<Self> {
+        let plane = std::thread::spawn(start_member);
         let hub = start_hub()?;
         apply(
             hub.kubectl(),
@@ -130,7 +137,8 @@ impl Played {
         ])?;
         let of = format!("--user={user}");
         hub.kubectl().run(&["create", "rolebinding", "played", "-n", "garden", "--role=played", &of])?;
-        let member = Member::start(&hub, "ship")?;
+        let plane = plane.join().map_err(|_| anyhow!("a thread of the tests panicked"))??;
+        let member = Member::start_in(plane, &hub, "ship")?;
         Ok(Self { hub, member })
     }
 }
@@ -145,6 +153,17 @@ pub fn start_hub() -> anyhow::Result<ControlPlane> {
     let seeds = project().join("manifests/garden/seeds.yaml");
     hub.kubectl().run(&["apply", "--server-side", "-f", &seeds.display().to_string()])?;
     Ok(hub)
+}
+
+/// A control plane with the kinds of a member cluster. [`Member`] has an agent, too.
+///
+/// # Errors
+/// When it does not come up.
+pub fn start_member() -> anyhow::Result<ControlPlane> {
+    let plane = ControlPlane::start()?;
+    define_velero(&plane)?;
+    define_member(&plane)?;
+    Ok(plane)
 }
 
 fn define(

@@ -174,13 +174,14 @@ impl Stage {
         self.wait_seen();
     }
 
-    /// As `kubectl apply` puts it, and the answer if it is refused.
+    /// As `kubectl apply --server-side` puts it, and the answer if it is refused.
     fn write_config(&self, config: &str) -> Result<(), String> {
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG, "namespace": NAMESPACE},
             "data": {"node-agent-config.json": config},
         });
-        let answer = self.cluster.kubectl().answer(&["apply", "-f", "-"], &map.to_string()).unwrap();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        let answer = self.cluster.kubectl().answer(&apply, &map.to_string()).unwrap();
         if answer.status.success() { Ok(()) } else { Err(answer.stderr) }
     }
 

@@ -13,7 +13,6 @@ use super::{NAMESPACE, ensure_in_order, wait_for_gate};
 use crate::admission::program;
 use crate::support::Kubectl;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
 use crate::support::csi::define_snapshots;
 use crate::support::lag::Lag;
 use crate::support::movers::{Agents, History, KINDS, Kind, SOURCE, Work, patiently, spec};
@@ -89,11 +88,12 @@ impl Crowd {
         let options = Options {
             controller_url: Some(format!("https://{}", lag.address())),
             // A node-agent that is killed between accepting one and making its pod never makes it.
-            controller_args: vec![SHORT_LEASE.to_owned(), "--mover-orphaned-after=5s".to_owned()],
+            controller_args: vec!["--mover-orphaned-after=5s".to_owned()],
             ..Options::new(program(), NAMESPACE)
         };
         let mut berth = Berth::start(plane, options).unwrap();
         let mut second = berth.start_another_controller("controller-2").unwrap();
+        let kubectl = berth.kubectl().clone();
         berth.plane().apply(scenery(self.limit)).unwrap();
         NODES.iter().for_each(|node| hold_for_restore(berth.kubectl(), &application(node)));
         let history = History::start(berth.plane(), NAMESPACE).unwrap();
@@ -107,13 +107,14 @@ impl Crowd {
         for (turn, (at, is_controller)) in kills.into_iter().enumerate() {
             agents.ensure_work().unwrap();
             history.wait_ended(at, PATIENCE).unwrap();
-            match is_controller {
-                true if berth.controller.leads(berth.kubectl(), NAMESPACE).unwrap() => {
-                    berth.controller.process.restart().unwrap();
-                }
-                true => second.process.restart().unwrap(),
-                false => agents.kill(turn % NODES.len()).unwrap(),
+            if !is_controller {
+                agents.kill(turn % NODES.len()).unwrap();
+                continue;
             }
+            let first_leads = berth.controller.leads(&kubectl, NAMESPACE).unwrap();
+            let leader = if first_leads { &mut berth.controller } else { &mut second };
+            leader.kill(&kubectl, NAMESPACE).unwrap();
+            leader.process.restart().unwrap();
         }
         wait_for("all to end", PATIENCE, || {
             agents.ensure_work()?;

@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use berth::leader::LEASE;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::{NAMESPACE, ensure_in_order, install, seen, wait_for_gate};
 use crate::cluster::images;
 use crate::support::PATIENCE;
-use crate::support::berth::SHORT_LEASE;
+use crate::support::berth::holder;
 use crate::support::movers::{Burst, Kind, Pace};
 use crate::support::node_agent;
 use crate::support::pods::{Cluster, many};
@@ -30,8 +31,7 @@ fn names(cluster: &Cluster) -> Vec<&str> {
 
 /// The pod of the controller that leads.
 fn leader(cluster: &Cluster) -> String {
-    let args = ["get", "lease", "berth-controller", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
-    let holder = cluster.kubectl().run(&args).unwrap();
+    let holder = holder(cluster.kubectl(), NAMESPACE).unwrap();
     let pods = cluster.pods(NAMESPACE, "app.kubernetes.io/name=berth-controller").unwrap();
     let mut names = pods.into_iter().filter_map(|pod| pod.metadata.name);
     names.find(|name| holder.starts_with(name.as_str())).unwrap_or_else(|| panic!("{holder} is no pod"))
@@ -43,7 +43,6 @@ fn leader(cluster: &Cluster) -> String {
 #[test]
 fn all_kinds_keep_to_the_limit_and_the_order_people_see_it_and_another_limit_counts_at_once() {
     let cluster = Cluster::start_with_nodes(images(), many(3)).unwrap();
-    cluster.add_args("controller", &[SHORT_LEASE]);
     let burst = Burst::new(&cluster, NAMESPACE, PACE).unwrap();
     cluster.plane().apply(vec![seen::far()]).unwrap();
     install(&cluster);
@@ -73,6 +72,8 @@ fn all_kinds_keep_to_the_limit_and_the_order(cluster: &Cluster, burst: &Burst<'_
     burst.history.wait_ended(6, PATIENCE).unwrap();
     let killed = leader(cluster);
     cluster.signal(NAMESPACE, &killed, Signal::SIGKILL).unwrap();
+    // As time would take it.
+    cluster.kubectl().run(&["delete", "lease", LEASE, "-n", NAMESPACE]).unwrap();
     burst.wait_completed(20, PATIENCE).unwrap();
     let most = burst.history.most_preparing().unwrap();
     println!("3 agents, berth, {LIMIT} wanted: {most} at most, in {:?}", burst.history.work().unwrap());

@@ -16,7 +16,7 @@ use crate::queue::ended;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 
 /// The pod of an agent, as its DaemonSet makes it.
-fn agents_pod(plane: &ControlPlane) {
+pub fn agents_pod(plane: &ControlPlane) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "berth-node-agent-x", "labels": {"app.kubernetes.io/name": "berth-node-agent"}},
@@ -33,7 +33,7 @@ fn agents_pod(plane: &ControlPlane) {
     plane.kubectl().run(&[&args[..], &["--patch", &status]].concat()).unwrap();
 }
 
-fn backed_up(berth: &Berth, name: &str) -> (BackupPhase, String) {
+pub fn backed_up(berth: &Berth, name: &str) -> (BackupPhase, String) {
     let made = backup(name, json!({"includedNamespaces": ["shop"]}));
     let made = berth.kubectl().create(NAMESPACE, &[made]).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
@@ -42,31 +42,37 @@ fn backed_up(berth: &Berth, name: &str) -> (BackupPhase, String) {
     (done.phase(), side_text(&folder, &format!("{name}-logs.gz")))
 }
 
-fn files_of(plane: &ControlPlane, backup: &str) -> Vec<Value> {
+pub fn files_of(plane: &ControlPlane, backup: &str) -> Vec<Value> {
     let label = format!("velero.io/backup-name={backup}");
     let args = ["get", "podvolumebackups", "-n", NAMESPACE, "-l", &label, "-o", "json"];
     let found: Value = serde_json::from_str(&plane.kubectl().run(&args).unwrap()).unwrap();
     found["items"].as_array().unwrap().clone()
 }
 
-fn volume(pods: &Path, uid: &str, below: &str) -> std::path::PathBuf {
+pub fn volume(pods: &Path, uid: &str, below: &str) -> std::path::PathBuf {
     let folder = pods.join(uid).join("volumes").join(below);
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-#[test]
-fn berths_own_agent_reads_the_files_of_a_backup_and_brings_them_back() {
+/// berth with what `berth install --pod-volumes` brings, but for what needs a kubelet.
+pub fn cluster() -> Berth {
     let berth = Berth::start(ControlPlane::start().unwrap(), Options::new(program(), NAMESPACE)).unwrap();
     let plane = berth.plane();
-    let _report = plane.report_on_panic();
-    // What `berth install --pod-volumes` brings, but for what needs a kubelet.
     let definitions = berth_api::crd::pod_volumes();
     plane.apply(definitions.iter().map(|definition| json!(definition)).collect()).unwrap();
     plane.kubectl().await_definitions().unwrap();
     plane.apply(roles()).unwrap();
     let namespace = |name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     plane.apply(["shop", "elsewhere"].map(namespace).into()).unwrap();
+    berth
+}
+
+#[test]
+fn berths_own_agent_reads_the_files_of_a_backup_and_brings_them_back() {
+    let berth = cluster();
+    let plane = berth.plane();
+    let _report = plane.report_on_panic();
     plane.apply(claim().to_vec()).unwrap();
     let pods = plane.folder().join("pods");
     let named = json!({"backup.velero.io/backup-volumes": "data"});

@@ -2,15 +2,22 @@
 //! it.
 
 use std::fs;
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use berth_api::velero::BackupPhase;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, Stage, pod_volume_backup};
-use crate::support::{PATIENCE, wait_for};
+use super::alone::{self, backed_up, files_of};
+use super::{NAMESPACE, Stage, agent, agent_by, pod, pod_volume_backup, restic_on};
+use crate::admission::program;
+use crate::archive::items;
+use crate::queue::ended;
+use crate::support::peers::S3;
+use crate::support::process::in_own_session;
+use crate::support::{ControlPlane, PATIENCE, Process, backup, wait_for};
 
 const SECRET: &str = "berth-repository-folder.shop";
 
@@ -65,7 +72,7 @@ fn what_ends_an_agent_or_keeps_it_from_its_repository_loses_nothing() {
 }
 
 fn killed_in_mid_upload(stage: &mut Stage, uid: &str, folder: &Path) {
-    for number in 0..8 {
+    for number in 0..4 {
         noise(&folder.join(format!("large-{number}")), 32 << 20, number + 1);
     }
     stage.create(&[pod_volume_backup("killed", uid, "folder", &json!({}))]);
@@ -120,19 +127,30 @@ fn locked(stage: &mut Stage, uid: &str, folder: &Path) {
     })
     .unwrap();
     fs::write(folder.join("small"), "second").unwrap();
+    let empty = json!([{"name": "data", "emptyDir": {}}]);
+    let other = stage.pod("shop", "other", &empty, &json!({"phase": "Running"}));
+    fs::write(stage.folder(&other, "kubernetes.io~empty-dir/data").join("small"), "of another").unwrap();
     stage.create(&[pod_volume_backup("locked", uid, "folder", &json!({}))]);
     // Twice: it has looked again, and the lock was still there.
     wait_for("the agent to wait", PATIENCE, || {
         stage.agent.ensure_runs()?;
         let text = stage.agent.log_text()?;
         let waits = |line: &&str| line.contains("waiting") && line.contains("locked exclusively");
-        Ok((text.lines().filter(waits).count() > 1).then_some(()))
+        let is_told = status(stage, "locked")["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("waits") && message.contains("locked exclusively"));
+        Ok((is_told && text.lines().filter(waits).count() > 1).then_some(()))
     })
     .unwrap();
+    // The node reads one volume at a time, and a repository that is not locked need not wait.
+    let pod = json!({"kind": "Pod", "namespace": "shop", "name": "other", "uid": other});
+    stage.create(&[pod_volume_backup("beside", &other, "s3", &json!({"pod": pod}))]);
+    stage.completed("podvolumebackup", "beside");
     assert_eq!(status(stage, "locked")["phase"], "InProgress");
     kill(pid, Signal::SIGCONT).unwrap();
     assert!(child.wait().unwrap().success());
-    stage.completed("podvolumebackup", "locked");
+    let done = stage.completed("podvolumebackup", "locked");
+    assert_eq!(done["status"]["message"], "", "what it waited for is told no more: {done:#}");
     stage.restic("folder", &["check", "--read-data"]);
 }
 
@@ -188,4 +206,132 @@ fn maintained(stage: &mut Stage, uid: &str) {
     stage.restic("folder", &["check", "--read-data"]);
     stage.create(&[pod_volume_backup("after", uid, "folder", &json!({}))]);
     stage.completed("podvolumebackup", "after");
+}
+
+/// A pod of a node with an agent, whose volume is to be backed up. The folder of all pods, and that
+/// of the volume.
+fn application(plane: &ControlPlane) -> (PathBuf, PathBuf) {
+    alone::agents_pod(plane);
+    let pods = plane.folder().join("pods");
+    let named = json!({"backup.velero.io/backup-volumes": "data"});
+    let empty = json!([{"name": "data", "emptyDir": {}}]);
+    let uid = pod(plane, "shop", "web-0", &empty, &named, &json!({"phase": "Running"}));
+    let folder = alone::volume(&pods, &uid, "kubernetes.io~empty-dir/data");
+    fs::write(folder.join("small"), "first").unwrap();
+    (pods, folder)
+}
+
+/// An agent that sees a disk of this size in place of a folder, in a mount namespace of its own.
+fn agent_on_a_disk(plane: &ControlPlane, pods: &Path, disk: &Path, size: &str) -> Process {
+    let mut command = in_own_session(Path::new("unshare"));
+    let script =
+        format!("mount -t tmpfs -o size={size} tmpfs \"$0\" && exec \"{}\" \"$@\"", program().display());
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]).arg(disk);
+    agent_by(command, plane, pods, "agent-on-a-disk", &[])
+}
+
+/// What is in the repository is whole, whoever has a lock. How many snapshots that is.
+fn whole(plane: &ControlPlane, location: &str, repository: &Path) -> usize {
+    let restic = |args: &[&str]| {
+        let mut command = restic_on(plane, location, &repository.display().to_string());
+        let output = command.arg("--no-lock").args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {}{said}", String::from_utf8_lossy(&output.stdout));
+        output.stdout
+    };
+    restic(&["check", "--read-data"]);
+    let snapshots: Value = serde_json::from_slice(&restic(&["snapshots", "--json"])).unwrap();
+    snapshots.as_array().unwrap().len()
+}
+
+#[test]
+fn a_disk_that_is_full_in_mid_upload_costs_the_volume_and_nothing_else() {
+    let berth = alone::cluster();
+    let plane = berth.plane();
+    let _report = plane.report_on_panic();
+    let (pods, folder) = application(plane);
+    let disk = berth.archives().join("restic");
+    fs::create_dir(&disk).unwrap();
+    let mut agent = agent_on_a_disk(plane, &pods, &disk, "48m");
+    let (phase, log) = backed_up(&berth, "first");
+    assert_eq!(phase, BackupPhase::Completed, "{log}\n{}", agent.log_text().unwrap());
+    let repository = PathBuf::from(format!("/proc/{}/root{}/shop", agent.id(), disk.display()));
+    let before = walk(&repository.join("data"));
+
+    // Many times what has room, so that much is left to be read when it is full.
+    let large = |number: u64| folder.join(format!("large-{number}"));
+    for number in 0..10 {
+        noise(&large(number), 32 << 20, number + 1);
+    }
+    let (phase, log) = backed_up(&berth, "full");
+    assert_eq!(phase, BackupPhase::PartiallyFailed, "{log}\n{}", agent.log_text().unwrap());
+    let wanted = ["volume data of pod web-0 is not backed up", "No space left on device"];
+    assert!(wanted.iter().all(|part| log.contains(part)), "{log}");
+    let found = files_of(plane, "full");
+    let [files] = found.as_slice() else { panic!("{found:#?}") };
+    let message = files["status"]["message"].as_str().unwrap();
+    assert_eq!(files["status"]["phase"], "Failed", "{message}");
+    let wanted = ["the repository takes nothing any more", "No space left on device"];
+    assert!(wanted.iter().all(|part| message.contains(part)), "{message}");
+    assert!(walk(&repository.join("data")) > before, "a part of it had room");
+    assert!(items(&berth.archive("full")).iter().any(|item| item == "pods/namespaces/shop/web-0"));
+    assert_eq!(whole(plane, "default", &repository), 1);
+
+    // There is room again.
+    for number in 1..10 {
+        fs::remove_file(large(number)).unwrap();
+    }
+    let mut mount = Command::new("nsenter");
+    mount.arg(format!("--mount=/proc/{}/ns/mnt", agent.id()));
+    let mounted = mount.args(["mount", "-o", "remount,size=128m"]).arg(&disk).status().unwrap();
+    assert!(mounted.success(), "{mounted}");
+    let (phase, log) = backed_up(&berth, "after");
+    assert_eq!(phase, BackupPhase::Completed, "{log}\n{}", agent.log_text().unwrap());
+    agent.ensure_runs().unwrap();
+    assert_eq!(whole(plane, "default", &repository), 2);
+}
+
+#[test]
+fn a_store_that_is_killed_in_mid_upload_is_waited_for_and_nothing_is_lost() {
+    let berth = alone::cluster();
+    let plane = berth.plane();
+    let _report = plane.report_on_panic();
+    let (pods, folder) = application(plane);
+    let mut s3 = S3::start(plane, "killed").unwrap();
+    let create = |object: Value| {
+        let made = plane.kubectl().create(NAMESPACE, &[object]).unwrap();
+        assert!(made.status.success(), "{}", made.stderr);
+    };
+    create(s3.keys.secret_object(NAMESPACE));
+    create(s3.location("s3", "some/where"));
+    berth.await_location("s3").unwrap();
+    let of = |name: &str| backup(name, json!({"includedNamespaces": ["shop"], "storageLocation": "s3"}));
+    let mut agent = agent(plane, &pods, "node-agent");
+    create(of("first"));
+    let done = ended(&berth, &["first"]).remove("first").unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}\n{}", done.status, agent.log_text().unwrap());
+
+    for number in 0..8 {
+        noise(&folder.join(format!("large-{number}")), 32 << 20, number + 1);
+    }
+    let repository = s3.file("some/where/restic/shop");
+    let before = walk(&repository.join("data"));
+    let phase = || files_of(plane, "killed").first().map(|files| files["status"]["phase"].clone());
+    create(of("killed"));
+    wait_for("a part of it to be stored", PATIENCE, || {
+        agent.ensure_runs()?;
+        let phase = phase();
+        anyhow::ensure!(phase != Some(json!("Completed")), "it was too fast to be killed");
+        Ok((phase == Some(json!("InProgress")) && walk(&repository.join("data")) > before).then_some(()))
+    })
+    .unwrap();
+    s3.process.kill().unwrap();
+    assert_eq!(phase(), Some(json!("InProgress")));
+    s3.start_again().unwrap();
+    let done = ended(&berth, &["killed"]).remove("killed").unwrap();
+    assert_eq!(done.phase(), BackupPhase::Completed, "{:?}\n{}", done.status, agent.log_text().unwrap());
+    assert_eq!(phase(), Some(json!("Completed")));
+    agent.ensure_runs().unwrap();
+    assert_eq!(whole(plane, "s3", &repository), 2);
+    assert_eq!(walk(&repository.join("locks")), 0);
 }

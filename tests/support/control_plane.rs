@@ -7,6 +7,7 @@ mod programs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 use super::janitor::Janitor;
 use super::log::ReportOnPanic;
 use super::network::Network;
-use super::times::{Record, Wait};
+use super::times::{self, Record, Wait};
 use super::{Kubectl, Process, binaries, manifest, wait_until};
 use keys::Keys;
 use programs::PATIENCE;
@@ -50,12 +51,26 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// From nothing to ready.
+    /// From nothing to ready. In a run of all tests the next one starts meanwhile, so that no test
+    /// but the first waits for all of it.
     ///
     /// # Errors
     /// When a program is missing or does not come up: with the end of its log.
     pub fn start() -> anyhow::Result<Self> {
-        Self::start_with(Scope::Objects)
+        static NEXT: Mutex<Option<JoinHandle<anyhow::Result<ControlPlane>>>> = Mutex::new(None);
+        let next = || NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = next().take();
+        let plane = match ahead {
+            Some(ahead) => {
+                let _wait = Wait::start("a control plane");
+                ahead.join().map_err(|_| anyhow!("a thread of the tests panicked"))?
+            }
+            None => Self::start_with(Scope::Objects),
+        }?;
+        if times::is_a_run() {
+            next().get_or_insert_with(|| std::thread::spawn(|| Self::start_with(Scope::Objects)));
+        }
+        Ok(plane)
     }
 
     /// From nothing to ready.

@@ -22,6 +22,8 @@ pub const IMMEDIATE: &str = "immediate";
 /// node only.
 pub const ZONAL: &str = "zonal";
 pub const SNAPSHOT_CLASS: &str = "snapshots";
+/// The VolumeGroupSnapshotClass of the driver.
+pub const GROUP_CLASS: &str = "groups";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 pub struct Csi {
@@ -61,11 +63,10 @@ impl Csi {
             command.arg("--retry-interval-start=100ms").args(args);
             Process::start(name, command, &folder.join(format!("{name}.log")))
         };
-        let is_without_groups = "--feature-gates=CSIVolumeGroupSnapshot=false";
         let processes = vec![
             start("csi-provisioner", &provisioner, &[&at_driver])?,
             start("csi-snapshotter", &snapshotter, &[&at_driver])?,
-            start("snapshot-controller", &controller, &[is_without_groups])?,
+            start("snapshot-controller", &controller, &[])?,
             driver,
         ];
         let mut started = Self { processes };
@@ -129,6 +130,15 @@ fn objects(cluster: &Cluster) -> Vec<Value> {
             "apiVersion": "snapshot.storage.k8s.io/v1",
             "kind": "VolumeSnapshotClass",
             "metadata": {"name": SNAPSHOT_CLASS, "labels": {"velero.io/csi-volumesnapshot-class": "true"}},
+            "driver": DRIVER,
+            "deletionPolicy": "Delete",
+        }),
+        json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2",
+            "kind": "VolumeGroupSnapshotClass",
+            "metadata": {
+                "name": GROUP_CLASS, "labels": {"velero.io/csi-volumegroupsnapshot-class": "true"},
+            },
             "driver": DRIVER,
             "deletionPolicy": "Delete",
         }),

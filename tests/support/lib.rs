@@ -30,6 +30,7 @@ pub mod port;
 pub mod process;
 pub mod refusal;
 pub mod seen;
+pub mod shared;
 pub mod times;
 pub mod wait;
 

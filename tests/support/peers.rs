@@ -281,6 +281,8 @@ pub fn velero(plane: &ControlPlane, namespace: &str, args: &[&str]) -> anyhow::R
     let mut command = Command::new(&program);
     command.args(args).args(["--namespace", namespace, "--kubeconfig"]).arg(plane.kubeconfig());
     command.env("HOME", &home).env("TMPDIR", &home).current_dir(&home).stdin(Stdio::null());
+    // It prints times in the zone of whoever reads them.
+    command.env("TZ", "UTC");
     without_proxies(&mut command);
     let output = command.output().with_context(|| format!("failed to run {}", program.display()))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -122,12 +122,16 @@ impl Cluster {
     }
 
     /// The sum of one of berth's metrics over its pods with this label, those that do not answer
-    /// left out.
+    /// left out. Those on their way out are not asked: one whose network goes meanwhile leaves the
+    /// question without an answer for minutes.
     ///
     /// # Errors
     /// When they cannot be listed.
     pub fn metric(&self, namespace: &str, selector: &str, name: &str) -> anyhow::Result<u64> {
         let of = |pod: &Pod| {
+            if pod.metadata.deletion_timestamp.is_some() {
+                return None;
+            }
             let ip = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
             let text = http::get(SocketAddr::new(ip, 8085), "/metrics").ok()?.1;
             text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().parse::<u64>().ok())

@@ -108,6 +108,11 @@ fn running() -> MutexGuard<'static, BTreeMap<String, Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Has `tests/run` started us, and not somebody who runs one test?
+pub fn is_a_run() -> bool {
+    std::env::var_os(RUN).is_some()
+}
+
 /// Is that process gone? Without the run that started them the tests would go on beside the next
 /// one, because its lock went with it.
 pub fn is_gone(run: Option<&str>) -> bool {

@@ -67,6 +67,35 @@ fn content(berth: &Berth, name: &str, backup: &str, policy: &str, of: &str) {
     );
 }
 
+/// A VolumeGroupSnapshot with its content.
+fn group(berth: &Berth, name: &str, backup: &str, policy: &str) {
+    let uid = create(
+        berth,
+        "shop",
+        &json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2", "kind": "VolumeGroupSnapshot",
+            "metadata": {"name": name, "labels": labels(backup)},
+            "spec": {"source": {"selector": {"matchLabels": {"velero.io/volume-group": "g"}}}},
+        }),
+    );
+    group_content(berth, &format!("of-{name}"), backup, policy, &uid);
+}
+
+fn group_content(berth: &Berth, name: &str, backup: &str, policy: &str, of: &str) {
+    create(
+        berth,
+        "shop",
+        &json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2", "kind": "VolumeGroupSnapshotContent",
+            "metadata": {"name": name, "labels": labels(backup)},
+            "spec": {
+                "deletionPolicy": policy, "driver": "d", "source": {"volumeHandles": [name]},
+                "volumeGroupSnapshotRef": {"namespace": "shop", "name": name, "uid": of},
+            },
+        }),
+    );
+}
+
 fn upload(berth: &Berth, name: &str, backup: &str) {
     let mut labels = labels(backup);
     labels["velero.io/backup-uid"] = json!("0e4b");
@@ -88,9 +117,13 @@ fn upload(berth: &Berth, name: &str, backup: &str) {
 fn there(berth: &Berth) -> Vec<String> {
     let kubectl = berth.kubectl();
     let mut found = String::new();
-    for (kind, space) in
-        [("volumesnapshots", "shop"), ("volumesnapshotcontents", "shop"), ("datauploads", berth.namespace())]
-    {
+    for (kind, space) in [
+        ("volumesnapshots", "shop"),
+        ("volumegroupsnapshots", "shop"),
+        ("volumesnapshotcontents", "shop"),
+        ("volumegroupsnapshotcontents", "shop"),
+        ("datauploads", berth.namespace()),
+    ] {
         found += &kubectl.run(&["get", kind, "-n", space, "-o", "name"]).unwrap();
     }
     found.lines().map(|line| line.rsplit('/').next().unwrap_or_default().to_owned()).collect()
@@ -120,6 +153,10 @@ fn what_backups_that_are_gone_have_left_is_told_and_removed_when_somebody_says_s
     snapshot(&berth, "velero-back", "back", "Delete");
     snapshot(&berth, "mine", "gone", "Delete");
     content(&berth, "alone", "gone", "Retain", "0e4c");
+    group(&berth, "velero-group-gone", "gone", "Delete");
+    group(&berth, "velero-group-retained", "gone", "Retain");
+    group(&berth, "velero-group-here", "here", "Delete");
+    group_content(&berth, "group-alone", "gone", "Retain", "0e4d");
     upload(&berth, "gone-1", "gone");
     upload(&berth, "here-1", "here");
     // At the usual pace, because a busy machine may take fifteen seconds until here.
@@ -128,11 +165,11 @@ fn what_backups_that_are_gone_have_left_is_told_and_removed_when_somebody_says_s
 
     let told = wait_for("what is left to be told", PATIENCE, || {
         let text = said(&check(&berth, &[]));
-        Ok(text.contains("4 objects seem to be left of backups that are gone").then_some(text))
+        Ok(text.contains("7 objects seem to be left of backups that are gone").then_some(text))
     })
     .unwrap();
     for name in
-        ["DataUpload left/gone-1", "VolumeSnapshot shop/velero-gone", "removes 2 of them, after asking"]
+        ["DataUpload left/gone-1", "VolumeSnapshot shop/velero-gone", "removes 3 of them, after asking"]
     {
         assert!(told.contains(name), "{name}: {told}");
     }
@@ -152,17 +189,17 @@ fn what_backups_that_are_gone_have_left_is_told_and_removed_when_somebody_says_s
         let one = all.as_array().unwrap().iter().find(of);
         one.map(|one| one["outcome"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
     };
-    assert_eq!((outcome("velero-gone"), outcome("gone-1")), ("removed".to_owned(), "removed".to_owned()));
-    for name in ["velero-retained", "alone"] {
+    let removed = ["velero-gone", "velero-group-gone", "gone-1"];
+    assert_eq!(removed.map(outcome), ["removed"; 3]);
+    for name in ["velero-retained", "alone", "velero-group-retained", "group-alone"] {
         assert!(outcome(name).contains("Retain"), "{all:#}");
     }
     assert_eq!(
         all.as_array().unwrap().iter().filter(|one| one["outcome"] == "removed").count(),
-        2,
+        3,
         "{all:#}"
     );
-    let left: Vec<String> =
-        before.into_iter().filter(|name| !["velero-gone", "gone-1"].contains(&name.as_str())).collect();
+    let left: Vec<String> = before.into_iter().filter(|name| !removed.contains(&name.as_str())).collect();
     assert_eq!(there(&berth), left);
     let back = || Ok(kubectl.run(&["get", "backup.velero.io", "back", "-n", ns]).ok());
     wait_for("the Backup to come back", PATIENCE, back).unwrap();

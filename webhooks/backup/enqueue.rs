@@ -47,6 +47,7 @@ pub fn enqueue<K: Listers>(
         return Ok(incoming.later(is_by_berth(state, request), "this replica has just started"));
     }
     let by_berth = is_by_berth(state, request);
+    let entry = incoming.source().entry(state.listers().order());
     // Shared, because the entry may be large: the assumed entry is this one, not a copy.
     let mut newcomer = Arc::new(QueueEntry {
         // It is told to others who wait for it, and its creation may still be refused.
@@ -54,7 +55,9 @@ pub fn enqueue<K: Listers>(
         uid: request.uid.clone(),
         phase: QueuePhase::Queued,
         created_at: now,
-        ..incoming.source().entry(state.listers().order())
+        // The mark of anybody else is removed below.
+        is_made: entry.is_made && by_berth,
+        ..entry
     });
     // A Backup whose lists cannot be read gets no place; the validating webhook refuses it.
     let readable = newcomer.refused.is_empty();

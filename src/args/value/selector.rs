@@ -15,17 +15,7 @@ const WAY_OUT: &str = "write app=web, app in (web,db), app, or !app";
 /// # Errors
 /// When it is not a selector, or uses an operator that a LabelSelector does not have.
 pub fn selector(text: &str) -> Result<LabelSelector, String> {
-    let mut tokens = tokens(text)?.into_iter().peekable();
-    let mut requirements = Vec::new();
-    while tokens.peek().is_some() {
-        requirements.push(requirement(&mut tokens)?);
-        match tokens.next() {
-            None => break,
-            Some(SelectorToken::Comma) if tokens.peek().is_some() => {}
-            Some(SelectorToken::Comma) => return Err(format!("{text:?} ends with a comma: {WAY_OUT}")),
-            Some(other) => return Err(format!("{:?} stands where a comma should: {WAY_OUT}", other.text())),
-        }
-    }
+    let mut requirements = requirements(text)?;
     requirements.sort_by(|(a, _), (b, _)| a.cmp(b));
     let (mut labels, mut expressions) = (BTreeMap::new(), Vec::new());
     for (key, operator) in requirements {
@@ -38,6 +28,12 @@ pub fn selector(text: &str) -> Result<LabelSelector, String> {
             SelectorOperator::NotIn(values) => ("NotIn", Some(values.into_iter().collect())),
             SelectorOperator::Exists => ("Exists", None),
             SelectorOperator::DoesNotExist => ("DoesNotExist", None),
+            SelectorOperator::IsNot(_) => {
+                return Err(format!("!= is no operator of a LabelSelector: write {key} notin (…)"));
+            }
+            SelectorOperator::Beyond(sign, _) => {
+                return Err(format!("{sign} is no operator of a LabelSelector: {WAY_OUT}"));
+            }
         };
         expressions.push(LabelSelectorRequirement { key, operator: operator.to_owned(), values });
     }
@@ -45,6 +41,36 @@ pub fn selector(text: &str) -> Result<LabelSelector, String> {
         match_labels: Some(labels).filter(|labels| !labels.is_empty()),
         match_expressions: Some(expressions).filter(|expressions| !expressions.is_empty()),
     })
+}
+
+/// A label selector by which the API server lists. It may have `!=`, `>` and `<`, too.
+///
+/// # Errors
+/// When the API server would not read it.
+pub fn list_selector(text: &str) -> Result<String, String> {
+    for (key, operator) in requirements(text)? {
+        if let SelectorOperator::Beyond(sign, number) = operator
+            && number.parse::<i64>().is_err()
+        {
+            return Err(format!("{number:?} is no whole number: write {key}{sign}1"));
+        }
+    }
+    Ok(text.trim().to_owned())
+}
+
+fn requirements(text: &str) -> Result<Vec<(String, SelectorOperator)>, String> {
+    let mut tokens = tokens(text)?.into_iter().peekable();
+    let mut requirements = Vec::new();
+    while tokens.peek().is_some() {
+        requirements.push(requirement(&mut tokens)?);
+        match tokens.next() {
+            None => break,
+            Some(SelectorToken::Comma) if tokens.peek().is_some() => {}
+            Some(SelectorToken::Comma) => return Err(format!("{text:?} ends with a comma: {WAY_OUT}")),
+            Some(other) => return Err(format!("{:?} stands where a comma should: {WAY_OUT}", other.text())),
+        }
+    }
+    Ok(requirements)
 }
 
 /// Selectors that are separated by ` or `.
@@ -83,6 +109,9 @@ pub fn selector_text(selector: Option<&LabelSelector>) -> String {
 
 enum SelectorOperator {
     Is(String),
+    IsNot(String),
+    /// More or less, as its sign says, than a number.
+    Beyond(String, String),
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),
     Exists,
@@ -163,37 +192,35 @@ fn requirement(tokens: &mut Tokens) -> Result<(String, SelectorOperator), String
         return Ok((key, if is_negated { SelectorOperator::DoesNotExist } else { SelectorOperator::Exists }));
     }
     let operator = match tokens.next() {
-        Some(SelectorToken::Equals) => {
-            let value = match tokens.peek() {
-                None | Some(SelectorToken::Comma) => String::new(),
-                Some(SelectorToken::Word(_)) => {
-                    tokens.next().map(|token| token.text().to_owned()).unwrap_or_default()
-                }
-                Some(other) => return Err(format!("{:?} is no value of {key}: {WAY_OUT}", other.text())),
-            };
-            SelectorOperator::Is(value)
-        }
+        Some(SelectorToken::Equals) => SelectorOperator::Is(value(tokens, &key)?),
+        Some(SelectorToken::NotEquals) => SelectorOperator::IsNot(value(tokens, &key)?),
+        Some(SelectorToken::Other(sign)) => SelectorOperator::Beyond(sign, value(tokens, &key)?),
         Some(SelectorToken::Word(word)) if word == "in" => SelectorOperator::In(values(tokens, &key)?),
         Some(SelectorToken::Word(word)) if word == "notin" => SelectorOperator::NotIn(values(tokens, &key)?),
-        Some(SelectorToken::NotEquals) => {
-            return Err(format!("!= is no operator of a LabelSelector: write {key} notin (…)"));
-        }
-        Some(SelectorToken::Other(sign)) => {
-            return Err(format!("{sign} is no operator of a LabelSelector: {WAY_OUT}"));
-        }
         other => {
             let found = other.as_ref().map_or("the end", SelectorToken::text);
             return Err(format!("{found:?} after {key} is no operator: {WAY_OUT}"));
         }
     };
     match &operator {
-        SelectorOperator::Is(value) => label(&key, Some(value))?,
+        SelectorOperator::Is(value) | SelectorOperator::IsNot(value) => label(&key, Some(value))?,
         SelectorOperator::In(values) | SelectorOperator::NotIn(values) => {
             values.iter().try_for_each(|value| label(&key, Some(value)))?;
         }
-        SelectorOperator::Exists | SelectorOperator::DoesNotExist => {}
+        SelectorOperator::Beyond(..) | SelectorOperator::Exists | SelectorOperator::DoesNotExist => {}
     }
     Ok((key, operator))
+}
+
+/// What stands behind `=`. It may be empty.
+fn value(tokens: &mut Tokens, key: &str) -> Result<String, String> {
+    match tokens.peek() {
+        None | Some(SelectorToken::Comma) => Ok(String::new()),
+        Some(SelectorToken::Word(_)) => {
+            Ok(tokens.next().map(|token| token.text().to_owned()).unwrap_or_default())
+        }
+        Some(other) => Err(format!("{:?} is no value of {key}: {WAY_OUT}", other.text())),
+    }
 }
 
 /// `(a,b)`: entries may be empty.
@@ -276,6 +303,24 @@ mod tests {
             ("a=-", "a"),
         ] {
             let said = selector(text).unwrap_err();
+            assert!(said.contains(part), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_selector_of_lists_has_the_operators_of_the_api_server_too() {
+        for text in ["a!=b", "a != b,c", "a!=", "a>1", "a<-2,b in (c)", "a=b", "!a", ""] {
+            assert_eq!(list_selector(text).as_deref(), Ok(text));
+        }
+        for (text, part) in [
+            ("a>b", "write a>1"),
+            ("a>", "write a>1"),
+            ("a!=-", "a"),
+            ("a!=b c", "where a comma should"),
+            ("a!", "is no operator"),
+            ("a=b,", "ends with a comma"),
+        ] {
+            let said = list_selector(text).unwrap_err();
             assert!(said.contains(part), "{text}: {said}");
         }
     }

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::backup::index::ByteRange;
 use crate::backup::ledger::{ListExtent, read_names};
+use crate::backup::live_log;
 use crate::backup::log::{BackupLog, MessageCounts, ResultsHeading};
 use crate::backup::operations::Movement;
 
@@ -96,6 +97,24 @@ fn a_checkpoint_is_read_as_it_was_written() {
     let mut other = content.to_vec();
     *other.last_mut().unwrap() ^= 1;
     assert!(Checkpoint::read(other.into()).is_err());
+}
+
+#[test]
+fn the_log_of_a_run_is_read_from_the_beginning_of_its_checkpoint() {
+    let written = checkpoint();
+    let lines = written.lines.clone();
+    let content = Bytes::from(written.content().unwrap());
+    let start = |content: &Bytes| content.slice(..content.len().min(live_log::START));
+    let extent = live_log::extent(&start(&content)).unwrap();
+    assert!(extent.bytes < content.len());
+    assert_eq!(live_log::lines(content.slice(..extent.bytes)).unwrap(), lines);
+    assert!(live_log::lines(content.slice(..extent.bytes - 1)).is_err());
+    let other = Checkpoint { tail: Bytes::from_static(b"more"), ..checkpoint() };
+    let other = Bytes::from(other.content().unwrap());
+    assert_ne!(live_log::extent(&start(&other)).unwrap().digest, extent.digest);
+    for bad in [Bytes::new(), lines, content.slice(1..)] {
+        assert!(live_log::extent(&bad).is_err());
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use berth_core::limits;
 use berth_core::selection::{ResourceType, TypeSelection};
+use berth_core::volume::group;
 use futures::StreamExt;
 use tokio::sync::oneshot;
 
@@ -111,12 +112,14 @@ impl Collector<'_> {
         along
     }
 
-    /// Takes what a pod uses and was not taken yet. `needs`: why, according to the pod.
+    /// Takes what a pod uses and was not taken yet. `needs`: why, according to the pod. `is_alone`:
+    /// no other pod goes through its hooks together with this one.
     pub(super) async fn take_along(
         &self,
         found: &ListedObject,
         needs: Origin,
         along: &mut [Borrowed],
+        is_alone: bool,
     ) -> Result<Used, ListError> {
         // An unreadable pod has been logged already.
         let Ok(pod) = PodReferences::parse(&found.json) else { return Ok(Used::default()) };
@@ -133,8 +136,21 @@ impl Collector<'_> {
             let mut leads = BTreeMap::new();
             let batch =
                 self.take_of_type(one, names, &mut room, &mut is_short, &mut leads, &mut used.cuts).await?;
-            volumes.append(&mut leads);
             used.with.extend(batch);
+            if is_claim {
+                // A group of claims is cut at one moment, so pods that use some of them go through
+                // their hooks together, and claims that no such pod uses come along.
+                let groups = used.cuts.iter().filter_map(PlannedClaim::group);
+                let grouped = group::along(&used.claims, groups, is_alone);
+                let others = grouped.iter().map(|name| (key(namespace, name), Origin::Listed)).collect();
+                let batch = self
+                    .take_of_type(one, others, &mut room, &mut is_short, &mut leads, &mut used.cuts)
+                    .await?;
+                used.with.extend(batch);
+                used.grouped = grouped.len();
+                used.claims.extend(grouped);
+            }
+            volumes.append(&mut leads);
         }
         if is_short {
             let message = format!(

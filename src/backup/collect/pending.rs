@@ -184,7 +184,7 @@ impl<'c, 'a> Pending<'c, 'a> {
                 // Objects before the pod must be in the archive first.
                 self.flush().await?;
             }
-            let mut used = collector.take_along(&found, needs, &mut self.taken.along).await?;
+            let mut used = collector.take_along(&found, needs, &mut self.taken.along, self.in_order).await?;
             used.files = files.map(|files| FilePod { moment: Moment::Still, ..files });
             return collector
                 .holder

@@ -4,7 +4,7 @@
 use berth_core::mover::own::is_own;
 use berth_core::operation::OperationProgress;
 use berth_core::pod_volume::UPLOADER;
-use berth_core::volume::readers::KOPIA;
+use berth_core::volume::node_agents::KOPIA;
 use serde_json::{Value, json};
 
 use super::Movement;

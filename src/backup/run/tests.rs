@@ -101,6 +101,7 @@ fn cluster() -> Line {
 /// There are no snapshots, and nobody backs up files: whoever takes up a backup asks for both.
 fn takes_no_data(api: &Scripted) {
     api.always(get("/apis/snapshot.storage.k8s.io/v1/volumesnapshots").refuses(404));
+    api.always(get("/apis/groupsnapshot.storage.k8s.io/v1beta2/volumegroupsnapshots").refuses(404));
     api.always(get("/apis/velero.io/v1/namespaces/velero/podvolumebackups").answers(list("1", &[])));
 }
 

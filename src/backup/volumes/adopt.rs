@@ -93,10 +93,16 @@ impl RunVolumes<'_> {
             (Some(pod), None) => Some(format!(
                 "the snapshot of claim {claim} is taken while pod {pod} is not frozen, because the run that froze it ended early: it may be of another moment than other data of that pod"
             )),
-            (pod, Some(_)) => Some(format!(
-                "the snapshot of claim {claim} that was cut while {} frozen is gone: the one that is taken now may be of another moment than other data of the same pods",
-                pod.map_or_else(|| "its pods were".to_owned(), |pod| format!("pod {pod} was"))
-            )),
+            (pod, Some(_)) => {
+                let (when, of) = match (pod, &ask.group) {
+                    (Some(pod), _) => (format!("while pod {pod} was frozen"), "pods"),
+                    (None, Some(_)) => ("with its group".to_owned(), "group"),
+                    (None, None) => ("while its pods were frozen".to_owned(), "pods"),
+                };
+                Some(format!(
+                    "the snapshot of claim {claim} that was cut {when} is gone: the one that is taken now may be of another moment than other data of the same {of}"
+                ))
+            }
         };
         if let Some(message) = message {
             self.log.lasting_error(

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::group_objects::{self, SeenGroup};
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
@@ -81,13 +82,26 @@ impl Engine {
     /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
-            for_each(self.made_snapshots(uid).await?, |snapshot| {
+            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await);
+            for_each(made, |snapshot| {
                 let client = self.client.clone();
                 async move {
                     if is_kept(&snapshot) {
                         release(&client, &snapshot).await
                     } else {
                         remove(&client, &snapshot).await
+                    }
+                }
+            })
+            .await?;
+            // After their snapshots, which would not be found without them.
+            for_each(groups?, |seen| {
+                let client = self.client.clone();
+                async move {
+                    if seen.is_whole && !seen.is_named {
+                        group_objects::remove(&client, &seen.group).await
+                    } else {
+                        group_objects::release(&client, &seen.group).await
                     }
                 }
             })
@@ -127,14 +141,30 @@ impl Engine {
     async fn remove_made(&self, name: &str, record: &BackupWriter, which: Which<'_>) {
         let uid = record.uid();
         let work = async {
+            let is_going =
+                |found: &VolumeSnapshot| which.has(&key(found.namespace().as_deref(), &found.name_any()));
             let mut made = self.made_snapshots(uid).await?;
-            made.retain(|found| which.has(&key(found.namespace().as_deref(), &found.name_any())));
+            made.retain(is_going);
+            // The storage removes a group whole, so all that it has of the group must go.
+            let groups = self.made_groups(uid).await.map(|mut groups| {
+                let left = groups.iter().filter(|seen| !seen.is_whole).count();
+                if left > 0 {
+                    warn!(%name, groups = left, "leaving group snapshots, because not all of their snapshots are seen: an archive may name the others");
+                }
+                groups.retain(|seen| {
+                    let is_chosen = !(seen.members.is_empty() && matches!(which, Which::Only(_)));
+                    seen.is_whole && is_chosen && seen.members.iter().all(is_going)
+                });
+                groups
+            });
             let volume_backups = volume_backups(&self.client, &self.namespace);
             let files = match which {
                 Which::All => files_under_way(&volume_backups, uid).await,
                 Which::But(_) | Which::Only(_) => Ok(Vec::new()),
             };
-            let is_idle = made.is_empty() && files.as_ref().is_ok_and(Vec::is_empty);
+            let is_idle = made.is_empty()
+                && groups.as_ref().is_ok_and(Vec::is_empty)
+                && files.as_ref().is_ok_and(Vec::is_empty);
             // Asked between the list and the first removal: what another run has made is not
             // listed.
             if !is_idle && !record.is_still_ours().await {
@@ -149,6 +179,11 @@ impl Engine {
                 async move { remove(&client, &snapshot).await }
             });
             removed.await?;
+            let removed = for_each(groups?, |seen| {
+                let client = self.client.clone();
+                async move { group_objects::remove(&client, &seen.group).await }
+            });
+            removed.await?;
             cancel_files(&volume_backups, files?).await
         };
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
@@ -160,7 +195,12 @@ impl Engine {
         if !is_uid(uid) {
             return Ok(Vec::new());
         }
-        list_all(&Api::all(self.client.clone()), uid).await
+        list_all(&Api::all(self.client.clone()), uid).await.map_err(|error| chain(&error))
+    }
+
+    /// The group snapshots that were made for a Backup.
+    async fn made_groups(&self, uid: &str) -> Result<Vec<SeenGroup>, String> {
+        if is_uid(uid) { group_objects::made(&self.client, uid).await } else { Ok(Vec::new()) }
     }
 
     /// What a backup says of the data of its volumes when all is taken. What is missing, and was
@@ -176,7 +216,7 @@ impl Engine {
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
-                let error = format!("failed to list the backup's PodVolumeBackups: {error}");
+                let error = format!("failed to list the backup's PodVolumeBackups: {}", chain(&error));
                 // Another run finds all data stored, and asks again.
                 RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
             })?;
@@ -200,7 +240,8 @@ fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
 
 /// The PodVolumeBackups of a Backup that go on.
 async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
-    let mut all = if is_uid(uid) { list_all(api, uid).await? } else { Vec::new() };
+    let listed = if is_uid(uid) { list_all(api, uid).await } else { Ok(Vec::new()) };
+    let mut all = listed.map_err(|error| chain(&error))?;
     all.retain(|one| {
         let phase = one.data["status"]["phase"].as_str();
         one.data["spec"]["cancel"] != true && !phase.is_some_and(has_ended)
@@ -241,19 +282,32 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, String>
+/// All objects of a kind that were made for a Backup; none where the cluster has no such kind.
+pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube::Error>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let mut params = ListParams::default().labels(&format!("{BACKUP_UID}={uid}")).limit(PAGE);
+    list_those(api, ListParams::default().labels(&format!("{BACKUP_UID}={uid}")), |_| true).await
+}
+
+/// As [`list_all`], by other parameters. Only what `is_wanted` is in memory longer than its page.
+pub(super) async fn list_those<K>(
+    api: &Api<K>,
+    params: ListParams,
+    is_wanted: impl Fn(&K) -> bool,
+) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut params = params.limit(PAGE);
     let mut all = Vec::new();
     loop {
         let page = match insist(|| async { api.list(&params).await.into() }).await {
             Ok(page) => page,
             Err(error) if is_not_found(&error) => return Ok(all),
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(error),
         };
-        all.extend(page.items);
+        all.extend(page.items.into_iter().filter(&is_wanted));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(all),
@@ -285,8 +339,9 @@ fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
 /// Removes the objects of a snapshot, which stays in the storage.
 async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    if let Some((name, uid)) = own_content(client, snapshot).await? {
-        let write = || Write::to(&name).uid(Some(&uid));
+    if let Some(content) = own_content(client, snapshot).await? {
+        let (name, uid) = (content.name_any(), content.uid());
+        let write = || Write::to(&name).uid(uid.as_deref());
         gone(insist(|| patch(&contents, write(), policy(true))).await.map(drop))?;
         gone(insist(|| delete(&contents, write())).await)?;
     }
@@ -296,16 +351,20 @@ async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), Strin
 /// Removes a snapshot, in the storage as well.
 pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    if let Some((name, uid)) = own_content(client, snapshot).await? {
-        let write = || Write::to(&name).uid(Some(&uid));
+    if let Some(content) = own_content(client, snapshot).await? {
+        let (name, uid) = (content.name_any(), content.uid());
+        let write = || Write::to(&name).uid(uid.as_deref());
         gone(insist(|| patch(&contents, write(), policy(false))).await.map(drop))?;
     }
     delete_snapshot(client, snapshot).await
 }
 
-/// Name and UID of the content of a snapshot, if that content says the same: whoever may write the
-/// status of a VolumeSnapshot could name the content of another one there.
-async fn own_content(client: &Client, snapshot: &VolumeSnapshot) -> Result<Option<(String, String)>, String> {
+/// The content of a snapshot, if that content says the same: whoever may write the status of a
+/// VolumeSnapshot could name the content of another one there.
+pub(super) async fn own_content(
+    client: &Client,
+    snapshot: &VolumeSnapshot,
+) -> Result<Option<VolumeSnapshotContent>, String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
     let Some(name) = content_of(snapshot) else { return Ok(None) };
     let content = match insist(|| async { contents.get(&name).await.into() }).await {
@@ -313,9 +372,9 @@ async fn own_content(client: &Client, snapshot: &VolumeSnapshot) -> Result<Optio
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(chain(&error)),
     };
-    let is_own = content.spec.volume_snapshot_ref.uid.is_some()
-        && content.spec.volume_snapshot_ref.uid == snapshot.uid();
-    Ok(content.metadata.uid.filter(|_| is_own).map(|uid| (name, uid)))
+    let of = &content.spec.volume_snapshot_ref.uid;
+    let is_own = content.metadata.uid.is_some() && of.is_some() && *of == snapshot.uid();
+    Ok(is_own.then_some(content))
 }
 
 async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
@@ -326,7 +385,7 @@ async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(
 }
 
 /// An object that is gone, or that is another one by now, needs nothing more.
-fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
+pub(super) fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
     match done {
         Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
         _ => Ok(()),

@@ -1,5 +1,5 @@
 //! File-system backups: PodVolumeBackups, which Velero's node-agents carry out, or berth's own
-//! (`berth_core::volume::readers`).
+//! (`berth_core::volume::node_agents`).
 //!
 //! The name of a PodVolumeBackup follows from the Backup, the pod and the volume, so a run that
 //! continues finds what an earlier one has asked for, and takes it over.
@@ -10,7 +10,7 @@ use std::time::Duration;
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, RUN, label_value};
 use berth_api::velero::Backup;
 use berth_api::velero::mover::PodVolumeBackup;
-use berth_core::volume::readers::Reader;
+use berth_core::volume::node_agents::NodeAgent;
 use berth_core::volume::{Asked, Moment, takes_over};
 use futures::future::join_all;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -98,19 +98,19 @@ impl RunVolumes<'_> {
         }
     }
 
-    async fn can_read_files(&self, access: &VolumeAccess, pod: &FilePod) -> Result<Reader, String> {
+    async fn can_read_files(&self, access: &VolumeAccess, pod: &FilePod) -> Result<NodeAgent, String> {
         let until = access.limits.files_until;
         // Not even asked for, because it would only have to be canceled.
         if until <= Instant::now() {
             return Err(too_late(access));
         }
-        let reader = self.reader(access, &pod.node).await?;
+        let agent = self.node_agent(access, &pod.node).await?;
         // berth's agents make their repositories themselves.
-        if reader == Reader::Velero {
+        if agent == NodeAgent::Velero {
             let repository = self.repository(access, &pod.namespace);
             timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))?;
         }
-        Ok(reader)
+        Ok(agent)
     }
 
     async fn shown_files(&self, access: &VolumeAccess) -> &Watched<WatchedObjects<WatchedPodVolumeBackup>> {
@@ -120,8 +120,8 @@ impl RunVolumes<'_> {
 
     async fn take_all_files(&self, pod: &FilePod) -> bool {
         let Some(access) = &self.access else { return false };
-        let reader = match self.can_read_files(access, pod).await {
-            Ok(reader) => reader,
+        let agent = match self.can_read_files(access, pod).await {
+            Ok(agent) => agent,
             Err(why) => {
                 for volume in &pod.volumes {
                     if let Some(claim) = &volume.claim {
@@ -133,7 +133,7 @@ impl RunVolumes<'_> {
             }
         };
         let each = join_all(pod.volumes.iter().map(|volume| async move {
-            let taken = self.take_file_volume(access, pod, volume, reader).await;
+            let taken = self.take_file_volume(access, pod, volume, agent).await;
             if let Err(why) = &taken {
                 self.tell_files(pod, volume, why);
             }
@@ -154,11 +154,11 @@ impl RunVolumes<'_> {
         access: &VolumeAccess,
         pod: &FilePod,
         volume: &FileVolume,
-        reader: Reader,
+        agent: NodeAgent,
     ) -> Result<(), String> {
         self.outcomes.note_files();
         let shown = self.shown_files(access).await;
-        let asked = self.ask_files(access, shown, pod, volume, reader).await;
+        let asked = self.ask_files(access, shown, pod, volume, agent).await;
         let name = match asked {
             Ok(name) => name,
             Err(why) => {
@@ -221,7 +221,7 @@ impl RunVolumes<'_> {
         shown: &Watched<WatchedObjects<WatchedPodVolumeBackup>>,
         pod: &FilePod,
         volume: &FileVolume,
-        reader: Reader,
+        agent: NodeAgent,
     ) -> Result<String, String> {
         let api = pod_volume_backups(access);
         for attempt in 0..TRIES {
@@ -231,7 +231,7 @@ impl RunVolumes<'_> {
             if shown.look(|shown| shown.get(&key).is_some_and(WatchedPodVolumeBackup::has_failed)) {
                 continue;
             }
-            let object = pod_volume_backup(access, pod, volume, reader, &name);
+            let object = pod_volume_backup(access, pod, volume, agent, &name);
             let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
             let error = match insist(|| create(&api, &object)).await {
                 Ok(_) => {
@@ -258,7 +258,7 @@ impl RunVolumes<'_> {
                 is_ours: found.annotations().get(RUN) == Some(&access.run),
             };
             let uploader = found.data["spec"]["uploaderType"].as_str();
-            let is_its = asked.is_complete || uploader.is_none_or(|one| one == reader.uploader());
+            let is_its = asked.is_complete || uploader.is_none_or(|one| one == agent.uploader());
             if is_its && takes_over(pod.moment, asked) {
                 return Ok(name);
             }
@@ -304,7 +304,7 @@ fn pod_volume_backup(
     access: &VolumeAccess,
     pod: &FilePod,
     volume: &FileVolume,
-    reader: Reader,
+    agent: NodeAgent,
     name: &str,
 ) -> Value {
     let mut object = json!({
@@ -324,7 +324,7 @@ fn pod_volume_backup(
             "volume": volume.name,
             "backupStorageLocation": access.location,
             "repoIdentifier": "",
-            "uploaderType": reader.uploader(),
+            "uploaderType": agent.uploader(),
             "tags": {
                 "backup": access.backup, "backup-uid": access.uid, "pod": pod.name, "pod-uid": pod.uid,
                 "ns": pod.namespace, "volume": volume.name,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use berth_api::keys::{BACKUP_VOLUMES, CLAIM_SNAPSHOT_CLASS, DEFAULT_SNAPSHOT_CLASS, EXCLUDE_VOLUMES};
-use berth_core::policy::volume::action;
+use berth_core::policy::volume::{VolumeAction, action};
 use berth_core::selection::ResourceType;
 use berth_core::violation::tellable;
-use berth_core::volume::class::{SnapshotClass, choose};
+use berth_core::volume::class::{Choice, SnapshotClass, choose};
 use berth_core::volume::{
     ClaimDecision, FileBackupObstacle, Moment, OfPod, PodVolumeState, VolumeClaim, is_asked_for, names,
     of_claim, of_pod,
@@ -32,6 +32,16 @@ use crate::write::WriteResult;
 
 /// Parts of a VolumeSnapshotClass's group, version and kind.
 const CLASSES: [&str; 3] = ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"];
+
+/// What becomes of the data of a claim, and what it was decided by.
+pub(super) struct ConsideredClaim<'s> {
+    pub decision: ClaimDecision,
+    policy: Option<VolumeAction>,
+    bound: Option<FoundVolume>,
+    /// The CSI driver of its volume; empty if it has none, or is not known.
+    pub driver: String,
+    choice: Choice<'s, 's>,
+}
 
 impl RunVolumes<'_> {
     /// Decides on the volumes of a pod, in the order in which pods come: the first pod that wants
@@ -171,33 +181,10 @@ impl RunVolumes<'_> {
         let (namespace, claim_key) =
             (found.namespace.clone().unwrap_or_default(), key(found.namespace.as_deref(), &found.name));
         let volume_name = claim.bound.clone().unwrap_or_default();
-        let by_files = self.seen.lock().filed.contains_key(&claim_key);
-        let mut about = VolumeClaim {
-            policy: None,
-            by_files,
-            is_bound: claim.bound.is_some(),
-            // As if everything were there: is there anything to look at?
-            is_csi: true,
-            has_class: true,
-        };
-        let mut decision = of_claim(&self.wish, &about);
-        let (mut bound, mut class) = (None, None);
-        let may_take = matches!(decision, ClaimDecision::Snapshot | ClaimDecision::Move);
-        let classes = if may_take || !self.policies.is_empty() { self.classes().await } else { &[] };
-        if let Some(name) = &claim.bound
-            && (!self.policies.is_empty() || (may_take && !classes.is_empty()))
-        {
-            bound = self.read_volume(name).await?;
-        }
-        let volume = claim.with(bound.as_ref());
-        if may_take || !self.policies.is_empty() {
-            about.policy = action(&self.policies, &volume);
-            let driver = volume.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default();
-            about.is_csi = bound.is_none() || !driver.is_empty();
-            class = self.class_for(&claim_key, driver, &claim, classes);
-            about.has_class = class.is_some();
-            decision = of_claim(&self.wish, &about);
-        }
+        let ConsideredClaim { decision, policy, bound, driver, choice } =
+            self.consider(&claim_key, &claim).await?;
+        self.tell_ignored(&claim_key, &driver, choice);
+        let class = choice.class.map(|class| class.name.clone()).unwrap_or_default();
         let outcome = |fate| ClaimOutcome {
             volume: volume_name.clone(),
             traits: bound.as_ref().map(|bound| bound.traits.clone()),
@@ -211,7 +198,7 @@ impl RunVolumes<'_> {
             // Its pod has told of it.
             ClaimDecision::Files => return Ok(None),
             ClaimDecision::Nothing(lack) => {
-                let is_asked = is_asked_for(&self.wish, about.policy);
+                let is_asked = is_asked_for(&self.wish, policy);
                 let (reason, asked) = (lack.to_string(), Some(is_asked));
                 self.settle(
                     &claim_key,
@@ -225,10 +212,7 @@ impl RunVolumes<'_> {
             ClaimDecision::Snapshot => false,
             ClaimDecision::Move => true,
         };
-        if let Some(group) = claim.labels.get(&self.group_key).filter(|group| !group.is_empty()) {
-            let group = key(found.namespace.as_deref(), group);
-            self.seen.lock().grouped.entry(group).or_default().push(claim_key.clone());
-        }
+        let group = self.group_of(&namespace, &claim_key, &claim).await?;
         self.seen.lock().cut.insert(claim_key.clone());
         let ask = Ask {
             claim: claim_key,
@@ -239,9 +223,11 @@ impl RunVolumes<'_> {
             volume: volume_name,
             traits: bound.map(|bound| bound.traits).unwrap_or_default(),
             storage_class: claim.storage_class,
-            driver: volume.csi.map(|csi| csi.driver).unwrap_or_default(),
-            class: class.map(|class| class.name.clone()).unwrap_or_default(),
+            driver,
+            class,
             moves,
+            group,
+            is_apart: false,
         };
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
         // Copied, so that the page that it came in can be freed.
@@ -252,17 +238,57 @@ impl RunVolumes<'_> {
         Ok(Some(PlannedClaim { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
     }
 
-    fn class_for<'c>(
-        &self,
+    /// Decides what becomes of the data of a claim.
+    ///
+    /// # Errors
+    /// When the API server is gone.
+    pub(super) async fn consider<'s>(
+        &'s self,
         claim_key: &str,
+        claim: &'s FoundClaim,
+    ) -> Result<ConsideredClaim<'s>, ListError> {
+        let by_files = self.seen.lock().filed.contains_key(claim_key);
+        let mut about = VolumeClaim {
+            policy: None,
+            by_files,
+            is_bound: claim.bound.is_some(),
+            // As if everything were there: is there anything to look at?
+            is_csi: true,
+            has_class: true,
+        };
+        let mut decision = of_claim(&self.wish, &about);
+        let (mut bound, mut choice) = (None, Choice::default());
+        let may_take = matches!(decision, ClaimDecision::Snapshot | ClaimDecision::Move);
+        let classes = if may_take || !self.policies.is_empty() { self.classes().await } else { &[] };
+        if let Some(name) = &claim.bound
+            && (!self.policies.is_empty() || (may_take && !classes.is_empty()))
+        {
+            bound = self.read_volume(name).await?;
+        }
+        let volume = claim.with(bound.as_ref());
+        let driver = volume.csi.as_ref().map(|csi| csi.driver.clone()).unwrap_or_default();
+        if may_take || !self.policies.is_empty() {
+            about.policy = action(&self.policies, &volume);
+            about.is_csi = bound.is_none() || !driver.is_empty();
+            choice = self.class_for(&driver, claim, classes);
+            about.has_class = choice.class.is_some();
+            decision = of_claim(&self.wish, &about);
+        }
+        Ok(ConsideredClaim { decision, policy: about.policy, bound, driver, choice })
+    }
+
+    fn class_for<'s>(
+        &'s self,
         driver: &str,
-        claim: &FoundClaim,
-        classes: &'c [SnapshotClass],
-    ) -> Option<&'c SnapshotClass> {
+        claim: &'s FoundClaim,
+        classes: &'s [SnapshotClass],
+    ) -> Choice<'s, 's> {
         let annotation = format!("{CLAIM_SNAPSHOT_CLASS}_{}", driver.to_lowercase());
         let by_backup = self.access.as_ref().and_then(|access| access.annotations.get(&annotation));
-        let by_backup = by_backup.map(String::as_str);
-        let choice = choose(classes, driver, claim.snapshot_class.as_deref(), by_backup);
+        choose(classes, driver, claim.snapshot_class.as_deref(), by_backup.map(String::as_str))
+    }
+
+    fn tell_ignored(&self, claim_key: &str, driver: &str, choice: Choice<'_, '_>) {
         if let (Some(ignored), Some(class)) = (choice.ignored, choice.class) {
             let message = format!(
                 "the annotation {CLAIM_SNAPSHOT_CLASS} leads to no VolumeSnapshotClass {ignored} of driver {driver}: {} is used for claim {claim_key}",
@@ -270,7 +296,6 @@ impl RunVolumes<'_> {
             );
             self.log.warning(&ResultsHeading::Cluster, "persistentvolumeclaims", &message);
         }
-        choice.class
     }
 
     async fn classes(&self) -> &[SnapshotClass] {
@@ -344,18 +369,24 @@ async fn list_classes(client: &Client) -> Result<Vec<SnapshotClass>, kube::Error
         plural: "volumesnapshotclasses".to_owned(),
         ..ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind))
     };
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let read = || async { WriteResult::from(api.list(&ListParams::default()).await) };
-    let found = match insist(read).await {
-        Ok(found) => found,
-        Err(error) if crate::client::is_not_found(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
     let class = |class: DynamicObject| SnapshotClass {
         name: class.name_any(),
         driver: class.data["driver"].as_str().unwrap_or_default().to_owned(),
         is_labelled: class.labels().contains_key(CLAIM_SNAPSHOT_CLASS),
         is_default: class.annotations().contains_key(DEFAULT_SNAPSHOT_CLASS),
     };
-    Ok(found.items.into_iter().map(class).collect())
+    list_of(&Api::all_with(client.clone(), &kind), class).await
+}
+
+/// All classes; none where the cluster has no such kind.
+pub(super) async fn list_of(
+    api: &Api<DynamicObject>,
+    class: impl Fn(DynamicObject) -> SnapshotClass,
+) -> Result<Vec<SnapshotClass>, kube::Error> {
+    let read = || async { WriteResult::from(api.list(&ListParams::default()).await) };
+    match insist(read).await {
+        Ok(found) => Ok(found.items.into_iter().map(class).collect()),
+        Err(error) if crate::client::is_not_found(&error) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys::{BACKUP_NAME, CLAIM_SNAPSHOT_CLASS, DATA_UPLOAD_NAME, VOLUME_SNAPSHOT_NAME};
+use berth_api::keys::{
+    BACKUP_NAME, CLAIM_SNAPSHOT_CLASS, DATA_UPLOAD_NAME, VOLUME_SNAPSHOT_NAME, label_value,
+};
 use berth_api::quantity::Quantity;
 use berth_core::policy::volume::{CsiSource, KINDS, NfsSource, VolumeProperties};
 use berth_core::selection::ResourceType;
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backup::actions::snapshots::binary;
+use crate::patch::digest;
 
 /// Most volumes of one pod that are considered.
 const MOST_OF_POD: usize = 1000;
@@ -166,8 +169,10 @@ pub fn with_snapshot(
 ) -> Option<Vec<u8>> {
     let mut claim: Value = serde_json::from_slice(json).ok()?;
     let metadata = claim.get_mut("metadata")?.as_object_mut()?;
+    // Those of a group have longer names.
+    let label = label_value(snapshot, digest);
     for (list, entries) in [
-        ("labels", [(VOLUME_SNAPSHOT_NAME, snapshot), (BACKUP_NAME, backup)]),
+        ("labels", [(VOLUME_SNAPSHOT_NAME, label.as_str()), (BACKUP_NAME, backup)]),
         ("annotations", [(VOLUME_SNAPSHOT_NAME, snapshot), (DATA_UPLOAD_NAME, upload.unwrap_or_default())]),
     ] {
         let list = metadata.entry(list).or_insert(Value::Null);
@@ -300,6 +305,14 @@ mod tests {
         assert_eq!(moved["metadata"]["annotations"], json!({"velero.io/data-upload-name": "velero/b-1"}));
         assert_eq!(moved["metadata"]["labels"], json!({"velero.io/backup-name": "b"}));
         annotated(&json!({"metadata": {}, "spec": []}), Some(1));
+        // The name of a snapshot that a group snapshot has made. A restore makes the claim with the
+        // label, and finds the snapshot by the annotation.
+        let long = format!("snapshot-{}", "0f".repeat(32));
+        let grouped = with_snapshot(b"{\"metadata\": {}}", &long, None, "b", None).unwrap();
+        let grouped: Value = serde_json::from_slice(&grouped).unwrap();
+        assert_eq!(grouped["metadata"]["annotations"][VOLUME_SNAPSHOT_NAME], long);
+        let label = grouped["metadata"]["labels"][VOLUME_SNAPSHOT_NAME].as_str().unwrap();
+        assert!(label.len() == 63 && label.starts_with(&long[..57]), "{label}");
     }
 
     #[test]

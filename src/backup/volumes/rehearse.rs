@@ -91,6 +91,11 @@ impl RunVolumes<'_> {
                     // A closed channel means that the rehearsal ends early.
                     let _ = batches.send(planned.rehearsed(noted)).await;
                 }
+                VolumeWork::Group(claims) => {
+                    for planned in claims {
+                        let _ = batches.send(planned.rehearsed(noted)).await;
+                    }
+                }
                 VolumeWork::Files(pod) => noted.lock().files(pod),
             }
         }

@@ -10,6 +10,7 @@
 //! without it can be removed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, SNAPSHOT_HANDLE, label_value};
@@ -19,6 +20,7 @@ use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::groups::GroupPlan;
 use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -48,6 +50,19 @@ pub struct Ask {
     pub class: String,
     /// Its data is moved into the location.
     pub moves: bool,
+    /// Its snapshot is one of these.
+    pub group: Option<Arc<GroupPlan>>,
+    /// No group snapshot is taken of its group, because pods that use some of it are not frozen.
+    pub is_apart: bool,
+}
+
+/// A VolumeSnapshot that is there.
+#[derive(Clone, Debug)]
+pub(super) struct MadeSnapshot {
+    pub name: String,
+    pub uid: String,
+    /// What an earlier run has noted of the policy of its content.
+    pub policy: Option<String>,
 }
 
 /// A snapshot that is cut.
@@ -80,7 +95,7 @@ pub fn snapshot_name(claim: &str, uid: &str, run: &str) -> String {
 }
 
 impl RunVolumes<'_> {
-    async fn shown(&self, access: &VolumeAccess) -> &Watched<Snapshots> {
+    pub(super) async fn shown(&self, access: &VolumeAccess) -> &Watched<Snapshots> {
         let start = || async { Watched::snapshots(&access.watches, &access.uid) };
         self.snapshots.get_or_init(start).await
     }
@@ -108,14 +123,32 @@ impl RunVolumes<'_> {
             let [name, uid, content, policy] = [const { String::new() }; 4];
             return Ok(Cut { name, uid, content, policy, begun, until });
         }
-        let shown = self.shown(access).await;
+        self.shown(access).await;
         let made = match earlier {
-            Ok(Some((found, noted))) => Ok((found, Some(noted))),
+            Ok(Some((found, noted))) => Ok((found, Some(noted.policy))),
             Ok(None) => self.make(access, ask).await.map(|made| (made, None)),
             Err(why) => Err(why),
         };
-        let (snapshot, noted) = made.map_err(|why| NoSnapshot { why, attempted: true })?;
+        let (snapshot, policy) = made.map_err(|why| NoSnapshot { why, attempted: true })?;
         let (name, uid) = (snapshot.name_any(), snapshot.uid().unwrap_or_default());
+        self.await_cut(ask, MadeSnapshot { name, uid, policy }, begun, longest).await
+    }
+
+    /// Waits until a snapshot that was asked for at `begun` is cut. If it is not cut in time,
+    /// nothing of it stays.
+    pub(super) async fn await_cut(
+        &self,
+        ask: &Ask,
+        made: MadeSnapshot,
+        begun: Instant,
+        longest: Duration,
+    ) -> Result<Cut, NoSnapshot> {
+        let Some(access) = &self.access else {
+            return Err(NoSnapshot { why: "nothing can take it".to_owned(), attempted: false });
+        };
+        let until = access.limits.snapshot_until(begun);
+        let shown = self.shown(access).await;
+        let MadeSnapshot { name, uid, policy: noted } = made;
         let key = (ask.namespace.clone(), name.clone());
         let (mut was_seen, mut fault) = (false, None);
         let found = shown.find(|shown| match shown.snapshots.get(&key) {
@@ -136,7 +169,7 @@ impl RunVolumes<'_> {
         let cut_until = until.min(begun + longest.min(access.limits.waits.snapshot));
         let why = match timeout_at(cut_until, found).await {
             Ok(Ok((content, policy))) => {
-                let policy = noted.map_or(policy, |noted| noted.policy);
+                let policy = noted.unwrap_or(policy);
                 return Ok(Cut { name, uid, content, policy, begun, until });
             }
             Ok(Err(why)) => why,
@@ -272,7 +305,7 @@ fn taken(cut: &Cut, snapshot: &WatchedSnapshot, content: &WatchedContent) -> Com
     }
 }
 
-fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
+pub(super) fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
     let seconds = limit.as_secs();
     let fault = fault.map(|fault| {
         let fault: String = fault.chars().filter(|c| !c.is_control()).take(200).collect();

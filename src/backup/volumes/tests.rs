@@ -12,6 +12,10 @@ use super::snapshots::snapshot_name;
 use super::*;
 use crate::backup::list::Lister;
 
+mod groups;
+
+pub use groups::grouped;
+
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";
 const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
 const IN_APP: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots";
@@ -46,7 +50,7 @@ fn ask(name: &str) -> Ask {
     }
 }
 
-fn planned(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
+pub fn planned(volumes: &RunVolumes<'_>, name: &str) -> PlannedClaim {
     let item = ArchiveItem {
         namespace: Some("app".to_owned()),
         name: name.to_owned(),

@@ -38,14 +38,13 @@ impl RunVolumes<'_> {
             );
             self.log.warning(&ResultsHeading::Velero, "persistentvolumeclaims", &message);
         }
-        let grouped = std::mem::take(&mut seen.grouped).into_values().filter(|claims| claims.len() > 1);
-        let grouped: Vec<String> = grouped.flatten().collect();
-        if !grouped.is_empty() {
+        for (refusal, claims) in std::mem::take(&mut seen.ungrouped) {
+            let claims: Vec<String> = claims.into_iter().collect();
             let message = format!(
-                "{} claims have the label {} ({}): berth takes no group snapshots, so the snapshots of a group are not of one moment; use hooks, or let Velero run the backups (berth install --executor=velero)",
-                grouped.len(),
+                "no group snapshot was taken of {} claims that have the label {} ({}), so their snapshots are not of one moment: {refusal}",
+                claims.len(),
                 self.group_key,
-                few(&grouped)
+                few(&claims)
             );
             self.log.error(&ResultsHeading::Velero, "persistentvolumeclaims", &message);
         }

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::group_objects::group_of;
 use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 
 /// Objects of one kind, as a watch shows them.
@@ -56,6 +57,9 @@ impl WatchedContent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedSnapshot {
     pub uid: String,
+    pub claim: Option<String>,
+    /// UID of the VolumeGroupSnapshot that it belongs to.
+    pub group: Option<String>,
     pub content: Option<String>,
     pub cut_at: Option<String>,
     pub is_ready: bool,
@@ -64,9 +68,12 @@ pub struct WatchedSnapshot {
 
 impl WatchedSnapshot {
     pub fn read(snapshot: VolumeSnapshot) -> Self {
+        let group = group_of(snapshot.owner_references()).map(str::to_owned);
         let status = snapshot.status.unwrap_or_default();
         Self {
             uid: snapshot.metadata.uid.unwrap_or_default(),
+            claim: snapshot.spec.source.persistent_volume_claim_name,
+            group,
             content: status.bound_volume_snapshot_content_name.filter(|name| !name.is_empty()),
             cut_at: status.creation_time.map(|time| time.0.to_string()),
             is_ready: status.ready_to_use == Some(true),
@@ -158,6 +165,21 @@ impl Watched<Snapshots> {
                 |shown| &mut shown.contents,
             ),
         ];
+        Self { shown, bell, _tasks: tasks }
+    }
+}
+
+impl Watched<WatchedObjects<WatchedSnapshot>> {
+    /// Watches all snapshots of a namespace.
+    pub fn snapshots_in(client: &Client, namespace: &str) -> Self {
+        let (shown, bell) = (Arc::new(Mutex::new(WatchedObjects::default())), watch::Sender::new(()));
+        let tasks = vec![follow::<VolumeSnapshot, _, _>(
+            Api::namespaced(client.clone(), namespace),
+            watcher::Config::default(),
+            WatchedSnapshot::read,
+            (&shown, &bell),
+            |shown| shown,
+        )];
         Self { shown, bell, _tasks: tasks }
     }
 }

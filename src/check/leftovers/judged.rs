@@ -12,8 +12,11 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
-use super::kept::{OF_CONTENT, OF_HANDLE, OF_VOLUME, POLICY, SNAPSHOT_UID, handle, label, owner, text};
-use super::{BACKUP, CLAIM, CONTENT, LOCATION, Leftover, SNAPSHOT, UPLOAD};
+use super::kept::{
+    GROUP_UID, OF_CONTENT, OF_GROUP_HANDLE, OF_HANDLE, OF_VOLUME, OF_VOLUMES, POLICY, SNAPSHOT_UID,
+    group_handle, handle, label, owner, text,
+};
+use super::{BACKUP, CLAIM, CONTENT, GROUP, GROUP_CONTENT, LOCATION, Leftover, SNAPSHOT, UPLOAD};
 use crate::pace::counted;
 
 /// What a backup, by Velero or by berth, begins the names of its VolumeSnapshots with.
@@ -24,7 +27,11 @@ pub(super) struct ListedLeftovers<'a> {
     pub claims: Vec<DynamicObject>,
     pub uploads: Vec<DynamicObject>,
     pub snapshots: Vec<DynamicObject>,
+    /// VolumeGroupSnapshots.
+    pub groups: Vec<DynamicObject>,
     pub contents: Vec<DynamicObject>,
+    /// VolumeGroupSnapshotContents.
+    pub group_contents: Vec<DynamicObject>,
     /// Of the DataUploads.
     pub namespace: &'a str,
     /// Kinds of which there are more.
@@ -57,20 +64,31 @@ impl ListedLeftovers<'_> {
             let verdict = decide(claim, CLAIM, LeftoverKind::Claim { is_owner_there: uids.contains(upload) });
             left.extend(Leftover::of(claim, CLAIM, verdict));
         }
-        let mut handles: HashMap<(&str, &str), usize> = HashMap::new();
-        for handle in self.contents.iter().filter_map(handle) {
-            *handles.entry(handle).or_default() += 1;
-        }
+        let shared_snapshots = shared(self.contents.iter().filter_map(handle));
         let traits = |content: &DynamicObject| SnapshotContent {
             policy: Policy::of(text(content, POLICY)),
             is_taken: !text(content, OF_VOLUME).is_empty() && text(content, OF_HANDLE).is_empty(),
-            is_shared: handle(content).is_some_and(|handle| handles.get(&handle).is_some_and(|all| *all > 1)),
+            is_shared: handle(content).is_some_and(|handle| shared_snapshots.contains(&handle)),
+        };
+        let shared_groups = shared(self.group_contents.iter().filter_map(group_handle));
+        let group_traits = |content: &DynamicObject| SnapshotContent {
+            policy: Policy::of(text(content, POLICY)),
+            is_taken: !text(content, OF_VOLUMES).is_empty() && text(content, OF_GROUP_HANDLE).is_empty(),
+            is_shared: group_handle(content).is_some_and(|handle| shared_groups.contains(&handle)),
         };
         let by_snapshot: HashMap<&str, SnapshotContent> =
             self.contents.iter().map(|content| (text(content, SNAPSHOT_UID), traits(content))).collect();
         let (mut copies, mut own) = (Vec::new(), Vec::new());
+        // With a group its content goes, and all of its snapshots.
+        let mut of_groups: HashMap<&str, SnapshotContent> = HashMap::new();
+        for content in &self.group_contents {
+            add(&mut of_groups, text(content, GROUP_UID), group_traits(content));
+        }
         for snapshot in &self.snapshots {
             let content = snapshot.uid().and_then(|uid| by_snapshot.get(uid.as_str()).copied());
+            if let (Some(group), Some(content)) = (owner(snapshot, GROUP), content) {
+                add(&mut of_groups, group, content);
+            }
             if self.is_copy(snapshot) {
                 let of = match uploads.get(&snapshot.name_any()) {
                     Some(LeftoverDecision::Remove) => OfCopy::Left,
@@ -87,18 +105,26 @@ impl ListedLeftovers<'_> {
             let verdict = decide(snapshot, SNAPSHOT, LeftoverKind::Snapshot { is_made, content });
             own.extend(Leftover::of(snapshot, SNAPSHOT, verdict));
         }
+        for group in &self.groups {
+            let is_made = group.name_any().starts_with(MADE) && group.labels().contains_key(BACKUP_NAME);
+            let content = group.uid().and_then(|uid| of_groups.get(uid.as_str()).copied());
+            let verdict = decide(group, GROUP, LeftoverKind::Snapshot { is_made, content });
+            own.extend(Leftover::of(group, GROUP, verdict));
+        }
         left.extend(copies);
         left.extend(own);
         let there: BTreeSet<String> = self.snapshots.iter().filter_map(kube::ResourceExt::uid).collect();
         for content in &self.contents {
-            let snapshot = match text(content, SNAPSHOT_UID) {
-                "" => OfContent::Never,
-                uid if there.contains(uid) => OfContent::There,
-                _ => OfContent::Gone,
-            };
+            let snapshot = of_content(text(content, SNAPSHOT_UID), &there);
             let verdict =
                 decide(content, CONTENT, LeftoverKind::Content { snapshot, content: traits(content) });
             left.extend(Leftover::of(content, CONTENT, verdict));
+        }
+        let there: BTreeSet<String> = self.groups.iter().filter_map(kube::ResourceExt::uid).collect();
+        for content in &self.group_contents {
+            let snapshot = of_content(text(content, GROUP_UID), &there);
+            let what = LeftoverKind::Content { snapshot, content: group_traits(content) };
+            left.extend(Leftover::of(content, GROUP_CONTENT, decide(content, GROUP_CONTENT, what)));
         }
         left
     }
@@ -108,6 +134,7 @@ impl ListedLeftovers<'_> {
         let needed_by: &[&str] = match kind {
             UPLOAD => &[BACKUP, LOCATION],
             CLAIM => &[UPLOAD],
+            GROUP | GROUP_CONTENT => &[BACKUP, LOCATION, UPLOAD, SNAPSHOT, CONTENT, GROUP, GROUP_CONTENT],
             _ => &[BACKUP, LOCATION, UPLOAD, SNAPSHOT, CONTENT],
         };
         needed_by.iter().any(|kind| self.unread.contains(kind))
@@ -119,6 +146,26 @@ impl ListedLeftovers<'_> {
         snapshot.namespace().as_deref() == Some(self.namespace)
             && text(snapshot, OF_CONTENT) == snapshot.name_any()
             && !snapshot.labels().contains_key(BACKUP_NAME)
+    }
+}
+
+/// The handles that several contents have.
+fn shared<'h>(handles: impl Iterator<Item = (&'h str, &'h str)>) -> BTreeSet<(&'h str, &'h str)> {
+    let mut seen = BTreeSet::new();
+    handles.filter(|handle| !seen.insert(*handle)).collect()
+}
+
+/// Notes what goes with a group (its UID).
+fn add<'g>(all: &mut HashMap<&'g str, SnapshotContent>, group: &'g str, content: SnapshotContent) {
+    all.entry(group).and_modify(|of_group| *of_group = of_group.and(content)).or_insert(content);
+}
+
+/// `uid`: what a content says of the object that it is of. `there`: those that were listed.
+fn of_content(uid: &str, there: &BTreeSet<String>) -> OfContent {
+    match uid {
+        "" => OfContent::Never,
+        uid if there.contains(uid) => OfContent::There,
+        _ => OfContent::Gone,
     }
 }
 
@@ -149,6 +196,8 @@ mod tests {
         let copy_of = |name: &str| json!({"source": {"volumeSnapshotContentName": name}});
         let content = |uid: &str, policy: &str| json!({"deletionPolicy": policy, "driver": "d", "source": {"volumeHandle": "v"}, "volumeSnapshotRef": {"uid": uid}});
         let brought = |uid: &str, handle: &str| json!({"deletionPolicy": "Delete", "driver": "d", "source": {"snapshotHandle": handle}, "volumeSnapshotRef": {"uid": uid}});
+        let group_content = |uid: &str, policy: &str| json!({"deletionPolicy": policy, "driver": "d", "source": {"volumeHandles": ["v"]}, "volumeGroupSnapshotRef": {"uid": uid}});
+        let brought_group = |uid: &str| json!({"deletionPolicy": "Delete", "driver": "d", "source": {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "h"}}, "volumeGroupSnapshotRef": {"uid": uid}});
         let owned = |by: &str| json!([{"apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "x", "uid": by}]);
         let named = |name: &str, uid: &str, namespace: &str, labels: &Value| json!({"name": name, "uid": uid, "namespace": namespace, "labels": labels});
         let mut claim = named("gone-1", "c-1", "velero", &json!({}));
@@ -158,6 +207,10 @@ mod tests {
         let mut foreign = named("mine-3", "c-3", "velero", &json!({}));
         foreign["ownerReferences"] =
             json!([{"apiVersion": "movers.example/v1", "kind": "DataUpload", "name": "x", "uid": "nobody"}]);
+        let mut member = named("snapshot-1", "s-10", "shop", &json!({}));
+        member["ownerReferences"] = json!([
+            {"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "x", "uid": "g-2"},
+        ]);
         let mut objects = ListedLeftovers {
             namespace: "velero",
             unread: BTreeSet::new(),
@@ -184,6 +237,31 @@ mod tests {
                 object(named("here-1", "s-6", "velero", &json!({})), copy_of("here-1")),
                 object(named("lost-1", "s-7", "velero", &json!({})), copy_of("lost-1")),
                 object(named("lost-2", "s-8", "shop", &json!({})), copy_of("lost-2")),
+                object(member, of_claim.clone()),
+            ],
+            groups: vec![
+                object(named("velero-group", "g-1", "shop", &both), json!({})),
+                object(named("velero-stored", "g-2", "shop", &both), json!({})),
+                object(named("my-group", "g-3", "shop", &both), json!({})),
+                object(named("velero-cut", "g-4", "shop", &both), json!({})),
+                object(named("velero-begun", "g-5", "shop", &both), json!({})),
+            ],
+            group_contents: vec![
+                object(
+                    json!({"name": "of-cut", "uid": "l-1", "labels": gone}),
+                    group_content("g-4", "Retain"),
+                ),
+                object(
+                    json!({"name": "of-begun", "uid": "l-2", "labels": gone}),
+                    group_content("g-5", "Delete"),
+                ),
+                object(json!({"name": "cut", "uid": "l-3", "labels": gone}), group_content("g-0", "Retain")),
+                object(
+                    json!({"name": "begun", "uid": "l-4", "labels": gone}),
+                    group_content("g-0", "Delete"),
+                ),
+                object(json!({"name": "mine", "uid": "l-5"}), group_content("g-0", "Delete")),
+                object(json!({"name": "old", "uid": "l-6", "labels": gone}), brought_group("g-0")),
             ],
             contents: vec![
                 object(json!({"name": "of-1", "uid": "k-1"}), content("s-1", "Delete")),
@@ -195,6 +273,7 @@ mod tests {
                 object(json!({"name": "brought", "uid": "k-7", "labels": gone}), brought("s-0", "h-1")),
                 object(json!({"name": "of-twice", "uid": "k-8"}), content("s-9", "Delete")),
                 object(json!({"name": "second", "uid": "k-9"}), brought("", "h-2")),
+                object(json!({"name": "of-member", "uid": "k-10"}), content("s-10", "Retain")),
             ],
         };
         let twice = objects.contents.iter_mut().find(|one| one.name_any() == "of-twice").unwrap();
@@ -214,15 +293,26 @@ mod tests {
             ("VolumeSnapshot shop/velero-data-1", None),
             ("VolumeSnapshot shop/velero-kept-1", Some(Doubt::Retained)),
             ("VolumeSnapshot shop/velero-twice", Some(Doubt::Shared)),
+            ("VolumeGroupSnapshot shop/velero-group", None),
+            ("VolumeGroupSnapshot shop/velero-stored", Some(Doubt::Retained)),
+            // Its content would stay, and nothing would tell of it.
+            ("VolumeGroupSnapshot shop/velero-cut", Some(Doubt::Retained)),
+            ("VolumeGroupSnapshot shop/velero-begun", None),
             ("VolumeSnapshotContent of-none", Some(Doubt::Retained)),
             ("VolumeSnapshotContent of-nothing", None),
             ("VolumeSnapshotContent brought", Some(Doubt::Brought)),
+            ("VolumeGroupSnapshotContent cut", Some(Doubt::Retained)),
+            ("VolumeGroupSnapshotContent begun", None),
+            ("VolumeGroupSnapshotContent old", Some(Doubt::Brought)),
         ];
         let expected: Vec<_> = expected.into_iter().map(|(title, doubt)| (title.to_owned(), doubt)).collect();
         assert_eq!(told(&objects, &known, now), expected);
         // What was not read may need what was.
+        let rest = ["gone-2", "gone-1", "gone-2", "velero-data-1"];
         for (kind, removed) in [
-            (CLAIM, vec!["gone-2", "gone-1", "gone-2", "velero-data-1", "of-nothing"]),
+            (CLAIM, [&rest[..], &["velero-group", "velero-begun", "of-nothing", "begun"]].concat()),
+            (GROUP, [&rest[..], &["of-nothing"]].concat()),
+            (GROUP_CONTENT, [&rest[..], &["of-nothing"]].concat()),
             (UPLOAD, vec!["gone-2"]),
             (SNAPSHOT, vec!["gone-2", "gone-1"]),
             (CONTENT, vec!["gone-2", "gone-1"]),

@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
-use super::{BACKUP, UPLOAD};
+use super::{BACKUP, GROUP, UPLOAD};
 use crate::patch::digest;
 
 /// Characters of a value that is kept; of longer ones the digest is.
@@ -22,9 +22,26 @@ const DRIVER: &str = "/spec/driver";
 pub(super) const POLICY: &str = "/spec/deletionPolicy";
 pub(super) const SNAPSHOT_UID: &str = "/spec/volumeSnapshotRef/uid";
 pub(super) const HANDLE: &str = "/status/snapshotHandle";
+pub(super) const OF_VOLUMES: &str = "/spec/source/volumeHandles/0";
+pub(super) const OF_GROUP_HANDLE: &str = "/spec/source/groupSnapshotHandles/volumeGroupSnapshotHandle";
+pub(super) const GROUP_UID: &str = "/spec/volumeGroupSnapshotRef/uid";
+const GROUP_HANDLE: &str = "/status/volumeGroupSnapshotHandle";
 const PHASE: &str = "/status/phase";
 /// All that is kept of an object beside its metadata, by its place.
-const FIELDS: [&str; 8] = [OF_CONTENT, OF_VOLUME, OF_HANDLE, DRIVER, POLICY, SNAPSHOT_UID, HANDLE, PHASE];
+const FIELDS: [&str; 12] = [
+    OF_CONTENT,
+    OF_VOLUME,
+    OF_HANDLE,
+    DRIVER,
+    POLICY,
+    SNAPSHOT_UID,
+    HANDLE,
+    OF_VOLUMES,
+    OF_GROUP_HANDLE,
+    GROUP_UID,
+    GROUP_HANDLE,
+    PHASE,
+];
 const LABELS: [&str; 4] = [BACKUP_NAME, BACKUP_UID, RESTORE_NAME, RESTORE_UID];
 
 /// What is kept of an object.
@@ -41,7 +58,9 @@ pub(super) fn kept(object: DynamicObject) -> DynamicObject {
     };
     let owners = metadata.owner_references.map(|mut owners| {
         owners.retain(|owner| {
-            owner.api_version.starts_with("velero.io/") && [UPLOAD, BACKUP].contains(&owner.kind.as_str())
+            let group = owner.api_version.split('/').next().unwrap_or_default();
+            [("velero.io", UPLOAD), ("velero.io", BACKUP), ("groupsnapshot.storage.k8s.io", GROUP)]
+                .contains(&(group, owner.kind.as_str()))
         });
         owners
     });
@@ -70,12 +89,20 @@ pub(super) fn text<'o>(object: &'o DynamicObject, field: &str) -> &'o str {
 
 /// Driver and handle of the snapshot of a content.
 pub(super) fn handle(content: &DynamicObject) -> Option<(&str, &str)> {
-    let handle =
-        [HANDLE, OF_HANDLE].into_iter().map(|at| text(content, at)).find(|handle| !handle.is_empty());
+    first_handle(content, [HANDLE, OF_HANDLE])
+}
+
+/// Driver and handle of the group of snapshots of a VolumeGroupSnapshotContent.
+pub(super) fn group_handle(content: &DynamicObject) -> Option<(&str, &str)> {
+    first_handle(content, [GROUP_HANDLE, OF_GROUP_HANDLE])
+}
+
+fn first_handle<'o>(content: &'o DynamicObject, places: [&str; 2]) -> Option<(&'o str, &'o str)> {
+    let handle = places.into_iter().map(|at| text(content, at)).find(|handle| !handle.is_empty());
     Some((text(content, DRIVER), handle?))
 }
 
-/// The UID of the owner of that kind of Velero's.
+/// The UID of the owner of that kind.
 pub(super) fn owner<'o>(object: &'o DynamicObject, kind: &str) -> Option<&'o String> {
     object.owner_references().iter().find(|owner| owner.kind == kind).map(|owner| &owner.uid)
 }

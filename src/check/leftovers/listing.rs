@@ -11,8 +11,8 @@ use kube::{Client, Resource};
 use tokio::time::timeout;
 
 use super::kept::{kept, path, synced};
-use super::{CONTENT, SNAPSHOT};
-use crate::client::is_not_found;
+use super::{CONTENT, GROUP, GROUP_CONTENT, SNAPSHOT};
+use crate::client::{is_forbidden, is_not_found};
 use crate::text::chain;
 
 /// Time-out of one page of a list, and its objects.
@@ -26,6 +26,15 @@ pub(super) struct KindListing<T> {
     pub all: Vec<T>,
     /// There is more.
     pub is_cut: bool,
+    /// The cluster has the kind, as far as one may know.
+    pub is_there: bool,
+}
+
+impl<T> KindListing<T> {
+    /// Of a kind that the cluster does not have.
+    pub fn absent() -> Self {
+        Self { all: Vec::new(), is_cut: false, is_there: false }
+    }
 }
 
 /// What it means that the cluster has no such kind.
@@ -33,7 +42,21 @@ pub(super) struct KindListing<T> {
 pub(super) enum AbsentKind {
     /// There are none.
     Empty,
+    /// There are none, or they cannot be listed: without the right to all kinds, a kind that the
+    /// cluster does not have is forbidden.
+    Unknown,
     Fault,
+}
+
+impl AbsentKind {
+    /// Whether this answer means that there are no objects.
+    fn is_said_by(self, error: &kube::Error) -> bool {
+        match self {
+            Self::Empty => is_not_found(error),
+            Self::Unknown => is_not_found(error) || is_forbidden(error),
+            Self::Fault => false,
+        }
+    }
 }
 
 pub(super) async fn list(
@@ -67,8 +90,8 @@ pub(super) async fn read<K: Clone, T>(
         let page = timeout(LIST, ask(&params)).await.context("the API server did not answer in time")?;
         let page = match page {
             Ok(page) => page,
-            Err(error) if is_not_found(&error) && is_first && matches!(absent, AbsentKind::Empty) => {
-                return Ok(KindListing { all, is_cut: false });
+            Err(error) if is_first && absent.is_said_by(&error) => {
+                return Ok(KindListing::absent());
             }
             Err(error) => return Err(anyhow!(chain(&error))),
         };
@@ -78,7 +101,7 @@ pub(super) async fn read<K: Clone, T>(
         all.extend(page.items.into_iter().map(&keep).take(most - all.len()));
         match token {
             Some(token) if !is_cut => params = params.continue_token(&token),
-            _ => return Ok(KindListing { all, is_cut }),
+            _ => return Ok(KindListing { all, is_cut, is_there: true }),
         }
     }
 }
@@ -96,6 +119,19 @@ pub(super) fn snapshots(client: &Client, namespace: Option<&str>) -> Api<Dynamic
 
 pub(super) fn contents(client: &Client) -> Api<DynamicObject> {
     of_kind(client, None, &snapshot_kind(CONTENT, "volumesnapshotcontents"))
+}
+
+pub(super) fn groups(client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    of_kind(client, namespace, &group_kind(GROUP, "volumegroupsnapshots"))
+}
+
+pub(super) fn group_contents(client: &Client) -> Api<DynamicObject> {
+    of_kind(client, None, &group_kind(GROUP_CONTENT, "volumegroupsnapshotcontents"))
+}
+
+fn group_kind(kind: &str, plural: &str) -> ApiResource {
+    let kind = GroupVersionKind::gvk("groupsnapshot.storage.k8s.io", "v1beta2", kind);
+    ApiResource::from_gvk_with_plural(&kind, plural)
 }
 
 fn snapshot_kind(kind: &str, plural: &str) -> ApiResource {
@@ -145,6 +181,28 @@ mod tests {
         let api = Scripted::new().once(get(BACKUPS).refuses(404));
         let backups = dynamic::<Backup>(&api.client("velero"), None);
         assert!(list(&backups, AbsentKind::Fault).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_may_be_forbidden_because_it_is_absent_has_no_objects() {
+        let path = "/apis/groupsnapshot.storage.k8s.io/v1beta2/volumegroupsnapshots";
+        for (code, absent, is_empty) in [
+            (403, AbsentKind::Unknown, true),
+            (404, AbsentKind::Unknown, true),
+            (500, AbsentKind::Unknown, false),
+            (403, AbsentKind::Empty, false),
+        ] {
+            let api = Scripted::new().once(get(path).refuses(code));
+            let found = list(&groups(&api.client("velero"), None), absent).await;
+            let is_absent = found.is_ok_and(|found| found.all.is_empty() && !found.is_cut && !found.is_there);
+            assert_eq!(is_absent, is_empty, "{code}");
+        }
+        let api = Scripted::new()
+            .next(get(path).answers(page("VolumeGroupSnapshotList", &["a"], "more")))
+            .next(get(path).page("more").refuses(403));
+        assert!(list(&groups(&api.client("velero"), None), AbsentKind::Unknown).await.is_err());
+        let api = Scripted::new().once(get(path).answers(page("VolumeGroupSnapshotList", &[], "")));
+        assert!(list(&groups(&api.client("velero"), None), AbsentKind::Unknown).await.unwrap().is_there);
     }
 
     #[tokio::test(start_paused = true)]

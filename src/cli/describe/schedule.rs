@@ -3,13 +3,14 @@
 use berth_api::velero::Schedule;
 use berth_core::schedule::preview::{MetSchedule, Preview};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::align::align;
 use super::{Text, asked_and_wrong, green, metadata, red};
-use crate::cli::table::{schedule_phase, time};
+use crate::cli::table::{schedule_phase, time, time_in};
 
 /// When it is due next.
 #[derive(Default)]
@@ -48,6 +49,11 @@ impl NextRuns {
 
 fn shown(at: &Timestamp) -> String {
     time(&Time(*at))
+}
+
+/// For programs, whoever runs them.
+fn structured(at: &Timestamp) -> String {
+    time_in(&Time(*at), &TimeZone::UTC)
 }
 
 /// The description.
@@ -95,7 +101,7 @@ pub fn text(schedule: &Schedule, next: &NextRuns, colour: bool) -> String {
 pub fn json(schedule: &Schedule, next: &NextRuns) -> Value {
     let status = schedule.status.clone().unwrap_or_default();
     let meets = next.preview.meets.iter().map(|met| {
-        let at: Vec<String> = met.at.iter().map(shown).collect();
+        let at: Vec<String> = met.at.iter().map(structured).collect();
         json!({"schedule": met.schedule, "namespaces": met.namespaces, "at": at})
     });
     json!({
@@ -107,7 +113,7 @@ pub fn json(schedule: &Schedule, next: &NextRuns) -> Value {
         "validationErrors": status.validation_errors.unwrap_or_default(),
         "paused": schedule.spec.paused == Some(true),
         "schedule": schedule.spec.schedule,
-        "next": next.times(),
+        "next": next.preview.times.iter().map(structured).collect::<Vec<_>>(),
         "meets": meets.collect::<Vec<_>>(),
         "notCompared": next.preview.left_out,
         "meetsUnknown": next.unknown,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::{Buf as _, Bytes};
 use flate2::read::MultiGzDecoder;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use http::HeaderMap;
 use http::header::{CONTENT_RANGE, RANGE};
 use jiff::Timestamp;
@@ -24,6 +24,7 @@ const LARGEST: u64 = 64 << 20;
 const AHEAD: usize = 4;
 /// Bytes that are read of an answer that is no success.
 const SAID: usize = 4096;
+const LATE: &str = "the download took too long: --timeout sets how long it may take";
 
 /// Headers by which Amazon, Google and Azure say until when they keep an object, whoever deletes
 /// it. Only those are told who may know it, as with the right `s3:GetObjectRetention`.
@@ -57,8 +58,10 @@ impl Fetcher {
             .connect_timeout(CONNECT)
             // One file is fetched over one connection, which every server can do.
             .http1_only()
-            // A signed URL leads to where it says.
-            .redirect(reqwest::redirect::Policy::limited(3));
+            // A signed URL leads to where it says. Whoever is there does not get the URL itself, by
+            // which the backup can be read.
+            .redirect(reqwest::redirect::Policy::limited(3))
+            .referer(false);
         let mut certificates = Vec::new();
         for (origin, text) in authorities {
             let read = reqwest::Certificate::from_pem_bundle(text);
@@ -82,12 +85,16 @@ impl Fetcher {
         *self.locked.lock()
     }
 
-    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`].
+    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`]. Returns how many bytes
+    /// the artifact has, if it is there and the store says so.
     ///
     /// # Errors
     /// When the store fails or is late.
-    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<()> {
-        self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await.map(drop)
+    pub async fn touch(&self, url: &str, deadline: Instant) -> anyhow::Result<Option<u64>> {
+        match self.answer(url, Some(ByteRange { from: 0, to: 1 }), deadline).await? {
+            Unpacked::Missing => Ok(None),
+            Unpacked::Read(answer) => Ok(size(&answer)),
+        }
     }
 
     async fn answer(
@@ -132,6 +139,26 @@ impl Fetcher {
         Ok(Unpacked::Read(answer))
     }
 
+    /// The first bytes of an artifact, as they are stored: `most` at most.
+    ///
+    /// # Errors
+    /// When the store fails or is late.
+    pub async fn start(&self, url: &str, most: usize, deadline: Instant) -> anyhow::Result<Unpacked<Bytes>> {
+        let range = ByteRange { from: 0, to: most as u64 };
+        let Unpacked::Read(mut answer) = self.answer(url, Some(range), deadline).await? else {
+            return Ok(Unpacked::Missing);
+        };
+        let mut start = Vec::new();
+        while start.len() < most {
+            let piece = timeout_at(deadline, answer.chunk()).await.context("the download took too long")?;
+            let piece = piece.map_err(reqwest::Error::without_url).context("the download was cut off")?;
+            let Some(piece) = piece else { break };
+            let room = piece.len().min(most - start.len());
+            start.extend_from_slice(piece.get(..room).unwrap_or_default());
+        }
+        Ok(Unpacked::Read(start.into()))
+    }
+
     /// Gives the bytes of the artifact, as they are stored, to `keep`.
     ///
     /// # Errors
@@ -147,10 +174,8 @@ impl Fetcher {
         };
         let (mut pieces, mut length) = (answer.bytes_stream(), 0);
         loop {
-            let piece = timeout_at(deadline, pieces.next()).await;
-            let Some(piece) =
-                piece.context("the download took too long: --timeout sets how long it may take")?
-            else {
+            let piece = next_piece(&mut pieces, deadline).await;
+            let Some(piece) = piece.context(LATE)? else {
                 return Ok(Unpacked::Read(length));
             };
             let piece = piece.map_err(reqwest::Error::without_url).context("the download was cut off")?;
@@ -230,17 +255,14 @@ async fn read_on<T: Send + 'static>(
     let feed = async {
         // What the store sends beyond a piece is not taken.
         while length != Some(0) {
-            let piece = match timeout_at(deadline, pieces.next()).await {
-                Err(_) => Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "the download took too long: --timeout sets how long it may take",
-                )),
-                Ok(None) if length.is_some() => {
+            let piece = match next_piece(&mut pieces, deadline).await {
+                None => Err(io::Error::new(io::ErrorKind::TimedOut, LATE)),
+                Some(None) if length.is_some() => {
                     Err(io::Error::other("the store gave less than a piece of the archive"))
                 }
-                Ok(None) => return,
-                Ok(Some(Ok(piece))) => Ok(cut(piece, &mut length)),
-                Ok(Some(Err(error))) => {
+                Some(None) => return,
+                Some(Some(Ok(piece))) => Ok(cut(piece, &mut length)),
+                Some(Some(Err(error))) => {
                     Err(io::Error::other(format!("the download was cut off: {}", error.without_url())))
                 }
             };
@@ -254,6 +276,25 @@ async fn read_on<T: Send + 'static>(
     feed.await;
     drop(sender);
     reader.await.context("the reader of a download ended early")?
+}
+
+/// The next piece of an answer. `None`: it took too long. That is looked at by itself, because a
+/// time-out never comes where the next piece is always there before it is asked for, as with a small
+/// archive that unpacks to terabytes.
+async fn next_piece<S: Stream + Unpin>(pieces: &mut S, deadline: Instant) -> Option<Option<S::Item>> {
+    if Instant::now() >= deadline {
+        return None;
+    }
+    timeout_at(deadline, pieces.next()).await.ok()
+}
+
+/// The size of an artifact, of which the store was asked for a piece.
+fn size(answer: &reqwest::Response) -> Option<u64> {
+    if answer.status() != reqwest::StatusCode::PARTIAL_CONTENT {
+        return answer.content_length();
+    }
+    let (_, size) = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?;
+    size.parse().ok()
 }
 
 /// Until when the store keeps an object, as its answer says it.
@@ -330,58 +371,4 @@ impl Read for Pieces {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::net::{Ipv4Addr, TcpListener};
-
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn each_store_says_in_its_own_words_until_when_it_keeps_an_object() {
-        for (name, value, until) in [
-            ("x-amz-object-lock-retain-until-date", "2026-12-25T15:00:00.000Z", Some("2026-12-25T15:00:00Z")),
-            ("x-goog-object-lock-retain-until-date", "2026-12-25T15:00:00Z", Some("2026-12-25T15:00:00Z")),
-            (
-                "x-ms-immutability-policy-until-date",
-                "Fri, 25 Dec 2026 15:00:00 GMT",
-                Some("2026-12-25T15:00:00Z"),
-            ),
-            ("x-amz-object-lock-retain-until-date", "soon", None),
-            ("last-modified", "Fri, 25 Dec 2026 15:00:00 GMT", None),
-        ] {
-            let headers = HeaderMap::from_iter([(
-                http::HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )]);
-            assert_eq!(
-                locked_until(&headers),
-                until.map(|text| text.parse::<Timestamp>().unwrap()),
-                "{name}: {value}"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn the_first_byte_is_enough_to_know_of_a_lock() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let url = format!("http://{}/log", listener.local_addr().unwrap());
-        let serving = std::thread::spawn(move || {
-            let (mut connection, _) = listener.accept().unwrap();
-            let mut asked = [0; 4096];
-            let length = connection.read(&mut asked).unwrap();
-            let answer = b"HTTP/1.1 206 Partial Content\r\nx-amz-object-lock-retain-until-date: 2026-12-25T15:00:00Z\r\n\
-                content-length: 1\r\n\r\nx";
-            connection.write_all(answer).unwrap();
-            String::from_utf8_lossy(&asked[..length]).to_lowercase()
-        });
-        let fetcher = Fetcher::new(&[], false).unwrap();
-        assert_eq!(fetcher.locked_until(), None);
-        fetcher.touch(&url, Instant::now() + Duration::from_secs(60)).await.unwrap();
-        assert_eq!(fetcher.locked_until(), "2026-12-25T15:00:00Z".parse::<Timestamp>().ok());
-        let asked = serving.join().unwrap();
-        assert!(asked.contains("range: bytes=0-0"), "{asked}");
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
-//! What is stored of a Backup: `berth backup download`, `logs`, `contents` and `diff`.
+//! What is stored of a Backup: `berth backup download`, `contents` and `diff`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal as _, Read as _, Write};
+use std::io::{Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,29 +11,27 @@ use kube::ResourceExt;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::person::Person;
-use super::wait;
+use super::super::person::{Person, faults};
 use crate::args::Output;
-use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, LogsArgs, TextOutput, TlsArgs};
+use crate::args::backup::{ContentsArgs, DiffArgs, DownloadArgs, TextOutput, TlsArgs};
 use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
 use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
 use crate::cli::compare::{Digests, ObjectDifference};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
-use crate::cli::print;
-use crate::cli::wait::outcome;
+use crate::cli::print::{self, say};
 use crate::text::printable;
 
 /// An artifact of one Backup that is about to be fetched.
-struct ArtifactSource {
-    url: String,
-    fetcher: Fetcher,
+pub(super) struct ArtifactSource {
+    pub(super) url: String,
+    pub(super) fetcher: Fetcher,
     name: String,
     artifact: DownloadArtifact,
     deadline: Instant,
 }
 
 impl ArtifactSource {
-    async fn of(
+    pub(super) async fn of(
         person: &Person,
         backup: &Backup,
         artifact: DownloadArtifact,
@@ -55,7 +53,7 @@ impl ArtifactSource {
         }
     }
 
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
@@ -89,6 +87,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
     let backup = person.get::<Backup>(&args.name).await?;
     is_stored(&backup)?;
     if args.output.as_deref() == Some(Path::new("-")) {
+        takes_archives(std::io::stdout().is_terminal())?;
         let source =
             ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline)
                 .await?;
@@ -107,8 +106,14 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
         _ = tokio::signal::ctrl_c() => bail!("the download was interrupted"),
     };
     target.keep()?;
-    println!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
+    say!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
     Ok(())
+}
+
+/// An archive is no text, and whoever wrote it could control a terminal by it.
+fn takes_archives(is_terminal: bool) -> anyhow::Result<()> {
+    let fault = "--output -: standard output is a terminal, and an archive is no text: name a file, or let a program read it";
+    faults(is_terminal.then(|| fault.to_owned()).into_iter().collect())
 }
 
 /// A file that is being written. It is removed unless it is kept.
@@ -162,58 +167,6 @@ impl Drop for OutputFile {
             let _ = std::fs::remove_file(&self.at);
         }
     }
-}
-
-pub async fn logs(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
-    let mut backup = person.get::<Backup>(&args.name).await?;
-    if args.follow && outcome(&backup).is_none() {
-        eprintln!(
-            "The log of Backup {} is in the store when the backup has ended: this waits until then.",
-            args.name
-        );
-        wait::quietly(person, &backup).await?;
-        backup = person.get::<Backup>(&args.name).await?;
-    }
-    match backup.phase() {
-        BackupPhase::Completed
-        | BackupPhase::PartiallyFailed
-        | BackupPhase::Failed
-        | BackupPhase::WaitingForPluginOperations
-        | BackupPhase::WaitingForPluginOperationsPartiallyFailed
-        | BackupPhase::Finalizing
-        | BackupPhase::FinalizingPartiallyFailed
-        | BackupPhase::Deleting => {}
-        BackupPhase::FailedValidation => {
-            let faults = backup.status.and_then(|status| status.validation_errors).unwrap_or_default();
-            bail!(
-                "Backup {} was never run, so there is no log. It is not valid: {}",
-                args.name,
-                printable(&faults.join("; "))
-            )
-        }
-        phase => bail!(
-            "Backup {} is {}, and its log is in the store only when it has ended: wait for it by --follow; `berth backup describe {}` shows what it does now",
-            args.name,
-            phase.as_str(),
-            args.name
-        ),
-    }
-    let deadline = Instant::now() + args.fetch.timeout.0;
-    let source =
-        ArtifactSource::of(person, &backup, DownloadArtifact::Log, &args.fetch.tls, deadline).await?;
-    source
-        .read(|pieces| {
-            let mut out = std::io::stdout().lock();
-            let mut log = pieces.unpacked()?;
-            if out.is_terminal() {
-                print::log(log, &mut out)?;
-            } else {
-                std::io::copy(&mut log, &mut out)?;
-            }
-            out.flush()?;
-            Ok(())
-        })
-        .await
 }
 
 /// What the index of an archive makes of an object.

@@ -11,6 +11,7 @@ use super::super::person::{Person, faults, print_object, printed_instead};
 use super::{plan, wait};
 use crate::args::backup::{CreateArgs, DryRun, MadeOutput};
 use crate::cli::kinds::VolumeSnapshotLocation;
+use crate::cli::print::say;
 use crate::cli::{object, table};
 
 pub async fn run(person: &Person, args: &CreateArgs) -> anyhow::Result<ExitCode> {
@@ -27,7 +28,7 @@ pub async fn run(person: &Person, args: &CreateArgs) -> anyhow::Result<ExitCode>
     }
     let is_dry_run = args.made.dry_run == Some(DryRun::Server);
     if args.from_schedule.is_some() {
-        println!("Creating backup from schedule, all other filters are ignored.");
+        say!("Creating backup from schedule, all other filters are ignored.");
     }
     let created = person.create::<Backup>(&value, is_dry_run).await?;
     let made: Backup =
@@ -36,14 +37,14 @@ pub async fn run(person: &Person, args: &CreateArgs) -> anyhow::Result<ExitCode>
     if is_dry_run {
         return dry_run(args, &made, &created);
     }
-    println!("Backup request {name:?} submitted successfully.");
+    say!("Backup request {name:?} submitted successfully.");
     if args.wait {
-        println!(
+        say!(
             "Waiting for backup to complete. You may safely press ctrl-c to stop waiting - your backup will continue in the background."
         );
         return wait::until_ended(person, &made).await.map(|outcome| ExitCode::from(outcome.code()));
     }
-    println!("Run `berth backup describe {name}` or `berth backup logs {name}` for more details.");
+    say!("Run `berth backup describe {name}` or `berth backup logs {name}` for more details.");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -57,9 +58,9 @@ fn dry_run(args: &CreateArgs, made: &Backup, created: &Value) -> anyhow::Result<
     let name = made.metadata.name.as_deref().unwrap_or_default();
     match made.status.as_ref().and_then(|status| status.queue_position).filter(|position| *position > 0) {
         Some(position) => {
-            println!("Backup {name} would be accepted, at position {position} of the queue (dry run).")
+            say!("Backup {name} would be accepted, at position {position} of the queue (dry run).")
         }
-        None => println!("Backup {name} would be accepted (dry run). No webhook gave it a place in a queue."),
+        None => say!("Backup {name} would be accepted (dry run). No webhook gave it a place in a queue."),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,31 +13,37 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::person::{Person, typed};
-use super::super::queue::{read, told};
+use super::super::queue::{QueueSituation, read, told};
 use crate::args::Output;
 use crate::args::backup::{DescribeArgs, DescribeOutput};
 use crate::cli::describe::{self, Described, Fetched, QueueStanding};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Unpacked};
-use crate::cli::print;
+use crate::cli::print::{self, note};
 use crate::cli::rights;
+use crate::storage::StoredBackups;
 use crate::text::chain;
 
 /// For all artifacts of one Backup.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Values of an artifact that is taken apart: in memory, one may take a hundred times the bytes of
+/// its text.
+const VALUES: usize = 1_000_000;
 
 pub async fn run(person: &Person, args: &DescribeArgs) -> anyhow::Result<()> {
-    let objects = person.chosen::<Backup>(&args.names, args.selector.as_ref()).await?;
+    let objects = person.chosen::<Backup>(&args.names, args.selector.as_deref()).await?;
     let backups = super::sorted(&objects);
     ensure!(
         args.output == DescribeOutput::Plaintext || backups.len() == 1,
         "--output: {} backups are found, and json and yaml describe exactly one: name it",
         backups.len()
     );
+    // Once for all of them, because all Backups are read for it.
+    let queue = if backups.iter().any(is_open) { queue(person).await } else { None };
     for (i, backup) in backups.iter().enumerate() {
         let deletions = deletions(person, backup).await;
         let pod_volumes = pod_volumes(person, backup).await;
         let mut described = fetched(person, args, backup).await;
-        described.standing = standing(person, backup).await;
+        described.standing = queue.as_ref().filter(|_| is_open(backup)).and_then(|all| standing(all, backup));
         described.deletions = &deletions;
         described.pod_volumes = &pod_volumes;
         described.details = args.details;
@@ -74,11 +80,7 @@ async fn deletions(person: &Person, backup: &Backup) -> Vec<DeleteBackupRequest>
     match person.list_of(&resource, Some(belongs(backup))).await {
         Ok(found) => typed(&found),
         Err(error) => {
-            eprintln!(
-                "deletion attempts of {} cannot be shown: {}",
-                backup.name_any(),
-                chain(error.as_ref())
-            );
+            note!("deletion attempts of {} cannot be shown: {}", backup.name_any(), chain(error.as_ref()));
             Vec::new()
         }
     }
@@ -89,29 +91,33 @@ async fn pod_volumes(person: &Person, backup: &Backup) -> Vec<Value> {
     match person.list_of(&resource, Some(belongs(backup))).await {
         Ok(found) => found.iter().filter_map(|one| serde_json::to_value(one).ok()).collect(),
         Err(error) => {
-            eprintln!("pod volumes of {} cannot be shown: {}", backup.name_any(), chain(error.as_ref()));
+            note!("pod volumes of {} cannot be shown: {}", backup.name_any(), chain(error.as_ref()));
             Vec::new()
         }
     }
 }
 
-/// Where the Backup stands in berth's queue, while it waits or runs.
-async fn standing(person: &Person, backup: &Backup) -> Option<QueueStanding> {
-    let is_open = matches!(
+/// Does it wait or run?
+fn is_open(backup: &Backup) -> bool {
+    matches!(
         backup.phase(),
         BackupPhase::New | BackupPhase::Queued | BackupPhase::ReadyToStart | BackupPhase::InProgress
-    );
-    if !is_open {
-        return None;
-    }
+    )
+}
+
+async fn queue(person: &Person) -> Option<QueueSituation> {
     let here = person.here().await.ok()?;
-    let situation = match read(&here).await {
-        Ok(situation) => situation,
+    match read(&here).await {
+        Ok(situation) => Some(situation),
         Err(error) => {
-            eprintln!("the queue cannot be shown: {}", chain(error.as_ref()));
-            return None;
+            note!("the queue cannot be shown: {}", chain(error.as_ref()));
+            None
         }
-    };
+    }
+}
+
+/// Where a Backup that waits or runs stands in berth's queue.
+fn standing(situation: &QueueSituation, backup: &Backup) -> Option<QueueStanding> {
     let explained = situation.explain(&backup.name_any()).ok()?;
     let now = situation.now;
     let blockers = explained.blockers.iter().map(|blocker| {
@@ -211,10 +217,33 @@ async fn artifact_of(
     };
     match read.await {
         Ok(Unpacked::Missing) => Fetched::Missing,
-        Ok(Unpacked::Read(text)) => match serde_json::from_slice(&text) {
-            Ok(value) => Fetched::Got(value),
-            Err(error) => Fetched::Failed(format!("it is no JSON: {error}")),
-        },
+        Ok(Unpacked::Read(text)) => read_artifact(&text),
         Err(error) => Fetched::Failed(chain(rights::explained(error, person.namespace()).as_ref())),
+    }
+}
+
+/// What an artifact says, which somebody else may have written.
+fn read_artifact(text: &[u8]) -> Fetched {
+    if !StoredBackups::is_light(text, VALUES) {
+        return Fetched::Failed(format!("it has more than {VALUES} values, which is more than is shown"));
+    }
+    match serde_json::from_slice(text) {
+        Ok(value) => Fetched::Got(value),
+        Err(error) => Fetched::Failed(format!("it is no JSON: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_artifact_of_very_many_values_is_not_taken_apart() {
+        let objects = |count: usize| format!("[{}0]", r#"{"":0},"#.repeat(count));
+        assert!(matches!(read_artifact(objects(1000).as_bytes()), Fetched::Got(_)));
+        for (text, why) in [(objects(VALUES), "more than 1000000 values"), ("{".to_owned(), "no JSON")] {
+            let read = read_artifact(text.as_bytes());
+            assert!(matches!(&read, Fetched::Failed(said) if said.contains(why)), "{why}");
+        }
     }
 }

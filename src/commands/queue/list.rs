@@ -16,6 +16,7 @@ use crate::cli::print::{self, ColumnHead, age};
 use crate::queue::BackupCache;
 use crate::queue::cache::reflect_queue;
 use crate::queue::seen::BackupAfterQueue;
+use crate::text::printable;
 
 /// Changes within this time are shown together.
 const CALM: Duration = Duration::from_millis(200);
@@ -181,7 +182,9 @@ pub fn write_explanation(
 ) -> anyhow::Result<()> {
     let name = &explained.line.name;
     let line = &explained.line;
-    match (line.position, &line.waits_for) {
+    // That may quote what a store has answered.
+    let waits_for = line.waits_for.as_deref().map(printable);
+    match (line.position, &waits_for) {
         (Some(position), Some(waits_for)) => {
             writeln!(out, "{name} is at position {position} and waits for {waits_for}.")?
         }
@@ -209,7 +212,7 @@ pub fn write_explanation(
             write!(out, ", expected {}", told(end, now))?;
         }
         if let Some(waits_for) = blocker.waits_for.as_ref().filter(|_| !blocker.running) {
-            write!(out, "; it waits for {waits_for}")?;
+            write!(out, "; it waits for {}", printable(waits_for))?;
         }
         writeln!(out)?;
     }
@@ -240,6 +243,27 @@ mod tests {
             limit: Duration::from_secs(3600),
             runs: berth_core::run::Runs::default(),
         }
+    }
+
+    #[test]
+    fn what_a_store_has_answered_controls_no_terminal() {
+        let row = QueueRow {
+            name: "b".to_owned(),
+            phase: "Queued",
+            position: Some(1),
+            priority_class: None,
+            waits_for: Some("storage location l: it is unavailable (\u{1b}[2J\nok)".to_owned()),
+            reason: Some("LocationUnavailable"),
+            since: Timestamp::UNIX_EPOCH,
+            expected_start: None,
+            expected_end: None,
+            operations: None,
+        };
+        let explained = Explanation { line: row, blockers: Vec::new(), running: 0, slots: 1 };
+        let mut out = Vec::new();
+        write_explanation(&mut out, &explained, Timestamp::UNIX_EPOCH).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        assert!(said.contains("unavailable (\\u{1b}[2J\\nok)") && said.lines().count() == 2, "{said}");
     }
 
     #[tokio::test(start_paused = true)]

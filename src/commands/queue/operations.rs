@@ -13,6 +13,7 @@ use super::NamespacedClient;
 use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
 use crate::queue::seen::BackupAfterQueue;
+use crate::text::chain;
 
 /// Of how many Backups the operations are read: each takes one call.
 const MOST: usize = 100;
@@ -99,7 +100,7 @@ pub async fn read(
         }
     }
     if let Some(error) = failed {
-        eprintln!("operations are shown as the Backups say: {error:#}");
+        eprintln!("operations are shown as the Backups say: {}", chain(error.as_ref()));
     }
     found
 }

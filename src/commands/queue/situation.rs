@@ -22,6 +22,7 @@ use serde::Serialize;
 use super::NamespacedClient;
 use super::operations::Operations;
 use crate::cli::plan::Like;
+use crate::cli::print::note;
 use crate::client::list;
 use crate::leader::LEASE;
 use crate::queue::seen::{BackupAfterQueue, entry, run};
@@ -145,7 +146,7 @@ pub async fn read_with(
         [("Backup", &backups.unreadable), ("BackupStorageLocation", &locations.unreadable)]
     {
         for (name, why) in unreadable {
-            eprintln!("{kind} {name} is left out, because it cannot be read: {}", printable(why));
+            note!("{kind} {name} is left out, because it cannot be read: {}", printable(why));
         }
     }
     let order = &leader.settings.order;

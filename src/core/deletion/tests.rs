@@ -302,6 +302,13 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
         next(&DeletionState { folder: Some(FolderOwner::Claimed), ..gone.clone() }),
         DeletionStep::RemoveFiles
     );
+    let claimed = DeletionState { folder: Some(FolderOwner::Claimed), volumes: None, ..gone.clone() };
+    assert_eq!(next(&claimed), DeletionStep::LookAtVolumes, "the files name the snapshots");
+    let volumes = RemainingVolumeData { out_of_reach: vec!["kopia".into()], snapshots: 1 };
+    let claimed = DeletionState { volumes: Some(volumes), ..claimed };
+    assert_eq!(next(&claimed), DeletionStep::RemoveSnapshots);
+    let volumes = RemainingVolumeData { out_of_reach: vec!["kopia".into()], snapshots: 0 };
+    assert_eq!(next(&DeletionState { volumes: Some(volumes), ..claimed }), DeletionStep::RemoveFiles);
     for folder in [
         FolderOwner::Nobody,
         FolderOwner::NobodyInEmpty,
@@ -313,6 +320,20 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
     let later =
         DeletionState { backup: Some(DeletionBackup { uid: "later", ..backup("Completed") }), ..gone };
     assert_eq!(next(&later), DeletionStep::Forget, "it is another Backup");
+}
+
+#[test]
+fn a_restore_that_begins_while_its_backup_is_deleted_is_waited_for() {
+    let running = Restores { running: vec!["r".into()], ended: 0 };
+    let restores = DeletionState { restores: Some(running), ..seen() };
+    assert!(matches!(next(&restores), DeletionStep::End(_)), "nothing has begun");
+    let request = DeletionRequest { has_begun: true, ..seen().request };
+    for (phase, folder) in [("Completed", FolderOwner::Ours), ("Deleting", FolderOwner::Claimed)] {
+        let begun =
+            DeletionState { request, backup: Some(backup(phase)), folder: Some(folder), ..restores.clone() };
+        let DeletionStep::Wait(why) = next(&begun) else { panic!("{:?}", next(&begun)) };
+        assert!(why.ends_with("have not ended: r"), "{why}");
+    }
 }
 
 #[test]

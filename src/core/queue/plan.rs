@@ -147,12 +147,11 @@ fn walk(view: &QueueView, extent: WalkExtent) -> (Plan, PlanCost) {
             break;
         }
         let Some(entry) = view.backups.get(index) else { continue };
-        let later = entry.schedule.as_deref().and_then(|schedule| superseding.get(schedule)).copied();
-        let cause = match later {
+        let cause = match replacement(view, &superseding, index) {
             // A hold does not prevent cancellation. A Backup that cannot be written cannot be ended
             // either; it is retried like all unwritable ones.
             _ if entry.canceled && !view.is_unwritable(entry) => Some(EndCause::Canceled),
-            Some(by) if by != index && !view.holds(entry) => Some(EndCause::Superseded { by }),
+            Some(by) if !view.holds(entry) => Some(EndCause::Superseded { by }),
             _ if !entry.refused.is_empty() && !view.holds(entry) => {
                 Some(EndCause::Refused { why: entry.refused.clone() })
             }
@@ -207,12 +206,20 @@ fn walk(view: &QueueView, extent: WalkExtent) -> (Plan, PlanCost) {
     (plan, claimed.work())
 }
 
-/// The last backup of each schedule, waiting or running, if it replaces older ones.
+/// The order in which backups of one schedule arrived.
+fn arrival(entry: &QueueEntry) -> (Timestamp, Timestamp, &str) {
+    (entry.arrived(), entry.created_at, entry.uid.as_str())
+}
+
+/// The last backup of each schedule, waiting or running, if it replaces older ones. One that
+/// replaces none and only has the label of the schedule does not count, because whoever creates
+/// Backups could have the schedule pile up by it.
 fn superseding(view: &QueueView) -> HashMap<&str, usize> {
     let mut last: HashMap<&str, ((Timestamp, Timestamp, &str), usize)> = HashMap::new();
     for (index, entry) in view.backups.iter().enumerate() {
-        let Some(schedule) = entry.schedule.as_deref() else { continue };
-        let at = (entry.arrived(), entry.created_at, entry.uid.as_str());
+        let is_run = entry.is_made || entry.supersedes;
+        let Some(schedule) = entry.schedule.as_deref().filter(|_| is_run) else { continue };
+        let at = arrival(entry);
         let known = last.entry(schedule).or_insert((at, index));
         if at >= known.0 {
             *known = (at, index);
@@ -224,6 +231,13 @@ fn superseding(view: &QueueView) -> HashMap<&str, usize> {
     last.into_iter().filter(|(_, (_, i))| supersedes(*i)).map(|(schedule, (_, i))| (schedule, i)).collect()
 }
 
+/// The later backup of its schedule that replaces this one.
+fn replacement(view: &QueueView, superseding: &HashMap<&str, usize>, index: usize) -> Option<usize> {
+    let entry = view.backups.get(index)?;
+    let by = *superseding.get(entry.schedule.as_deref()?)?;
+    (arrival(entry) < arrival(view.backups.get(by)?)).then_some(by)
+}
+
 /// Waiting backups that replace one ahead of them, with the time since when that one waits. Without
 /// this, a schedule that comes round sooner than the queue moves would lose its place each time,
 /// for ever.
@@ -232,9 +246,10 @@ fn heirs(view: &QueueView, superseding: &HashMap<&str, usize>) -> HashMap<usize,
     if superseding.is_empty() {
         return heirs;
     }
-    for entry in view.backups.iter().filter(|b| !b.phase.is_running() && !b.canceled && !view.holds(b)) {
-        let by = entry.schedule.as_deref().and_then(|schedule| superseding.get(schedule)).copied();
-        let Some((by, heir)) = by.and_then(|by| Some((by, view.backups.get(by)?))) else { continue };
+    let goes = |entry: &QueueEntry| !entry.phase.is_running() && !entry.canceled && !view.holds(entry);
+    for (index, entry) in view.backups.iter().enumerate().filter(|(_, entry)| goes(entry)) {
+        let Some(by) = replacement(view, superseding, index) else { continue };
+        let Some(heir) = view.backups.get(by) else { continue };
         let since = entry.since();
         if !heir.phase.is_running() && since < heir.since() {
             let earliest = heirs.entry(by).or_insert(since);

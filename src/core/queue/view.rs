@@ -51,6 +51,9 @@ pub struct QueueEntry {
     pub tenant: Option<String>,
     /// Name of the Schedule that created the Backup.
     pub schedule: Option<String>,
+    /// berth has made the Backup for a Schedule (`berth.dev/schedule-uid`), which nobody else can
+    /// say of one. The label with the name of a Schedule anybody may write who creates Backups.
+    pub is_made: bool,
     /// The Backup replaces older ones of its schedule that still wait (`berth.dev/supersede`).
     pub supersedes: bool,
     /// Name of the storage location; empty for the default one.
@@ -84,6 +87,7 @@ impl QueueEntry {
     pub fn decides_as(&self, other: &Self) -> bool {
         (self.phase, self.held, self.canceled) == (other.phase, other.held, other.canceled)
             && (self.first, self.supersedes) == (other.first, other.supersedes)
+            && self.is_made == other.is_made
             && (self.enqueued_at, self.waits_since) == (other.enqueued_at, other.waits_since)
             && (self.started_at, self.includes) == (other.started_at, other.includes)
             && (&self.uid, &self.location) == (&other.uid, &other.location)

@@ -30,7 +30,7 @@ fn step(schedule: &Schedule, now: &str) -> ScheduleStep {
 }
 
 fn unfinished(name: &str, phase: QueuePhase) -> UnfinishedBackup {
-    UnfinishedBackup { name: name.to_owned(), phase, is_given_up: false }
+    UnfinishedBackup { name: name.to_owned(), phase, is_stored: false, is_given_up: false }
 }
 
 #[test]
@@ -125,6 +125,21 @@ fn what_has_not_ended_counts_as_the_policy_says() {
         let there: Vec<_> = there.into_iter().map(|(name, phase)| unfinished(name, phase)).collect();
         let found = daily.decide(ScheduleSettings::default(), &there, time("2026-01-02T02:00:01Z"));
         assert_eq!(found, expected, "{concurrency:?} {there:?}");
+    }
+}
+
+#[test]
+fn data_that_is_still_moved_keeps_no_backup_from_its_time_unless_the_policy_is_to_forbid_it() {
+    use Concurrency::{Allow, Forbid, Postpone};
+    let tick = time("2026-01-02T02:00:00Z");
+    let moved = [UnfinishedBackup { is_stored: true, ..unfinished("a", QueuePhase::InProgress) }];
+    for (concurrency, expected) in [
+        (Postpone, ScheduleStep::Create(tick)),
+        (Allow, ScheduleStep::Create(tick)),
+        (Forbid, ScheduleStep::Skip(tick, SkipReason::Overlap)),
+    ] {
+        let daily = Schedule { concurrency, ..schedule("0 2 * * *") };
+        assert_eq!(daily.decide(ScheduleSettings::default(), &moved, tick), expected, "{concurrency:?}");
     }
 }
 
@@ -329,12 +344,22 @@ fn only_what_berth_has_made_for_a_schedule_is_its_own() {
         // From a store that a Velero syncs, where anybody may have written the mark.
         ("Completed", Some(1), mark, false),
         ("Failed", Some(1), mark, false),
+        ("Deleting", Some(1), mark, false),
         ("Deleting", Some(2), mark, false),
         ("Queued", Some(1), Some("u2"), false),
         ("Queued", Some(1), None, false),
     ] {
         let found = Found { mark, phase, generation };
         assert_eq!(found.is_of("u1"), is_own, "{found:?}");
+    }
+    let tick = time("2026-01-02T02:00:00Z");
+    for (created, is) in [
+        (None, true),
+        (Some("2026-01-02T02:00:01Z"), true),
+        (Some("2026-01-02T01:00:00Z"), true),
+        (Some("2026-01-02T00:59:59Z"), false),
+    ] {
+        assert_eq!(is_in_time(created.map(time), tick), is, "{created:?}");
     }
     let first = "daily-20260102020000";
     let third = third_name(first, "0123456789abcdef0123456789abcdef");

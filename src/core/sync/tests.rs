@@ -95,7 +95,8 @@ fn a_round_has_all_if_nothing_is_cut_or_skipped_that_could_still_come() {
     for (listing, plan) in [
         (FolderListing { is_whole: false, ..all.clone() }, plan.clone()),
         (all.clone(), SyncPlan { is_cut: true, ..plan.clone() }),
-        (all, SyncPlan { spared: 1, ..plan }),
+        (all.clone(), SyncPlan { spared: 1, ..plan.clone() }),
+        (all, SyncPlan { doubtful: vec![doubtful("b")], ..plan }),
     ] {
         assert!(!memory.has_all(&listing, &plan), "{listing:?} {plan:?}");
     }
@@ -168,6 +169,16 @@ fn what_is_skipped_is_told_once_and_read_again_ever_more_rarely() {
     );
     memory.plan(&listing(["else"]), &none, &none, at(301));
     assert!(memory.skipped().is_empty(), "the folder is gone");
+}
+
+#[test]
+fn what_was_skipped_by_a_clock_that_was_ahead_is_read_again_by_the_right_one() {
+    let mut memory = Memory::default();
+    let none = Standings::new();
+    memory.skip("bad", SyncSkipReason::Unreadable, Tag::new(), PERIOD, at(10_000));
+    assert_eq!(memory.plan(&listing(["bad"]), &none, &none, at(0)).read, ["bad"]);
+    memory.skip("bad", SyncSkipReason::Unreadable, Tag::new(), PERIOD, at(0));
+    assert_eq!(memory.plan(&listing(["bad"]), &none, &none, at(0)).read, [""; 0]);
 }
 
 #[test]

@@ -75,10 +75,10 @@ pub struct Gap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingComponent {
     /// No node-agent reads files.
-    Reader,
+    FileReader,
     /// No node-agent moves the data of snapshots.
     Mover,
-    /// berth is to move it, and its node agents are not there.
+    /// berth is to move it, and its node-agents are not there.
     OwnMover,
     /// There is no VolumeSnapshotClass at all.
     Classes,
@@ -90,14 +90,14 @@ pub enum MissingComponent {
 impl fmt::Display for MissingComponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reader => f.write_str(
+            Self::FileReader => f.write_str(
                 "no node-agent runs in this namespace to read files of volumes: install berth's (berth install --pod-volumes) or Velero's, or leave the field out for CSI snapshots",
             ),
             Self::Mover => f.write_str(
                 "no node-agent runs in this namespace to move the data of snapshots: install berth's (berth install --pod-volumes) or Velero's (velero install --use-node-agent), or name another spec.datamover",
             ),
             Self::OwnMover => f.write_str(
-                "berth's node agents, which spec.datamover asks for, are not installed: install them (berth install --pod-volumes), or leave spec.datamover out for Velero's",
+                "berth's node-agents, which spec.datamover asks for, are not installed: install them (berth install --pod-volumes), or leave spec.datamover out for Velero's",
             ),
             Self::Classes => f.write_str(
                 "there is no VolumeSnapshotClass, so no snapshot can be taken: create one for each CSI driver, or set spec.defaultVolumesToFsBackup",
@@ -131,7 +131,7 @@ pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
     // Velero gives berth's agents no work.
     let no_readers = no_agents && (!asked.by_berth || takers.own_agents == Some(false));
     if wish.files && asked.takes_pods && no_readers {
-        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::Reader });
+        gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::FileReader });
     }
     if !asked.takes_claims || !is_asked_for(wish, None) {
         return gaps;
@@ -207,7 +207,7 @@ mod tests {
         let agents = takers(true, &nothing, &[]);
         let both = takers(true, &ebs, &[("gp3", "ebs")]);
         let mixed = takers(true, &ebs, &[("gp3", "ebs"), ("nfs", "nfs"), ("old", "kubernetes.io/aws")]);
-        let reader = ("defaultVolumesToFsBackup", MissingComponent::Reader);
+        let reader = ("defaultVolumesToFsBackup", MissingComponent::FileReader);
         let mover = ("snapshotMoveData", MissingComponent::Mover);
         let of = |field, all: &[(&str, &str)]| {
             let all = all.iter().map(|(class, driver)| ((*class).to_owned(), (*driver).to_owned()));
@@ -267,12 +267,12 @@ mod tests {
             found.into_iter().map(|gap| gap.lack).collect::<Vec<_>>()
         };
         let files = VolumeDataRequest { takes_claims: false, ..asked(FILES) };
-        assert_eq!(found(Some(false), &files), [MissingComponent::Reader]);
+        assert_eq!(found(Some(false), &files), [MissingComponent::FileReader]);
         assert_eq!(found(Some(true), &files), []);
         assert_eq!(found(None, &files), []);
         assert_eq!(
             found(Some(true), &VolumeDataRequest { by_berth: false, ..files }),
-            [MissingComponent::Reader]
+            [MissingComponent::FileReader]
         );
         let moves = VolumeDataRequest { by_berth: false, ..asked(MOVES) };
         assert_eq!(found(Some(true), &moves), [MissingComponent::Mover]);
@@ -308,7 +308,7 @@ mod tests {
             "{told}"
         );
         for lack in [
-            MissingComponent::Reader,
+            MissingComponent::FileReader,
             MissingComponent::Mover,
             MissingComponent::OwnMover,
             MissingComponent::Classes,

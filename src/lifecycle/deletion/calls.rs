@@ -12,7 +12,8 @@ use crate::write::WriteResult;
 pub(super) const CALL: Duration = Duration::from_secs(10);
 /// Time-out of one page.
 const LIST: Duration = Duration::from_secs(30);
-const PAGE: u32 = 500;
+/// Objects of one page, each of which may be as large as the API server's store allows.
+const PAGE: u32 = 100;
 /// Objects of one kind that are read for one deletion.
 const MOST: usize = 100_000;
 
@@ -30,7 +31,7 @@ pub(super) fn written<K>(answer: WriteResult<K>) -> anyhow::Result<()> {
 }
 
 /// All objects of a kind; none where the cluster does not know the kind.
-pub(super) async fn list(
+pub(in crate::lifecycle) async fn list(
     api: &Api<DynamicObject>,
     selector: Option<&str>,
     mut keep: impl FnMut(&DynamicObject) -> bool,

@@ -164,8 +164,8 @@ impl Carrying<'_> {
                 DeletionStep::LookAtVolumes => {
                     let is_strange = matches!(folder, Some(FolderOwner::Stranger(_)));
                     let layout = found.layout.as_ref().filter(|_| !is_strange);
-                    let uid = found.backup.as_ref().and_then(|backup| backup.uid()).unwrap_or_default();
-                    found.volumes = self.look_at_volumes(layout, &uid).await?;
+                    let of = found.backup.as_ref().and_then(|backup| backup.uid()).or_else(|| asked.clone());
+                    found.volumes = self.look_at_volumes(layout, &of.unwrap_or_default()).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
@@ -336,7 +336,8 @@ impl Carrying<'_> {
         let api: Api<BackupStorageLocation> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
         if !wanted.is_empty() {
-            return self.get(&api, wanted).await;
+            // What no object can be called would become part of the request's address.
+            return if is_name(wanted) { self.get(&api, wanted).await } else { Ok(None) };
         }
         let listed = crate::client::list(&self.lifecycle.clients.call, &self.lifecycle.namespace);
         let listed = timeout(CALL, listed).await.context("the API server did not answer in time")?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use berth_api::keys;
+use futures::future::try_join_all;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -28,6 +29,9 @@ const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bo
 /// How long one look waits for drivers.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
+/// Snapshots whose removal is asked for at the same time, because a backup may have thousands, and
+/// one step has so much time and no more.
+const AT_ONCE: usize = 8;
 
 fn contents(client: kube::Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
@@ -58,9 +62,11 @@ impl Carrying<'_> {
     /// Removes snapshots from their storage, and waits until their drivers have done so.
     pub(super) async fn remove_snapshots(&self, all: &BTreeSet<StoredSnapshot>) -> anyhow::Result<()> {
         self.check_others(all).await?;
+        let snapshots: Vec<&StoredSnapshot> = all.iter().collect();
         let mut pending = Vec::new();
-        for snapshot in all {
-            pending.push(self.remove_snapshot(snapshot).await?);
+        for some in snapshots.chunks(AT_ONCE) {
+            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot));
+            pending.extend(try_join_all(removals).await?);
         }
         let begun = Instant::now();
         while let Some(name) = pending.last() {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, advance};
 
 use super::carry::DeletionEnd;
 use super::carrying::Carrying;
-use super::{DeletionRequests, others};
+use super::{DeletionRequests, kept, others};
 use crate::lifecycle::Lifecycle;
 use crate::storage::{Opener, Roots};
 use crate::watch::WatchEvent;
@@ -187,6 +187,20 @@ async fn a_volume_that_is_not_mounted_is_not_taken_for_a_backup_that_is_gone() {
         deleting(&path("deletebackuprequests", "r")).answers(json!({"kind": "Status", "status": "Success"})),
     );
     assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_location_that_a_backup_names_leads_to_no_other_object() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    let mut odd = backup("5", "FailedValidation");
+    odd["spec"]["storageLocation"] = json!("../secrets/s");
+    reads(&api, "1", "New", Some(odd));
+    api.next(patching(&path("deletebackuprequests", "r")).answers(request("2", "Processed")));
+    assert_eq!(carry(&api, root.path()).await, DeletionEnd::Yes);
+    let said = api.writes()[0].body["status"]["errors"][0].to_string();
+    assert!(said.contains("backup storage location ../secrets/s is not found"), "{said}");
     api.finish();
 }
 
@@ -404,4 +418,25 @@ fn requests_for_another_backup_of_the_same_name_are_left() {
     let found = others(&requests, &this, Some("u"));
     let names: Vec<&str> = found.iter().filter_map(|one| one.metadata.name.as_deref()).collect();
     assert_eq!(names, ["any", "done", "same"]);
+}
+
+/// Whoever asks for deletions chooses how large the requests are, and how many there are.
+#[test]
+fn a_request_takes_little_memory_whatever_is_in_it() {
+    let large = "x".repeat(1000);
+    let mut made = request("1", "InProgress");
+    for i in 0..1000 {
+        made["metadata"]["annotations"][format!("berth.dev/{i}")] = json!(large);
+        made["metadata"]["labels"][format!("velero.io/{i}")] = json!(large);
+    }
+    made["metadata"]["finalizers"] = json!(vec![&large; 1000]);
+    made["status"]["errors"] = json!(vec![&large; 1000]);
+    made["spec"]["backupName"] = json!("b".repeat(1_000_000));
+    let found = kept(serde_json::from_value(made).unwrap());
+    assert!(crate::patch::json_size(&found) < 2000, "{found:?}");
+    assert!(!berth_core::sync::is_name(&found.spec.backup_name));
+    let found = kept(serde_json::from_value(request("1", "InProgress")).unwrap());
+    let wanted: berth_api::velero::DeleteBackupRequest =
+        serde_json::from_value(request("1", "InProgress")).unwrap();
+    assert_eq!(found, wanted, "what is read stays");
 }

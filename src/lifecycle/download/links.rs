@@ -12,6 +12,7 @@ use kube::Client;
 use ring::hmac;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tracing::warn;
 
 use crate::certificates;
 
@@ -144,7 +145,11 @@ impl LinkChecker {
         // The key that is known stays until there is another one, because whoever asked may be gone
         // before the API server answers, and others' links must not fail for that.
         known.tried = Some(Instant::now());
-        let key = self.links.key().await?;
+        // Told here, and not by whoever asks: anybody may ask as often as they like.
+        let read = self.links.key().await;
+        let key = read.inspect_err(|error| {
+            warn!(error = format!("{error:#}"), "could not read the key for links: none can be checked");
+        })?;
         let (key, _) = known.key.insert((key, Instant::now()));
         Ok(fits(key))
     }

@@ -199,18 +199,21 @@ impl Server {
         signed: &Signed<'_>,
         asked: Option<RequestedRange>,
     ) -> Result<Response, HttpRefusal> {
-        let failed = |why: &str| {
-            warn!(%location, %key, error = %why, "could not serve a download");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the file cannot be read: see the log of berth controller")
-        };
+        let refused =
+            (StatusCode::INTERNAL_SERVER_ERROR, "the file cannot be read: see the log of berth controller");
         let claimed = LinkClaims { location, key, expires: signed.expires };
         let is_valid = self.checker.is_valid(&claimed, signed.signature, Timestamp::now()).await;
-        if !is_valid.map_err(|error| failed(&format!("{error:#}")))? {
+        if !is_valid.map_err(|_| refused)? {
             return Err((
                 StatusCode::FORBIDDEN,
                 "the link is not valid, or no longer: create another DownloadRequest",
             ));
         }
+        // From here on it is berth that has written the names.
+        let failed = |why: &str| {
+            warn!(location, key, error = why, "could not serve a download");
+            refused
+        };
         let unavailable = (StatusCode::SERVICE_UNAVAILABLE, "too much is being downloaded: try again later");
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| unavailable)?;
         let missing = (StatusCode::NOT_FOUND, "there is no such file");

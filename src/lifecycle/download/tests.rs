@@ -11,6 +11,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::storage::{Opener, Roots};
+use crate::watch::WatchEvent;
 
 const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
 const URL: &str = "https://here.example";
@@ -82,6 +83,8 @@ async fn a_request_gets_a_link_to_its_own_file_for_ten_minutes() {
         ("BackupContents", "b", "backups/b/b.tar.gz"),
         ("BackupContents index", "b", "backups/b/b-index.json.gz"),
         ("BackupLog index", "b", "backups/b/b-logs.gz"),
+        ("BackupLog checkpoint", "b", "backups/b/berth-checkpoint"),
+        ("BackupContents checkpoint", "b", "backups/b/b.tar.gz"),
     ] {
         let (kind, asks) = kind.split_once(' ').map_or((kind, None), |(kind, asks)| (kind, Some(asks)));
         let mut request = request(kind, name);
@@ -116,6 +119,28 @@ async fn a_request_that_cannot_be_answered_waits_until_it_expires() {
         assert!(status["expiration"].is_string() && status["downloadURL"].is_null(), "{status}");
     }
     api.finish();
+}
+
+/// A Restore names its Backup, and a Backup its location, and whoever creates one writes that.
+#[tokio::test(start_paused = true)]
+async fn no_name_in_an_object_leads_to_another_object() {
+    let root = tempfile::tempdir().unwrap();
+    let object = |kind: &str, spec: Value| json!({"apiVersion": "velero.io/v1", "kind": kind, "metadata": {"name": "odd"}, "spec": spec});
+    let api = script(root.path())
+        .next(
+            asked(&format!("{VELERO}/restores/odd"))
+                .answers(object("Restore", json!({"backupName": "../secrets/s"}))),
+        )
+        .next(
+            asked(&format!("{VELERO}/backups/odd"))
+                .answers(object("Backup", json!({"storageLocation": "../backups/b"}))),
+        );
+    let lifecycle = lifecycle(&api, root.path(), Some(links(&api)));
+    for kind in ["RestoreLog", "BackupLog"] {
+        let said = link(&lifecycle, &request(kind, "odd"), now()).await.unwrap_err().to_string();
+        assert!(said.contains("no object has such a name"), "{said}");
+    }
+    assert_eq!(api.asked().len(), 2, "{:?}", api.asked());
 }
 
 #[tokio::test]
@@ -213,4 +238,122 @@ async fn whoever_has_no_link_costs_the_api_server_nothing_and_a_forged_one_a_rea
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(ask(&forged).await, StatusCode::FORBIDDEN);
     assert_eq!(api.asked().len(), 2, "the key may be another by now");
+}
+
+/// One that waits for its link, created just now.
+fn waiting(request_name: &str, backup: &str) -> DownloadRequest {
+    let mut waiting = request("BackupLog", backup);
+    let metadata = &mut waiting.metadata;
+    metadata.name = Some(request_name.to_owned());
+    metadata.uid = Some(request_name.to_owned());
+    metadata.creation_timestamp = Some(Time(now()));
+    let expiration = Some(Time(now() + VALID));
+    waiting.status = Some(DownloadRequestStatus { expiration, ..DownloadRequestStatus::default() });
+    waiting
+}
+
+fn seen_by_the_watch(all: impl IntoIterator<Item = DownloadRequest>) -> DownloadRequests {
+    let requests = DownloadRequests::default();
+    let all = all.into_iter().map(|request| (request.name_any(), Arc::new(kept(request)))).collect();
+    requests.write(|cache| cache.observe(WatchEvent::Replaced(all)));
+    requests
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_a_location_that_hangs_hold_up_no_other() {
+    let root = tempfile::tempdir().unwrap();
+    let answered = format!("{VELERO}/downloadrequests/z");
+    let api = script(root.path())
+        .always(asked(&format!("{VELERO}/backups/hangs")).never_answers())
+        .next(patching(&answered).answers(serde_json::to_value(request("BackupLog", "b")).unwrap()));
+    let lifecycle = lifecycle(&api, root.path(), Some(links(&api)));
+    let known = |name: &str, location: &str| {
+        let backup = json!({"metadata": {"name": name, "uid": name}, "spec": {"storageLocation": location}});
+        serde_json::from_value::<Backup>(backup).unwrap()
+    };
+    lifecycle.known.list(&[known("hangs", "away"), known("b", "l")]);
+    let hanging = (0..20).map(|i| waiting(&format!("a{i:02}"), "hangs"));
+    let requests = seen_by_the_watch(hanging.chain([waiting("z", "b")]));
+    let played = async {
+        tokio::select! {
+            () = work(&lifecycle, &requests) => {}
+            () = api.played() => {}
+        }
+    };
+    timeout(Duration::from_secs(5), played).await.unwrap();
+    assert_eq!(api.writes()[0].path, answered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_fails_is_tried_less_and_less_often_and_one_that_goes_not_at_all() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path()).always(asked(&format!("{VELERO}/backups/none")).refuses(404));
+    let mut going = waiting("g", "b");
+    going.metadata.creation_timestamp = Some(Time(now() - SignedDuration::from_hours(2)));
+    going.metadata.deletion_timestamp = Some(Time(now()));
+    let requests = seen_by_the_watch([waiting("n", "none"), going]);
+    let lifecycle = lifecycle(&api, root.path(), Some(links(&api)));
+    assert!(timeout(Duration::from_secs(300), work(&lifecycle, &requests)).await.is_err());
+    let tries = api.asked().len();
+    assert!((6..=12).contains(&tries), "{tries}: {:?}", api.asked());
+}
+
+/// Whoever asks for downloads chooses how large the requests are, and how many there are.
+#[test]
+fn a_request_takes_little_memory_and_no_link_whatever_is_in_it() {
+    let large = "x".repeat(1000);
+    let mut made = serde_json::to_value(waiting("d", "b")).unwrap();
+    made["metadata"]["annotations"] = json!({keys::DOWNLOAD: INDEX});
+    for i in 0..1000 {
+        made["metadata"]["annotations"][format!("berth.dev/{i}")] = json!(large);
+    }
+    made["metadata"]["finalizers"] = json!(vec![&large; 1000]);
+    made["status"]["downloadURL"] = json!(large);
+    let whole: DownloadRequest = serde_json::from_value(made.clone()).unwrap();
+    let found = kept(whole.clone());
+    assert!(crate::patch::json_size(&found) < 2000, "{found:?}");
+    assert_eq!(found.annotations().get(keys::DOWNLOAD).map(String::as_str), Some(INDEX));
+    assert_eq!((seen(&found), &found.spec), (seen(&whole), &whole.spec));
+    made["spec"]["target"]["name"] = json!("b".repeat(1_000_000));
+    let found = kept(serde_json::from_value(made).unwrap());
+    assert!(crate::patch::json_size(&found) < 2000);
+    assert_eq!(DownloadFile::BackupLog.key(&found.spec.target.name), None, "no object has the name");
+}
+
+/// What is logged, in memory.
+#[derive(Clone, Default)]
+struct Lines(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_no_link_writes_nothing_into_the_log() {
+    let root = tempfile::tempdir().unwrap();
+    let api = Scripted::new().always(asked("/api/v1/namespaces/velero/secrets/s").refuses(500));
+    let router = serve::router(links(&api), opener(&api, root.path()));
+    let lines = Lines::default();
+    let to = lines.clone();
+    let logging = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
+    let guard = tracing::subscriber::set_default(logging);
+    let later = (now() + VALID).as_second();
+    for _ in 0..20 {
+        let path =
+            format!("/download/l%0aforged/backups/b/b-logs.gz?expires={later}&signature={}", "0".repeat(64));
+        let request = Http::get(path).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    drop(guard);
+    let told = String::from_utf8(lines.0.lock().clone()).unwrap();
+    assert_eq!(told.matches("could not read the key for links").count(), 1, "{told}");
+    assert!(!told.contains("forged") && !told.contains("could not serve"), "{told}");
 }

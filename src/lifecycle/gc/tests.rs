@@ -24,6 +24,15 @@ fn location(name: &str, mode: &str) -> Value {
     })
 }
 
+/// The Backups whose deletion was asked for, once the time was.
+fn deleted(api: &Scripted) -> Vec<String> {
+    let name =
+        |write: &berth_test_scripted::Write| write.body["spec"]["backupName"].as_str().map(str::to_owned);
+    let mut names: Vec<String> = api.writes().iter().skip(1).filter_map(name).collect();
+    names.sort_unstable();
+    names
+}
+
 fn lifecycle(api: &Scripted) -> Lifecycle {
     crate::lifecycle::fake(&api.client("velero"))
 }
@@ -128,6 +137,94 @@ async fn what_is_more_than_its_schedule_keeps_is_asked_for() {
     api.finish();
 }
 
+/// The node on which it ran has asked for the time only after it had begun.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_behind_while_a_backup_ran_makes_it_neither_expire_nor_the_oldest_one() {
+    let of = |name: &str, generation: i64, created: &str, [began, ended, expires]: [&str; 3]| {
+        let mut of = backup(name, "rw", expires);
+        of["metadata"]["creationTimestamp"] = json!(created);
+        of["metadata"]["generation"] = json!(generation);
+        of["metadata"]["annotations"] = json!({keys::SCHEDULE_UID: "s"});
+        of["status"]["startTimestamp"] = json!(began);
+        of["status"]["completionTimestamp"] = json!(ended);
+        of
+    };
+    let behind = ["2025-01-01T00:00:00Z", "2025-01-01T01:00:00Z", "2025-01-31T00:00:00Z"];
+    let right = ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "2026-01-31T00:00:00Z"];
+    let schedule = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": "daily", "uid": "s", "annotations": {keys::SUCCESSFUL_HISTORY_LIMIT: "1"}},
+        "spec": {"schedule": "@daily", "template": {}},
+    });
+    let now = "2026-01-03T00:00:00Z";
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[])))
+        .next(get(&format!("{VELERO}/backups")).answers(listed(
+            "1",
+            &[
+                of("newest", 5, "2026-01-02T00:00:00Z", behind),
+                of("older", 5, "2026-01-01T00:00:00Z", right),
+                // From a store, where it has been for so long.
+                of("brought", 1, "2026-01-02T00:00:00Z", behind),
+            ],
+        )))
+        .next(get(&format!("{VELERO}/schedules")).answers(listed("1", &[schedule])))
+        .next(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    assert_eq!(deleted(&api), ["brought", "older"]);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_says_how_many_of_its_last_backups_stay_before_any_of_them_does() {
+    let of = |name: &str, mark: Option<&str>, keep_last: Option<&str>, ended: &str| {
+        let mut of = backup(name, "rw", "2026-01-03T00:00:00Z");
+        of["metadata"]["labels"] = json!({keys::SCHEDULE: "daily"});
+        for (key, value) in [(keys::SCHEDULE_UID, mark), (keys::KEEP_LAST, keep_last)] {
+            if let Some(value) = value {
+                of["metadata"]["annotations"][key] = json!(value);
+            }
+        }
+        of["status"]["completionTimestamp"] = json!(ended);
+        of
+    };
+    let schedule = json!({
+        "apiVersion": "velero.io/v1", "kind": "Schedule",
+        "metadata": {"name": "daily", "uid": "s", "annotations": {keys::KEEP_LAST: "1"}},
+        "spec": {"schedule": "@daily", "template": {}},
+    });
+    let now = "2026-01-04T00:00:00Z";
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &[])))
+        .next(get(&format!("{VELERO}/backups")).answers(listed(
+            "1",
+            &[
+                of("a-run", Some("s"), None, "2026-01-01T00:00:00Z"),
+                of("last-run", Some("s"), None, "2026-01-02T00:00:00Z"),
+                // Whoever creates Backups has created this one.
+                of("forged", None, Some("9"), "2026-01-02T12:00:00Z"),
+                of("labelled", None, None, "2025-12-01T00:00:00Z"),
+            ],
+        )))
+        .next(get(&format!("{VELERO}/schedules")).answers(listed("1", &[schedule])))
+        .next(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    assert_eq!(deleted(&api), ["a-run", "labelled"]);
+    api.finish();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_bounded_number_is_asked_for_at_a_time() {
     let expired: Vec<Value> =
@@ -169,4 +266,21 @@ async fn a_clock_that_is_ahead_deletes_nothing() {
     look(&lifecycle(&api), now).await.unwrap();
     assert_eq!(api.writes().len(), 1, "the time is asked for, and nothing else");
     api.finish();
+}
+
+/// A look holds all Backups at one time, and whoever creates them chooses how large they are.
+#[test]
+fn a_backup_takes_little_memory_whatever_is_in_it() {
+    let large = "x".repeat(100_000);
+    let mut made = backup("b", "rw", "2026-01-03T00:00:00Z");
+    made["metadata"]["annotations"] = json!({keys::KEEP_LAST: "3", keys::SCHEDULE_UID: large});
+    made["metadata"]["generation"] = json!(2);
+    made["spec"]["storageLocation"] = json!(large);
+    let made: Backup = serde_json::from_value(made).unwrap();
+    let kept = keep(&made);
+    assert!(kept.keep_last == 3 && kept.proven.is_some());
+    let texts = [Some(&kept.name), Some(&kept.location), kept.proven.as_ref(), kept.schedule.as_ref()];
+    for text in texts.into_iter().flatten() {
+        assert!(text.len() < 300, "{}", text.len());
+    }
 }

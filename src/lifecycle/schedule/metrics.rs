@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_core::schedule::SkipReason;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -94,7 +94,6 @@ impl ScheduleMetrics {
         items: &[CachedSchedule],
         known: &mut BTreeSet<String>,
         backups: &BackupMetrics,
-        now: Timestamp,
     ) {
         let names: BTreeSet<String> =
             items.iter().take(SCHEDULES).map(|item| item.schedule.name.clone()).collect();
@@ -104,8 +103,7 @@ impl ScheduleMetrics {
         for item in items.iter().take(SCHEDULES) {
             let schedule = &item.schedule;
             let label = ScheduleLabels { schedule: schedule.name.clone() };
-            let seconds =
-                schedule.interval(now).filter(|_| !schedule.paused).map(|interval| interval.as_secs());
+            let seconds = item.interval.filter(|_| !schedule.paused).map(|interval| interval.as_secs());
             match seconds {
                 Some(seconds) => drop(self.interval.get_or_create(&label).set(seconds)),
                 None => drop(self.interval.remove(&label)),

@@ -9,8 +9,9 @@ use k8s_openapi::api::core::v1::Secret;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
+use super::cached::LARGE;
 use super::*;
-use crate::lifecycle::beside::tests::lifecycle;
+use crate::lifecycle::velero_controllers::tests::lifecycle;
 
 const SCHEDULES: &str = "/apis/velero.io/v1/namespaces/velero/schedules";
 const SCHEDULE: &str = "/apis/velero.io/v1/namespaces/velero/schedules/daily";
@@ -200,6 +201,24 @@ async fn where_a_backup_of_that_name_is_not_its_own_another_name_is_taken() {
     assert_eq!(api.writes()[2].body["status"], json!({"lastBackup": TICK}));
 }
 
+/// A leader whose clock was a day ahead has created it.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_was_created_long_before_its_time_is_not_that_of_its_time() {
+    let mut early = standing(backup("daily", "s1"), "Completed", 9);
+    early["metadata"]["creationTimestamp"] = json!("2025-12-31T10:00:00Z");
+    let known: Backup = serde_json::from_value(early.clone()).unwrap();
+    let api = watched(&Scripted::new(), enabled("2"))
+        .next(get(SCHEDULE).answers(enabled("2")))
+        .next(post(BACKUPS).already_exists())
+        .next(get(BACKUP).answers(early))
+        .next(post(BACKUPS).takes_as("9"))
+        .next(patch(SCHEDULE).answers(done("3")));
+    run_beside(&api, &[known], "2026-01-01T00:06:00Z", 60).await;
+    let writes = api.writes();
+    assert_eq!(writes[1].body["metadata"]["name"], "daily-20260101000500-e8bc1");
+    assert_eq!(writes[2].body["status"], json!({"lastBackup": TICK}));
+}
+
 /// Where both names are taken that everybody can foretell.
 fn taken_twice() -> Scripted {
     watched(&Scripted::new(), enabled("2"))
@@ -306,9 +325,25 @@ async fn of_backups_that_have_not_ended_those_count_that_the_schedule_made() {
     });
     scheduler.store.observe(WatchEvent::Replaced(named.collect()));
     let one = |name: &str| {
-        vec![UnfinishedBackup { name: name.to_owned(), phase: QueuePhase::New, is_given_up: false }]
+        let (name, phase) = (name.to_owned(), QueuePhase::New);
+        vec![UnfinishedBackup { name, phase, is_stored: false, is_given_up: false }]
     };
-    let expected = HashMap::from([("s1".to_owned(), one("b0")), ("s2".to_owned(), one("b1"))]);
+    let mut expected = HashMap::from([("s1".to_owned(), one("b0")), ("s2".to_owned(), one("b1"))]);
+    assert_eq!(scheduler.unfinished(), expected);
+    // Those that have left the queue are known by another watch.
+    let later = ["WaitingForPluginOperations", "Finalizing", "Completed"].into_iter().map(|phase| {
+        let mut one = standing(backup("daily", "s2"), phase, 7);
+        one["metadata"]["name"] = json!(phase.to_lowercase());
+        serde_json::from_value::<Backup>(one).unwrap()
+    });
+    scheduler.lifecycle.known.list(&later.collect::<Vec<_>>());
+    let moved = UnfinishedBackup {
+        name: "waitingforpluginoperations".to_owned(),
+        phase: QueuePhase::InProgress,
+        is_stored: true,
+        is_given_up: false,
+    };
+    expected.get_mut("s2").unwrap().push(moved);
     assert_eq!(scheduler.unfinished(), expected);
 }
 
@@ -439,4 +474,55 @@ async fn a_thousand_schedules_of_one_time_are_created_within_a_second() {
     run_for(&api, "2026-01-01T00:05:00Z", 1).await;
     let created = api.writes().iter().filter(|write| write.method == "POST").count();
     assert_eq!(created, 1000);
+}
+
+/// Who may write Schedules chooses how large they are: a hundred of a MiB at the same time would
+/// take more memory than the leader has, and again after each restart.
+#[tokio::test(start_paused = true)]
+async fn large_schedules_are_acted_on_after_the_others_and_few_at_a_time() {
+    let one = |i: usize| {
+        let mut one = enabled("2");
+        one["metadata"]["name"] = json!(format!("s{i}"));
+        one["metadata"]["uid"] = json!(format!("s{i}"));
+        if i < 8 {
+            one["metadata"]["annotations"] = json!({"note": "x".repeat(LARGE)});
+        }
+        one
+    };
+    let all: Vec<Value> = (0..9).map(one).collect();
+    let late = Duration::from_millis(20);
+    let mut api = Scripted::new()
+        .next(get(SCHEDULES).answers(list("5", &all)))
+        .next(watch(SCHEDULES).never_answers())
+        .always(post(BACKUPS).takes_as("9").after(late));
+    for one in all {
+        let path = format!("{SCHEDULES}/{}", one["metadata"]["name"].as_str().unwrap());
+        let mut done = one.clone();
+        done["metadata"]["resourceVersion"] = json!("3");
+        done["status"]["lastBackup"] = json!(TICK);
+        api = api.always(get(&path).answers(one).after(late)).always(patch(&path).answers(done).after(late));
+    }
+    run_for(&api, TICK, 1).await;
+    let asked = api.asked();
+    let at = |method: &str, path: &str| -> Vec<usize> {
+        let is_it = |one: &String| one.starts_with(method) && one.contains(path);
+        asked.iter().enumerate().filter(|(_, one)| is_it(one)).map(|(i, _)| i).collect()
+    };
+    let (reads, creates) = (at("GET", "/schedules/s"), at("POST", "/backups"));
+    assert_eq!((reads.len(), creates.len()), (9, 9), "{asked:?}");
+    assert!(asked[reads[0]].contains("/schedules/s8"), "{asked:?}");
+    assert!(reads[4] < creates[1] && creates[1] < reads[5], "four at a time: {asked:?}");
+}
+
+#[tokio::test]
+async fn when_a_schedule_is_due_is_searched_for_once_and_not_in_each_pass() {
+    let scheduler = Scheduler::new(&lifecycle(&Scripted::new().client("velero")), Box::new(Timestamp::now));
+    let known = CachedSchedule::of(&serde_json::from_value(enabled("2")).unwrap());
+    assert_eq!(known.first, Some(TICK.parse().unwrap()));
+    assert_eq!(known.interval, Some(SignedDuration::from_hours(24)));
+    // What was found is believed, long after the real time.
+    let found: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+    let now = "2026-06-01T00:00:00Z".parse().unwrap();
+    let step = scheduler.decide(&known.schedule, Some(found), &UnfinishedBackups::new(), now);
+    assert_eq!(step, ScheduleStep::Wait(Some(found)));
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use berth_api::velero::Schedule;
 use berth_core::queue::QueuePhase;
 use berth_core::schedule::UnfinishedBackup;
+use berth_core::stage::Stage;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
 use tracing::warn;
@@ -28,9 +29,20 @@ impl Scheduler {
             // Whoever takes the label off takes the Backup out of its schedule.
             if let (Some(_), Some(uid)) = (&entry.schedule, item.schedule_uid) {
                 let (name, is_given_up) = (entry.name.clone(), given_up.contains(&entry.uid));
-                all.entry(uid).or_default().push(UnfinishedBackup { name, phase: entry.phase, is_given_up });
+                let (phase, is_stored) = (entry.phase, false);
+                let own = UnfinishedBackup { name, phase, is_stored, is_given_up };
+                all.entry(uid).or_default().push(own);
             }
         }
+        // One that only has to be completed may wait for its location for as long as it is kept.
+        self.lifecycle.known.each(|name, backup| {
+            let is_moved = Stage::of(backup.phase.as_str()) == Some(Stage::Waiting);
+            if let (true, Some(_), Some(uid)) = (is_moved, &backup.schedule, backup.schedule_uid()) {
+                let (name, phase) = (name.to_owned(), QueuePhase::InProgress);
+                let own = UnfinishedBackup { name, phase, is_stored: true, is_given_up: false };
+                all.entry(uid.to_owned()).or_default().push(own);
+            }
+        });
         all
     }
 

@@ -11,14 +11,15 @@ use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use kube::api::Api;
-use serde_json::json;
+use kube::api::{Api, ApiResource, DynamicObject};
+use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::take::{Allowance, FolderResult, SyncRoundContext};
 use super::{Past, READS_AT_ONCE, Sync, reference};
-use crate::client::{is_not_found, list_as};
 use crate::events::EventReason;
+use crate::lean;
+use crate::lifecycle::deletion::calls::list;
 use crate::storage::{FileSizes, StoredBackups};
 use crate::text::{chain, few};
 use crate::write::{Write, WriteResult, delete, patch};
@@ -228,22 +229,23 @@ impl Sync<'_> {
     /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
     /// their files go.
     async fn being_deleted(&self) -> anyhow::Result<BTreeSet<String>> {
-        let client = &self.lifecycle.clients.call;
-        let is_open = |request: &DeleteBackupRequest| request.phase() != DeleteBackupRequestPhase::Processed;
-        let listed = list_as(client, &self.lifecycle.namespace, |request: DeleteBackupRequest| {
-            is_open(&request).then_some(request.spec.backup_name)
+        let api: Api<DynamicObject> = Api::namespaced_with(
+            self.lifecycle.clients.call.clone(),
+            &self.lifecycle.namespace,
+            &ApiResource::erase::<DeleteBackupRequest>(&()),
+        );
+        let mut names = BTreeSet::new();
+        // As dynamic objects, of which none is unreadable: with Velero's definitions a request may
+        // lack its spec. Such a one is for no Backup, and must not stop all rounds.
+        let listed = list(&api, None, |request| {
+            let text = |pointer: &str| request.data.pointer(pointer).and_then(Value::as_str);
+            let is_open = text("/status/phase") != Some(DeleteBackupRequestPhase::Processed.as_str());
+            names
+                .extend(text("/spec/backupName").filter(|_| is_open).map(|name| lean::name(name.to_owned())));
+            false
         });
-        match listed.await {
-            Ok(listed) => {
-                // It may be for any Backup.
-                let unreadable = listed.unreadable.first();
-                ensure!(unreadable.is_none(), "a DeleteBackupRequest cannot be read: {unreadable:?}");
-                Ok(listed.items.into_iter().collect())
-            }
-            // A cluster without that kind has none.
-            Err(error) if is_not_found(&error) => Ok(BTreeSet::new()),
-            Err(error) => Err(error).context("failed to list the DeleteBackupRequests"),
-        }
+        listed.await.context("failed to list the DeleteBackupRequests")?;
+        Ok(names)
     }
 
     /// Removes what the store has not had for two rounds. `false`: the store failed.

@@ -2,6 +2,7 @@
 
 use std::path::Path as FilePath;
 
+use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
@@ -238,6 +239,26 @@ async fn what_is_canceled_leaves_no_snapshot() {
     assert!(matches!(canceled, Err(Fault::Canceled)), "{canceled:?}");
     assert!(store.list("snapshots").await.unwrap().is_empty());
     assert!(store.list("locks").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_written_ends_the_job_and_is_told() {
+    let (root, disk, watched) = (volume(), tempfile::tempdir().unwrap(), Watched::default());
+    let objects = LocalFileSystem::new_with_prefix(disk.path()).unwrap();
+    let store = Store::new(Arc::new(objects), Path::from("restic/shop"));
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    // No pack can be written where its folder cannot be made.
+    let data = disk.path().join("restic/shop/data");
+    let _ = std::fs::remove_dir_all(&data);
+    std::fs::write(&data, "no folder").unwrap();
+    let fault = repository.backup(source(root.path()), &watched).await.unwrap_err().to_string();
+    let wanted = ["the repository takes nothing any more: ", "Not a directory", "when restic/shop/data/"];
+    assert!(wanted.iter().all(|part| fault.contains(part)), "{fault}");
+    assert!(watched.is_canceled(), "nothing more is read");
+    assert!(store.list("snapshots").await.unwrap().is_empty());
+    assert!(store.list("locks").await.unwrap().is_empty());
+    std::fs::remove_file(&data).unwrap();
+    repository.backup(source(root.path()), &Watched::default()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use berth_api::keys::FILESYSTEM_PROVIDER;
-use berth_test_scripted::{Scripted, get, list, patch};
+use berth_test_scripted::{Scripted, get, list, patch, post};
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -74,4 +75,75 @@ async fn a_location_that_hangs_delays_no_other_for_longer_than_a_check_may_take(
         "{told:?}"
     );
     assert!(matches!(away[..], [at] if (PATIENCE.as_secs()..=next).contains(&at)), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_location_is_due_by_its_period_and_at_once_where_its_last_check_is_in_the_future() {
+    let client = Scripted::new().client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::default());
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
+    let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+    for (last, is_due) in [
+        ("2026-01-01T23:59:01Z", false),
+        ("2026-01-01T23:59:00Z", true),
+        // By a clock that was ahead by a day: for so long nobody would know how the location is.
+        ("2026-01-03T00:00:00Z", true),
+    ] {
+        let mut checked = location("here", &json!({"provider": "aws", "objectStorage": {"bucket": "b"}}));
+        checked["status"] = json!({"phase": "Available", "lastValidationTime": last});
+        let checked: BackupStorageLocation = serde_json::from_value(checked).unwrap();
+        assert_eq!(checker.is_due(&checked, now), is_due, "{last}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_location_tells_once_when_it_can_be_used_no_longer_and_when_it_can_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = json!({
+        "provider": FILESYSTEM_PROVIDER, "config": {"path": folder.path()}, "objectStorage": {"bucket": "b"},
+    });
+    let of = |phase: &str| -> BackupStorageLocation {
+        let mut of = location("here", &spec);
+        of["status"] = json!({"phase": phase, "lastValidationTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(of).unwrap()
+    };
+    let events = "/apis/events.k8s.io/v1/namespaces/velero/events";
+    let api = Scripted::new()
+        .always(patch(&format!("{LOCATIONS}/here")).answers(location("here", &spec)))
+        .always(post(events).takes_as("9"));
+    let client = api.client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()]));
+    let (events, sending) = Events::new(client.clone(), "velero", Counter::default());
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
+    let checker = checker.keeping_one_default(events);
+    let checking = async {
+        // Its volume is not mounted.
+        checker.check(&of("Available"), false).await;
+        checker.check(&of("Unavailable"), false).await;
+        std::fs::create_dir(folder.path().join("b")).unwrap();
+        checker.check(&of("Unavailable"), false).await;
+        checker.check(&of("Available"), false).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    };
+    tokio::select! {
+        () = sending => {}
+        () = checking => {}
+    }
+    let writes = api.writes();
+    let told: Vec<&str> = writes.iter().filter_map(|write| write.body["reason"].as_str()).collect();
+    assert_eq!(told, ["LocationUnavailable", "LocationAvailable"]);
+    let note = writes.iter().find_map(|write| write.body["note"].as_str()).unwrap();
+    assert!(note.contains("does not exist: mount its volume"), "{note}");
+}
+
+/// The API server would not take it, and the location would stay Available.
+#[test]
+fn the_status_quotes_so_much_of_a_stores_answer_and_no_more() {
+    let here = serde_json::from_value(location(
+        "here",
+        &json!({"provider": "aws", "objectStorage": {"bucket": "b"}}),
+    ));
+    let error = anyhow::anyhow!("400 Bad Request: {}", "x".repeat(2 << 20));
+    let told = told(&error, &here.unwrap());
+    assert!(told.starts_with("400 Bad Request: xxx") && told.len() < 1100, "{}", told.len());
 }

@@ -54,9 +54,10 @@ impl Connection {
     }
 
     pub(super) async fn may_i(&self, asked: &MayI) -> Option<Answer> {
+        let namespace = if asked.everywhere { "" } else { asked.common.namespace() };
         let mut attributes = json!({
-            "verb": asked.verb, "resource": asked.resource, "name": asked.name,
-            "namespace": asked.common.namespace(),
+            "verb": asked.verb, "resource": asked.resource, "subresource": asked.subresource,
+            "name": asked.name, "namespace": namespace,
         });
         if asked.resource != "*" {
             let kind = self.kind(&asked.resource).await?;

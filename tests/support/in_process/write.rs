@@ -85,6 +85,9 @@ fn named(kind: &Kind, object: &Value) -> String {
     format!("{}/{}", kind.word(), object["metadata"]["name"].as_str().unwrap_or_default())
 }
 
+/// An object that is to be written: its kind, and the request.
+type Writing = (Kind, Request<Vec<u8>>);
+
 /// Nothing has to be there before it but its namespace, and its place in a row says nothing.
 fn is_free(kind: &Kind) -> bool {
     let groups = [
@@ -103,7 +106,7 @@ impl Connection {
     pub(super) async fn apply(&self, apply: &Apply) -> Option<Answer> {
         let force = if apply.is_forced { "&force=true" } else { "" };
         let query = format!("{}&fieldValidation=Strict{force}", apply.common.query(""));
-        let mut requests: Vec<(Kind, Request<Vec<u8>>)> = Vec::new();
+        let mut requests: Vec<Writing> = Vec::new();
         for object in &apply.objects {
             let kind = self.kind_of(object).await?;
             let name = object["metadata"]["name"].as_str()?;
@@ -114,25 +117,30 @@ impl Connection {
             requests.push((kind, request));
         }
         let mut said = Said::new(&apply.common);
-        // From here on kubectl is not asked any more: a request that failed must not be made good
-        // by a second one.
-        let together = requests.chunk_by(|(a, _), (b, _)| is_free(a) && is_free(b));
-        let together: Vec<_> = together.flat_map(|some| some.chunks(AT_ONCE)).collect();
-        for some in together {
-            let sent: Vec<_> = some.iter().map(|(_, request)| self.send(request)).collect();
-            let replies = join_all(sent).await;
-            for ((kind, _), reply) in some.iter().zip(replies) {
-                said.take(reply, |object| format!("{} serverside-applied", named(kind, object)), "");
-            }
+        for (kind, reply) in self.send_all(&requests).await {
+            said.take(reply, |object| format!("{} serverside-applied", named(kind, object)), "");
         }
         Some(said.answer())
     }
 
-    /// One after the other, as they stand. `None`, before anything is sent, for kinds that are not
+    /// In their order, where that matters; some at a time elsewhere. Once something is sent, kubectl
+    /// is not asked any more: a request that failed must not be made good by a second one.
+    async fn send_all<'r>(&self, requests: &'r [Writing]) -> Vec<(&'r Kind, Result<Reply, String>)> {
+        let together = requests.chunk_by(|(a, _), (b, _)| is_free(a) && is_free(b));
+        let together: Vec<_> = together.flat_map(|some| some.chunks(AT_ONCE)).collect();
+        let mut replies = Vec::new();
+        for some in together {
+            let sent: Vec<_> = some.iter().map(|(_, request)| self.send(request)).collect();
+            replies.extend(some.iter().map(|(kind, _)| kind).zip(join_all(sent).await));
+        }
+        replies
+    }
+
+    /// In their order, where that matters. `None`, before anything is sent, for kinds that are not
     /// known.
     pub(super) async fn create(&self, create: &Create) -> Option<Answer> {
         let query = format!("{}&fieldValidation=Strict", create.common.query("-create"));
-        let mut requests: Vec<(Kind, Request<Vec<u8>>)> = Vec::new();
+        let mut requests: Vec<Writing> = Vec::new();
         for object in &create.objects {
             let kind = self.kind_of(object).await?;
             let path = kind.path(Some(create.common.namespace_of(object)?));
@@ -141,8 +149,7 @@ impl Connection {
             requests.push((kind, request));
         }
         let mut said = Said::new(&create.common);
-        for (kind, request) in &requests {
-            let reply = self.send(request).await;
+        for (kind, reply) in self.send_all(&requests).await {
             let done = |object: &Value| format!("{} created", named(kind, object));
             said.take(reply, done, "error when creating \"STDIN\": ");
         }

@@ -80,6 +80,13 @@ async fn every_fault_of_expression_and_template_is_refused_at_once() {
         assert!(refused.contains(fault), "{fault}: {refused}");
     }
     assert!(told.is_empty(), "{told:?}");
+    let mut labelled = schedule("@daily", json!({}));
+    for i in 0..1001 {
+        labelled["metadata"]["labels"][format!("l{i}")] = json!("x");
+    }
+    let (refused, _) = judge(&router, labelled, None).await;
+    let wanted = "metadata.labels: has 1001 entries, and at most 1000 are taken: use fewer";
+    assert!(refused.as_ref().is_some_and(|why| why.starts_with(wanted)), "{refused:?}");
     let mut long = schedule("@daily", json!({}));
     long["metadata"]["name"] = json!("n".repeat(64));
     let (refused, _) = judge(&router, long, None).await;

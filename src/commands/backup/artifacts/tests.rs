@@ -241,3 +241,9 @@ async fn an_index_that_names_too_many_pieces_is_not_followed() {
     let (found, asked, _) = look("pods/web/b", index, archive, Way::Rightly).await;
     assert_eq!((found, asked), (LookedUp::Unknown, vec!["/index".to_owned()]));
 }
+
+#[test]
+fn no_archive_is_written_to_a_terminal() {
+    assert!(takes_archives(false).is_ok());
+    assert!(takes_archives(true).unwrap_err().is::<crate::commands::person::WrongFlags>());
+}

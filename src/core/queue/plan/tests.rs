@@ -290,7 +290,7 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
         let since = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::from(position));
         let entry = Arc::make_mut(&mut made);
         (entry.schedule, entry.supersedes) = (Some("nightly".to_owned()), supersedes);
-        entry.enqueued_at = Some(since);
+        (entry.enqueued_at, entry.is_made) = (Some(since), true);
         made
     };
     let mut view = QueueView {
@@ -323,6 +323,35 @@ fn a_later_backup_of_a_schedule_takes_the_place_of_older_ones_if_it_says_so() {
     assert_eq!(plan(&view).end, superseded[..1], "what somebody holds is kept");
     Arc::make_mut(&mut view.backups[4]).supersedes = false;
     assert!(plan(&view).end.is_empty(), "the last one decides");
+}
+
+/// Whoever creates Backups may give them the label of a Schedule.
+#[test]
+fn a_backup_that_only_has_the_label_of_a_schedule_does_not_have_it_pile_up() {
+    let labelled = |name: &str, second: i64, is_made: bool, supersedes: bool| {
+        let mut made = entry(name, QueuePhase::Queued, 0, &["a"]);
+        let entry = Arc::make_mut(&mut made);
+        (entry.schedule, entry.supersedes) = (Some("nightly".to_owned()), supersedes);
+        entry.is_made = is_made;
+        entry.enqueued_at = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second));
+        made
+    };
+    let backups = |later_is_made: bool| {
+        let mut tuesday = labelled("tuesday", 2, true, true);
+        // The place is taken.
+        Arc::make_mut(&mut tuesday).waits_since = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1));
+        vec![labelled("monday", 1, true, true), tuesday, labelled("later", 3, later_is_made, false)]
+    };
+    let ends = |backups| plan(&QueueView { backups, ..QueueView::default() }).end;
+    let superseded = EndWithoutRun { backup: 0, cause: EndCause::Superseded { by: 1 } };
+    assert_eq!(ends(backups(false)), [superseded], "and none that came later is replaced");
+    assert_eq!(ends(backups(true)), [], "the last run decides");
+    // One that was created by hand from the Schedule has its annotation, too.
+    let mut by_hand = backups(false);
+    Arc::make_mut(&mut by_hand[2]).supersedes = true;
+    Arc::make_mut(&mut by_hand[2]).waits_since = Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1));
+    let superseded = [0, 1].map(|backup| EndWithoutRun { backup, cause: EndCause::Superseded { by: 2 } });
+    assert_eq!(ends(by_hand), superseded);
 }
 
 /// Both have waited since the same moment once one has replaced the other, and there is one slot:

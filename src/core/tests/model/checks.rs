@@ -105,16 +105,24 @@ impl<const N: usize> Queue<N> {
             return true;
         }
         let webhooks = Default::default();
-        let mut state = State { users: 0, mishaps: 0, created: N, webhooks, ..state.clone() };
-        // Once caches equal the API server, many states are the same.
-        while let Some(action) = self.fair(&state).filter(|action| *action < Action::Plan(0)) {
-            state = self.after(&state, action);
-        }
-        let known = self.verdicts.lock().unwrap().get(&state).copied();
+        let calm = State { users: 0, mishaps: 0, created: N, webhooks, ..state.clone() };
+        self.verdict(&calm, || {
+            let mut state = calm.clone();
+            // Once caches equal the API server, many states are the same.
+            while let Some(action) = self.fair(&state).filter(|action| *action < Action::Plan(0)) {
+                state = self.after(&state, action);
+            }
+            self.verdict(&state, || self.drains(state.clone()))
+        })
+    }
+
+    /// What was found of such a state before, or is found now.
+    fn verdict(&self, state: &State<N>, find: impl FnOnce() -> bool) -> bool {
+        let known = self.verdicts.lock().unwrap().get(state).copied();
         known.unwrap_or_else(|| {
-            let drains = self.drains(state.clone());
-            self.verdicts.lock().unwrap().insert(state, drains);
-            drains
+            let found = find();
+            self.verdicts.lock().unwrap().insert(state.clone(), found);
+            found
         })
     }
 

@@ -60,21 +60,30 @@ impl<const N: usize> Movers<N> {
         if state.late.is_some() || state.leaders.len() > 1 {
             return true;
         }
-        let mut state =
-            State { users: 0, mishaps: 0, out: false, limit: self.limits.len() - 1, ..state.clone() };
-        while state.created < N {
-            state = self.after(&state, Action::Create);
-        }
-        // Once the cache equals the API server, many states are the same.
-        while let Some(action) = self.fair(&state).filter(|action| *action < Action::Plan(0)) {
-            state = self.after(&state, action);
-        }
-        (state.cap, state.in_force) = (0, 0);
-        let known = self.verdicts.lock().unwrap().get(&state).copied();
+        let limit = self.limits.len() - 1;
+        let calm = State { users: 0, mishaps: 0, out: false, limit, cap: 0, in_force: 0, ..state.clone() };
+        self.verdict(&calm, || {
+            let mut state = calm.clone();
+            while state.created < N {
+                state = self.after(&state, Action::Create);
+            }
+            // Once the cache equals the API server, many states are the same.
+            while let Some(action) = self.fair(&state).filter(|action| *action < Action::Plan(0)) {
+                state = self.after(&state, action);
+            }
+            (state.cap, state.in_force) = (0, 0);
+            self.verdict(&state, || self.drains(state.clone()))
+        })
+    }
+
+    /// What was found of such a state before, or is found now. Caps decide nothing, so states in
+    /// which they are 0 stand for all others.
+    fn verdict(&self, state: &State<N>, find: impl FnOnce() -> bool) -> bool {
+        let known = self.verdicts.lock().unwrap().get(state).copied();
         known.unwrap_or_else(|| {
-            let drains = self.drains(state.clone());
-            self.verdicts.lock().unwrap().insert(state, drains);
-            drains
+            let found = find();
+            self.verdicts.lock().unwrap().insert(state.clone(), found);
+            found
         })
     }
 

@@ -56,6 +56,7 @@ func main() {
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 
 	name, folder string
 	// Requests for the same thing may come twice at the same time.
@@ -63,7 +64,7 @@ type driver struct {
 }
 
 func (d *driver) run(socket string) error {
-	for _, kind := range []kind{volumes, snapshots} {
+	for _, kind := range []kind{volumes, snapshots, groups} {
 		if err := os.MkdirAll(filepath.Join(d.folder, string(kind)), 0o755); err != nil {
 			return err
 		}
@@ -78,6 +79,7 @@ func (d *driver) run(socket string) error {
 	server := grpc.NewServer(grpc.UnaryInterceptor(logged))
 	csi.RegisterIdentityServer(server, d)
 	csi.RegisterControllerServer(server, d)
+	csi.RegisterGroupControllerServer(server, d)
 
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
@@ -102,6 +104,8 @@ type kind string
 const (
 	volumes   kind = "volumes"
 	snapshots kind = "snapshots"
+	// An empty folder for each; the names of their snapshots begin with theirs.
+	groups kind = "groups"
 )
 
 // at is where one is kept: `data`, and `size` as text.
@@ -169,6 +173,7 @@ func (d *driver) GetPluginCapabilities(
 	answer := &csi.GetPluginCapabilitiesResponse{}
 	for _, which := range []csi.PluginCapability_Service_Type{
 		csi.PluginCapability_Service_CONTROLLER_SERVICE,
+		csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE,
 		csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
 	} {
 		service := &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: which}}
@@ -250,7 +255,16 @@ func (d *driver) CreateSnapshot(
 ) (*csi.CreateSnapshotResponse, error) {
 	d.lock.Lock()
 	defer d.lock.Unlock()
-	source, err := d.find(volumes, request.GetSourceVolumeId())
+	made, err := d.snapshot(ctx, request.GetName(), request.GetSourceVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: made}, nil
+}
+
+// snapshot makes the snapshot of a volume, or finds it.
+func (d *driver) snapshot(ctx context.Context, name, volume string) (*csi.Snapshot, error) {
+	source, err := d.find(volumes, volume)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +272,7 @@ func (d *driver) CreateSnapshot(
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	at, err := d.at(snapshots, request.GetName())
+	at, err := d.at(snapshots, name)
 	if err != nil {
 		return nil, err
 	}
@@ -272,19 +286,94 @@ func (d *driver) CreateSnapshot(
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	return &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{
-		SnapshotId:     request.GetName(),
-		SourceVolumeId: request.GetSourceVolumeId(),
+	return &csi.Snapshot{
+		SnapshotId:     name,
+		SourceVolumeId: volume,
 		SizeBytes:      bytes,
 		CreationTime:   timestamppb.New(written.ModTime()),
 		ReadyToUse:     true,
-	}}, nil
+	}, nil
 }
 
 func (d *driver) DeleteSnapshot(
 	_ context.Context, request *csi.DeleteSnapshotRequest,
 ) (*csi.DeleteSnapshotResponse, error) {
 	return &csi.DeleteSnapshotResponse{}, d.remove(snapshots, request.GetSnapshotId())
+}
+
+func (d *driver) GroupControllerGetCapabilities(
+	context.Context, *csi.GroupControllerGetCapabilitiesRequest,
+) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+	which := csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
+	rpc := &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{Type: which}}
+	return &csi.GroupControllerGetCapabilitiesResponse{
+		Capabilities: []*csi.GroupControllerServiceCapability{{Type: rpc}},
+	}, nil
+}
+
+func (d *driver) CreateVolumeGroupSnapshot(
+	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest,
+) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	at, err := d.at(groups, request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	group, err := d.group(request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	for _, volume := range request.GetSourceVolumeIds() {
+		made, err := d.snapshot(ctx, request.GetName()+"."+volume, volume)
+		if err != nil {
+			return nil, err
+		}
+		made.GroupSnapshotId = request.GetName()
+		group.Snapshots = append(group.Snapshots, made)
+	}
+	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: group}, nil
+}
+
+func (d *driver) GetVolumeGroupSnapshot(
+	_ context.Context, request *csi.GetVolumeGroupSnapshotRequest,
+) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	group, err := d.group(request.GetGroupSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: group}, nil
+}
+
+// group is one that is there, without its snapshots.
+func (d *driver) group(id string) (*csi.VolumeGroupSnapshot, error) {
+	at, err := d.find(groups, id)
+	if err != nil {
+		return nil, err
+	}
+	made, err := os.Stat(at)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &csi.VolumeGroupSnapshot{
+		GroupSnapshotId: id, CreationTime: timestamppb.New(made.ModTime()), ReadyToUse: true,
+	}, nil
+}
+
+func (d *driver) DeleteVolumeGroupSnapshot(
+	_ context.Context, request *csi.DeleteVolumeGroupSnapshotRequest,
+) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	for _, snapshot := range request.GetSnapshotIds() {
+		if err := d.remove(snapshots, snapshot); err != nil {
+			return nil, err
+		}
+	}
+	return &csi.DeleteVolumeGroupSnapshotResponse{}, d.remove(groups, request.GetGroupSnapshotId())
 }
 
 func (d *driver) remove(kind kind, id string) error {

@@ -110,6 +110,8 @@ pub struct MayI {
     pub verb: String,
     pub resource: String,
     pub name: String,
+    pub subresource: String,
+    pub everywhere: bool,
     pub common: Common,
 }
 
@@ -117,15 +119,22 @@ impl MayI {
     pub(super) fn parse(mut words: Words<'_>) -> Option<Self> {
         (words.next()? == "can-i").then_some(())?;
         let (mut common, mut said) = (Common::default(), Vec::new());
+        let (mut subresource, mut everywhere) = ("", false);
         while let Some(word) = words.next() {
-            if !common.takes(word, &mut words)? {
-                (!word.starts_with(['-', '/'])).then_some(())?;
-                said.push(word);
+            match word {
+                "--subresource" => subresource = words.next()?,
+                "-A" | "--all-namespaces" => everywhere = true,
+                word => {
+                    if !common.takes(word, &mut words)? {
+                        (!word.starts_with(['-', '/'])).then_some(())?;
+                        said.push(word);
+                    }
+                }
             }
         }
         let [verb, target] = said[..] else { return None };
         let (resource, name) = target.split_once('/').unwrap_or((target, ""));
-        let [verb, resource, name] = [verb, resource, name].map(str::to_owned);
-        Some(Self { verb, resource, name, common })
+        let [verb, resource, name, subresource] = [verb, resource, name, subresource].map(str::to_owned);
+        Some(Self { verb, resource, name, subresource, everywhere, common })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
-use berth_core::volume::readers::{KOPIA, NoReader, Reader, Readers};
+use berth_core::volume::node_agents::{KOPIA, NoNodeAgent, NodeAgent, NodeAgents};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
@@ -30,18 +30,18 @@ const REPOSITORY: Duration = Duration::from_secs(600);
 impl RunVolumes<'_> {
     /// Whose node-agent reads on the node. They are listed once, and again for a node that had
     /// none.
-    pub(super) async fn reader(&self, access: &VolumeAccess, node: &str) -> Result<Reader, String> {
+    pub(super) async fn node_agent(&self, access: &VolumeAccess, node: &str) -> Result<NodeAgent, String> {
         let known = self.agents.lock().on(node);
-        if let Ok(reader) = known {
-            return Ok(reader);
+        if let Ok(agent) = known {
+            return Ok(agent);
         }
-        if known == Err(NoReader::Nowhere) {
-            return Err(NoReader::Nowhere.on(node));
+        if known == Err(NoNodeAgent::Nowhere) {
+            return Err(NoNodeAgent::Nowhere.on(node));
         }
-        let readers = readers(&access.client, &access.namespace).await?;
-        let reader = readers.on(node);
-        *self.agents.lock() = readers;
-        reader.map_err(|lack| lack.on(node))
+        let agents = node_agents(&access.client, &access.namespace).await?;
+        let agent = agents.on(node);
+        *self.agents.lock() = agents;
+        agent.map_err(|lack| lack.on(node))
     }
 
     /// Makes sure that there is a repository for a namespace. Once for each namespace.
@@ -55,17 +55,17 @@ impl RunVolumes<'_> {
 ///
 /// # Errors
 /// When they cannot be listed.
-pub async fn readers(client: &Client, namespace: &str) -> Result<Readers, String> {
-    let mut readers = Readers::default();
+pub async fn node_agents(client: &Client, namespace: &str) -> Result<NodeAgents, String> {
+    let mut agents = NodeAgents::default();
     for (node, is_running) in nodes(client, namespace, NODE_AGENTS).await? {
-        readers.add_velero(node, is_running);
+        agents.add_velero(node, is_running);
     }
     for (node, is_running) in nodes(client, namespace, objects::NODE_AGENTS).await? {
         if is_running {
-            readers.add_berth(node);
+            agents.add_berth(node);
         }
     }
-    Ok(readers)
+    Ok(agents)
 }
 
 /// The nodes of the pods with a label that have not ended, and whether each of them runs.

@@ -16,7 +16,7 @@ pub struct EndLimits {
 /// write did not fail come first, in their order. The others follow, longest untried first. So a
 /// backup that cannot be written delays no other one, and is tried again however many new ones
 /// arrive.
-pub fn turns<'p>(
+pub fn split_ends<'p>(
     view: &QueueView,
     ends: &'p [EndWithoutRun],
     room: EndLimits,
@@ -47,7 +47,7 @@ mod tests {
     use crate::queue::{QueueEntry, QueuePhase, plan};
 
     const ROOM: EndLimits = EndLimits { ends: 4, again: 1 };
-    /// At least so many turns remain for backups that have not failed.
+    /// At least so many ends remain for backups that have not failed.
     const FRESH: usize = ROOM.ends - ROOM.again;
 
     /// A queue of canceled backups, and the loop that ends them.
@@ -73,7 +73,7 @@ mod tests {
         /// Returns the UIDs that were tried. Backups named `never` cannot be written.
         fn cycle(&mut self) -> Vec<String> {
             let ends = plan(&self.view).end;
-            let (now, later) = turns(&self.view, &ends, ROOM);
+            let (now, later) = split_ends(&self.view, &ends, ROOM);
             assert_eq!(now.len() + later.len(), self.view.backups.len());
             assert!(now.len() <= ROOM.ends);
             let tried: Vec<String> =

@@ -1,36 +1,37 @@
-//! Who gets the next places where a few things at a time are done in storage locations. A location
-//! that hangs may keep what it has for long, so it must neither have all places nor be forgotten.
+//! What is begun next where only a few things at a time are done in storage locations. What is
+//! begun in a location that hangs may take long, so such a location must neither use up the limit
+//! nor be forgotten.
 
 use std::time::Duration;
 
 /// Something that could be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceCandidate<'a> {
+pub struct Candidate<'a> {
     pub location: &'a str,
     /// How long ago it was last tried. `None`: never.
     pub unseen: Option<Duration>,
 }
 
-/// The candidates that get the free places, in the order in which they get them. `taken`: the
-/// location of each one that has a place.
+/// The candidates that are begun now, in their order. `begun`: the location of each one that has
+/// begun and not ended. `limit`: how many may be begun at one time.
 ///
-/// The location with the fewest places comes first, and of its candidates the one that was not
-/// tried for the longest time. The last place is for another location than the one that has all
-/// others, so one that hangs for ever leaves one to the rest.
-pub fn choose(candidates: &[PlaceCandidate<'_>], taken: &[&str], places: usize) -> Vec<usize> {
-    let most = places.saturating_sub(1).max(1);
-    let mut taken = taken.to_vec();
-    let mut left: Vec<(usize, &PlaceCandidate<'_>)> = candidates.iter().enumerate().collect();
+/// The location with the fewest begun ones comes first, and of its candidates the one that was not
+/// tried for the longest time. No location takes the whole limit (unless it is 1), so one that
+/// hangs for ever leaves something to the rest.
+pub fn choose(candidates: &[Candidate<'_>], begun: &[&str], limit: usize) -> Vec<usize> {
+    let most = limit.saturating_sub(1).max(1);
+    let mut begun = begun.to_vec();
+    let mut left: Vec<(usize, &Candidate<'_>)> = candidates.iter().enumerate().collect();
     // Of those that were not tried for equally long, the first one comes first.
     left.sort_by_key(|(_, one)| std::cmp::Reverse(one.unseen.unwrap_or(Duration::MAX)));
     let mut chosen = Vec::new();
-    while taken.len() < places {
-        let has = |location: &str| taken.iter().filter(|other| **other == location).count();
+    while begun.len() < limit {
+        let has = |location: &str| begun.iter().filter(|other| **other == location).count();
         let may = left.iter().enumerate().filter(|(_, (_, one))| has(one.location) < most);
         let next = may.min_by_key(|(_, (_, one))| has(one.location));
-        let Some((place, (index, one))) = next.map(|(place, found)| (place, *found)) else { break };
-        left.remove(place);
-        taken.push(one.location);
+        let Some((at, (index, one))) = next.map(|(at, found)| (at, *found)) else { break };
+        left.remove(at);
+        begun.push(one.location);
         chosen.push(index);
     }
     chosen
@@ -42,24 +43,22 @@ mod tests {
 
     use super::*;
 
-    const PLACES: usize = 5;
+    const LIMIT: usize = 5;
 
     fn seconds(seconds: u64) -> Option<Duration> {
         Some(Duration::from_secs(seconds))
     }
 
-    fn chosen(candidates: &[(&str, Option<Duration>)], taken: &[&str]) -> Vec<usize> {
-        let candidates: Vec<PlaceCandidate<'_>> = candidates
-            .iter()
-            .map(|(location, unseen)| PlaceCandidate { location, unseen: *unseen })
-            .collect();
-        choose(&candidates, taken, PLACES)
+    fn chosen(candidates: &[(&str, Option<Duration>)], begun: &[&str]) -> Vec<usize> {
+        let candidates: Vec<Candidate<'_>> =
+            candidates.iter().map(|(location, unseen)| Candidate { location, unseen: *unseen }).collect();
+        choose(&candidates, begun, LIMIT)
     }
 
     #[test]
-    fn the_longest_unseen_of_the_location_with_the_fewest_places_goes_first() {
+    fn the_longest_unseen_of_the_location_with_the_fewest_begun_goes_first() {
         let (never, a, b) = (None, "a", "b");
-        for (candidates, taken, expected) in [
+        for (candidates, begun, expected) in [
             (vec![], vec![], vec![]),
             (vec![(a, never), (a, never)], vec![], vec![0, 1]),
             (vec![(a, seconds(1)), (a, seconds(9)), (a, never)], vec![], vec![2, 1, 0]),
@@ -72,7 +71,7 @@ mod tests {
             (vec![(a, never), (b, never)], vec![a, b, b, b], vec![0]),
             (vec![(a, never), (a, never), (b, never)], vec![a, a], vec![2, 0, 1]),
         ] {
-            assert_eq!(chosen(&candidates, &taken), expected, "{candidates:?} {taken:?}");
+            assert_eq!(chosen(&candidates, &begun), expected, "{candidates:?} {begun:?}");
         }
     }
 
@@ -116,16 +115,16 @@ mod tests {
             let candidate = |i: &usize| {
                 let work = &all[*i];
                 let unseen = work.tried.map(|tried| Duration::from_secs(now - tried));
-                PlaceCandidate { location: work.location, unseen }
+                Candidate { location: work.location, unseen }
             };
-            let candidates: Vec<PlaceCandidate<'_>> = due.iter().map(candidate).collect();
-            let taken: Vec<&str> =
+            let candidates: Vec<Candidate<'_>> = due.iter().map(candidate).collect();
+            let begun: Vec<&str> =
                 all.iter().filter(|work| work.until.is_some()).map(|work| work.location).collect();
-            for index in choose(&candidates, &taken, PLACES) {
+            for index in choose(&candidates, &begun, LIMIT) {
                 let work = &mut all[due[index]];
                 work.until = Some(now + work.takes);
             }
-            assert!(all.iter().filter(|work| work.until.is_some()).count() <= PLACES);
+            assert!(all.iter().filter(|work| work.until.is_some()).count() <= LIMIT);
         }
         all.into_iter().map(|work| work.done).collect()
     }
@@ -150,7 +149,7 @@ mod tests {
         /// And whatever hangs is tried again and again: none of them is forgotten.
         #[test]
         fn each_one_is_tried_in_its_turn(count in 1_usize..40, hangs in 1_u64..30, rest in 1_u64..60) {
-            let rounds = count.div_ceil(PLACES - 1) as u64;
+            let rounds = count.div_ceil(LIMIT - 1) as u64;
             let mut all = vec![Work::new("hangs", hangs, false, 0); count];
             // The last one would succeed.
             all.push(Work::new("hangs", hangs, true, 1));

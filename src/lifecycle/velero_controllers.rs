@@ -67,12 +67,12 @@ fn is_harmless_twice(controller: Controller) -> bool {
 
 /// What is known of the Velero, and which controllers run here.
 #[derive(Clone, Default)]
-pub struct Beside {
+pub struct VeleroControllers {
     velero: Arc<watch::Sender<Velero>>,
     here: Arc<Mutex<BTreeSet<Controller>>>,
 }
 
-impl Beside {
+impl VeleroControllers {
     /// Wakes at each change.
     pub fn subscribe(&self) -> watch::Receiver<Velero> {
         self.velero.subscribe()

@@ -52,7 +52,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         schedule_metrics: ScheduleMetrics::default(),
         schedule: berth_core::schedule::ScheduleSettings::default(),
         notes: LeaseNotes::default(),
-        beside: Beside::default(),
+        velero_controllers: VeleroControllers::default(),
         known: Arc::default(),
         sync_period: std::time::Duration::from_secs(60),
         sync_metrics: Default::default(),
@@ -111,7 +111,7 @@ fn while_nothing_is_known_only_what_does_no_harm_runs() {
 
 /// Which controllers the Lease is to show.
 fn here(lifecycle: &Lifecycle) -> Vec<&'static str> {
-    lifecycle.beside.here.lock().iter().map(|one| one.as_str()).collect()
+    lifecycle.velero_controllers.here.lock().iter().map(|one| one.as_str()).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +144,7 @@ async fn a_controller_ends_and_begins_as_velero_switches_it_on_and_off() {
         found = story => found,
         () = async {
             tokio::join!(
-                lifecycle.beside.follow(&lifecycle),
+                lifecycle.velero_controllers.follow(&lifecycle),
                 lifecycle.unless_disabled(Controller::Gc, work),
                 lifecycle.unless_disabled(Controller::BackupSync, || async { unreachable!() }),
             );
@@ -162,11 +162,11 @@ async fn a_velero_that_cannot_be_read_stops_what_deletes() {
     let forever = std::future::pending::<()>;
     let all = async {
         tokio::join!(
-            lifecycle.beside.follow(&lifecycle),
+            lifecycle.velero_controllers.follow(&lifecycle),
             lifecycle.unless_disabled(Controller::Gc, forever),
             lifecycle.unless_disabled(Controller::Schedule, forever),
         );
     };
     assert!(timeout(Duration::from_secs(100), all).await.is_err());
-    assert_eq!(*lifecycle.beside.velero.borrow(), Velero::Unreadable);
+    assert_eq!(*lifecycle.velero_controllers.velero.borrow(), Velero::Unreadable);
 }

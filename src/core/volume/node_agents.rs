@@ -11,14 +11,14 @@ use crate::pod_volume::UPLOADER;
 /// The uploader of Velero's node-agents.
 pub const KOPIA: &str = "kopia";
 
-/// Who reads.
+/// Whose node-agent reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum NodeAgent {
     Velero,
     Berth,
 }
 
-impl Reader {
+impl NodeAgent {
     /// `spec.uploaderType` of its PodVolumeBackups.
     pub fn uploader(self) -> &'static str {
         match self {
@@ -28,9 +28,9 @@ impl Reader {
     }
 }
 
-/// Why nobody reads on a node.
+/// Why no node-agent reads on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoReader {
+pub enum NoNodeAgent {
     /// The pod is on no node.
     Nowhere,
     /// There is no node-agent on the node.
@@ -39,7 +39,7 @@ pub enum NoReader {
     NotRunning,
 }
 
-impl NoReader {
+impl NoNodeAgent {
     /// In words, with the way out.
     pub fn on(self, node: &str) -> String {
         match self {
@@ -54,14 +54,14 @@ impl NoReader {
 
 /// The node-agents that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Readers {
+pub struct NodeAgents {
     /// Nodes with one of Velero's, and whether it runs.
     velero: BTreeMap<String, bool>,
     /// Nodes on which one of berth's runs.
     berth: BTreeSet<String>,
 }
 
-impl Readers {
+impl NodeAgents {
     /// Adds a pod of a node-agent of Velero's that has not ended.
     pub fn add_velero(&mut self, node: String, is_running: bool) {
         *self.velero.entry(node).or_default() |= is_running;
@@ -72,26 +72,26 @@ impl Readers {
         self.berth.insert(node);
     }
 
-    /// Who reads on a node.
+    /// Whose node-agent reads on a node.
     ///
     /// # Errors
-    /// When nobody does.
-    pub fn on(&self, node: &str) -> Result<Reader, NoReader> {
+    /// When none does.
+    pub fn on(&self, node: &str) -> Result<NodeAgent, NoNodeAgent> {
         match self.velero.get(node) {
-            _ if node.is_empty() => Err(NoReader::Nowhere),
-            Some(true) => Ok(Reader::Velero),
-            Some(false) => Err(NoReader::NotRunning),
-            None if self.berth.contains(node) => Ok(Reader::Berth),
-            None => Err(NoReader::Nobody),
+            _ if node.is_empty() => Err(NoNodeAgent::Nowhere),
+            Some(true) => Ok(NodeAgent::Velero),
+            Some(false) => Err(NoNodeAgent::NotRunning),
+            None if self.berth.contains(node) => Ok(NodeAgent::Berth),
+            None => Err(NoNodeAgent::Nobody),
         }
     }
 
     /// Who moves the data of snapshots, which may happen on any node: Velero's node-agents where
     /// there is one, because its restores find that data, too. `None`: nobody, as far as is seen.
-    pub fn mover(&self) -> Option<Reader> {
+    pub fn mover(&self) -> Option<NodeAgent> {
         match (self.velero.is_empty(), self.berth.is_empty()) {
-            (false, _) => Some(Reader::Velero),
-            (true, false) => Some(Reader::Berth),
+            (false, _) => Some(NodeAgent::Velero),
+            (true, false) => Some(NodeAgent::Berth),
             (true, true) => None,
         }
     }
@@ -103,33 +103,33 @@ mod tests {
 
     #[test]
     fn velero_reads_where_it_has_an_agent_and_berth_where_it_has_none() {
-        let mut readers = Readers::default();
+        let mut agents = NodeAgents::default();
         for (node, is_running) in
             [("both", true), ("velero", true), ("starting", false), ("two", false), ("two", true)]
         {
-            readers.add_velero(node.to_owned(), is_running);
+            agents.add_velero(node.to_owned(), is_running);
         }
         for node in ["both", "berth", "starting", ""] {
-            readers.add_berth(node.to_owned());
+            agents.add_berth(node.to_owned());
         }
-        for (node, reader) in [
-            ("both", Ok(Reader::Velero)),
-            ("velero", Ok(Reader::Velero)),
-            ("two", Ok(Reader::Velero)),
-            ("berth", Ok(Reader::Berth)),
+        for (node, agent) in [
+            ("both", Ok(NodeAgent::Velero)),
+            ("velero", Ok(NodeAgent::Velero)),
+            ("two", Ok(NodeAgent::Velero)),
+            ("berth", Ok(NodeAgent::Berth)),
             // It takes what berth's would take as soon as it runs.
-            ("starting", Err(NoReader::NotRunning)),
-            ("none", Err(NoReader::Nobody)),
-            ("", Err(NoReader::Nowhere)),
+            ("starting", Err(NoNodeAgent::NotRunning)),
+            ("none", Err(NoNodeAgent::Nobody)),
+            ("", Err(NoNodeAgent::Nowhere)),
         ] {
-            assert_eq!(readers.on(node), reader, "{node}");
+            assert_eq!(agents.on(node), agent, "{node}");
         }
-        assert_eq!((Reader::Velero.uploader(), Reader::Berth.uploader()), ("kopia", "restic"));
-        assert_eq!(readers.mover(), Some(Reader::Velero));
-        let mut alone = Readers::default();
+        assert_eq!((NodeAgent::Velero.uploader(), NodeAgent::Berth.uploader()), ("kopia", "restic"));
+        assert_eq!(agents.mover(), Some(NodeAgent::Velero));
+        let mut alone = NodeAgents::default();
         assert_eq!(alone.mover(), None);
         alone.add_berth("berth".to_owned());
-        assert_eq!(alone.mover(), Some(Reader::Berth));
-        assert!(NoReader::Nobody.on("n1").contains("node n1 (`berth install --pod-volumes`"));
+        assert_eq!(alone.mover(), Some(NodeAgent::Berth));
+        assert!(NoNodeAgent::Nobody.on("n1").contains("node n1 (`berth install --pod-volumes`"));
     }
 }

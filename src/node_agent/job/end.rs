@@ -1,0 +1,95 @@
+//! How an object has ended, and the write of it.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::Api;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::super::Context;
+use super::Kind;
+use crate::text::chain;
+use crate::write::{Pauses, Write, WriteResult, patch};
+
+/// How long the end of a job is tried to be written.
+const END: Duration = Duration::from_secs(600);
+
+/// What a job ends with, besides its phase: Failed where there is a message, else Completed.
+pub struct End {
+    /// A part of the patch, which counts more than what is written of every end.
+    pub change: Value,
+    pub message: Option<String>,
+}
+
+impl End {
+    pub fn completed(status: &Value) -> Self {
+        Self { change: json!({"status": status}), message: None }
+    }
+
+    pub fn failed(status: &Value, why: String) -> Self {
+        Self { message: Some(why), ..Self::completed(status) }
+    }
+}
+
+/// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
+pub(super) async fn write_end<K>(api: &Api<K>, name: &str, uid: Option<&str>, change: &Value) -> bool
+where
+    K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let (begun, mut pauses) = (Instant::now(), Pauses::default());
+    loop {
+        let object = match api.get_opt(name).await {
+            Ok(Some(object)) if object.meta().uid.as_deref() == uid => Some(object),
+            Ok(_) => return true,
+            Err(_) => None,
+        };
+        if let Some(object) = object {
+            if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
+                return true;
+            }
+            match patch(api, Write::on(&object), change.clone()).await {
+                WriteResult::Written(_) | WriteResult::Gone(_) => return true,
+                WriteResult::Conflict(_) => {}
+                answer => {
+                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
+                    warn!(name, error, "the end could not be written");
+                }
+            }
+        }
+        if begun.elapsed() > END {
+            return false;
+        }
+        pauses.wait().await;
+    }
+}
+
+/// Writes that an object is canceled that no job works on.
+pub async fn end_canceled(context: &Context, kind: &Kind) -> bool {
+    let status = json!({
+        "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
+    });
+    let client = || context.clients.call.clone();
+    let namespace = &context.settings.namespace;
+    let change = json!({"status": status});
+    let answer = match kind {
+        Kind::Backup(object) => {
+            patch(&Api::<PodVolumeBackup>::namespaced(client(), namespace), Write::on(&**object), change)
+                .await
+                .written()
+                .map(drop)
+        }
+        Kind::Restore(object) => {
+            patch(&Api::<PodVolumeRestore>::namespaced(client(), namespace), Write::on(&**object), change)
+                .await
+                .written()
+                .map(drop)
+        }
+    };
+    answer.is_ok()
+}

@@ -1,0 +1,67 @@
+//! The work of a job on a repository: it stores a folder there, or brings a snapshot back into one.
+
+use berth_pod_volumes::{Fault, Folder, Restored, Saved, Source};
+
+use super::super::Context;
+use super::Job;
+use crate::text::chain;
+
+impl Job {
+    /// Stores a folder. The inner error says why there is no snapshot to go by, though there may be
+    /// one.
+    pub(in crate::node_agent) async fn store(
+        &self,
+        location: &str,
+        namespace: &str,
+        source: Source,
+    ) -> anyhow::Result<Result<Saved, String>> {
+        let repositories = &self.context.repositories;
+        // Before it is opened, so that no change in between is missed.
+        let place = repositories.place(location).await;
+        let repository = repositories.get(location, namespace, true).await?;
+        let place = place?;
+        match repository.backup(source, &self.watched).await {
+            Ok(saved) => match repositories.ensure_kept(location, &place).await {
+                Ok(()) => Ok(Ok(saved)),
+                Err(error) => {
+                    let why = chain(error.as_ref());
+                    Ok(Err(format!("{why}, so snapshot {} may not be where it belongs", saved.snapshot)))
+                }
+            },
+            Err(fault) => self.unfinished(fault, location, namespace),
+        }
+    }
+
+    /// Brings a snapshot back into a folder. The inner error says which files are missing.
+    pub(in crate::node_agent) async fn bring(
+        &self,
+        location: &str,
+        namespace: &str,
+        snapshot: &str,
+        folder: Folder,
+    ) -> anyhow::Result<Result<Restored, String>> {
+        let Context { settings, repositories, .. } = &*self.context;
+        let repository = repositories.get(location, namespace, false).await?;
+        match repository.restore(snapshot, folder, &settings.node, &self.watched).await {
+            Ok(restored) => Ok(Ok(restored)),
+            Err(fault) => self.unfinished(fault, location, namespace),
+        }
+    }
+
+    /// The inner error: something was done, and not all of it.
+    fn unfinished<T>(
+        &self,
+        fault: Fault,
+        location: &str,
+        namespace: &str,
+    ) -> anyhow::Result<Result<T, String>> {
+        if let Fault::Unfinished(unfinished) = fault {
+            return Ok(Err(unfinished.to_string()));
+        }
+        // The repository may be another one by now.
+        if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
+            self.context.repositories.forget(location, namespace);
+        }
+        Err(fault.into())
+    }
+}
