@@ -313,8 +313,10 @@ impl Engine {
             has_data: true,
         };
         let heard = thawed.behind(Vec::new(), Vec::new());
+        let lister = self.lister();
+        let served = self.served(&lister, &heard);
         let gathered = tokio::select! {
-            gathered = self.gather_inputs(record, &heard) => gathered,
+            gathered = self.gather_inputs(record, &lister, served, &heard) => gathered,
             ended = signals.raise() => Err(ended),
         };
         let (mut cluster, mut prepared) = match gathered.and_then(|known| known.map_err(RunFailure::Invalid))

@@ -1,7 +1,11 @@
 //! One backup, from ReadyToStart to its end.
 
+use std::future::{Ready, ready};
+use std::pin::{Pin, pin};
+
 use berth_api::velero::{Backup, BackupPhase};
 use berth_core::run::RunFollowUp;
+use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
@@ -11,6 +15,8 @@ use super::begun::RunSite;
 use super::checkpoint::Packed;
 use super::engine::{Engine, OPENING, RunFailure, Signals, schedule};
 use super::hooks::Tally;
+use super::inputs::ServedCluster;
+use super::list::Lister;
 use super::log::BackupLog;
 use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
@@ -24,9 +30,15 @@ impl Engine {
     /// # Errors
     /// When the Backup could not be written.
     pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Result<Option<Backup>, WriteError> {
-        let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let log = BackupLog::new(format!("{}/{name}", self.namespace));
+        log.info("backup begins");
+        let lister = self.lister();
+        let read = BackupWriter::read(self.client.clone(), &self.namespace, name, uid);
+        // What the cluster serves does not depend on the Backup.
+        let (record, served) = beside(read, self.served(&lister, &log)).await;
+        let mut record = record?;
         let is_ours = record.phase() == BackupPhase::ReadyToStart.as_str();
-        self.try_run(name, &mut record, &signals).await?;
+        self.try_run(name, &mut record, (&lister, served), &log, &signals).await?;
         let backup = record.backup().ok();
         if let Some(ended) = backup.as_ref().filter(|_| is_ours) {
             self.metrics.ended(ended, Timestamp::now());
@@ -38,15 +50,15 @@ impl Engine {
         &self,
         name: &str,
         record: &mut BackupWriter,
+        (lister, served): (&Lister, impl Future<Output = ServedCluster>),
+        log: &BackupLog,
         signals: &Signals,
     ) -> Result<(), WriteError> {
         if record.phase() != BackupPhase::ReadyToStart.as_str() {
             return Ok(());
         }
-        let log = BackupLog::new(format!("{}/{name}", self.namespace));
-        log.info("backup begins");
         let gathered = tokio::select! {
-            gathered = self.gather_inputs(record, &log) => gathered,
+            gathered = self.gather_inputs(record, lister, served, log) => gathered,
             () = signals.deleted.cancelled() => return Err(WriteError::Gone),
             () = signals.canceled.cancelled() => Err(RunFailure::Canceled),
             // The backup has not begun, so the next leader runs it.
@@ -110,7 +122,20 @@ impl Engine {
             // The files in the folder are not of this run: neither remove them nor add to them.
             Err(failure) => return self.fail(record, &failure).await,
         };
-        Box::pin(self.conduct(record, site, &cluster, &prepared, &log, signals)).await
+        Box::pin(self.conduct(record, site, &cluster, &prepared, log, signals)).await
+    }
+}
+
+/// Runs both until the first one is done. Returns what came of it, and the second one, which may
+/// have to go on.
+async fn beside<A: Future, B: Future>(
+    first: A,
+    second: B,
+) -> (A::Output, Either<Pin<Box<B>>, Ready<B::Output>>) {
+    let first = pin!(first);
+    match select(first, Box::pin(second)).await {
+        Either::Left((done, second)) => (done, Either::Left(second)),
+        Either::Right((done, first)) => (first.await, Either::Right(ready(done))),
     }
 }
 
