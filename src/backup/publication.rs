@@ -39,7 +39,7 @@ use super::status::{BackupWriter, WriteError};
 use super::uploads::ArchivePlace;
 use super::volumes::outcomes::Data;
 use crate::patch::merge_into;
-use crate::storage::{BackupArtifact, BackupLayout, ClaimError, MultipartTarget};
+use crate::storage::{BackupArtifact, BackupLayout, ClaimError, ClaimedFolder, MultipartTarget};
 use crate::text::chain;
 
 /// The namespace by whose UID a cluster is known, as is common practice.
@@ -82,7 +82,7 @@ impl Engine {
         self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
 
-    /// Claims the folder for this run.
+    /// Claims the folder for this run. `found`: the folder as it was a moment ago.
     pub(super) async fn claim(
         &self,
         record: &BackupWriter,
@@ -90,6 +90,7 @@ impl Engine {
         layout: &BackupLayout,
         parts: &MultipartTarget,
         run: &str,
+        mut found: ClaimedFolder,
     ) -> Result<FolderClaim, RunFailure> {
         let cluster = self.cluster_uid().await.map_err(|error| RunFailure::Cluster(error.into()))?;
         let ours = FolderClaim {
@@ -99,7 +100,6 @@ impl Engine {
             run: run.to_owned(),
             before: None,
         };
-        let mut found = layout.look().await?;
         let mut is_rest = false;
         if let Some(deletion) = found.folder.claim.clone() {
             let earlier = self.await_deletion(&ours, &deletion).await?;

@@ -448,7 +448,8 @@ impl Engine {
         }
         if scene.earlier().is_none() {
             let RunSite { location, layout, parts, .. } = &*site;
-            site.claim = self.claim(record, location, layout, parts, &scene.ours.run).await?;
+            let found = layout.look().await?;
+            site.claim = self.claim(record, location, layout, parts, &scene.ours.run, found).await?;
             return Ok(log);
         }
         let ours = FolderClaim { before, ..scene.ours.clone() };

@@ -2,13 +2,15 @@
 
 use std::future::{Ready, ready};
 use std::pin::{Pin, pin};
+use std::time::Duration;
 
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::run::RunFollowUp;
 use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::begun::RunSite;
@@ -21,8 +23,11 @@ use super::log::BackupLog;
 use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
-use crate::storage::{BackupLayout, Opened};
+use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 use crate::text::chain;
+
+/// How long before it is claimed the folder may have been read.
+const SEEN_LASTS: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Runs the backup if it is ReadyToStart. Returns the Backup as it is then.
@@ -79,7 +84,9 @@ impl Engine {
         };
         let (run, scope) = (run_id(), self.scope_of(&cluster, &prepared));
         let digest = scope.as_ref().map(Packed::digest);
-        match record.begin(&prepared.patch, &run, digest.as_deref(), OPENING).await {
+        let begin = record.begin(&prepared.patch, &run, digest.as_deref(), OPENING);
+        let (begun, seen) = beside(begin, self.look_ahead(&prepared.location, name)).await;
+        match begun {
             Ok(()) => {}
             // End the backup, because it would be tried for ever otherwise, and keep its slot.
             Err(WriteError::Refused(error)) => {
@@ -90,10 +97,13 @@ impl Engine {
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let claim = async {
-            let Opened { store, parts } = self.open(&prepared.location).await.map_err(RunFailure::Open)?;
+            let SeenFolder { layout, parts, mut found, at } = seen.await?;
+            // The write may have taken long, and only a claim keeps others out meanwhile.
+            if at.elapsed() >= SEEN_LASTS {
+                found = layout.look().await?;
+            }
             let location = prepared.location.clone();
-            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
-            let claim = self.claim(record, &location, &layout, &parts, &run).await?;
+            let claim = self.claim(record, &location, &layout, &parts, &run, found).await?;
             Ok(RunSite {
                 location,
                 layout,
@@ -124,6 +134,28 @@ impl Engine {
         };
         Box::pin(self.conduct(record, site, &cluster, &prepared, log, signals)).await
     }
+
+    /// Opens the location and reads what is in the Backup's folder. Writes nothing there, so it needs
+    /// no claim.
+    async fn look_ahead(
+        &self,
+        location: &BackupStorageLocation,
+        name: &str,
+    ) -> Result<SeenFolder, RunFailure> {
+        let Opened { store, parts } = self.open(location).await.map_err(RunFailure::Open)?;
+        let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let at = Instant::now();
+        let found = layout.look().await?;
+        Ok(SeenFolder { layout, parts, found, at })
+    }
+}
+
+/// A folder as it was when the Backup was about to begin.
+struct SeenFolder {
+    layout: BackupLayout,
+    parts: MultipartTarget,
+    found: ClaimedFolder,
+    at: Instant,
 }
 
 /// Runs both until the first one is done. Returns what came of it, and the second one, which may
