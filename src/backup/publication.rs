@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
+use super::begun::RunSite;
 use super::engine::{CLOSING, Engine, OPENING, RunFailure, Signals};
 use super::index::ArchiveIndex;
 use super::list::ListError;
@@ -204,12 +205,12 @@ impl Engine {
     pub(super) async fn publish(
         &self,
         record: &mut BackupWriter,
-        layout: &BackupLayout,
-        claim: &FolderClaim,
+        site: &RunSite,
         log: &BackupLog,
         stored: &StoredArchive,
         signals: &Signals,
     ) -> Result<Value, RunFailure> {
+        let (layout, claim) = (&site.layout, &site.claim);
         let counts = log.counts();
         let items: usize = stored.list.values().map(PackedNames::len).sum();
         let mut status = json!({
@@ -249,7 +250,9 @@ impl Engine {
         let index = stored.index.file(stored.bytes).map_err(RunFailure::File)?;
         match index {
             Some(index) => files.push((BackupArtifact::Index, index)),
-            None => remove_index(layout, claim).await?,
+            None if site.is_taken_over => remove_index(layout, claim).await?,
+            // The folder was empty when this run claimed it, or was emptied then.
+            None => {}
         }
         let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
         // Wait for every request, because one under way could store a file after its removal.
