@@ -135,8 +135,8 @@ impl Engine {
         Box::pin(self.conduct(record, site, &cluster, &prepared, log, signals)).await
     }
 
-    /// Opens the location and reads what is in the Backup's folder. Writes nothing there, so it needs
-    /// no claim.
+    /// Opens the location and reads what is in the Backup's folder. Writes nothing there, so it
+    /// needs no claim.
     async fn look_ahead(
         &self,
         location: &BackupStorageLocation,

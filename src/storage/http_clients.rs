@@ -1,6 +1,6 @@
-//! HTTP clients of buckets. All who open a location with the same settings of TLS share one. To make
-//! a client costs reading the system's roots of trust, which may be hundreds of files, and a new one
-//! has no connections yet: a small backup would spend much of its time on both.
+//! HTTP clients of buckets. All who open a location with the same settings of TLS share one,
+//! because making a client means reading the system's roots of trust, which may be hundreds of
+//! files, and because a new client has no connections yet.
 //!
 //! A client knows no keys and no bucket, so whoever opens a location has a store of its own, with
 //! the keys that the Secret has then.
@@ -12,8 +12,8 @@ use object_store::client::{ClientOptions, HttpClient, HttpConnector, ReqwestConn
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long a client is given to those who open a location. The roots of trust, and the proxy of the
-/// environment, are read only when a client is made.
+/// How long a client is given to those who open a location. The roots of trust, and the proxy of
+/// the environment, are read only when a client is made.
 const LASTS: Duration = Duration::from_secs(300);
 /// Most clients that are kept. All locations without an authority of their own share one or two.
 const MOST: usize = 16;

@@ -174,8 +174,8 @@ impl Opener {
             Some(keys) => AmazonS3Builder::new()
                 .with_credentials(Arc::<Rotating>::clone(keys))
                 .with_http_connector(self.clients.connector(tls)),
-            // Web identity, pod identity or instance metadata, from the environment. These are asked
-            // by clients with options of their own.
+            // Web identity, pod identity or instance metadata, from the environment. The builder
+            // makes a client for these as well, with other options.
             None => AmazonS3Builder::from_env(),
         };
         let bucket = &location.spec.object_storage.bucket;
