@@ -8,6 +8,7 @@ mod claim;
 mod clouds;
 mod conditional;
 mod credentials;
+mod http_clients;
 mod layout;
 mod open;
 mod open_error;

@@ -23,6 +23,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, AwsProfileKeys, CloudFile};
+use super::http_clients::{HttpClients, TlsSettings};
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
@@ -43,6 +44,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// a connection that was cut silently. Less than the 15 minutes for which a signature is valid.
 const PATIENT: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a connection may be idle and be used again. Something on the way may drop an idle one
+/// without a word, and the next request on it would wait for its time-out.
+const IDLE: Duration = Duration::from_secs(20);
 /// Settings of Velero's AWS plugin that berth does not support, and what to use instead. They are
 /// refused, because they would otherwise be ignored silently.
 const NOT_SERVED: [(&str, &str); 4] = [
@@ -65,13 +69,14 @@ pub struct Opener {
     namespace: String,
     roots: Roots,
     retry: RetryConfig,
+    clients: HttpClients,
 }
 
 impl Opener {
     /// `roots`: the folders that may hold stores.
     pub fn new(client: Client, namespace: &str, roots: Roots) -> Self {
         let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: ANSWER };
-        Self { client, namespace: namespace.to_owned(), roots, retry }
+        Self { client, namespace: namespace.to_owned(), roots, retry, clients: HttpClients::default() }
     }
 
     /// An opener that retries for minutes, for callers that would otherwise have to start a run
@@ -155,13 +160,22 @@ impl Opener {
         if let Some((key, way_out)) = NOT_SERVED.into_iter().find(|one| get(one.0).is_some()) {
             return Err(OpenError::NotServed(key, way_out));
         }
-        let mut options = self.options(location).await?;
-        options = options.with_allow_invalid_certificates(is("insecureSkipTLSVerify") == Some(true));
+        let tls = TlsSettings {
+            authority: self.authority(location).await?,
+            is_unverified: is("insecureSkipTLSVerify") == Some(true),
+            allows_http: get("s3Url").is_some_and(|url| url.starts_with("http://")),
+        };
+        let options = client_options(tls.authority.as_deref())?
+            .with_allow_invalid_certificates(tls.is_unverified)
+            .with_allow_http(tls.allows_http);
         let keys = self.s3_keys(location).await?;
         let keys = keys.map(|keys| Arc::new(Rotating::new(self.clone(), location.clone(), keys)));
         let mut builder = match &keys {
-            Some(keys) => AmazonS3Builder::new().with_credentials(Arc::<Rotating>::clone(keys)),
-            // Web identity, pod identity or instance metadata, from the environment.
+            Some(keys) => AmazonS3Builder::new()
+                .with_credentials(Arc::<Rotating>::clone(keys))
+                .with_http_connector(self.clients.connector(tls)),
+            // Web identity, pod identity or instance metadata, from the environment. The builder
+            // makes a client for these as well, with other options.
             None => AmazonS3Builder::from_env(),
         };
         let bucket = &location.spec.object_storage.bucket;
@@ -174,7 +188,6 @@ impl Opener {
             .with_retry(self.retry.clone());
         if let Some(url) = get("s3Url") {
             builder = builder.with_endpoint(endpoint(url, bucket, path_style));
-            options = options.with_allow_http(url.starts_with("http://"));
         }
         // As with Velero, a KMS key has precedence.
         builder = match (get("kmsKeyId"), get("serverSideEncryption")) {
@@ -206,10 +219,7 @@ impl Opener {
     }
 
     async fn options(&self, location: &BackupStorageLocation) -> Result<ClientOptions, OpenError> {
-        let options = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
-        let Some(pem) = self.authority(location).await? else { return Ok(options) };
-        let certificates = Certificate::from_pem_bundle(&pem).map_err(OpenError::Build)?;
-        Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
+        client_options(self.authority(location).await?.as_deref())
     }
 
     async fn authority(&self, location: &BackupStorageLocation) -> Result<Option<Vec<u8>>, OpenError> {
@@ -255,6 +265,15 @@ impl Opener {
         let bytes = found.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone());
         bytes.ok_or_else(|| lacks(format!("{} has no such key", found.name_any())))
     }
+}
+
+/// `authority`: PEM of the location's own authority.
+fn client_options(authority: Option<&[u8]>) -> Result<ClientOptions, OpenError> {
+    let options = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
+    let options = options.with_pool_idle_timeout(IDLE);
+    let Some(pem) = authority else { return Ok(options) };
+    let certificates = Certificate::from_pem_bundle(pem).map_err(OpenError::Build)?;
+    Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
 }
 
 /// The endpoint, with the bucket in its host name unless `path_style` is set.
