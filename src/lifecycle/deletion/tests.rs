@@ -328,17 +328,51 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     let name = format!("berth-delete-{:.32}", crate::patch::digest("d/i"));
     let own = format!("{all}/{name}");
     let stands = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": name}});
+    // Without a handle in its status the sidecar would leave the snapshot in the storage.
+    let (mut failing, mut known, mut goes) = (stands.clone(), stands.clone(), stands.clone());
+    failing["status"] = json!({"readyToUse": false, "error": {"message": "the driver is away"}});
+    known["metadata"] = json!({"name": name, "uid": "iu", "resourceVersion": "3"});
+    known["status"] = json!({"readyToUse": true, "snapshotHandle": "i"});
+    goes["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     api.next(get(all).answers(list("1", &[])))
         .next(get(&format!("{all}/c")).refuses(404))
         .next(post(all).answers(stands.clone()))
-        .next(deleting(&own).answers(stands.clone()))
-        .next(get(&own).answers(stands))
+        .next(get(&own).answers(stands.clone()))
+        .next(get(&own).answers(failing.clone()))
+        .next(get(&own).answers(known.clone()))
+        .next(deleting(&own).refuses(409))
+        .next(get(&own).answers(known))
+        .next(deleting(&own).answers(goes.clone()))
+        .next(get(&own).answers(goes))
         .next(get(&own).refuses(404));
     carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
     let made = &api.writes()[before].body;
     assert_eq!(made["spec"]["deletionPolicy"], "Delete");
     assert_eq!(made["spec"]["source"]["snapshotHandle"], "i");
     assert!(made["metadata"]["finalizers"][0].as_str().unwrap().ends_with("bound-protection"));
+    let preconditions = json!({"uid": "iu", "resourceVersion": "3"});
+    assert_eq!(api.writes()[before + 1].body["preconditions"], preconditions);
+
+    // A deletion that was interrupted had it removed from the storage.
+    let mut missing = failing.clone();
+    missing["status"]["error"]["message"] =
+        json!("failed to list snapshot for content c: \"can not find snapshot for snapshotID i\"");
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).already_exists())
+        .next(get(&own).answers(missing.clone()))
+        .next(deleting(&own).answers(missing))
+        .next(get(&own).refuses(404));
+    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+
+    // A driver that does not know it in time has not been asked to delete it.
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).answers(stands))
+        .always(get(&own).answers(failing));
+    let late = carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap_err().to_string();
+    assert!(late.contains("has not found a snapshot yet") && late.contains("the driver is away"), "{late}");
+    assert!(api.writes().last().is_some_and(|write| write.method == "POST"), "{:#?}", api.writes());
     api.finish();
 }
 
