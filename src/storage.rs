@@ -9,6 +9,7 @@ mod clouds;
 mod conditional;
 mod credentials;
 mod layout;
+mod limited;
 mod open;
 mod open_error;
 mod parts;

@@ -19,10 +19,13 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::client::{Certificate, ClientOptions};
+use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, AwsProfileKeys, CloudFile};
+use super::limited::LimitedConnector;
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
@@ -99,17 +102,19 @@ impl Opener {
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
-            "aws" | "velero.io/aws" => Ok(match self.s3(location, config).await? {
-                (store, Some(keys)) => Opened::bucket(Arc::new(Renewed::new(store, keys))),
-                (store, None) => Opened::bucket(store),
-            }),
+            "aws" | "velero.io/aws" => {
+                let (store, keys) = self.s3(location, config).await?;
+                Ok(opened(store, keys))
+            }
             "azure" | "velero.io/azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::azure(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
+                clouds::azure(config, bucket, file, options, self.retry.clone())
+                    .map(|store| opened(store, None))
             }
             "gcp" | "velero.io/gcp" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::google(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
+                clouds::google(config, bucket, file, options, self.retry.clone())
+                    .map(|store| opened(store, None))
             }
             FILESYSTEM_PROVIDER => {
                 folder(&self.folder_path(config, bucket)?, is_new(location)).map(Opened::folder)
@@ -171,6 +176,7 @@ impl Opener {
             .with_bucket_name(bucket)
             .with_region(get("region").unwrap_or("us-east-1"))
             .with_virtual_hosted_style_request(!path_style)
+            .with_http_connector(LimitedConnector)
             .with_retry(self.retry.clone());
         if let Some(url) = get("s3Url") {
             builder = builder.with_endpoint(endpoint(url, bucket, path_style));
@@ -264,6 +270,14 @@ fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
         Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
         _ => url.to_owned(),
     }
+}
+
+/// `keys`: those that may change while the bucket is in use.
+fn opened<S>(store: Arc<S>, keys: Option<Arc<Rotating>>) -> Opened
+where
+    S: object_store::ObjectStore + PaginatedListStore + MultipartStore,
+{
+    Opened::bucket(Arc::new(Renewed::new(store, keys)))
 }
 
 /// Has the location never been validated?
