@@ -122,10 +122,11 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")));
+    // The claim, which a store may refuse.
+    reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
     reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
     api.next(patching(&backup_path).answers(backup("6", "Deleting")));
-    // The claim, what is about to be done, and then the files.
-    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    // What is about to be done, and then the files.
     reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
     let mut recorded = backup("7", "Deleting");
     recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
@@ -240,25 +241,30 @@ async fn a_backup_that_starts_meanwhile_is_not_taken_out_of_the_queue() {
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_fails_gives_its_place_up_and_ends_with_the_reason() {
     let root = tempfile::tempdir().unwrap();
-    let api = Scripted::new()
-        .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
-        .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
-        .always(get(&path("backupstoragelocations", "l")).answers(location(&root.path().join("unmounted"))));
-    let since = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
-    let turn = since.elapsed();
-    assert!(turn > Duration::from_secs(25) && turn < Duration::from_secs(40), "others wait: {turn:?}");
-    let again = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
-    assert!(again.elapsed() < Duration::from_secs(1), "it has had its turn: {:?}", again.elapsed());
-    assert!(api.writes().is_empty());
-    advance(Duration::from_secs(600)).await;
-    api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
-    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Yes);
-    let [write] = api.writes().try_into().unwrap();
-    let said = write.body["status"]["errors"][0].as_str().unwrap();
-    assert!(said.starts_with("given up after 10 minutes: "), "{said}");
-    api.finish();
+    for (phase, left) in
+        [("Deleting", "what is left of the backup is removed"), ("Completed", "the backup is as it was")]
+    {
+        let unmounted = location(&root.path().join("unmounted"));
+        let api = Scripted::new()
+            .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
+            .always(get(&path("backups", "b")).answers(backup("6", phase)))
+            .always(get(&path("backupstoragelocations", "l")).answers(unmounted));
+        let since = Instant::now();
+        assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
+        let turn = since.elapsed();
+        assert!(turn > Duration::from_secs(25) && turn < Duration::from_secs(40), "others wait: {turn:?}");
+        let again = Instant::now();
+        assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
+        assert!(again.elapsed() < Duration::from_secs(1), "it has had its turn: {:?}", again.elapsed());
+        assert!(api.writes().is_empty());
+        advance(Duration::from_secs(600)).await;
+        api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
+        assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Yes);
+        let [write] = api.writes().try_into().unwrap();
+        let said = write.body["status"]["errors"][0].as_str().unwrap();
+        assert!(said.starts_with("given up after 10 minutes: ") && said.contains(left), "{said}");
+        api.finish();
+    }
 }
 
 #[tokio::test(start_paused = true)]
