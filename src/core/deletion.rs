@@ -19,6 +19,7 @@
 
 mod owner;
 mod requests;
+mod restore;
 
 use jiff::Timestamp;
 
@@ -29,6 +30,7 @@ pub use owner::{
     owner,
 };
 pub use requests::{AGE, PendingDeletionRequest, RequestTask, plan};
+pub use restore::RestoreTimes;
 
 /// The request and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

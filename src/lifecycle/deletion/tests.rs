@@ -390,6 +390,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
 
     use crate::storage::BackupLayout;
     let root = tempfile::tempdir().unwrap();
+    let now = jiff::Timestamp::now().to_string();
     let restore = |name: &str, backup: &str, phase: &str| {
         json!({
             "apiVersion": "velero.io/v1", "kind": "Restore",
@@ -397,12 +398,18 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
                 "name": name, "namespace": "velero", "uid": name, "resourceVersion": "1",
                 "finalizers": ["restores.velero.io/external-resources-finalizer", "example.com/own"],
             },
-            "spec": {"backupName": backup}, "status": {"phase": phase},
+            "spec": {"backupName": backup},
+            "status": {"phase": phase, "startTimestamp": now, "completionTimestamp": now},
         })
     };
+    // Another cluster has one of the same name in the same place.
+    let mut earlier = restore("shared", "b", "Completed");
+    earlier["status"]["startTimestamp"] = json!("2026-01-01T00:00:00Z");
+    earlier["status"]["completionTimestamp"] = json!("2026-01-01T00:01:00Z");
     let all = [
         restore("good", "b", "Completed"),
         restore("refused", "b", "FailedValidation"),
+        earlier,
         restore("running", "b", "InProgress"),
         restore("other", "c", "Completed"),
     ];
@@ -416,12 +423,12 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let names = |found: &[DynamicObject]| -> Vec<String> {
         found.iter().filter_map(|restore| restore.metadata.name.clone()).collect()
     };
-    assert_eq!(names(&ended), ["good", "refused"]);
+    assert_eq!(names(&ended), ["good", "refused", "shared"]);
     assert_eq!(names(&running), ["running"]);
 
     let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
-    for restore in ["good", "refused"] {
+    for restore in ["good", "refused", "shared"] {
         layout.store().put(&file(restore), "x".into()).await.unwrap();
         let one = format!("{kind}/{restore}");
         api.next(patching(&one).answers(all[0].clone()))
@@ -430,7 +437,9 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     carrying.remove_restores(Some(&layout), &ended).await.unwrap();
     assert_eq!(api.writes()[0].body["metadata"]["finalizers"], json!(["example.com/own"]));
     assert!(layout.store().head(&file("good")).await.is_err());
-    assert!(layout.store().head(&file("refused")).await.is_ok(), "it is somebody else's");
+    for others in ["refused", "shared"] {
+        assert!(layout.store().head(&file(others)).await.is_ok(), "it is somebody else's");
+    }
     api.finish();
 }
 
