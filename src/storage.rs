@@ -10,6 +10,7 @@ mod conditional;
 mod credentials;
 mod http_clients;
 mod layout;
+mod limited;
 mod open;
 mod open_error;
 mod parts;

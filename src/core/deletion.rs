@@ -6,10 +6,11 @@
 //!
 //! 1. Everything that could stand in the way is checked before anything is removed, so a deletion
 //!    that cannot be done leaves the backup as it is.
-//! 2. The request becomes InProgress and records which Backup it is about; the Backup becomes
-//!    Deleting.
-//! 3. The deletion claims the folder in the store ([`owner`] says whether it may). From then on the
-//!    claim proves whose the folder is, also when the file is gone that names the Backup.
+//! 2. The request becomes InProgress and records which Backup it is about. The deletion claims the
+//!    folder in the store ([`owner`] says whether it may). From then on the claim proves whose the
+//!    folder is, also when the file is gone that names the Backup.
+//! 3. The Backup becomes Deleting, after that, because a store that keeps everything until a date
+//!    refuses the claim, and then the backup is whole.
 //! 4. Snapshots go while the files are still there that name them.
 //! 5. The Backup records that its files go. The file that makes the backup visible goes, then the
 //!    other files, and the claim last. Where nothing is found without that record, a location that
@@ -18,6 +19,7 @@
 
 mod owner;
 mod requests;
+mod restore;
 
 use jiff::Timestamp;
 
@@ -28,6 +30,7 @@ pub use owner::{
     owner,
 };
 pub use requests::{AGE, PendingDeletionRequest, RequestTask, plan};
+pub use restore::RestoreTimes;
 
 /// The request and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,10 +114,10 @@ pub enum DeletionStep {
     TakeOut,
     /// Make the request InProgress, and record the UID and the location of the Backup.
     Begin,
-    /// Make the Backup Deleting.
-    Mark,
     /// Claim the folder for the deletion.
     Claim,
+    /// Make the Backup Deleting.
+    Mark,
     RemoveSnapshots,
     /// Write to the Backup that its files go from now on.
     Record,
@@ -246,13 +249,13 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     if !has_begun {
         return DeletionStep::Begin;
     }
+    if *folder == FolderOwner::Ours {
+        return DeletionStep::Claim;
+    }
     // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there
     // at all, because its phase is what says that it has stored nothing.
     if !is_marked && stranger.is_none() && *folder != FolderOwner::NobodyInEmpty {
         return DeletionStep::Mark;
-    }
-    if *folder == FolderOwner::Ours {
-        return DeletionStep::Claim;
     }
     if volumes.snapshots > 0 {
         return DeletionStep::RemoveSnapshots;

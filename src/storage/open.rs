@@ -18,12 +18,15 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
-use object_store::client::{Certificate, ClientOptions};
+use object_store::client::{Certificate, ClientOptions, ReqwestConnector};
+use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, AwsProfileKeys, CloudFile};
 use super::http_clients::{HttpClients, TlsSettings};
+use super::limited::LimitedConnector;
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
@@ -104,17 +107,19 @@ impl Opener {
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
-            "aws" | "velero.io/aws" => Ok(match self.s3(location, config).await? {
-                (store, Some(keys)) => Opened::bucket(Arc::new(Renewed::new(store, keys))),
-                (store, None) => Opened::bucket(store),
-            }),
+            "aws" | "velero.io/aws" => {
+                let (store, keys) = self.s3(location, config).await?;
+                Ok(opened(store, keys))
+            }
             "azure" | "velero.io/azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::azure(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
+                clouds::azure(config, bucket, file, options, self.retry.clone())
+                    .map(|store| opened(store, None))
             }
             "gcp" | "velero.io/gcp" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::google(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
+                clouds::google(config, bucket, file, options, self.retry.clone())
+                    .map(|store| opened(store, None))
             }
             FILESYSTEM_PROVIDER => {
                 folder(&self.folder_path(config, bucket)?, is_new(location)).map(Opened::folder)
@@ -173,10 +178,12 @@ impl Opener {
         let mut builder = match &keys {
             Some(keys) => AmazonS3Builder::new()
                 .with_credentials(Arc::<Rotating>::clone(keys))
-                .with_http_connector(self.clients.connector(tls)),
+                .with_http_connector(LimitedConnector(self.clients.connector(tls))),
             // Web identity, pod identity or instance metadata, from the environment. The builder
             // makes a client for these as well, with other options.
-            None => AmazonS3Builder::from_env(),
+            None => {
+                AmazonS3Builder::from_env().with_http_connector(LimitedConnector(ReqwestConnector::default()))
+            }
         };
         let bucket = &location.spec.object_storage.bucket;
         // Few S3-compatible stores support the bucket as a part of the host name.
@@ -283,6 +290,14 @@ fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
         Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
         _ => url.to_owned(),
     }
+}
+
+/// `keys`: those that may change while the bucket is in use.
+fn opened<S>(store: Arc<S>, keys: Option<Arc<Rotating>>) -> Opened
+where
+    S: object_store::ObjectStore + PaginatedListStore + MultipartStore,
+{
+    Opened::bucket(Arc::new(Renewed::new(store, keys)))
 }
 
 /// Has the location never been validated?

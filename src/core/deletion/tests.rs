@@ -273,6 +273,24 @@ fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_
 }
 
 #[test]
+fn a_backup_is_deleting_only_once_the_store_has_taken_the_claim() {
+    let request = DeletionRequest { has_begun: true, ..seen().request };
+    for (phase, folder, step) in [
+        ("Completed", FolderOwner::Ours, DeletionStep::Claim),
+        ("Failed", FolderOwner::Ours, DeletionStep::Claim),
+        ("Deleting", FolderOwner::Ours, DeletionStep::Claim),
+        ("Completed", FolderOwner::Claimed, DeletionStep::Mark),
+        ("Completed", FolderOwner::Nobody, DeletionStep::Mark),
+        ("Deleting", FolderOwner::Claimed, DeletionStep::RemoveSnapshots),
+    ] {
+        let (backup, folder) = (Some(backup(phase)), Some(folder));
+        let volumes = Some(RemainingVolumeData { out_of_reach: Vec::new(), snapshots: 1 });
+        let seen = DeletionState { request, backup, folder, volumes, ..seen() };
+        assert_eq!(next(&seen), step, "{seen:?}");
+    }
+}
+
+#[test]
 fn what_waits_is_taken_out_and_what_another_has_in_its_folder_stays() {
     for phase in ["", "New", "Queued"] {
         assert_eq!(next(&DeletionState { backup: Some(backup(phase)), ..seen() }), DeletionStep::TakeOut);

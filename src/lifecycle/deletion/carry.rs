@@ -92,10 +92,15 @@ impl Carrying<'_> {
             let ended = match self.read().await {
                 Ok(Some(request)) => {
                     let backup = self.get(&self.backups(), self.backup_name()).await.ok().flatten();
-                    let why = format!(
-                        "given up after {} minutes: {why}: what is left of the backup is removed by the next request",
-                        PATIENCE.as_secs() / 60
-                    );
+                    let deleting = BackupPhase::Deleting.as_str();
+                    let left = if backup.as_ref().is_some_and(|one| seen_backup(one).phase != deleting) {
+                        // That it was begun is counted when the Backup becomes Deleting.
+                        self.count_begun();
+                        "the backup is as it was"
+                    } else {
+                        "what is left of the backup is removed by the next request"
+                    };
+                    let why = format!("given up after {} minutes: {why}: {left}", PATIENCE.as_secs() / 60);
                     self.end(&request, backup.as_ref(), vec![why]).await.is_ok()
                 }
                 Ok(None) => true,

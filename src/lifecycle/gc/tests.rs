@@ -95,6 +95,41 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_fails_for_ever_is_not_asked_for_each_hour() {
+    let failed = |backup: &str, created: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+            "metadata": {"name": format!("{backup}-{created}"), "creationTimestamp": created},
+            "spec": {"backupName": backup}, "status": {"phase": "Processed", "errors": ["why"]},
+        })
+    };
+    let now = "2026-01-03T12:00:00Z";
+    let requests = format!("{VELERO}/deletebackuprequests");
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&requests).answers(listed(
+            "1",
+            &[
+                failed("copy", "2026-01-03T08:00:00Z"),
+                failed("copy", "2026-01-02T00:00:00Z"),
+                failed("young", "2026-01-03T11:00:00Z"),
+            ],
+        )))
+        .next(get(&format!("{VELERO}/backups")).answers(listed(
+            "1",
+            &[backup("copy", "rw", "2026-01-01T00:00:00Z"), backup("young", "rw", "2026-01-03T10:00:00Z")],
+        )))
+        .next(post(&requests).answers(clock(now)))
+        .next(post(&requests).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    assert_eq!(deleted(&api), ["young"]);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_more_than_its_schedule_keeps_is_asked_for() {
     let of_schedule = |name: &str, uid: &str, ended: &str| {
         let mut backup = backup(name, "rw", "2027-01-01T00:00:00Z");
