@@ -188,16 +188,20 @@ fn keep_last(annotations: &BTreeMap<String, String>) -> usize {
 struct CachedDeletionRequest {
     backup: String,
     is_under_way: bool,
-    /// A deletion that has failed is not asked for again at once.
+    /// A deletion that has failed is not asked for again at once, and one of what the store keeps
+    /// not before the store lets it go.
     is_recent: bool,
 }
 
 fn asked(request: DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
     let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let locked_until = request.annotations().get(keys::LOCKED_UNTIL);
+    let again_at = locked_until.and_then(|until| until.parse::<Timestamp>().ok());
+    let again_at = again_at.or_else(|| created?.checked_add(RETRY).ok());
     CachedDeletionRequest {
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
-        is_recent: created.is_some_and(|created| now.duration_since(created) < RETRY),
+        is_recent: again_at.is_some_and(|again_at| now < again_at),
         backup: lean::name(request.spec.backup_name),
     }
 }

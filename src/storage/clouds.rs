@@ -10,6 +10,7 @@ use object_store::client::ClientOptions;
 use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 
 use super::credentials::{CloudFile, variables};
+use super::locked::LockReadingConnector;
 use super::open_error::OpenError;
 
 type LocationConfig = BTreeMap<String, String>;
@@ -73,6 +74,7 @@ pub fn azure(
         .with_container_name(container)
         .with_client_options(options.with_allow_http(uri.starts_with("http://")))
         .with_endpoint(uri)
+        .with_http_connector(LockReadingConnector::default())
         .with_retry(retry);
     Ok(Arc::new(builder.build().map_err(OpenError::Build)?))
 }
@@ -106,6 +108,7 @@ pub fn google(
     let builder = builder
         .with_bucket_name(bucket)
         .with_base_url(&url)
+        .with_http_connector(LockReadingConnector::default())
         .with_client_options(options.with_allow_http(url.starts_with("http://")))
         .with_retry(retry);
     let store = builder.build().map_err(|error| match &file {

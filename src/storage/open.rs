@@ -23,6 +23,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, AwsProfileKeys, CloudFile};
+use super::locked::LockReadingConnector;
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
@@ -171,6 +172,7 @@ impl Opener {
             .with_bucket_name(bucket)
             .with_region(get("region").unwrap_or("us-east-1"))
             .with_virtual_hosted_style_request(!path_style)
+            .with_http_connector(LockReadingConnector::default())
             .with_retry(self.retry.clone());
         if let Some(url) = get("s3Url") {
             builder = builder.with_endpoint(endpoint(url, bucket, path_style));
