@@ -3,5 +3,6 @@
 
 mod deletion;
 mod download;
+mod locked;
 mod schedule;
 mod sync;
