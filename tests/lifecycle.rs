@@ -5,4 +5,5 @@ mod deletion;
 mod download;
 mod locked;
 mod schedule;
+mod story;
 mod sync;
