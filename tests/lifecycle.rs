@@ -3,6 +3,7 @@
 
 mod deletion;
 mod download;
+mod leaders;
 mod locked;
 mod schedule;
 mod story;

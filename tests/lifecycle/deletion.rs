@@ -58,7 +58,7 @@ pub(super) fn errors(berth: &Berth, name: &str) -> String {
     .unwrap()
 }
 
-fn files(folder: &Path) -> Vec<String> {
+pub(super) fn files(folder: &Path) -> Vec<String> {
     let mut files: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -175,6 +175,13 @@ pub(super) fn hold(berth: &Berth, name: &str) {
     .unwrap();
 }
 
+/// Ends what [`hold`] began.
+pub(super) fn release(berth: &Berth, name: &str) {
+    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+        berth.kubectl().run(&["delete", kind, name]).unwrap();
+    }
+}
+
 #[test]
 fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
     let mut berth = start("deletion-killed", &[], &[]);
@@ -201,9 +208,7 @@ fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
     });
     std::fs::write(folder.join("berth-run.json"), claim.to_string()).unwrap();
     std::fs::write(folder.join("one.tar.gz"), "a half").unwrap();
-    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
-        berth.kubectl().run(&["delete", kind, "berth-test-hold-deletion"]).unwrap();
-    }
+    release(&berth, "berth-test-hold-deletion");
     berth.controller.process.restart().unwrap();
     is_deleted(&berth, "one");
     assert!(!folder.exists(), "{:?}", files(&folder));

@@ -1,4 +1,4 @@
-//! moto: a server that knows the settings of S3's buckets, as far as it goes: see
+//! moto: a server that knows the settings and locks of S3's buckets, as far as it goes: see
 //! tests/control-plane/README.md.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -48,7 +48,7 @@ impl Moto {
     pub fn start(plane: &ControlPlane, name: &str) -> anyhow::Result<Option<Self>> {
         let [packages] = binaries::get(["moto"])?;
         if packages == Path::new("") {
-            eprintln!("settings of S3's buckets are left out: there is no moto here, see above");
+            eprintln!("settings and locks of S3's buckets are left out: there is no moto here, see above");
             return Ok(None);
         }
         let host = plane.network().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
