@@ -1,13 +1,12 @@
 //! Deletion, expiry and sync where the bucket keeps versions and locks them. The server is moto,
 //! which knows both.
 
+use berth_api::velero::BackupPhase;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-
-use berth_api::velero::BackupPhase;
 
 use super::deletion::{create, delete, errors, is_deleted, requests, start};
 use super::sync::{LOCATION, apply, is_there, wait_rounds, wait_there};
