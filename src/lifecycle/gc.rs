@@ -107,8 +107,8 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     let under_way = requests.iter().filter(|request| request.is_under_way).count();
     let mut asked_for = AskedFor::default();
     for request in &requests {
-        if request.is_under_way {
-            asked_for.under_way.insert(&request.backup);
+        if request.is_under_way || request.locked_until.is_some_and(|until| now < until) {
+            asked_for.pending.insert(&request.backup);
         } else if let Some(created) = request.created {
             let failed = asked_for.failed.entry(&request.backup).or_insert(created);
             *failed = created.max(*failed);
@@ -192,21 +192,26 @@ struct CachedDeletionRequest {
     backup: String,
     is_under_way: bool,
     created: Option<Timestamp>,
+    /// Until when the store keeps the files.
+    locked_until: Option<Timestamp>,
 }
 
 /// The Backups whose deletion somebody has asked for.
 #[derive(Default)]
 struct AskedFor<'r> {
-    under_way: HashSet<&'r str>,
+    /// Those whose deletion is under way, or whose files the store does not let go yet.
+    pending: HashSet<&'r str>,
     /// Those whose deletion has failed, and when it was asked for last.
     failed: HashMap<&'r str, Timestamp>,
 }
 
 fn asked(request: DeleteBackupRequest) -> CachedDeletionRequest {
+    let locked_until = request.annotations().get(keys::LOCKED_UNTIL);
     CachedDeletionRequest {
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
         created: request.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        locked_until: locked_until.and_then(|until| until.parse().ok()),
         backup: lean::name(request.spec.backup_name),
     }
 }
@@ -250,7 +255,7 @@ fn candidate<'a>(
 ) -> ExpiryCandidate<'a> {
     let name = backup.name.as_str();
     let failed = asked_for.failed.get(name);
-    let is_asked_for = asked_for.under_way.contains(name)
+    let is_asked_for = asked_for.pending.contains(name)
         || failed.is_some_and(|failed| !is_due_again(*failed, backup.expiration, now));
     let found = match backup.location.as_str() {
         "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),

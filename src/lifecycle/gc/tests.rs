@@ -285,6 +285,42 @@ async fn a_bounded_number_is_asked_for_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_store_keeps_is_asked_for_again_when_its_lock_has_ended() {
+    let now = "2026-01-02T12:00:00Z";
+    let failed = |backup: &str, created: &str, until: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+            "metadata": {
+                "name": format!("of-{backup}"), "namespace": "velero", "creationTimestamp": created,
+                "annotations": {keys::LOCKED_UNTIL: until},
+            },
+            "spec": {"backupName": backup}, "status": {"phase": "Processed", "errors": ["why"]},
+        })
+    };
+    // Of those at 00:00 the pause after a failure has ended, too.
+    let requests = [
+        failed("locked", "2026-01-02T00:00:00Z", "2026-01-02T12:00:01Z"),
+        failed("free", "2026-01-02T00:00:00Z", "2026-01-02T12:00:00Z"),
+        failed("paused", "2026-01-02T11:59:00Z", "2026-01-02T12:00:00Z"),
+        failed("unreadable", "2026-01-02T11:59:00Z", "soon"),
+    ];
+    let expired =
+        ["locked", "free", "paused", "unreadable"].map(|name| backup(name, "rw", "2026-01-01T23:00:00Z"));
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &requests)))
+        .next(get(&format!("{VELERO}/backups")).answers(listed("1", &expired)))
+        .next(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    assert_eq!(deleted(&api), ["free"]);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_clock_that_is_ahead_deletes_nothing() {
     let api = Scripted::new()
         .next(
