@@ -76,7 +76,7 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 			> manifests/chart/objects/$$1.yaml || exit; \
 	done
 	@$(BERTH) install --output yaml --namespace release-namespace --pod-volumes \
-		| awk -v RS='---\n' '/\n  name: berth-node-agent\n/ {printf "---\n%s", $$0}' > manifests/chart/objects/pod-volumes.yaml
+		| awk -v RS='---\n' '/\n  name: berth-(node-agent|data-movers)\n/ {printf "---\n%s", $$0}' > manifests/chart/objects/pod-volumes.yaml
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml

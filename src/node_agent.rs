@@ -2,14 +2,19 @@
 //! and brings them back. It acts on objects whose uploader is restic; all others are for Velero's
 //! node-agents.
 //!
-//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object; how many run at the same
-//! time, its places say ([`concurrency`]). Who waits for a repository's lock lends its place to
-//! others. An object that is in progress and has no job begins again: a process that died has left
-//! everything that it stored in the repository.
+//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object, and what it does to the files
+//! of a volume is in [`files`]; how many run at the same time, its places say ([`concurrency`]). Who
+//! waits for a repository's lock lends its place to others. An object that is in progress and has no
+//! job begins again: a process that died has left everything that it stored in the repository.
+//!
+//! The same program moves the data of one snapshot in the pods that the leader makes for that
+//! ([`mover`]).
 
 mod concurrency;
+mod files;
 mod job;
 mod maintenance;
+pub mod mover;
 mod reports;
 pub mod repositories;
 mod seen;

@@ -4,3 +4,4 @@ mod beside;
 mod definitions;
 mod restore;
 pub mod s3;
+mod taken_over;

@@ -3,5 +3,8 @@
 
 mod deletion;
 mod download;
+mod leaders;
+mod locked;
 mod schedule;
+mod story;
 mod sync;

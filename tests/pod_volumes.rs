@@ -4,6 +4,7 @@
 mod alone;
 mod failures;
 mod large;
+mod movements;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,6 +1,7 @@
 //! Least rights: with the roles that are shipped everything works, and without any one rule of them
 //! something breaks.
 
+mod data_movers;
 mod garden;
 mod member;
 pub mod movers;
@@ -422,6 +423,7 @@ fn table() -> String {
             let found = needs().find(|need| (need.kind, need.role, need.rule) == (kind, name, index));
             let found = found.map(|need| need.needed_for).or_else(|| member::needed_for(role, index));
             let found = found.or_else(|| node_agent::needed_for(role, index));
+            let found = found.or_else(|| data_movers::needed_for(role, index));
             let needed_for = found.unwrap_or_else(|| others(kind, name, index));
             let names = words(&rule["resourceNames"]);
             let names = if names.is_empty() { names } else { format!(" {names}") };
@@ -442,7 +444,7 @@ fn the_documentation_has_every_rule_and_what_needs_it() {
     assert!(page.contains(&table), "docs/install.md lacks this table:\n\n{table}");
     let rules: usize = rendered().iter().filter_map(|object| Some(object["rules"].as_array()?.len())).sum();
     let others = 33;
-    let of_agents = member::RIGHTS.len() + node_agent::RIGHTS.len();
+    let of_agents = member::RIGHTS.len() + node_agent::RIGHTS.len() + data_movers::RIGHTS.len();
     assert_eq!(needs().count() + of_agents + others, rules, "each rule has its test");
 }
 

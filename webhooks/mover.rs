@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use berth_api::keys;
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{GateRefusal, MoverPhase, PhaseWrite, judge};
+use berth_core::mover::own::is_foreign;
 use berth_core::pod_volume::is_own;
 use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
@@ -56,8 +57,7 @@ impl IncomingMover {
     }
 
     fn is_third_party(&self) -> bool {
-        !matches!(self.spec.datamover.as_deref(), None | Some("" | "velero"))
-            || is_own(self.spec.uploader_type.as_deref())
+        is_foreign(self.spec.datamover.as_deref()) || is_own(self.spec.uploader_type.as_deref())
     }
 }
 

@@ -7,7 +7,7 @@ use kube::CustomResourceExt;
 
 use crate::velero::{
     Backup, BackupStorageLocation, DeleteBackupRequest, DownloadRequest, Schedule, ServerStatusRequest,
-    pod_volume,
+    data_movement, pod_volume,
 };
 
 /// Velero's kinds, for a cluster without Velero.
@@ -23,10 +23,11 @@ pub fn velero() -> Vec<CustomResourceDefinition> {
     kinds.map(as_velero_has_it).into()
 }
 
-/// Velero's kinds for the files of volumes, for a cluster without Velero that has berth's node
+/// Velero's kinds for the data of volumes, for a cluster without Velero that has berth's node
 /// agents.
 pub fn pod_volumes() -> Vec<CustomResourceDefinition> {
-    pod_volume::definitions().map(as_velero_has_it).into()
+    let definitions = pod_volume::definitions().into_iter().chain(data_movement::definitions());
+    definitions.map(as_velero_has_it).collect()
 }
 
 /// None has a status subresource, because Velero's have none: a write to `/status` gets 404 with

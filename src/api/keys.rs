@@ -59,7 +59,7 @@ keys! {
     pub const RUN: &str = "berth.dev/run";
     /// Annotation of a Backup: how often a Backup in phase InProgress was run. Each new leader that
     /// takes the backup over counts one more. The node agent counts so, too, in PodVolumeBackups
-    /// and PodVolumeRestores.
+    /// and PodVolumeRestores, and berth's data mover pods in DataUploads and DataDownloads.
     pub const RUNS: &str = "berth.dev/runs";
     /// Annotation of a Backup: the run that has stored everything and may publish. From then on the
     /// backup is complete, whichever run writes its last file.
@@ -149,6 +149,9 @@ keys! {
     pub const FILES_GO: &str = "berth.dev/files-go";
     /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
     pub const DELETES_IN: &str = "berth.dev/deletes-in";
+    /// Annotation of a DeleteBackupRequest that has failed because the store keeps the files of its
+    /// Backup: until when, RFC 3339. The expiry does not ask again before that time.
+    pub const LOCKED_UNTIL: &str = "berth.dev/locked-until";
 
     // The settings and state of the leader.
 
@@ -187,6 +190,21 @@ keys! {
     /// Annotation of a data mover: how often it was put back to New because its node-agent was
     /// gone.
     pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
+    /// Annotation of a DataUpload or DataDownload that berth carries: since when objects may be
+    /// there that were made for it, RFC 3339. The leader removes it when all of them are gone.
+    pub const MADE: &str = "berth.dev/made";
+    /// Label of an object that was made for a DataUpload or DataDownload which berth carries: its
+    /// UID.
+    pub const MADE_FOR: &str = "berth.dev/made-for";
+    /// Annotation of a DataDownload that berth carries: when all of its data was in the volume,
+    /// RFC 3339.
+    pub const RESTORED: &str = "berth.dev/restored";
+    /// Annotation of a DataDownload that berth carries: the PersistentVolume with its data, which
+    /// is being bound to the claim.
+    pub const RESTORED_VOLUME: &str = "berth.dev/restored-volume";
+    /// Annotation of a PersistentVolume that is being bound to the claim that its data was restored
+    /// for: its reclaim policy until then, and from then on.
+    pub const RECLAIM_POLICY: &str = "berth.dev/reclaim-policy";
 
     // Certificates of the webhooks.
 

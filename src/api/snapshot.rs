@@ -70,6 +70,11 @@ pub struct VolumeSnapshotContentSpec {
     pub deletion_policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_class_name: Option<String>,
+    /// `Filesystem` or `Block`, where the snapshot controller says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_volume_mode: Option<String>,
     pub volume_snapshot_ref: SnapshotReference,
 }
 
@@ -77,6 +82,8 @@ pub struct VolumeSnapshotContentSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotReference {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }

@@ -3,6 +3,7 @@
 
 pub mod backup;
 pub mod backup_storage_location;
+pub mod data_movement;
 pub mod delete_backup_request;
 pub mod download_request;
 pub mod mover;

@@ -43,6 +43,10 @@ pub struct NodeAgentServerArgs {
     /// password.
     #[arg(long)]
     pub repository_secret: Option<String>,
+    /// Move the data of one DataUpload or DataDownload (KIND/NAME/UID) in its data mover pod, and
+    /// end. The leader gives this flag to the pods that it makes.
+    #[arg(long, hide = true)]
+    pub carry: Option<String>,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]

@@ -68,7 +68,7 @@ impl Engine {
         signals: &Signals,
     ) -> Result<(), WriteError> {
         let stored = match stored {
-            Ok(stored) => self.publish(record, &site.layout, &site.claim, log, &stored, signals).await,
+            Ok(stored) => self.publish(record, &site, log, &stored, signals).await,
             Err(failure) => Err(failure),
         };
         match stored {

@@ -35,6 +35,9 @@ const READY: &str = "/readyz";
 const SETTLES: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// What the cluster serves, and the APIServices of aggregated servers, if they are known.
+pub(super) type ServedCluster = Result<(ServedTypes, Option<HashSet<String>>), ListError>;
+
 /// The cluster as it was when the backup began.
 pub struct ClusterInputs {
     pub types: Vec<ResourceType>,
@@ -44,25 +47,27 @@ pub struct ClusterInputs {
 }
 
 impl Engine {
-    /// Reads everything concurrently. The inner error makes the backup FailedValidation.
+    /// Reads everything concurrently. `served`: [`Engine::served`], which may be under way. The
+    /// inner error makes the backup FailedValidation.
     pub(super) async fn gather_inputs(
         &self,
         record: &BackupWriter,
+        lister: &Lister,
+        served: impl Future<Output = ServedCluster>,
         log: &BackupLog,
     ) -> Result<Result<(ClusterInputs, Prepared), Violations>, RunFailure> {
         let backup: Backup = record.backup().map_err(|e| RunFailure::Cluster(e.into()))?;
-        let lister = self.lister();
         let ask = async {
             tokio::try_join!(
                 lister.patiently("storage locations", || self.locations(&backup, log)),
                 lister.patiently("the server's version", || self.discovery.version()),
-                self.served(&lister, log),
+                served,
                 // For its claim on the folder.
                 self.cluster_uid()
             )
         };
         let (ask, namespaces, policies) =
-            tokio::join!(ask, namespaces(&backup, &lister), self.policies(&backup, &lister, log));
+            tokio::join!(ask, namespaces(&backup, lister), self.policies(&backup, lister, log));
         let (locations, server, (served, aggregated), _) = ask.map_err(|e| RunFailure::Cluster(e.into()))?;
         let namespaces = namespaces.map_err(|e| RunFailure::Cluster(e.into()))?;
         let policies = policies.map_err(|e| RunFailure::Cluster(e.into()))?;
@@ -90,12 +95,8 @@ impl Engine {
         Ok(Ok((ClusterInputs { types: served.types, namespaces, aggregated }, prepared)))
     }
 
-    /// What the cluster serves, and the APIServices of aggregated servers, if they are known.
-    async fn served(
-        &self,
-        lister: &Lister,
-        log: &BackupLog,
-    ) -> Result<(ServedTypes, Option<HashSet<String>>), ListError> {
+    /// Asks what the cluster serves.
+    pub(super) async fn served(&self, lister: &Lister, log: &BackupLog) -> ServedCluster {
         self.await_ready(lister, log).await?;
         let begun = Instant::now();
         loop {

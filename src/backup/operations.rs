@@ -1,12 +1,13 @@
 //! Movements of snapshot data, which go on after a backup has stored its objects.
 //!
-//! A movement is a DataUpload, run by Velero's node-agents or by another data mover. The run
-//! creates it ([`DataUploadCreator`]) and remembers it in its checkpoint. When all objects are
-//! stored and movements are under way, the run lets everything go: its last checkpoint holds what
-//! is needed to complete the archive, and the Backup moves on to WaitingForPluginOperations, in
-//! which it holds no slot. `waiting` follows the DataUploads by one watch (`shown`), and `finalize`
-//! completes the archive when all of them have ended. Both begin from the API objects and the
-//! checkpoint, whichever process stored the objects.
+//! A movement is a DataUpload, run by Velero's node-agents, by berth itself
+//! ([`crate::movers::own`]) or by another data mover. The run creates it ([`DataUploadCreator`])
+//! and remembers it in its checkpoint. When all objects are stored and movements are under way, the
+//! run lets everything go: its last checkpoint holds what is needed to complete the archive, and
+//! the Backup moves on to WaitingForPluginOperations, in which it holds no slot. `waiting` follows
+//! the DataUploads by one watch (`shown`), and `finalize` completes the archive when all of them
+//! have ended. Both begin from the API objects and the checkpoint, whichever process stored the
+//! objects.
 
 pub mod files;
 mod finalize;
@@ -17,16 +18,20 @@ mod waiting;
 use std::collections::BTreeMap;
 
 use berth_api::velero::{Backup, BackupSpec};
+use berth_core::mover::own;
+use berth_core::volume::node_agents::NodeAgent;
 use jiff::Timestamp;
 use kube::Client;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 pub use waiting::Attended;
 
 use super::log::BackupLog;
 use super::related::key;
+use super::volumes::node_agents;
 use crate::text::chain;
 use crate::write::{Pauses, WriteResult, create};
 use uploads::{DataUploadObject, MovementSettings, api, name_of, object};
@@ -145,6 +150,8 @@ pub struct DataUploadCreator<'a> {
     asked: MovementSettings,
     movements: &'a Movements,
     log: &'a BackupLog,
+    /// The data mover, where the Backup names none.
+    chosen: OnceCell<&'static str>,
 }
 
 impl<'a> DataUploadCreator<'a> {
@@ -156,18 +163,34 @@ impl<'a> DataUploadCreator<'a> {
         log: &'a BackupLog,
     ) -> Self {
         let asked = MovementSettings::of(backup);
-        Self { client: client.clone(), namespace: namespace.to_owned(), asked, movements, log }
+        let (client, namespace) = (client.clone(), namespace.to_owned());
+        Self { client, namespace, asked, movements, log, chosen: OnceCell::new() }
+    }
+
+    /// What the Backup says or, if it says nothing, berth where only its own agents run.
+    async fn datamover(&self) -> Result<&str, String> {
+        let asked = self.asked.datamover.as_str();
+        if !asked.is_empty() {
+            return Ok(asked);
+        }
+        let choose = || async {
+            let agents = node_agents(&self.client, &self.namespace).await?;
+            Ok(if agents.mover() == Some(NodeAgent::Berth) { own::DATAMOVER } else { "" })
+        };
+        self.chosen.get_or_try_init(choose).await.copied()
     }
 
     /// Creates the DataUpload, or finds the one that an earlier run has created: its name follows
     /// from the Backup and the claim, so no crash leads to two of them.
     async fn begin(&self, moved: &Moved) -> Result<DataUploadObject, String> {
         let api = api(&self.client, &self.namespace);
+        let datamover = self.datamover().await?;
         let (begun, mut pauses) = (Instant::now(), Pauses::default());
         let mut try_count = 0;
         loop {
             let name = name_of(&self.asked.backup, &self.asked.uid, &moved.claim_uid, try_count);
-            let error = match create(&api, &object(&self.namespace, &name, &self.asked, moved)).await {
+            let upload = object(&self.namespace, &name, &self.asked, datamover, moved);
+            let error = match create(&api, &upload).await {
                 WriteResult::Written(created) => return Ok(DataUploadObject::read(created)),
                 WriteResult::Conflict(_) => match api.get_opt(&name).await {
                     Ok(Some(found)) => {
@@ -187,7 +210,7 @@ impl<'a> DataUploadCreator<'a> {
                 },
                 WriteResult::Gone(_) => {
                     return Err(
-                        "the cluster has no DataUploads: install Velero's definitions and node-agents"
+                        "the cluster has no DataUploads: install what moves them (berth install --pod-volumes, or Velero's definitions and node-agents)"
                             .to_owned(),
                     );
                 }

@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
+use super::begun::RunSite;
 use super::engine::{CLOSING, Engine, OPENING, RunFailure, Signals};
 use super::index::ArchiveIndex;
 use super::list::ListError;
@@ -39,7 +40,7 @@ use super::status::{BackupWriter, WriteError};
 use super::uploads::ArchivePlace;
 use super::volumes::outcomes::Data;
 use crate::patch::merge_into;
-use crate::storage::{BackupArtifact, BackupLayout, ClaimError, MultipartTarget};
+use crate::storage::{BackupArtifact, BackupLayout, ClaimError, ClaimedFolder, MultipartTarget};
 use crate::text::chain;
 
 /// The namespace by whose UID a cluster is known, as is common practice.
@@ -82,7 +83,7 @@ impl Engine {
         self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
 
-    /// Claims the folder for this run.
+    /// Claims the folder for this run. `found`: the folder as it was a moment ago.
     pub(super) async fn claim(
         &self,
         record: &BackupWriter,
@@ -90,6 +91,7 @@ impl Engine {
         layout: &BackupLayout,
         parts: &MultipartTarget,
         run: &str,
+        mut found: ClaimedFolder,
     ) -> Result<FolderClaim, RunFailure> {
         let cluster = self.cluster_uid().await.map_err(|error| RunFailure::Cluster(error.into()))?;
         let ours = FolderClaim {
@@ -99,7 +101,6 @@ impl Engine {
             run: run.to_owned(),
             before: None,
         };
-        let mut found = layout.look().await?;
         let mut is_rest = false;
         if let Some(deletion) = found.folder.claim.clone() {
             let earlier = self.await_deletion(&ours, &deletion).await?;
@@ -204,12 +205,12 @@ impl Engine {
     pub(super) async fn publish(
         &self,
         record: &mut BackupWriter,
-        layout: &BackupLayout,
-        claim: &FolderClaim,
+        site: &RunSite,
         log: &BackupLog,
         stored: &StoredArchive,
         signals: &Signals,
     ) -> Result<Value, RunFailure> {
+        let (layout, claim) = (&site.layout, &site.claim);
         let counts = log.counts();
         let items: usize = stored.list.values().map(PackedNames::len).sum();
         let mut status = json!({
@@ -249,7 +250,9 @@ impl Engine {
         let index = stored.index.file(stored.bytes).map_err(RunFailure::File)?;
         match index {
             Some(index) => files.push((BackupArtifact::Index, index)),
-            None => remove_index(layout, claim).await?,
+            None if site.is_taken_over => remove_index(layout, claim).await?,
+            // The folder was empty when this run claimed it, or was emptied then.
+            None => {}
         }
         let puts = files.into_iter().map(|(artifact, gzip)| layout.put_artifact(artifact, gzip));
         // Wait for every request, because one under way could store a file after its removal.

@@ -313,8 +313,10 @@ impl Engine {
             has_data: true,
         };
         let heard = thawed.behind(Vec::new(), Vec::new());
+        let lister = self.lister();
+        let served = self.served(&lister, &heard);
         let gathered = tokio::select! {
-            gathered = self.gather_inputs(record, &heard) => gathered,
+            gathered = self.gather_inputs(record, &lister, served, &heard) => gathered,
             ended = signals.raise() => Err(ended),
         };
         let (mut cluster, mut prepared) = match gathered.and_then(|known| known.map_err(RunFailure::Invalid))
@@ -446,7 +448,8 @@ impl Engine {
         }
         if scene.earlier().is_none() {
             let RunSite { location, layout, parts, .. } = &*site;
-            site.claim = self.claim(record, location, layout, parts, &scene.ours.run).await?;
+            let found = layout.look().await?;
+            site.claim = self.claim(record, location, layout, parts, &scene.ours.run, found).await?;
             return Ok(log);
         }
         let ours = FolderClaim { before, ..scene.ours.clone() };

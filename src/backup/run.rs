@@ -1,22 +1,33 @@
 //! One backup, from ReadyToStart to its end.
 
-use berth_api::velero::{Backup, BackupPhase};
+use std::future::{Ready, ready};
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
 use berth_core::run::RunFollowUp;
+use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::begun::RunSite;
 use super::checkpoint::Packed;
 use super::engine::{Engine, OPENING, RunFailure, Signals, schedule};
 use super::hooks::Tally;
+use super::inputs::ServedCluster;
+use super::list::Lister;
 use super::log::BackupLog;
 use super::operations::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
-use crate::storage::{BackupLayout, Opened};
+use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 use crate::text::chain;
+
+/// How long before it is claimed the folder may have been read.
+const SEEN_LASTS: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Runs the backup if it is ReadyToStart. Returns the Backup as it is then.
@@ -24,9 +35,15 @@ impl Engine {
     /// # Errors
     /// When the Backup could not be written.
     pub async fn run(&self, name: &str, uid: &str, signals: Signals) -> Result<Option<Backup>, WriteError> {
-        let mut record = BackupWriter::read(self.client.clone(), &self.namespace, name, uid).await?;
+        let log = BackupLog::new(format!("{}/{name}", self.namespace));
+        log.info("backup begins");
+        let lister = self.lister();
+        let read = BackupWriter::read(self.client.clone(), &self.namespace, name, uid);
+        // What the cluster serves does not depend on the Backup.
+        let (record, served) = beside(read, self.served(&lister, &log)).await;
+        let mut record = record?;
         let is_ours = record.phase() == BackupPhase::ReadyToStart.as_str();
-        self.try_run(name, &mut record, &signals).await?;
+        self.try_run(name, &mut record, (&lister, served), &log, &signals).await?;
         let backup = record.backup().ok();
         if let Some(ended) = backup.as_ref().filter(|_| is_ours) {
             self.metrics.ended(ended, Timestamp::now());
@@ -38,15 +55,15 @@ impl Engine {
         &self,
         name: &str,
         record: &mut BackupWriter,
+        (lister, served): (&Lister, impl Future<Output = ServedCluster>),
+        log: &BackupLog,
         signals: &Signals,
     ) -> Result<(), WriteError> {
         if record.phase() != BackupPhase::ReadyToStart.as_str() {
             return Ok(());
         }
-        let log = BackupLog::new(format!("{}/{name}", self.namespace));
-        log.info("backup begins");
         let gathered = tokio::select! {
-            gathered = self.gather_inputs(record, &log) => gathered,
+            gathered = self.gather_inputs(record, lister, served, log) => gathered,
             () = signals.deleted.cancelled() => return Err(WriteError::Gone),
             () = signals.canceled.cancelled() => Err(RunFailure::Canceled),
             // The backup has not begun, so the next leader runs it.
@@ -67,7 +84,9 @@ impl Engine {
         };
         let (run, scope) = (run_id(), self.scope_of(&cluster, &prepared));
         let digest = scope.as_ref().map(Packed::digest);
-        match record.begin(&prepared.patch, &run, digest.as_deref(), OPENING).await {
+        let begin = record.begin(&prepared.patch, &run, digest.as_deref(), OPENING);
+        let (begun, seen) = beside(begin, self.look_ahead(&prepared.location, name)).await;
+        match begun {
             Ok(()) => {}
             // End the backup, because it would be tried for ever otherwise, and keep its slot.
             Err(WriteError::Refused(error)) => {
@@ -78,10 +97,13 @@ impl Engine {
         self.metrics.begun(schedule(record));
         info!(%name, location = %prepared.location.name_any(), namespaces = prepared.resolved.len(), "running");
         let claim = async {
-            let Opened { store, parts } = self.open(&prepared.location).await.map_err(RunFailure::Open)?;
+            let SeenFolder { layout, parts, mut found, at } = seen.await?;
+            // The write may have taken long, and only a claim keeps others out meanwhile.
+            if at.elapsed() >= SEEN_LASTS {
+                found = layout.look().await?;
+            }
             let location = prepared.location.clone();
-            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
-            let claim = self.claim(record, &location, &layout, &parts, &run).await?;
+            let claim = self.claim(record, &location, &layout, &parts, &run, found).await?;
             Ok(RunSite {
                 location,
                 layout,
@@ -110,7 +132,42 @@ impl Engine {
             // The files in the folder are not of this run: neither remove them nor add to them.
             Err(failure) => return self.fail(record, &failure).await,
         };
-        Box::pin(self.conduct(record, site, &cluster, &prepared, &log, signals)).await
+        Box::pin(self.conduct(record, site, &cluster, &prepared, log, signals)).await
+    }
+
+    /// Opens the location and reads what is in the Backup's folder. Writes nothing there, so it
+    /// needs no claim.
+    async fn look_ahead(
+        &self,
+        location: &BackupStorageLocation,
+        name: &str,
+    ) -> Result<SeenFolder, RunFailure> {
+        let Opened { store, parts } = self.open(location).await.map_err(RunFailure::Open)?;
+        let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
+        let at = Instant::now();
+        let found = layout.look().await?;
+        Ok(SeenFolder { layout, parts, found, at })
+    }
+}
+
+/// A folder as it was when the Backup was about to begin.
+struct SeenFolder {
+    layout: BackupLayout,
+    parts: MultipartTarget,
+    found: ClaimedFolder,
+    at: Instant,
+}
+
+/// Runs both until the first one is done. Returns what came of it, and the second one, which may
+/// have to go on.
+async fn beside<A: Future, B: Future>(
+    first: A,
+    second: B,
+) -> (A::Output, Either<Pin<Box<B>>, Ready<B::Output>>) {
+    let first = pin!(first);
+    match select(first, Box::pin(second)).await {
+        Either::Left((done, second)) => (done, Either::Left(second)),
+        Either::Right((done, first)) => (first.await, Either::Right(ready(done))),
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use berth_api::keys::{self, is_set};
 use berth_api::velero::{Backup, BackupPhase};
+use berth_core::retention::behind;
 use berth_core::run::Runs;
 use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
@@ -151,10 +152,12 @@ impl BackupWriter {
             && self.object.data.pointer("/status/completionTimestamp").is_some_and(|time| !time.is_null())
     }
 
-    /// Whether the time for which the backup is kept is over.
+    /// Whether the time for which the backup is kept is over, as the controller `gc` has it.
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        let expires = self.object.data.pointer("/status/expiration").and_then(Value::as_str);
-        expires.and_then(|time| time.parse::<Timestamp>().ok()).is_some_and(|time| time <= now)
+        let time = |key: &str| self.object.data["status"][key].as_str()?.parse::<Timestamp>().ok();
+        let created = self.object.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let late = behind(created, time("startTimestamp"));
+        time("expiration").is_some_and(|at| at.checked_add(late).is_ok_and(|at| at <= now))
     }
 
     /// The pods in which a run has begun hooks, as recorded on the Backup.

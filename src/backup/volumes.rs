@@ -59,6 +59,7 @@ pub(super) use access::{of_spec, serves_snapshots};
 use files::FilePod;
 use groups::KnownGroup;
 use node_agents::Repository;
+pub(super) use node_agents::node_agents;
 use outcomes::{ClaimOutcome, EarlierCut, Outcomes, VolumeDataResult};
 pub use read::claims;
 use read::{FoundVolume, VolumeTraits, with_snapshot};

@@ -34,6 +34,7 @@ use crate::lifecycle::{Lifecycle, Links, serve_downloads};
 use crate::metrics::{GardenMetrics, MoverMetrics, QueueMetrics};
 use crate::movers::granting::Granting;
 use crate::movers::ledger::GrantSignPeriods;
+use crate::movers::own::OwnMovements;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::MoverVolumes;
 use crate::movers::{NodeCache, configuration, reporter};
@@ -214,7 +215,8 @@ async fn lead(
     }
 }
 
-/// Grants places to data movers, and reports faults of their placement. Runs for ever.
+/// Grants places to data movers, reports faults of their placement, and has the data moved that is
+/// left to berth. Runs for ever.
 async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMetrics, events: Events) {
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
@@ -230,12 +232,15 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
         events: events.clone(),
         metrics: metrics.clone(),
     };
+    let own =
+        OwnMovements { clients: clients.clone(), namespace: namespace.to_owned(), fleet: Arc::clone(&fleet) };
     tokio::join!(
         fleet.follow(&clients.watch, namespace),
         configuration::follow(&clients.watch, namespace, configmap, &fleet),
         reporter::configuration(&placing, namespace, &events, metrics),
         reporter::missed(&clients.watch, namespace, &placing, &events, metrics),
         granting.run(),
+        own.run(),
     );
 }
 

@@ -19,7 +19,7 @@ use crate::client::{Clients, persistent};
 use crate::health::{self, Pulse};
 use crate::movers::node_cache::NodeCacheState;
 use crate::movers::{look, reporter};
-use crate::node_agent::{Agent, Settings};
+use crate::node_agent::{Agent, Settings, mover};
 use crate::shutdown;
 use crate::storage::Opener;
 use crate::text::{chain, printable};
@@ -37,7 +37,7 @@ pub async fn run(target: ClusterArgs, command: NodeAgentCommand) -> ExitCode {
     }
 }
 
-/// The agent of a node, until it is told to stop.
+/// The agent of a node, until it is told to stop; or a data mover, until its data is moved.
 pub async fn serve(target: ClusterArgs, args: NodeAgentServerArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     if let Err(error) = berth_pod_volumes::open_many_files() {
@@ -55,7 +55,10 @@ pub async fn serve(target: ClusterArgs, args: NodeAgentServerArgs) -> anyhow::Re
         configmap: args.node_agent_configmap,
         secret: args.repository_secret,
     };
-    Agent::new(clients, settings, opener).run(stop).await;
+    match args.carry {
+        Some(task) => mover::run(clients, settings, opener, &task, stop).await?,
+        None => Agent::new(clients, settings, opener).run(stop).await,
+    }
     info!("stopped");
     Ok(())
 }

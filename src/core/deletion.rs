@@ -5,11 +5,14 @@
 //! takes the deletion up after a crash continues where it stopped.
 //!
 //! 1. Everything that could stand in the way is checked before anything is removed, so a deletion
-//!    that cannot be done leaves the backup as it is.
-//! 2. The request becomes InProgress and records which Backup it is about; the Backup becomes
-//!    Deleting.
-//! 3. The deletion claims the folder in the store ([`owner`] says whether it may). From then on the
-//!    claim proves whose the folder is, also when the file is gone that names the Backup.
+//!    that cannot be done leaves the backup as it is. The store's own lock on the files is checked,
+//!    too, because a bucket that keeps versions would only hide them, and no other bucket lets them
+//!    go.
+//! 2. The request becomes InProgress and records which Backup it is about. The deletion claims the
+//!    folder in the store ([`owner`] says whether it may). From then on the claim proves whose the
+//!    folder is, also when the file is gone that names the Backup.
+//! 3. The Backup becomes Deleting, after that, because a store that keeps everything until a date,
+//!    and does not say so, refuses the claim, and then the backup is whole.
 //! 4. Snapshots go while the files are still there that name them.
 //! 5. The Backup records that its files go. The file that makes the backup visible goes, then the
 //!    other files, and the claim last. Where nothing is found without that record, a location that
@@ -18,6 +21,7 @@
 
 mod owner;
 mod requests;
+mod restore;
 
 use jiff::Timestamp;
 
@@ -28,6 +32,7 @@ pub use owner::{
     owner,
 };
 pub use requests::{AGE, PendingDeletionRequest, RequestTask, plan};
+pub use restore::RestoreTimes;
 
 /// The request and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,14 +92,24 @@ pub struct Restores {
     pub ended: usize,
 }
 
+/// Whether the store keeps files of the backup, whoever deletes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreLock {
+    /// It does not, or does not say so.
+    None,
+    Until(Timestamp),
+}
+
 /// Everything that [`next`] decides on. `None`: nobody has looked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionState<'a> {
+    pub now: Timestamp,
     pub request: DeletionRequest<'a>,
     pub backup: Option<DeletionBackup<'a>>,
     pub location: DeletionLocation<'a>,
     /// Whose the folder of the backup is.
     pub folder: Option<FolderOwner>,
+    pub lock: Option<StoreLock>,
     pub volumes: Option<RemainingVolumeData>,
     pub restores: Option<Restores>,
 }
@@ -105,16 +120,17 @@ pub enum DeletionStep {
     /// Remove the other requests for this Backup.
     RemoveOthers,
     LookAtFolder,
+    LookAtLock,
     LookAtVolumes,
     LookAtRestores,
     /// Remove a Backup that has not begun: nothing of it is stored.
     TakeOut,
     /// Make the request InProgress, and record the UID and the location of the Backup.
     Begin,
-    /// Make the Backup Deleting.
-    Mark,
     /// Claim the folder for the deletion.
     Claim,
+    /// Make the Backup Deleting.
+    Mark,
     RemoveSnapshots,
     /// Write to the Backup that its files go from now on.
     Record,
@@ -130,6 +146,15 @@ pub enum DeletionStep {
     Wait(String),
     /// The request becomes Processed, with these errors.
     End(Vec<String>),
+    /// The request becomes Processed, and records until when the store keeps the files.
+    EndLocked(Timestamp),
+}
+
+/// The error of a request whose files the store keeps until then.
+pub fn locked(until: Timestamp) -> String {
+    format!(
+        "the store keeps the files of this backup until {until}, whoever deletes them, so nothing was removed: create another request after that time"
+    )
 }
 
 /// Has a backup of this phase not begun?
@@ -228,6 +253,15 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
         let why = "the storage location has neither this backup nor any other, so it may not be the bucket or the volume that has it: bring that back or, if the files are gone for good, remove the Backup by kubectl";
         return if has_begun { DeletionStep::Wait(why.to_owned()) } else { end(why) };
     }
+    // A deletion that has begun is not stopped any more: its own claim may be locked for longer than
+    // the backup was.
+    if !has_begun && !is_marked && *folder == FolderOwner::Ours {
+        match seen.lock {
+            None => return DeletionStep::LookAtLock,
+            Some(StoreLock::Until(until)) if until > seen.now => return DeletionStep::EndLocked(until),
+            Some(_) => {}
+        }
+    }
     let Some(volumes) = &seen.volumes else { return DeletionStep::LookAtVolumes };
     if !volumes.out_of_reach.is_empty() && !backup.leaves_volumes {
         return DeletionStep::End(volumes.out_of_reach.clone());
@@ -246,13 +280,13 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     if !has_begun {
         return DeletionStep::Begin;
     }
+    if *folder == FolderOwner::Ours {
+        return DeletionStep::Claim;
+    }
     // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there
     // at all, because its phase is what says that it has stored nothing.
     if !is_marked && stranger.is_none() && *folder != FolderOwner::NobodyInEmpty {
         return DeletionStep::Mark;
-    }
-    if *folder == FolderOwner::Ours {
-        return DeletionStep::Claim;
     }
     if volumes.snapshots > 0 {
         return DeletionStep::RemoveSnapshots;

@@ -2,8 +2,10 @@
 //!
 //! - [`grant`]: which data movers may be prepared next, so that never more are than the limit
 //!   allows.
+//! - [`own`]: the movements of snapshot data that berth carries itself.
 
 pub mod grant;
+pub mod own;
 
 use std::fmt;
 

@@ -8,6 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 /// were created since the last look are found by the next one.
 pub const PERIOD: SignedDuration = SignedDuration::from_mins(10);
 
+/// From a deletion that has failed to the next one, at least (as with Velero) and at most.
+const RETRY: SignedDuration = SignedDuration::from_hours(1);
+const LONGEST_RETRY: SignedDuration = SignedDuration::from_hours(24);
+
 /// The location of a Backup, as far as its expiry depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionLocation {
@@ -110,6 +114,14 @@ fn has_expired(candidate: &ExpiryCandidate<'_>, now: Timestamp) -> bool {
 pub fn behind(created: Option<Timestamp>, begun: Option<Timestamp>) -> SignedDuration {
     let behind = created.zip(begun).map(|(created, begun)| created.duration_since(begun));
     behind.unwrap_or_default().max(SignedDuration::ZERO)
+}
+
+/// Is a deletion that has failed to be asked for again? The pause is as long as the Backup had been
+/// expired when that deletion was asked for, so it doubles each time: some fail for ever, such as
+/// those of copies of what another cluster has written.
+pub fn is_due_again(failed: Timestamp, expiration: Option<Timestamp>, now: Timestamp) -> bool {
+    let expired = expiration.map_or(RETRY, |expiration| failed.duration_since(expiration));
+    now.duration_since(failed) >= expired.clamp(RETRY, LONGEST_RETRY)
 }
 
 /// Names of the backups that their schedules keep. Schedules hand their annotations on to their

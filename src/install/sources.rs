@@ -66,6 +66,14 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/pod-volumes/crd/backuprepositories.velero.io.yaml"),
     ),
     (
+        "components/pod-volumes/crd/datadownloads.velero.io.yaml",
+        include_str!("../../manifests/components/pod-volumes/crd/datadownloads.velero.io.yaml"),
+    ),
+    (
+        "components/pod-volumes/crd/datauploads.velero.io.yaml",
+        include_str!("../../manifests/components/pod-volumes/crd/datauploads.velero.io.yaml"),
+    ),
+    (
         "components/pod-volumes/crd/kustomization.yaml",
         include_str!("../../manifests/components/pod-volumes/crd/kustomization.yaml"),
     ),

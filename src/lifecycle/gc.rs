@@ -11,12 +11,13 @@ use berth_api::velero::schedule::history_of;
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation, DeleteBackupRequestPhase, Schedule};
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::retention::{
-    ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, behind, judge, look_again, relabel,
+    ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, behind, is_due_again, judge,
+    look_again, relabel,
 };
 use berth_core::schedule::Found;
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
@@ -40,8 +41,6 @@ const SHORTEST: Duration = Duration::from_secs(5);
 /// After a look that failed, or found more than it could ask for.
 const AGAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(300);
-/// From a request that has failed to the next one, as with Velero.
-const RETRY: SignedDuration = SignedDuration::from_hours(1);
 /// Name in a request that is never stored.
 const CLOCK: &str = "berth-clock";
 const ANSWER: Duration = Duration::from_secs(10);
@@ -99,24 +98,28 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .iter()
         .map(known_location)
         .collect();
-    let requests = match list_as(client, namespace, |request| Some(asked(request, now))).await {
+    let requests = match list_as(client, namespace, |request| Some(asked(request))).await {
         Ok(requests) => requests.items,
         // Without this kind nobody can ask for anything.
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the DeleteBackupRequests"),
     };
     let under_way = requests.iter().filter(|request| request.is_under_way).count();
-    let asked_for: HashSet<&str> = requests
-        .iter()
-        .filter(|request| request.is_under_way || request.is_recent)
-        .map(|request| request.backup.as_str())
-        .collect();
+    let mut asked_for = AskedFor::default();
+    for request in &requests {
+        if request.is_under_way || request.locked_until.is_some_and(|until| now < until) {
+            asked_for.pending.insert(&request.backup);
+        } else if let Some(created) = request.created {
+            let failed = asked_for.failed.entry(&request.backup).or_insert(created);
+            *failed = created.max(*failed);
+        }
+    }
     let kept = list_as(client, namespace, |backup| Some(keep(&backup))).await;
     let kept = kept.map_err(|error| anyhow!(chain(&error))).context("failed to list the Backups")?.items;
     let schedules = schedules(lifecycle, &kept).await?;
     let known = KnownSchedules::of(&schedules);
     let candidates: Vec<ExpiryCandidate<'_>> =
-        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &known)).collect();
+        kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &known, now)).collect();
     let mut verdicts = judge(&candidates, now);
     if verdicts.contains(&RetentionDecision::Delete) {
         // The clock of this node may be ahead, and what is deleted is gone.
@@ -188,16 +191,27 @@ fn keep_last(annotations: &BTreeMap<String, String>) -> usize {
 struct CachedDeletionRequest {
     backup: String,
     is_under_way: bool,
-    /// A deletion that has failed is not asked for again at once.
-    is_recent: bool,
+    created: Option<Timestamp>,
+    /// Until when the store keeps the files.
+    locked_until: Option<Timestamp>,
 }
 
-fn asked(request: DeleteBackupRequest, now: Timestamp) -> CachedDeletionRequest {
-    let created = request.metadata.creation_timestamp.as_ref().map(|time| time.0);
+/// The Backups whose deletion somebody has asked for.
+#[derive(Default)]
+struct AskedFor<'r> {
+    /// Those whose deletion is under way, or whose files the store does not let go yet.
+    pending: HashSet<&'r str>,
+    /// Those whose deletion has failed, and when it was asked for last.
+    failed: HashMap<&'r str, Timestamp>,
+}
+
+fn asked(request: DeleteBackupRequest) -> CachedDeletionRequest {
+    let locked_until = request.annotations().get(keys::LOCKED_UNTIL);
     CachedDeletionRequest {
         is_under_way: request.phase() != DeleteBackupRequestPhase::Processed
             && request.metadata.deletion_timestamp.is_none(),
-        is_recent: created.is_some_and(|created| now.duration_since(created) < RETRY),
+        created: request.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        locked_until: locked_until.and_then(|until| until.parse().ok()),
         backup: lean::name(request.spec.backup_name),
     }
 }
@@ -235,10 +249,14 @@ fn keep(backup: &Backup) -> ExpiringBackup {
 fn candidate<'a>(
     backup: &'a ExpiringBackup,
     locations: &[Location],
-    asked_for: &HashSet<&str>,
+    asked_for: &AskedFor<'_>,
     schedules: &KnownSchedules<'a>,
+    now: Timestamp,
 ) -> ExpiryCandidate<'a> {
     let name = backup.name.as_str();
+    let failed = asked_for.failed.get(name);
+    let is_asked_for = asked_for.pending.contains(name)
+        || failed.is_some_and(|failed| !is_due_again(*failed, backup.expiration, now));
     let found = match backup.location.as_str() {
         "" => choose(locations, "").or_else(|| locations.iter().find(|one| one.name == DEFAULT_LOCATION)),
         wanted => locations.iter().find(|location| location.name == wanted),
@@ -258,7 +276,7 @@ fn candidate<'a>(
         ended: backup.ended,
         location,
         is_kept: backup.is_kept,
-        is_asked_for: asked_for.contains(name) || backup.is_going,
+        is_asked_for: is_asked_for || backup.is_going,
         schedule: backup.schedule.as_deref(),
         proven: backup.proven.as_deref(),
         proven_name: own.map(|schedule| schedule.name.as_str()),

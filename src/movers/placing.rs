@@ -39,7 +39,7 @@ impl Placing {
             MoverKind::DataDownload => self.download(mover, pod).await,
             MoverKind::PodVolumeBackup | MoverKind::PodVolumeRestore => {
                 let Some(node) = pod.node.as_deref() else { return Ok(None) };
-                Ok(Some(self.judge(pod, MoverOperation::PodVolume { class: None, node })))
+                Ok(Some(self.judge(pod, MoverOperation::PodVolume { class: None, node }, false)))
             }
         }
     }
@@ -81,6 +81,7 @@ impl Placing {
                 source_class: upload.source_class.as_deref(),
                 topology: topology.as_deref(),
             },
+            upload.own,
         )))
     }
 
@@ -109,10 +110,12 @@ impl Placing {
                 ignore_delay_binding,
                 selected_node: pod.selected_node.as_deref(),
             },
+            download.own,
         )))
     }
 
-    fn judge(&self, pod: &PodConstraints, operation: MoverOperation<'_>) -> AffinityDecision {
+    /// `own`: a pod of berth's, which needs no node-agent on its node.
+    fn judge(&self, pod: &PodConstraints, operation: MoverOperation<'_>, own: bool) -> AffinityDecision {
         self.fleet.read(|state| {
             let config = &state.configuration.config;
             decide(&AffinityInput {
@@ -121,8 +124,8 @@ impl Placing {
                 toleration_rules: &config.load_tolerations,
                 terms: &pod.terms,
                 tolerations: &pod.tolerations,
-                agents_outdated: state.agents_outdated(),
-                nodes: Some(&state.nodes),
+                agents_outdated: state.agents_outdated() && !own,
+                nodes: Some(&state.nodes).filter(|_| !own),
             })
         })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::mover_pod::term;
-use berth_api::velero::{DataDownload, DataUpload};
+use berth_api::velero::{DataDownload, DataMover as _, DataUpload};
 use berth_core::affinity::Term;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::Api;
@@ -28,12 +28,15 @@ pub struct DataUploadVolume {
     pub source_class: Option<String>,
     pub source_namespace: String,
     pub source_claim: String,
+    /// berth carries it.
+    pub own: bool,
 }
 
 impl DataUploadVolume {
     fn of(upload: DataUpload) -> (String, Self) {
         let name = upload.name_any();
         let uid = upload.uid().unwrap_or_default();
+        let own = upload.is_own();
         let spec = upload.spec;
         let source_class = spec.csi_snapshot.and_then(|snapshot| snapshot.storage_class);
         let source_class = source_class.filter(|class| !class.is_empty());
@@ -43,6 +46,7 @@ impl DataUploadVolume {
             source_class,
             source_namespace: source_namespace.unwrap_or_default(),
             source_claim: source_claim.unwrap_or_default(),
+            own,
         };
         (name, read)
     }
@@ -54,14 +58,17 @@ pub struct Download {
     pub uid: String,
     pub namespace: String,
     pub claim: String,
+    /// berth carries it.
+    pub own: bool,
 }
 
 impl Download {
     fn of(download: DataDownload) -> (String, Self) {
         let (name, uid) = (download.name_any(), download.uid().unwrap_or_default());
+        let own = download.is_own();
         let target = download.spec.target_volume.unwrap_or_default();
         let (namespace, claim) = (target.namespace.unwrap_or_default(), target.pvc.unwrap_or_default());
-        (name, Self { uid, namespace, claim })
+        (name, Self { uid, namespace, claim, own })
     }
 }
 

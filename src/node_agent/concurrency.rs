@@ -1,6 +1,7 @@
 //! How many volumes of the node are read or restored at the same time: what a flag says, or the
 //! node-agents' ConfigMap, which is read live. Its `prepareQueueLength` limits how many objects are
-//! Accepted or Prepared, which those of this agent never are: it makes no pod and no claim for them.
+//! Accepted or Prepared, which those of this agent never are: no pod and no claim are made for them,
+//! as the leader makes them for the data of a snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,6 +89,13 @@ impl Places {
 }
 
 impl Place {
+    /// The place of the only job of a process.
+    pub fn only() -> Self {
+        let counts = Mutex::new(Counts { most: 1, taken: 1, lent: 0, wanted: 0 });
+        let places = Places { counts, freed: Notify::new(), changed: Arc::default() };
+        Self { places: Arc::new(places), is_lent: AtomicBool::new(false) }
+    }
+
     /// Lets others have the place, until [`Place::take_back`]. It is kept where too many are lent
     /// already, because each job that waits costs memory and requests.
     pub fn lend(&self) {
@@ -263,6 +271,15 @@ mod tests {
         assert!(timeout(LOOK, lender.take_back()).await.is_err());
         drop((lender, other));
         assert!(places.take().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_job_of_a_process_has_its_place_again_at_once() {
+        let place = Place::only();
+        place.lend();
+        assert!(timeout(LOOK, place.take_back()).await.is_ok());
+        let counts = place.places.counts.lock();
+        assert_eq!((counts.taken, counts.lent, counts.wanted), (1, 0, 0));
     }
 
     #[test]

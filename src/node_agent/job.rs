@@ -1,5 +1,4 @@
-//! One PodVolumeBackup or PodVolumeRestore, from its start to its end: what its status says while
-//! [`work`] is done.
+//! One object, from its start to its end: what its status says while [`work`] is done for it.
 
 mod end;
 mod locked;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use berth_api::keys::RUNS;
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_core::mover::MoverKind;
 use berth_core::pod_volume::number;
 use berth_pod_volumes::{Fault, Progress, Watched};
 use jiff::Timestamp;
@@ -28,12 +28,13 @@ use tracing::{info, warn};
 
 use super::Context;
 use super::concurrency::Place;
+use super::files::NotYet;
+use crate::patch::merge_into;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, patch};
 
-pub use end::end_canceled;
 use end::write_end;
-use work::NotYet;
+pub use end::{End, end_canceled};
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ impl Kind {
 }
 
 pub struct Job {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     watched: Watched,
     stop: CancellationToken,
     is_try: bool,
@@ -72,25 +73,19 @@ pub struct Job {
 const TRIES: u32 = 3;
 
 /// How often processes began an object that is in progress, and did not end it.
-fn runs<K: DataMover>(object: &K) -> u32 {
+pub(super) fn runs<K: DataMover>(object: &K) -> u32 {
     let runs = object.annotations().get(RUNS).and_then(|runs| runs.parse().ok());
     runs.filter(|_| object.phase_text() == "InProgress").unwrap_or(0)
 }
 
-fn ensure_few(runs: u32) -> anyhow::Result<()> {
+pub(super) fn ensure_few(runs: u32) -> anyhow::Result<()> {
     ensure!(runs < TRIES, "{runs} processes of the node agent ended while they worked on it");
     Ok(())
 }
 
-/// What a job ends with, besides its phase.
-struct End {
-    status: Value,
-    message: Option<String>,
-}
-
 impl Job {
     /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be
-    /// written. `place`: its own among the jobs of the node.
+    /// written. `place`: its own among the jobs of the process.
     pub fn new(
         context: Arc<Context>,
         watched: Watched,
@@ -107,20 +102,34 @@ impl Job {
             Kind::Backup(object) => {
                 let spec = &object.spec;
                 let namespace = spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
-                let look = || self.look(spec.backup_storage_location.as_deref(), namespace);
-                let work = self.unlocked(|| self.backup(Arc::clone(&object)), look);
-                self.carry(&*object, work).await
+                let repository = (spec.backup_storage_location.as_deref(), namespace);
+                self.carry_unlocked(&*object, repository, || self.backup(Arc::clone(&object))).await
             }
             Kind::Restore(object) => {
                 let spec = &object.spec;
-                let namespace = spec.source_namespace.as_deref();
-                let look = || self.look(spec.backup_storage_location.as_deref(), namespace);
-                let work = self.unlocked(|| self.restore(Arc::clone(&object)), look);
-                self.carry(&*object, work).await
+                let repository = (spec.backup_storage_location.as_deref(), spec.source_namespace.as_deref());
+                self.carry_unlocked(&*object, repository, || self.restore(Arc::clone(&object))).await
             }
         }
     }
 
+    /// Carries an object whose work is on one repository (location and namespace), which others may
+    /// lock. `false`: as for [`Job::run`].
+    pub(super) async fn carry_unlocked<K, F>(
+        &self,
+        object: &K,
+        (location, namespace): (Option<&str>, Option<&str>),
+        work: impl Fn() -> F,
+    ) -> bool
+    where
+        K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+        F: Future<Output = anyhow::Result<End>>,
+    {
+        self.carry(object, self.unlocked(work, || self.look(location, namespace))).await
+    }
+
+    /// `false`: as for [`Job::run`].
     async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> bool
     where
         K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -134,7 +143,7 @@ impl Job {
         if object.phase_text() != "InProgress" {
             status["startTimestamp"] = json!(Time(Timestamp::now()));
         }
-        if K::KIND == berth_core::mover::MoverKind::PodVolumeRestore {
+        if K::KIND != MoverKind::PodVolumeBackup {
             status["node"] = json!(self.context.settings.node);
         }
         let uid = object.uid();
@@ -218,11 +227,12 @@ impl Job {
         if shown != Progress::default() {
             status["progress"] = progress(shown);
         }
+        let mut more = Value::Null;
         match result {
             Ok(end) => {
                 status["phase"] = json!(if end.message.is_some() { "Failed" } else { "Completed" });
                 status["message"] = json!(end.message.unwrap_or_else(|| self.watched.notes()));
-                crate::patch::merge_into(&mut status, end.status);
+                more = end.change;
             }
             Err(error) if is_canceled(&error) && is_silent => {
                 status["phase"] = json!("Failed");
@@ -239,8 +249,13 @@ impl Job {
             }
         }
         cut(&mut status["message"]);
-        info!(kind = K::KIND.as_str(), name, phase = %status["phase"], message = %status["message"], "ended");
-        write_end(&api, &name, uid.as_deref(), &status).await
+        let mut change = json!({"status": status});
+        if !more.is_null() {
+            merge_into(&mut change, more);
+        }
+        let (phase, message) = (&change["status"]["phase"], &change["status"]["message"]);
+        info!(kind = K::KIND.as_str(), name, %phase, %message, "ended");
+        write_end(&api, &name, uid.as_deref(), &change).await
     }
 }
 
@@ -248,7 +263,7 @@ fn is_canceled(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<Fault>(), Some(Fault::Canceled))
 }
 
-fn progress(progress: Progress) -> Value {
+pub(super) fn progress(progress: Progress) -> Value {
     json!({"bytesDone": number(progress.done), "totalBytes": number(progress.total)})
 }
 
@@ -261,6 +276,8 @@ fn cut(message: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use berth_test_scripted::{Scripted, get, patch as patching};
     use tokio::time::sleep;
 
@@ -270,6 +287,21 @@ mod tests {
     use super::*;
     use crate::client::Clients;
     use crate::storage::Opener;
+
+    const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
+
+    fn object() -> Value {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"}, "spec": {},
+        })
+    }
+
+    /// An API server that has the object, and takes every write to it.
+    fn server() -> Scripted {
+        let api = Scripted::new();
+        api.always(get(PATH).answers(object())).always(patching(PATH).answers(object()))
+    }
 
     /// A job that has one of these places.
     pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
@@ -292,14 +324,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
-        const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
-        let object = json!({
-            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"}, "spec": {},
-        });
-        let api = Scripted::new();
-        let api =
-            api.always(get(PATH).answers(object.clone())).always(patching(PATH).answers(object.clone()));
+        let api = server();
         let job = job(&api, &Places::new(1, Arc::default()));
         let work = async {
             for waits_for in ["somebody", ""] {
@@ -308,7 +333,7 @@ mod tests {
             }
             Err(anyhow::anyhow!("why"))
         };
-        let object: PodVolumeBackup = serde_json::from_value(object).unwrap();
+        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
         assert!(job.carry(&object, work).await);
         let writes = api.writes();
         let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
@@ -316,6 +341,34 @@ mod tests {
         // A process that ends while it waits does not end because of it.
         let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
         assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_whose_repository_is_locked_says_so_and_is_tried_again() {
+        const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
+        // Whether it is still locked, only the next try can tell.
+        let api = server().always(get(LOCATION).refuses(500));
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let tries = AtomicU32::new(0);
+        let work = || async {
+            if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+                let text = || "x".to_owned();
+                let fault = Fault::Locked { place: text(), who: text(), since: text(), is_own: false };
+                return Err(anyhow::Error::from(fault));
+            }
+            Ok(End::completed(&json!({"path": "p"})))
+        };
+        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+        assert!(job.carry_unlocked(&object, (Some("default"), Some("shop")), work).await);
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
+        let writes = api.writes();
+        let mut told = writes.iter().filter_map(|write| write.body["status"]["message"].as_str());
+        assert!(
+            told.any(|told| told.starts_with("waits for at most 5 minutes, because the repository at x is")),
+            "{writes:#?}"
+        );
+        let ended = &writes.last().unwrap().body["status"];
+        assert_eq!((&ended["phase"], &ended["path"]), (&json!("Completed"), &json!("p")), "{ended}");
     }
 
     #[test]

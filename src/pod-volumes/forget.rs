@@ -19,6 +19,15 @@ pub struct Unneeded {
     pub tags: Vec<String>,
 }
 
+/// A job that somebody waits for. It is canceled when nobody does any more.
+struct Awaited(Watched);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 impl Unneeded {
     fn has(&self, snapshot: &SnapshotFile) -> bool {
         let id = snapshot.id.to_hex();
@@ -30,7 +39,8 @@ impl Unneeded {
 
 impl Repository {
     /// Removes snapshots. One that is gone already is passed over. Their data stays until the
-    /// repository is pruned. How many were removed.
+    /// repository is pruned. How many were removed. A caller that waits no longer has the job end
+    /// soon, and no lock stays.
     ///
     /// # Errors
     /// When somebody holds the exclusive lock, or the store fails. Some may be removed then.
@@ -38,13 +48,24 @@ impl Repository {
         if self.is_read_only() {
             return Err(Fault::ReadOnly(self.store().place().to_owned()));
         }
-        let watched = Watched::default();
-        let lock = Lock::take(self.store(), self.sealer(), reader, &watched).await?;
+        let awaited = Awaited(Watched::default());
+        let (this, watched, reader) = (self.clone(), awaited.0.clone(), reader.to_owned());
+        let job = tokio::spawn(async move { this.forget_watched(unneeded, &reader, &watched).await });
+        job.await.unwrap_or(Err(Fault::Panic))
+    }
+
+    async fn forget_watched(
+        &self,
+        unneeded: Unneeded,
+        reader: &str,
+        watched: &Watched,
+    ) -> Result<usize, Fault> {
+        let lock = Lock::take(self.store(), self.sealer(), reader, watched).await?;
         let (this, job) = (self.clone(), watched.clone());
         let work = move |handle: Handle| this.remove(&unneeded, &job, &handle);
-        let done = until_canceled(&watched, self.store().place(), blocking(work), TO_END).await;
+        let done = until_canceled(watched, self.store().place(), blocking(work), TO_END).await;
         free(lock, &done).await;
-        self.judged(done, &watched)
+        self.judged(done, watched)
     }
 
     fn remove(&self, unneeded: &Unneeded, watched: &Watched, handle: &Handle) -> Result<usize, Fault> {
@@ -53,6 +74,9 @@ impl Repository {
         let found = repository.get_matching_snapshots(|snapshot| snapshot.tags.contains(&unneeded.tag))?;
         let mut removed = 0;
         for snapshot in found.iter().filter(|snapshot| unneeded.has(snapshot)) {
+            if watched.is_canceled() {
+                return Err(Fault::Canceled);
+            }
             let path = self.store().folder("snapshots").join(snapshot.id.to_hex().as_str());
             handle.block_on(self.store().remove(&path))?;
             removed += 1;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use object_store::RetryConfig;
 use object_store::azure::{MicrosoftAzure, MicrosoftAzureBuilder};
-use object_store::client::ClientOptions;
+use object_store::client::{ClientOptions, ReqwestConnector};
 use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 
 use super::credentials::{CloudFile, variables};
+use super::open::connector;
 use super::open_error::OpenError;
 
 type LocationConfig = BTreeMap<String, String>;
@@ -72,6 +73,7 @@ pub fn azure(
         .with_account(account)
         .with_container_name(container)
         .with_client_options(options.with_allow_http(uri.starts_with("http://")))
+        .with_http_connector(connector(ReqwestConnector::default()))
         .with_endpoint(uri)
         .with_retry(retry);
     Ok(Arc::new(builder.build().map_err(OpenError::Build)?))
@@ -107,6 +109,7 @@ pub fn google(
         .with_bucket_name(bucket)
         .with_base_url(&url)
         .with_client_options(options.with_allow_http(url.starts_with("http://")))
+        .with_http_connector(connector(ReqwestConnector::default()))
         .with_retry(retry);
     let store = builder.build().map_err(|error| match &file {
         // The error of object_store is dropped, because it quotes the file.

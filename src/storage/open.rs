@@ -18,11 +18,16 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
-use object_store::client::{Certificate, ClientOptions};
+use object_store::client::{Certificate, ClientOptions, HttpConnector, ReqwestConnector};
+use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, AwsProfileKeys, CloudFile};
+use super::http_clients::{HttpClients, TlsSettings};
+use super::limited::LimitedConnector;
+use super::locked::LockReadingConnector;
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
@@ -43,6 +48,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// a connection that was cut silently. Less than the 15 minutes for which a signature is valid.
 const PATIENT: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(5);
+/// How long a connection may be idle and be used again. Something on the way may drop an idle one
+/// without a word, and the next request on it would wait for its time-out.
+const IDLE: Duration = Duration::from_secs(20);
 /// Settings of Velero's AWS plugin that berth does not support, and what to use instead. They are
 /// refused, because they would otherwise be ignored silently.
 const NOT_SERVED: [(&str, &str); 4] = [
@@ -65,13 +73,14 @@ pub struct Opener {
     namespace: String,
     roots: Roots,
     retry: RetryConfig,
+    clients: HttpClients,
 }
 
 impl Opener {
     /// `roots`: the folders that may hold stores.
     pub fn new(client: Client, namespace: &str, roots: Roots) -> Self {
         let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: ANSWER };
-        Self { client, namespace: namespace.to_owned(), roots, retry }
+        Self { client, namespace: namespace.to_owned(), roots, retry, clients: HttpClients::default() }
     }
 
     /// An opener that retries for minutes, for callers that would otherwise have to start a run
@@ -99,17 +108,19 @@ impl Opener {
         let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
-            "aws" | "velero.io/aws" => Ok(match self.s3(location, config).await? {
-                (store, Some(keys)) => Opened::bucket(Arc::new(Renewed::new(store, keys))),
-                (store, None) => Opened::bucket(store),
-            }),
+            "aws" | "velero.io/aws" => {
+                let (store, keys) = self.s3(location, config).await?;
+                Ok(opened(store, keys))
+            }
             "azure" | "velero.io/azure" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::azure(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
+                clouds::azure(config, bucket, file, options, self.retry.clone())
+                    .map(|store| opened(store, None))
             }
             "gcp" | "velero.io/gcp" => {
                 let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::google(config, bucket, file, options, self.retry.clone()).map(Opened::bucket)
+                clouds::google(config, bucket, file, options, self.retry.clone())
+                    .map(|store| opened(store, None))
             }
             FILESYSTEM_PROVIDER => {
                 folder(&self.folder_path(config, bucket)?, is_new(location)).map(Opened::folder)
@@ -155,14 +166,23 @@ impl Opener {
         if let Some((key, way_out)) = NOT_SERVED.into_iter().find(|one| get(one.0).is_some()) {
             return Err(OpenError::NotServed(key, way_out));
         }
-        let mut options = self.options(location).await?;
-        options = options.with_allow_invalid_certificates(is("insecureSkipTLSVerify") == Some(true));
+        let tls = TlsSettings {
+            authority: self.authority(location).await?,
+            is_unverified: is("insecureSkipTLSVerify") == Some(true),
+            allows_http: get("s3Url").is_some_and(|url| url.starts_with("http://")),
+        };
+        let options = client_options(tls.authority.as_deref())?
+            .with_allow_invalid_certificates(tls.is_unverified)
+            .with_allow_http(tls.allows_http);
         let keys = self.s3_keys(location).await?;
         let keys = keys.map(|keys| Arc::new(Rotating::new(self.clone(), location.clone(), keys)));
         let mut builder = match &keys {
-            Some(keys) => AmazonS3Builder::new().with_credentials(Arc::<Rotating>::clone(keys)),
-            // Web identity, pod identity or instance metadata, from the environment.
-            None => AmazonS3Builder::from_env(),
+            Some(keys) => AmazonS3Builder::new()
+                .with_credentials(Arc::<Rotating>::clone(keys))
+                .with_http_connector(connector(self.clients.connector(tls))),
+            // Web identity, pod identity or instance metadata, from the environment. The builder
+            // makes a client for these as well, with other options.
+            None => AmazonS3Builder::from_env().with_http_connector(connector(ReqwestConnector::default())),
         };
         let bucket = &location.spec.object_storage.bucket;
         // Few S3-compatible stores support the bucket as a part of the host name.
@@ -174,7 +194,6 @@ impl Opener {
             .with_retry(self.retry.clone());
         if let Some(url) = get("s3Url") {
             builder = builder.with_endpoint(endpoint(url, bucket, path_style));
-            options = options.with_allow_http(url.starts_with("http://"));
         }
         // As with Velero, a KMS key has precedence.
         builder = match (get("kmsKeyId"), get("serverSideEncryption")) {
@@ -206,10 +225,7 @@ impl Opener {
     }
 
     async fn options(&self, location: &BackupStorageLocation) -> Result<ClientOptions, OpenError> {
-        let options = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
-        let Some(pem) = self.authority(location).await? else { return Ok(options) };
-        let certificates = Certificate::from_pem_bundle(&pem).map_err(OpenError::Build)?;
-        Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
+        client_options(self.authority(location).await?.as_deref())
     }
 
     async fn authority(&self, location: &BackupStorageLocation) -> Result<Option<Vec<u8>>, OpenError> {
@@ -257,6 +273,21 @@ impl Opener {
     }
 }
 
+/// `authority`: PEM of the location's own authority.
+fn client_options(authority: Option<&[u8]>) -> Result<ClientOptions, OpenError> {
+    let options = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
+    let options = options.with_pool_idle_timeout(IDLE);
+    let Some(pem) = authority else { return Ok(options) };
+    let certificates = Certificate::from_pem_bundle(pem).map_err(OpenError::Build)?;
+    Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
+}
+
+/// Makes clients around those of `real` that read no more of an answer than it may have, and what
+/// it says of a lock.
+pub(super) fn connector(real: impl HttpConnector) -> impl HttpConnector {
+    LockReadingConnector(LimitedConnector(real))
+}
+
 /// The endpoint, with the bucket in its host name unless `path_style` is set.
 fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
     let url = url.trim_end_matches('/');
@@ -264,6 +295,14 @@ fn endpoint(url: &str, bucket: &str, path_style: bool) -> String {
         Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
         _ => url.to_owned(),
     }
+}
+
+/// `keys`: those that may change while the bucket is in use.
+fn opened<S>(store: Arc<S>, keys: Option<Arc<Rotating>>) -> Opened
+where
+    S: object_store::ObjectStore + PaginatedListStore + MultipartStore,
+{
+    Opened::bucket(Arc::new(Renewed::new(store, keys)))
 }
 
 /// Has the location never been validated?

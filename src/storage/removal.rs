@@ -3,11 +3,11 @@
 //! whole, and the claim last, because it proves whose the rest is.
 
 use berth_core::claim::FolderClaim;
-use berth_core::deletion::{StoredFolder, StoredMetadata};
+use berth_core::deletion::{RestoreTimes, StoredFolder, StoredMetadata};
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{Error, UpdateVersion};
+use object_store::{Error, ObjectMeta, UpdateVersion};
 use serde::Deserialize;
 
 use super::claim::ClaimError;
@@ -112,7 +112,8 @@ impl BackupLayout {
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
         let claim_path = self.claim_path();
         for _ in 0..PAGES {
-            let page = self.page(&self.folder(), Some(&claim_path)).await.map_err(ClaimError::Store)?;
+            let is_other = |file: &ObjectMeta| file.location != claim_path;
+            let page = self.page(&self.folder(), is_other).await.map_err(ClaimError::Store)?;
             self.confirm(claim).await?;
             if page.is_empty() {
                 return Ok(true);
@@ -122,27 +123,39 @@ impl BackupLayout {
         Ok(false)
     }
 
-    /// Removes the files of a Restore. `false`: there is more than one attempt removes.
+    /// Removes the files of a Restore, by the time at which each was written. How many others its
+    /// folder has; `None`: there is more than one attempt removes.
     ///
     /// # Errors
     /// The error of the first file that the store did not remove.
-    pub async fn remove_restore(&self, restore: &str) -> object_store::Result<bool> {
+    pub async fn remove_restore(
+        &self,
+        restore: &str,
+        times: RestoreTimes,
+    ) -> object_store::Result<Option<usize>> {
         let folder = self.restore_folder(restore);
+        let is_its = |file: &ObjectMeta| {
+            Timestamp::from_second(file.last_modified.timestamp()).is_ok_and(|written| times.has(written))
+        };
         for _ in 0..PAGES {
-            let page = self.page(&folder, None).await?;
+            let page = self.page(&folder, is_its).await?;
             if page.is_empty() {
-                return Ok(true);
+                return Ok(Some(self.page(&folder, |_| true).await?.len()));
             }
             self.delete_all(page).await?;
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Paths of a folder, except one.
-    async fn page(&self, folder: &Path, except: Option<&Path>) -> object_store::Result<Vec<Path>> {
-        let paths = self.store().list(Some(folder)).map_ok(|object| object.location);
-        let wanted = paths.try_filter(|path| std::future::ready(Some(path) != except));
-        wanted.take(PAGE).try_collect().await
+    /// Paths of a folder that are wanted.
+    async fn page(
+        &self,
+        folder: &Path,
+        is_wanted: impl Fn(&ObjectMeta) -> bool,
+    ) -> object_store::Result<Vec<Path>> {
+        let files = self.store().list(Some(folder)).take(PAGE * PAGES);
+        let wanted = files.try_filter(|file| std::future::ready(is_wanted(file)));
+        wanted.map_ok(|file| file.location).take(PAGE).try_collect().await
     }
 
     /// Removes files, in one request where the store has one for many. All are tried.
@@ -202,7 +215,12 @@ mod tests {
             }
             assert!(layout.remove_folder(&claim("another")).await.is_err());
             assert!(layout.remove_folder(&claim("deletion-1")).await.unwrap());
-            assert!(layout.remove_restore("r").await.unwrap());
+            // Another cluster's of the same name.
+            let earlier =
+                RestoreTimes { started: Some(Timestamp::UNIX_EPOCH), ended: Some(Timestamp::UNIX_EPOCH) };
+            assert_eq!(layout.remove_restore("r", earlier).await.unwrap(), Some(1));
+            let now = RestoreTimes { started: Some(Timestamp::now()), ended: Some(Timestamp::now()) };
+            assert_eq!(layout.remove_restore("r", now).await.unwrap(), Some(0));
             assert_eq!(keys(&layout).await, ["p/backups/one-more/velero-backup.json", "p/restores/r2/a"]);
             let empty = layout.survey().await.unwrap();
             assert_eq!(empty.stored, StoredFolder::default());

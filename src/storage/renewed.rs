@@ -2,13 +2,16 @@
 //! A request that the store refuses is sent once more if the Secret has other keys by then.
 //!
 //! [`object_store`] signs a request before it sends it, and its retries send the same signature. So
-//! the request is repeated here, from the outside.
+//! the request is repeated here, from the outside. It also collects all pages of a list of folders,
+//! and whoever runs the store chooses how many there are. So these pages are asked for here, with a
+//! limit.
 
 use std::fmt;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt as _};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
@@ -21,15 +24,19 @@ use crate::text::chain;
 
 /// Most paths that are deleted, and deleted once more, together. The same as S3's.
 const DELETED_AT_ONCE: usize = 1000;
+/// Bytes of one list of folders: names and tags, and [`EACH`] for each folder, file and page. Half
+/// a million backups have less.
+const LARGEST_LIST: usize = 64 << 20;
+const EACH: usize = 64;
 
-/// A store, and the keys with which it signs.
+/// A store, and the keys with which it signs, if they may change.
 pub(super) struct Renewed<S> {
     store: Arc<S>,
-    keys: Arc<Rotating>,
+    keys: Option<Arc<Rotating>>,
 }
 
 impl<S> Renewed<S> {
-    pub fn new(store: Arc<S>, keys: Arc<Rotating>) -> Self {
+    pub fn new(store: Arc<S>, keys: Option<Arc<Rotating>>) -> Self {
         Self { store, keys }
     }
 
@@ -39,16 +46,17 @@ impl<S> Renewed<S> {
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
-        let keys = self.keys.current().await;
+        let Some(keys) = &self.keys else { return attempt().await };
+        let signs = keys.current().await;
         let sent = attempt().await;
         let is_refused = sent.as_ref().is_err_and(is_denied);
-        if is_refused && self.keys.others(&keys).await { attempt().await } else { sent }
+        if is_refused && keys.others(&signs).await { attempt().await } else { sent }
     }
 }
 
 impl<S> Clone for Renewed<S> {
     fn clone(&self) -> Self {
-        Self { store: Arc::clone(&self.store), keys: Arc::clone(&self.keys) }
+        Self { store: Arc::clone(&self.store), keys: self.keys.clone() }
     }
 }
 
@@ -81,7 +89,7 @@ impl<S: fmt::Debug> fmt::Debug for Renewed<S> {
 
 // The signatures are those that `async_trait` generates, because object_store declares the traits
 // with it.
-impl<S: ObjectStore> ObjectStore for Renewed<S> {
+impl<S: ObjectStore + PaginatedListStore> ObjectStore for Renewed<S> {
     fn put_opts<'s, 'p, 'f>(
         &'s self,
         path: &'p Path,
@@ -135,18 +143,15 @@ impl<S: ObjectStore> ObjectStore for Renewed<S> {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let (this, prefix) = (self.clone(), prefix.cloned());
+        let Some(keys) = self.keys.clone() else { return self.store.list(prefix) };
+        let (store, prefix) = (Arc::clone(&self.store), prefix.cloned());
         let listed = async move {
-            let keys = this.keys.current().await;
-            let mut list = this.store.list(prefix.as_ref()).peekable();
+            let signs = keys.current().await;
+            let mut list = store.list(prefix.as_ref()).peekable();
             // Later pages are not repeated, because the objects of the first ones are handed on.
             let first = std::pin::Pin::new(&mut list).peek().await;
             let is_refused = matches!(first, Some(Err(error)) if is_denied(error));
-            if is_refused && this.keys.others(&keys).await {
-                this.store.list(prefix.as_ref())
-            } else {
-                list.boxed()
-            }
+            if is_refused && keys.others(&signs).await { store.list(prefix.as_ref()) } else { list.boxed() }
         };
         futures::stream::once(listed).flatten().boxed()
     }
@@ -160,7 +165,7 @@ impl<S: ObjectStore> ObjectStore for Renewed<S> {
         'p: 'f,
         Self: 'f,
     {
-        Box::pin(async move { self.send(|| self.store.list_with_delimiter(prefix)).await })
+        Box::pin(async move { self.send(|| folders(self.store.as_ref(), prefix)).await })
     }
 
     fn copy_opts<'s, 'p, 'q, 'f>(
@@ -184,11 +189,55 @@ impl<S: ObjectStore> Renewed<S> {
     async fn delete_all(&self, paths: Vec<Path>) -> Vec<Result<Path>> {
         let delete =
             || self.store.delete_stream(futures::stream::iter(paths.clone().into_iter().map(Ok)).boxed());
-        let keys = self.keys.current().await;
+        let Some(keys) = &self.keys else { return delete().collect().await };
+        let signs = keys.current().await;
         let done: Vec<Result<Path>> = delete().collect().await;
         let is_refused = done.iter().any(|one| one.as_ref().is_err_and(is_denied));
-        if is_refused && self.keys.others(&keys).await { delete().collect().await } else { done }
+        if is_refused && keys.others(&signs).await { delete().collect().await } else { done }
     }
+}
+
+/// The folders and files of a folder, as [`ObjectStore::list_with_delimiter`] gives them.
+async fn folders<S: PaginatedListStore>(store: &S, folder: Option<&Path>) -> Result<ListResult> {
+    let folder = folder.filter(|folder| !folder.as_ref().is_empty());
+    let prefix = folder.map(|folder| format!("{folder}/"));
+    let mut all =
+        ListResult { common_prefixes: Vec::new(), objects: Vec::new(), extensions: http::Extensions::new() };
+    let (mut size, mut token) = (0, None);
+    loop {
+        let options = PaginatedListOptions {
+            delimiter: Some("/".into()),
+            page_token: token,
+            ..PaginatedListOptions::default()
+        };
+        let page = store.list_paginated(prefix.as_deref(), options).await?;
+        size += EACH + size_of_page(&page.result);
+        if size > LARGEST_LIST {
+            let at = prefix.as_deref().unwrap_or("/");
+            let why = format!(
+                "the store has more at {at} than a location with backups has (more than {} MiB of names): give the location a prefix of its own",
+                LARGEST_LIST >> 20
+            );
+            return Err(Error::Generic { store: "list", source: why.into() });
+        }
+        all.common_prefixes.extend(page.result.common_prefixes);
+        all.objects.extend(page.result.objects);
+        token = page.page_token.filter(|token| !token.is_empty());
+        if token.is_none() {
+            // Two pages may have a folder in common.
+            all.common_prefixes.sort();
+            all.common_prefixes.dedup();
+            return Ok(all);
+        }
+    }
+}
+
+fn size_of_page(page: &ListResult) -> usize {
+    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let of_file =
+        |file: &ObjectMeta| EACH + file.location.as_ref().len() + length(&file.e_tag) + length(&file.version);
+    let folders: usize = page.common_prefixes.iter().map(|folder| EACH + folder.as_ref().len()).sum();
+    folders + page.objects.iter().map(of_file).sum::<usize>()
 }
 
 impl<S: MultipartStore> MultipartStore for Renewed<S> {

@@ -12,32 +12,32 @@ use crate::support::backup::backup_of;
 use crate::support::peers::{S3, velero};
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
-fn start(namespace: &str, args: &[&str], env: &[(&str, &str)]) -> Berth {
+pub(super) fn start(namespace: &str, args: &[&str], env: &[(&str, &str)]) -> Berth {
     let mut options = Options::new(program(), namespace);
     options.controller_args.extend(args.iter().map(|arg| (*arg).to_owned()));
     options.env.extend(env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
     Berth::start(ControlPlane::shared().unwrap(), options).unwrap()
 }
 
-fn create(berth: &Berth, objects: &[Value]) {
+pub(super) fn create(berth: &Berth, objects: &[Value]) {
     let answer = berth.kubectl().create(berth.namespace(), objects).unwrap();
     assert!(answer.status.success(), "{}", answer.stderr);
 }
 
 /// Asks for a deletion as people do.
-fn delete(berth: &Berth, name: &str) {
+pub(super) fn delete(berth: &Berth, name: &str) {
     let answer = velero(berth.plane(), berth.namespace(), &["backup", "delete", name, "--confirm"]).unwrap();
     assert!(answer.status.success(), "{}{}", answer.stdout, answer.stderr);
 }
 
-fn requests(berth: &Berth) -> Vec<Value> {
+pub(super) fn requests(berth: &Berth) -> Vec<Value> {
     let args = ["get", "deletebackuprequests.velero.io", "-n", berth.namespace(), "-o", "json"];
     let list: Value = serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap();
     list["items"].as_array().unwrap().clone()
 }
 
 /// Waits until a Backup and all requests for it are gone.
-fn is_deleted(berth: &Berth, name: &str) {
+pub(super) fn is_deleted(berth: &Berth, name: &str) {
     let what = format!("{name} to be deleted");
     wait_for(&what, PATIENCE, || {
         let backups = berth.kubectl().backups(berth.namespace())?;
@@ -48,7 +48,7 @@ fn is_deleted(berth: &Berth, name: &str) {
 }
 
 /// Waits until a request ends with errors, and gives them.
-fn errors(berth: &Berth, name: &str) -> String {
+pub(super) fn errors(berth: &Berth, name: &str) -> String {
     wait_for(&format!("the deletion of {name} to fail"), PATIENCE, || {
         let found = requests(berth).into_iter().find(|request| {
             request["spec"]["backupName"] == name && request["status"]["phase"] == "Processed"
@@ -58,7 +58,7 @@ fn errors(berth: &Berth, name: &str) -> String {
     .unwrap()
 }
 
-fn files(folder: &Path) -> Vec<String> {
+pub(super) fn files(folder: &Path) -> Vec<String> {
     let mut files: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -140,7 +140,7 @@ fn an_expired_backup_goes_and_one_that_is_kept_stays_for_whoever_asks() {
 }
 
 /// Keeps Backups of a namespace from being removed, as long as it is there.
-fn hold(berth: &Berth, name: &str) {
+pub(super) fn hold(berth: &Berth, name: &str) {
     let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
@@ -175,6 +175,13 @@ fn hold(berth: &Berth, name: &str) {
     .unwrap();
 }
 
+/// Ends what [`hold`] began.
+pub(super) fn release(berth: &Berth, name: &str) {
+    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+        berth.kubectl().run(&["delete", kind, name]).unwrap();
+    }
+}
+
 #[test]
 fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
     let mut berth = start("deletion-killed", &[], &[]);
@@ -201,9 +208,7 @@ fn a_deletion_whose_controller_is_killed_is_finished_by_the_next_one() {
     });
     std::fs::write(folder.join("berth-run.json"), claim.to_string()).unwrap();
     std::fs::write(folder.join("one.tar.gz"), "a half").unwrap();
-    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
-        berth.kubectl().run(&["delete", kind, "berth-test-hold-deletion"]).unwrap();
-    }
+    release(&berth, "berth-test-hold-deletion");
     berth.controller.process.restart().unwrap();
     is_deleted(&berth, "one");
     assert!(!folder.exists(), "{:?}", files(&folder));

@@ -12,7 +12,7 @@ use crate::queue::ended;
 use crate::support::peers::{S3, Velero, install_definitions, prepare};
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, binaries, wait_for};
 
-const LOCATION: &str = "away";
+pub(super) const LOCATION: &str = "away";
 
 fn start(plane: &'static ControlPlane, namespace: &str) -> Berth {
     let mut options = Options::new(program(), namespace);
@@ -20,7 +20,7 @@ fn start(plane: &'static ControlPlane, namespace: &str) -> Berth {
     Berth::start(plane, options).unwrap()
 }
 
-fn apply(berth: &Berth, objects: &[Value]) {
+pub(super) fn apply(berth: &Berth, objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let args = ["apply", "--server-side", "-n", berth.namespace(), "-f", "-"];
     berth.kubectl().run_with(&args, &list.to_string()).unwrap();
@@ -31,18 +31,18 @@ fn location(berth: &Berth) -> Value {
     serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap()
 }
 
-fn is_there(berth: &Berth, name: &str) -> bool {
+pub(super) fn is_there(berth: &Berth, name: &str) -> bool {
     berth.kubectl().backups(berth.namespace()).unwrap().contains_key(name)
 }
 
-fn wait_there(berth: &Berth, name: &str, is: bool) {
+pub(super) fn wait_there(berth: &Berth, name: &str, is: bool) {
     let what = format!("Backup {name} to be {}", if is { "there" } else { "gone" });
     wait_for(&what, PATIENCE, || Ok((is_there(berth, name) == is).then_some(())))
         .unwrap_or_else(|error| panic!("{error:#}\n{}", berth.controller.process.log_text().unwrap()));
 }
 
 /// Waits for as many whole rounds from now on.
-fn wait_rounds(berth: &Berth, count: usize) {
+pub(super) fn wait_rounds(berth: &Berth, count: usize) {
     for _ in 0..=count {
         let before = location(berth)["status"]["lastSyncedTime"].clone();
         wait_for("a round", PATIENCE, || {

@@ -21,7 +21,7 @@ pub struct Right {
     refused: (&'static str, &'static str, &'static str),
 }
 
-pub const RIGHTS: [Right; 8] = [
+pub const RIGHTS: [Right; 9] = [
     Right {
         kind: "Role",
         rule: 0,
@@ -51,6 +51,12 @@ pub const RIGHTS: [Right; 8] = [
         rule: 4,
         needed_for: "how many volumes at the same time, where a ConfigMap says so",
         refused: ("get", "configmaps", ""),
+    },
+    Right {
+        kind: "Role",
+        rule: 5,
+        needed_for: "moving the data of snapshots, in a data mover pod",
+        refused: ("get", "datauploads", "velero.io"),
     },
     Right {
         kind: "ClusterRole",
@@ -199,7 +205,10 @@ fn without_any_one_rule_the_node_agent_cannot_do_something() {
             Ok((!kubectl.answer(&may, "")?.status.success()).then_some(()))
         })
         .unwrap();
-        let running = agent(&name);
+        let running = match resource {
+            "datauploads" => agent_with(&plane, &pods, &name, &["--carry=DataUpload/none/none"]),
+            _ => agent(&name),
+        };
         give_work(&plane, &pods, &name);
         let what = format!("{} rule {} ({})", right.kind, right.rule, right.needed_for);
         wait_for(&format!("{refusal:?} without {what}"), PATIENCE, || {

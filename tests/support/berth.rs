@@ -36,6 +36,8 @@ pub struct Options {
     pub item_block_workers: u16,
     /// Velero runs the backups; the test that asks for this has created the default location.
     pub beside_velero: bool,
+    /// The test has created the default location. Else berth gets one that is a folder.
+    pub has_location: bool,
     /// It judges shared buckets. At most one of a control plane does.
     pub garden: bool,
     pub webhook_args: Vec<String>,
@@ -58,6 +60,7 @@ impl Options {
             concurrent_backups: 1,
             item_block_workers: 1,
             beside_velero: false,
+            has_location: false,
             garden: false,
             webhook_args: Vec::new(),
             controller_args: Vec::new(),
@@ -224,7 +227,8 @@ fn await_roles(plane: &ControlPlane, namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One berth, in one namespace of a control plane, with a default location that is a folder.
+/// One berth, in one namespace of a control plane, with a default location that is a folder unless
+/// the test has made another one.
 pub struct Berth {
     options: Options,
     webhook_address: SocketAddr,
@@ -270,7 +274,7 @@ impl Berth {
         let controller = start_controller(&plane, &options, "controller", &folder)?;
         let webhook = start_webhook(&plane, &options, "webhook", &folder, webhook_address)?;
         let mut berth = Self { options, webhook_address, folder, webhook, controller, plane };
-        if !berth.options.beside_velero {
+        if !(berth.options.beside_velero || berth.options.has_location) {
             berth.make_location()?;
         }
         berth.wait_ready()?;

@@ -1,10 +1,12 @@
-//! moto: a server that knows the settings of S3's buckets, as far as it goes: see
+//! moto: a server that knows the settings and locks of S3's buckets, as far as it goes: see
 //! tests/control-plane/README.md.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use berth_certs::Authority;
 use http::Method;
 use jiff::Timestamp;
@@ -46,7 +48,7 @@ impl Moto {
     pub fn start(plane: &ControlPlane, name: &str) -> anyhow::Result<Option<Self>> {
         let [packages] = binaries::get(["moto"])?;
         if packages == Path::new("") {
-            eprintln!("settings of S3's buckets are left out: there is no moto here, see above");
+            eprintln!("settings and locks of S3's buckets are left out: there is no moto here, see above");
             return Ok(None);
         }
         let host = plane.network().map_or(Ipv4Addr::LOCALHOST, |network| network.address());
@@ -89,6 +91,22 @@ impl Moto {
     /// The data of a Secret as Gardener writes it.
     pub fn secret(&self) -> Value {
         json!({"accessKeyID": self.keys.id, "secretAccessKey": self.keys.secret})
+    }
+
+    /// A BackupStorageLocation here. Its Secret is that of the keys.
+    pub fn location(&self, name: &str, bucket: &str, prefix: &str) -> Value {
+        json!({
+            "apiVersion": "velero.io/v1",
+            "kind": "BackupStorageLocation",
+            "metadata": {"name": name},
+            "spec": {
+                "provider": "aws",
+                "objectStorage": {"bucket": bucket, "prefix": prefix, "caCert": STANDARD.encode(&self.ca)},
+                "config": {"region": "us-east-1", "s3ForcePathStyle": "true", "s3Url": self.url()},
+                "validationFrequency": "1s",
+                "backupSyncPeriod": "1s",
+            },
+        })
     }
 
     /// A signed request of a client other than berth. `path` begins with the bucket.

@@ -6,12 +6,9 @@ use berth_api::velero::BackupSpec;
 use berth_core::selection::{ResourceType, TypeSelection};
 use berth_core::violation::{Field, Violations};
 use berth_core::volume::VolumeOptions;
-use berth_core::volume::takers::{self, VolumeDataRequest};
+use berth_core::volume::takers::{self, MoverWish, VolumeDataRequest};
 
 use crate::listers::Listers;
-
-/// The value of `spec.datamover` that means the node-agents; so does none.
-const NODE_AGENTS: &str = "velero";
 
 /// What the spec asks for and nothing can take. The spec has no faults.
 pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
@@ -29,7 +26,7 @@ pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
     let selection = resource_filter(spec).resolve(&[pods.clone(), claims.clone()], true);
     let asked = VolumeDataRequest {
         wish,
-        foreign_mover: spec.datamover.as_deref().is_some_and(|name| !["", NODE_AGENTS].contains(&name)),
+        mover: MoverWish::of(spec.datamover.as_deref()),
         has_policy: resource_policy(spec).is_some(),
         takes_pods: selection.fate(&pods) >= TypeSelection::Needed,
         takes_claims: selection.fate(&claims) >= TypeSelection::Needed,

@@ -29,7 +29,9 @@ pub struct DataUploadSpec {
     pub source_pvc: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_namespace: Option<String>,
-    /// The data mover. Empty or `velero`: the node-agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_storage_location: Option<String>,
+    /// The data mover. Empty or `velero`: the node-agents. `berth`: berth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datamover: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,6 +41,9 @@ pub struct DataUploadSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSnapshot {
+    /// The VolumeSnapshot, in the namespace of the claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot: Option<String>,
     /// StorageClass of the claim whose data is moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class: Option<String>,
@@ -58,7 +63,14 @@ pub struct CsiSnapshot {
 pub struct DataDownloadSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_volume: Option<TargetVolume>,
-    /// The data mover. Empty or `velero`: the node-agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_storage_location: Option<String>,
+    #[serde(rename = "snapshotID", skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
+    /// The namespace of the claim that was backed up: its repository has the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_namespace: Option<String>,
+    /// The data mover. Empty or `velero`: the node-agents. `berth`: berth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datamover: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,10 @@
 //! What a stored backup says of its operations: the file of item operations, and the volume infos
 //! of moved data.
 
+use berth_core::mover::own::is_own;
 use berth_core::operation::OperationProgress;
+use berth_core::pod_volume::UPLOADER;
+use berth_core::volume::node_agents::KOPIA;
 use serde_json::{Value, json};
 
 use super::Movement;
@@ -77,14 +80,16 @@ impl EndedMovement {
         })
     }
 
-    /// Its volume info, by which a restore knows how to bring the volume back. `None`: the volume
-    /// is not known.
+    /// Its volume info, by which a restore knows how to bring the volume back. `datamover`: what the
+    /// Backup says, for a DataUpload that is gone. `None`: the volume is not known.
     pub fn volume_info(&self, uid: &str, datamover: &str) -> Option<Value> {
         let Movement { namespace, claim, claim_uid, volume, driver, created, .. } = &self.movement;
         if volume.is_empty() {
             return None;
         }
         let is_completed = self.standing == OperationProgress::Completed;
+        let said = self.upload.as_ref().and_then(|upload| upload.object.data.pointer("/spec/datamover"));
+        let datamover = said.and_then(Value::as_str).unwrap_or(datamover);
         let number = |at: &str| self.status(at).as_u64().unwrap_or(0);
         let size = number("progress/totalBytes");
         let mut info = json!({
@@ -99,7 +104,7 @@ impl EndedMovement {
             },
             "snapshotDataMovementInfo": {
                 "dataMover": if datamover.is_empty() { "velero" } else { datamover },
-                "uploaderType": "kopia",
+                "uploaderType": if is_own(Some(datamover)) { UPLOADER } else { KOPIA },
                 "snapshotHandle": self.status("snapshotID").as_str().unwrap_or_default(),
                 "operationID": operation_id(uid, claim_uid),
                 "size": size, "Phase": self.phase(),

@@ -1,11 +1,12 @@
 //! How DataUploads are asked for, and that no crash leads to two of them.
 
-use berth_test_scripted::{Scripted, get, post};
+use berth_test_scripted::{Scripted, get, list, post};
 use serde_json::{Value, json};
 
 use super::*;
 
 const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
+const PODS: &str = "/api/v1/namespaces/velero/pods";
 
 fn backup() -> Backup {
     let backup = json!({
@@ -29,7 +30,17 @@ fn first() -> String {
     name_of("nightly", "u", "c", 0)
 }
 
+/// A pod of a node-agent.
+fn agent(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "velero"},
+        "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"},
+    })
+}
+
+/// Without node-agents, unless the script has some.
 async fn moves(api: &Scripted) -> (Result<(), String>, Movements) {
+    api.always(get(PODS).answers(list("5", &[])));
     let (movements, log) = (Movements::default(), BackupLog::new("velero/nightly".into()));
     let moved_well = {
         let mover = DataUploadCreator::new(&api.client("velero"), "velero", &backup(), &movements, &log);
@@ -62,6 +73,31 @@ async fn a_data_upload_is_asked_for_as_velero_does() {
     let owner = json!([{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "nightly", "uid": "u", "controller": true}]);
     assert_eq!(sent["metadata"]["ownerReferences"], owner);
     assert_eq!(sent["metadata"]["name"], first());
+}
+
+#[tokio::test(start_paused = true)]
+async fn berth_moves_the_data_where_only_its_own_agents_run() {
+    let pods = |names: &[&str]| {
+        let pods: Vec<Value> = names.iter().map(|name| agent(name)).collect();
+        get(PODS).answers(list("5", &pods))
+    };
+    // Velero's are listed first.
+    for (of_velero, of_berth, wanted) in [
+        (&[][..], &["b"][..], json!("berth")),
+        (&["v"], &["b"], Value::Null),
+        (&["v"], &[], Value::Null),
+        (&[], &[], Value::Null),
+    ] {
+        let api = Scripted::new()
+            .next(pods(of_velero))
+            .next(pods(of_berth))
+            .next(post(UPLOADS).answers_with(Value::clone));
+        assert_eq!(moves(&api).await.0, Ok(()));
+        assert_eq!(api.writes()[0].body["spec"]["datamover"], wanted, "{of_velero:?} {of_berth:?}");
+    }
+    let api = Scripted::new().next(get(PODS).refuses(403));
+    let (refused, movements) = moves(&api).await;
+    assert!(refused.unwrap_err().contains("the node-agents cannot be listed") && movements.is_empty());
 }
 
 /// As an earlier run has left it.

@@ -49,7 +49,7 @@ pub struct MovementSettings {
     pub backup: String,
     pub uid: String,
     location: String,
-    datamover: String,
+    pub datamover: String,
     snapshot_timeout: String,
     parallel_files: Option<i64>,
 }
@@ -87,8 +87,14 @@ pub fn operation_id(uid: &str, claim_uid: &str) -> String {
 }
 
 /// The DataUpload of a claim.
-pub fn object(namespace: &str, name: &str, asked: &MovementSettings, moved: &Moved) -> DynamicObject {
-    let MovementSettings { backup, uid, location, datamover, snapshot_timeout, parallel_files } = asked;
+pub fn object(
+    namespace: &str,
+    name: &str,
+    asked: &MovementSettings,
+    datamover: &str,
+    moved: &Moved,
+) -> DynamicObject {
+    let MovementSettings { backup, uid, location, snapshot_timeout, parallel_files, .. } = asked;
     let mut spec = json!({
         "snapshotType": "CSI",
         "csiSnapshot": {

@@ -28,6 +28,7 @@ use crate::queue::cycle::CANCELED;
 use crate::storage::{Opener, Roots};
 
 mod again;
+mod ahead;
 mod bounds;
 mod deleted;
 mod hooked;

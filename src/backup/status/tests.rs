@@ -39,6 +39,24 @@ async fn another_object_of_the_name_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_clock_that_a_backup_began_by_counts_until_it_expires() {
+    for (started, expired, lasts) in [
+        ("2026-01-01T10:00:05Z", "2026-01-01T11:00:05Z", "2026-01-01T11:00:04Z"),
+        // Ten minutes behind, as the object was created before.
+        ("2026-01-01T09:50:00Z", "2026-01-01T11:10:05Z", "2026-01-01T11:10:04Z"),
+    ] {
+        let mut found = backup("u", "7", "WaitingForPluginOperations");
+        found["metadata"]["creationTimestamp"] = json!("2026-01-01T10:00:00Z");
+        found["status"]["startTimestamp"] = json!(started);
+        found["status"]["expiration"] = json!("2026-01-01T11:00:05Z");
+        let api = Scripted::new().next(get(ONE).answers(found));
+        let record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();
+        let is_expired = |at: &str| record.is_expired(at.parse().unwrap());
+        assert!(is_expired(expired) && !is_expired(lasts), "{started}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_conflict_it_is_written_on_the_version_that_stands_now() {
     let api = Scripted::new().next(get(ONE).answers(backup("u", "7", "InProgress")));
     let mut record = BackupWriter::read(api.client("velero"), "velero", "one", "u").await.unwrap();

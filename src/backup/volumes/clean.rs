@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::group_objects::{self, SeenGroup};
+use super::group_objects::{self, SeenGroup, was_kept};
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::{content_of, is_kept, policy};
@@ -86,11 +86,10 @@ impl Engine {
             for_each(made, |snapshot| {
                 let client = self.client.clone();
                 async move {
-                    if is_kept(&snapshot) {
-                        release(&client, &snapshot).await
-                    } else {
-                        remove(&client, &snapshot).await
-                    }
+                    let content = own_content(&client, &snapshot).await?;
+                    // A user may take the annotation from the snapshot.
+                    let is_named = is_kept(&snapshot) || content.as_ref().is_some_and(was_kept);
+                    end(&client, &snapshot, content, is_named).await
                 }
             })
             .await?;
@@ -336,25 +335,28 @@ fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
     }
 }
 
-/// Removes the objects of a snapshot, which stays in the storage.
-async fn release(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
-    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    if let Some(content) = own_content(client, snapshot).await? {
-        let (name, uid) = (content.name_any(), content.uid());
-        let write = || Write::to(&name).uid(uid.as_deref());
-        gone(insist(|| patch(&contents, write(), policy(true))).await.map(drop))?;
-        gone(insist(|| delete(&contents, write())).await)?;
-    }
-    delete_snapshot(client, snapshot).await
+/// Removes a snapshot, in the storage as well.
+pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
+    let content = own_content(client, snapshot).await?;
+    end(client, snapshot, content, false).await
 }
 
-/// Removes a snapshot, in the storage as well.
-async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
+/// Removes the objects of a snapshot. `stays`: it stays in the storage.
+async fn end(
+    client: &Client,
+    snapshot: &VolumeSnapshot,
+    content: Option<VolumeSnapshotContent>,
+    stays: bool,
+) -> Result<(), String> {
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    if let Some(content) = own_content(client, snapshot).await? {
+    if let Some(content) = content {
         let (name, uid) = (content.name_any(), content.uid());
         let write = || Write::to(&name).uid(uid.as_deref());
-        gone(insist(|| patch(&contents, write(), policy(false))).await.map(drop))?;
+        gone(insist(|| patch(&contents, write(), policy(stays))).await.map(drop))?;
+        // Otherwise the snapshot controller deletes it, when the storage has removed the snapshot.
+        if stays {
+            gone(insist(|| delete(&contents, write())).await)?;
+        }
     }
     delete_snapshot(client, snapshot).await
 }

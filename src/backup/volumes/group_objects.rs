@@ -192,7 +192,7 @@ fn has_only(status: &Value, handles: &BTreeSet<String>) -> bool {
 
 /// Whether a backup has kept the snapshot of this content. A user may take the annotation from the
 /// snapshot, and cannot change this.
-fn was_kept(content: &VolumeSnapshotContent) -> bool {
+pub(super) fn was_kept(content: &VolumeSnapshotContent) -> bool {
     content.labels().contains_key(BACKUP_NAME) && content.spec.deletion_policy.as_deref() == Some("Retain")
 }
 

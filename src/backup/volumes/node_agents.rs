@@ -7,9 +7,9 @@ use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label
 use berth_core::volume::node_agents::{KOPIA, NoNodeAgent, NodeAgent, NodeAgents};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::runtime::watcher;
+use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
@@ -38,7 +38,7 @@ impl RunVolumes<'_> {
         if known == Err(NoNodeAgent::Nowhere) {
             return Err(NoNodeAgent::Nowhere.on(node));
         }
-        let agents = list(access).await?;
+        let agents = node_agents(&access.client, &access.namespace).await?;
         let agent = agents.on(node);
         *self.agents.lock() = agents;
         agent.map_err(|lack| lack.on(node))
@@ -52,12 +52,15 @@ impl RunVolumes<'_> {
 }
 
 /// The pods of node-agents of both kinds.
-async fn list(access: &VolumeAccess) -> Result<NodeAgents, String> {
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn node_agents(client: &Client, namespace: &str) -> Result<NodeAgents, String> {
     let mut agents = NodeAgents::default();
-    for (node, is_running) in nodes(access, NODE_AGENTS).await? {
+    for (node, is_running) in nodes(client, namespace, NODE_AGENTS).await? {
         agents.add_velero(node, is_running);
     }
-    for (node, is_running) in nodes(access, objects::NODE_AGENTS).await? {
+    for (node, is_running) in nodes(client, namespace, objects::NODE_AGENTS).await? {
         if is_running {
             agents.add_berth(node);
         }
@@ -66,8 +69,8 @@ async fn list(access: &VolumeAccess) -> Result<NodeAgents, String> {
 }
 
 /// The nodes of the pods with a label that have not ended, and whether each of them runs.
-async fn nodes(access: &VolumeAccess, labels: &str) -> Result<Vec<(String, bool)>, String> {
-    let api: Api<Pod> = Api::namespaced(access.client.clone(), &access.namespace);
+async fn nodes(client: &Client, namespace: &str, labels: &str) -> Result<Vec<(String, bool)>, String> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().labels(labels);
     let found = insist(|| async { api.list(&params).await.into() }).await;
     let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;

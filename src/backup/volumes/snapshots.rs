@@ -6,8 +6,8 @@
 //! Every snapshot that berth makes has the UID of its Backup as a label from its creation on, so a
 //! later leader finds what a dead one has made. When it is ready, two writes give it to the backup:
 //! its content is retained from then on, and the snapshot is annotated with what a restore needs.
-//! Only then its claim is stored. So a snapshot that any archive names has the annotation, and one
-//! without it can be removed.
+//! Only then its claim is stored. So a snapshot that any archive names has the annotation, unless a
+//! user has taken it off, and a content that is kept. One that has neither can be removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,7 +7,6 @@ use anyhow::{Context as _, bail};
 use bytes::{Buf as _, Bytes};
 use flate2::read::MultiGzDecoder;
 use futures::{Stream, StreamExt as _};
-use http::HeaderMap;
 use http::header::{CONTENT_RANGE, RANGE};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -15,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::backup::index::ByteRange;
+use crate::storage::locked_until;
 use crate::text::printable;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -25,14 +25,6 @@ const AHEAD: usize = 4;
 /// Bytes that are read of an answer that is no success.
 const SAID: usize = 4096;
 const LATE: &str = "the download took too long: --timeout sets how long it may take";
-
-/// Headers by which Amazon, Google and Azure say until when they keep an object, whoever deletes
-/// it. Only those are told who may know it, as with the right `s3:GetObjectRetention`.
-const LOCKED: [&str; 3] = [
-    "x-amz-object-lock-retain-until-date",
-    "x-goog-object-lock-retain-until-date",
-    "x-ms-immutability-policy-until-date",
-];
 
 /// Fetches from URLs.
 pub struct Fetcher {
@@ -295,16 +287,6 @@ fn size(answer: &reqwest::Response) -> Option<u64> {
     }
     let (_, size) = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?;
     size.parse().ok()
-}
-
-/// Until when the store keeps an object, as its answer says it.
-fn locked_until(headers: &HeaderMap) -> Option<Timestamp> {
-    let read = |name: &str| {
-        let text = headers.get(name)?.to_str().ok()?;
-        let of_azure = || jiff::fmt::rfc2822::parse(text).ok().map(|time| time.timestamp());
-        text.parse::<Timestamp>().ok().or_else(of_azure)
-    };
-    LOCKED.into_iter().filter_map(read).max()
 }
 
 /// What arrives, up to the end of the piece that was asked for.

@@ -223,7 +223,7 @@ fn line(
 /// It has a place, but its node-agent is gone.
 fn stalled(view: &GrantView, mover: &Mover) -> Option<MoverWaitReason> {
     let accepted = mover.accepted_by.as_deref().filter(|_| mover.phase == MoverPhase::Accepted);
-    let node = accepted.or(mover.node())?;
+    let node = accepted.or(mover.node()).filter(|_| !mover.own)?;
     (!view.has_ready_agent(node)).then(|| MoverWaitReason::NoAgent { node: Some(node.to_owned()) })
 }
 

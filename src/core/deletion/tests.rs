@@ -139,6 +139,7 @@ fn backup(phase: &'static str) -> DeletionBackup<'static> {
 
 fn seen() -> DeletionState<'static> {
     DeletionState {
+        now: at(100),
         request: DeletionRequest {
             backup: "b",
             uid: Some(UID),
@@ -149,6 +150,7 @@ fn seen() -> DeletionState<'static> {
         backup: Some(backup("Completed")),
         location: DeletionLocation::Usable,
         folder: Some(FolderOwner::Ours),
+        lock: Some(StoreLock::None),
         volumes: Some(RemainingVolumeData::default()),
         restores: Some(Restores::default()),
     }
@@ -251,6 +253,31 @@ fn what_stands_in_the_way_is_said_before_anything_is_removed() {
 }
 
 #[test]
+fn what_the_store_keeps_is_left_alone_until_its_date() {
+    let until = |second| DeletionState { lock: Some(StoreLock::Until(at(second))), ..seen() };
+    assert_eq!(next(&DeletionState { lock: None, ..seen() }), DeletionStep::LookAtLock);
+    assert_eq!(next(&until(101)), DeletionStep::EndLocked(at(101)));
+    assert_eq!(next(&until(100)), DeletionStep::Begin);
+    assert!(locked(at(0)).contains("until 1970-01-01T00:00:00Z, "), "{}", locked(at(0)));
+    // Nobody asks for it where nothing of the store goes, and what has begun goes on.
+    let begun = DeletionRequest { has_begun: true, ..seen().request };
+    let strange = FolderOwner::Stranger(ForeignFolderReason::Cluster("c".into()));
+    for (state, step) in [
+        (DeletionState { request: begun, ..until(101) }, DeletionStep::Claim),
+        (DeletionState { backup: Some(backup("Deleting")), ..until(101) }, DeletionStep::Begin),
+        (DeletionState { folder: Some(FolderOwner::Nobody), ..until(101) }, DeletionStep::Begin),
+        (
+            DeletionState { folder: Some(strange), backup: Some(backup("Failed")), ..until(101) },
+            DeletionStep::Begin,
+        ),
+        (DeletionState { backup: Some(backup("Queued")), ..until(101) }, DeletionStep::TakeOut),
+    ] {
+        assert_eq!(next(&state), step, "{state:?}");
+        assert_eq!(next(&DeletionState { lock: None, ..state }), step);
+    }
+}
+
+#[test]
 fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_it() {
     let begun = DeletionRequest { has_begun: true, ..seen().request };
     let deleting = DeletionState { request: begun, backup: Some(backup("Deleting")), ..seen() };
@@ -270,6 +297,24 @@ fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_
     let claimed = DeletionState { folder: Some(FolderOwner::Claimed), ..deleting };
     assert_eq!(next(&claimed), DeletionStep::Record);
     assert_eq!(next(&DeletionState { backup: Some(emptied), ..claimed }), DeletionStep::RemoveFiles);
+}
+
+#[test]
+fn a_backup_is_deleting_only_once_the_store_has_taken_the_claim() {
+    let request = DeletionRequest { has_begun: true, ..seen().request };
+    for (phase, folder, step) in [
+        ("Completed", FolderOwner::Ours, DeletionStep::Claim),
+        ("Failed", FolderOwner::Ours, DeletionStep::Claim),
+        ("Deleting", FolderOwner::Ours, DeletionStep::Claim),
+        ("Completed", FolderOwner::Claimed, DeletionStep::Mark),
+        ("Completed", FolderOwner::Nobody, DeletionStep::Mark),
+        ("Deleting", FolderOwner::Claimed, DeletionStep::RemoveSnapshots),
+    ] {
+        let (backup, folder) = (Some(backup(phase)), Some(folder));
+        let volumes = Some(RemainingVolumeData { out_of_reach: Vec::new(), snapshots: 1 });
+        let seen = DeletionState { request, backup, folder, volumes, ..seen() };
+        assert_eq!(next(&seen), step, "{seen:?}");
+    }
 }
 
 #[test]
@@ -381,6 +426,8 @@ struct World {
     out_of_reach: bool,
     restores: usize,
     running: bool,
+    /// The store keeps its files for now.
+    is_locked: bool,
     inherits: &'static str,
 }
 
@@ -404,6 +451,7 @@ impl World {
 
     fn step(&self) -> DeletionStep {
         let mut seen = DeletionState {
+            now: at(100),
             request: DeletionRequest {
                 backup: "b",
                 uid: self.is_recorded.then_some(UID),
@@ -419,12 +467,17 @@ impl World {
             }),
             location: DeletionLocation::Usable,
             folder: None,
+            lock: None,
             volumes: None,
             restores: None,
         };
         loop {
             match next(&seen) {
                 DeletionStep::LookAtFolder => seen.folder = Some(self.owner()),
+                DeletionStep::LookAtLock => {
+                    seen.lock =
+                        Some(if self.is_locked { StoreLock::Until(at(101)) } else { StoreLock::None });
+                }
                 DeletionStep::LookAtVolumes => {
                     // What a Velero has moved is known by files of the folder alone.
                     let is_known = self.out_of_reach && self.files > 0;
@@ -462,6 +515,7 @@ impl World {
                 DeletionStep::RemoveRestores => self.restores = self.restores.saturating_sub(1),
                 DeletionStep::Done | DeletionStep::Forget => self.request = None,
                 DeletionStep::End(errors) => self.errors = Some(errors.clone()),
+                DeletionStep::EndLocked(until) => self.errors = Some(vec![locked(*until)]),
                 step => panic!("{step:?} is nothing to do"),
             }
         }
@@ -493,7 +547,7 @@ fn world() -> impl Strategy<Value = World> {
     let inherits = prop_oneof![Just(""), Just("away"), Just("*")];
     let counts = (0..4usize, 0..3usize, 0..3usize);
     let rarely = || prop::bool::weighted(0.1);
-    let flags = (rarely(), rarely(), prop::bool::ANY, rarely());
+    let flags = (rarely(), rarely(), prop::bool::ANY, rarely(), rarely());
     (claims, stored, phases, inherits, counts, flags).prop_map(
         |(claim, metadata, phase, inherits, (files, snapshots, restores), flags)| World {
             request: Some(false),
@@ -511,6 +565,7 @@ fn world() -> impl Strategy<Value = World> {
             out_of_reach: flags.0,
             restores,
             running: flags.1,
+            is_locked: flags.4,
             inherits,
         },
     )

@@ -267,3 +267,17 @@ fn it_looks_again_when_the_next_one_expires_and_after_a_while() {
     let runs = ExpiryCandidate { phase: "InProgress", ..of(300) };
     assert_eq!(look_again(&[runs], at(100)), at(700));
 }
+
+#[test]
+fn a_deletion_that_fails_is_asked_for_less_and_less_often() {
+    let at = |hours: i64| Timestamp::from_second(hours * 3600).unwrap();
+    let second = SignedDuration::from_secs(1);
+    // Hours from the expiration to the request, and from the request to the next one.
+    for (asked, pause) in [(0, 1), (1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 24), (9000, 24), (-5, 1)] {
+        let due = at(asked + pause);
+        assert!(is_due_again(at(asked), Some(at(0)), due), "{asked}");
+        assert!(!is_due_again(at(asked), Some(at(0)), due.checked_sub(second).unwrap()), "{asked}");
+    }
+    // One that is more than its schedule keeps may have no expiration.
+    assert!(is_due_again(at(0), None, at(1)) && !is_due_again(at(1), None, at(1)));
+}

@@ -1,4 +1,5 @@
-//! Which program reads the files of a node's volumes: one of Velero's node-agents, or berth's.
+//! Which program reads the files of a node's volumes: one of Velero's node-agents, or berth's. And
+//! who moves the data of snapshots.
 //!
 //! Velero's takes every PodVolumeBackup of its node, whatever its uploader, and berth's begins
 //! nothing beside one. So where both are Velero's reads.
@@ -84,6 +85,16 @@ impl NodeAgents {
             None => Err(NoNodeAgent::Nobody),
         }
     }
+
+    /// Who moves the data of snapshots, which may happen on any node: Velero's node-agents where
+    /// there is one, because its restores find that data, too. `None`: nobody, as far as is seen.
+    pub fn mover(&self) -> Option<NodeAgent> {
+        match (self.velero.is_empty(), self.berth.is_empty()) {
+            (false, _) => Some(NodeAgent::Velero),
+            (true, false) => Some(NodeAgent::Berth),
+            (true, true) => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +125,11 @@ mod tests {
             assert_eq!(agents.on(node), agent, "{node}");
         }
         assert_eq!((NodeAgent::Velero.uploader(), NodeAgent::Berth.uploader()), ("kopia", "restic"));
+        assert_eq!(agents.mover(), Some(NodeAgent::Velero));
+        let mut alone = NodeAgents::default();
+        assert_eq!(alone.mover(), None);
+        alone.add_berth("berth".to_owned());
+        assert_eq!(alone.mover(), Some(NodeAgent::Berth));
         assert!(NoNodeAgent::Nobody.on("n1").contains("node n1 (`berth install --pod-volumes`"));
     }
 }

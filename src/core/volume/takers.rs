@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{VolumeOptions, is_asked_for};
+use crate::mover::own::DATAMOVER;
 
 /// Volumes of a StorageClass with this provisioner are made by hand, and can belong to any driver.
 const BY_HAND: &str = "kubernetes.io/no-provisioner";
@@ -25,12 +26,36 @@ pub struct Takers<'a> {
     pub provisioners: Option<Vec<(&'a str, &'a str)>>,
 }
 
+/// Who is to move the data of snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MoverWish {
+    /// Whoever can: Velero's node-agents, or berth where berth runs the backup.
+    #[default]
+    Any,
+    Velero,
+    Berth,
+    /// Another vendor's data mover, of which nothing is known.
+    Foreign,
+}
+
+impl MoverWish {
+    /// By `spec.datamover`.
+    pub fn of(datamover: Option<&str>) -> Self {
+        match datamover {
+            None | Some("") => Self::Any,
+            Some("velero") => Self::Velero,
+            Some(DATAMOVER) => Self::Berth,
+            Some(_) => Self::Foreign,
+        }
+    }
+}
+
 /// What a Backup asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeDataRequest {
     pub wish: VolumeOptions,
-    /// A data mover of somebody else's moves the data (`spec.datamover`).
-    pub foreign_mover: bool,
+    /// Who is to move the data (`spec.datamover`).
+    pub mover: MoverWish,
     /// A resource policy decides on single volumes.
     pub has_policy: bool,
     pub takes_pods: bool,
@@ -53,6 +78,8 @@ pub enum MissingComponent {
     FileReader,
     /// No node-agent moves the data of snapshots.
     Mover,
+    /// berth is to move it, and its node-agents are not there.
+    OwnMover,
     /// There is no VolumeSnapshotClass at all.
     Classes,
     /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and
@@ -67,7 +94,10 @@ impl fmt::Display for MissingComponent {
                 "no node-agent runs in this namespace to read files of volumes: install berth's (berth install --pod-volumes) or Velero's, or leave the field out for CSI snapshots",
             ),
             Self::Mover => f.write_str(
-                "no node-agent runs in this namespace to move the data of snapshots: install Velero's node-agents (velero install --use-node-agent), or name a data mover in spec.datamover",
+                "no node-agent runs in this namespace to move the data of snapshots: install berth's (berth install --pod-volumes) or Velero's (velero install --use-node-agent), or name another spec.datamover",
+            ),
+            Self::OwnMover => f.write_str(
+                "berth's node-agents, which spec.datamover asks for, are not installed: install them (berth install --pod-volumes), or leave spec.datamover out for Velero's",
             ),
             Self::Classes => f.write_str(
                 "there is no VolumeSnapshotClass, so no snapshot can be taken: create one for each CSI driver, or set spec.defaultVolumesToFsBackup",
@@ -106,9 +136,15 @@ pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
     if !asked.takes_claims || !is_asked_for(wish, None) {
         return gaps;
     }
-    if wish.moves && !asked.foreign_mover && no_agents {
-        gaps.push(Gap { field: "snapshotMoveData", lack: MissingComponent::Mover });
-    }
+    let lack = match asked.mover {
+        MoverWish::Any => no_readers.then_some(("snapshotMoveData", MissingComponent::Mover)),
+        MoverWish::Velero => no_agents.then_some(("snapshotMoveData", MissingComponent::Mover)),
+        MoverWish::Berth if takers.own_agents == Some(false) => {
+            Some(("datamover", MissingComponent::OwnMover))
+        }
+        MoverWish::Berth | MoverWish::Foreign => None,
+    };
+    gaps.extend(lack.filter(|_| wish.moves).map(|(field, lack)| Gap { field, lack }));
     // Where files are read of all volumes of pods, it is not known whether any other claim is left.
     if asked.by_berth && !wish.files {
         let field = if wish.snapshots == Some(true) { "snapshotVolumes" } else { "snapshotMoveData" };
@@ -194,7 +230,7 @@ mod tests {
             (asked(MOVES), &mixed, vec![of("snapshotMoveData", &bare)]),
             (asked(VolumeOptions { snapshots: Some(false), ..MOVES }), &none, vec![]),
             (asked(VolumeOptions { moves: true, ..ALL }), &agents, vec![classes_of("snapshotVolumes")]),
-            (VolumeDataRequest { foreign_mover: true, ..asked(MOVES) }, &classes, vec![]),
+            (VolumeDataRequest { mover: MoverWish::Foreign, ..asked(MOVES) }, &classes, vec![]),
             (asked(FILES), &none, vec![reader.clone()]),
             (asked(FILES), &agents, vec![]),
             (asked(VolumeOptions { files: true, ..ALL }), &agents, vec![]),
@@ -224,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn berths_own_agents_read_files_of_backups_that_berth_runs_and_move_no_snapshots() {
+    fn berths_own_agents_take_the_data_of_backups_that_berth_runs() {
         let none = set(&[]);
         let found = |own_agents, asked: &VolumeDataRequest| {
             let found = gaps(asked, &Takers { own_agents, ..takers(false, &none, &[]) });
@@ -238,8 +274,18 @@ mod tests {
             found(Some(true), &VolumeDataRequest { by_berth: false, ..files }),
             [MissingComponent::FileReader]
         );
-        let moves = VolumeDataRequest { foreign_mover: false, by_berth: false, ..asked(MOVES) };
+        let moves = VolumeDataRequest { by_berth: false, ..asked(MOVES) };
         assert_eq!(found(Some(true), &moves), [MissingComponent::Mover]);
+        let moves = VolumeDataRequest { by_berth: true, ..moves };
+        assert_eq!(found(Some(true), &moves), [MissingComponent::Classes]);
+        assert_eq!(found(Some(false), &moves), [MissingComponent::Mover, MissingComponent::Classes]);
+        let veleros = VolumeDataRequest { mover: MoverWish::Velero, ..moves };
+        assert_eq!(found(Some(true), &veleros).first(), Some(&MissingComponent::Mover));
+        for by_berth in [true, false] {
+            let own = VolumeDataRequest { mover: MoverWish::Berth, by_berth, ..moves };
+            assert_eq!(found(Some(false), &own).first(), Some(&MissingComponent::OwnMover));
+            assert!(!found(Some(true), &own).contains(&MissingComponent::OwnMover));
+        }
     }
 
     #[test]
@@ -261,7 +307,12 @@ mod tests {
             told.contains("class-000 (driver), class-001 (driver), class-002 (driver) and 997 more"),
             "{told}"
         );
-        for lack in [MissingComponent::FileReader, MissingComponent::Mover, MissingComponent::Classes] {
+        for lack in [
+            MissingComponent::FileReader,
+            MissingComponent::Mover,
+            MissingComponent::OwnMover,
+            MissingComponent::Classes,
+        ] {
             // The API server cuts a warning behind 256 characters, and the field stands before it.
             assert!(lack.to_string().len() <= 200, "{lack}");
         }

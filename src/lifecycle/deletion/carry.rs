@@ -11,10 +11,11 @@ use berth_api::velero::{
 };
 use berth_core::deletion::{
     DeletionBackup, DeletionLocation, DeletionRequest, DeletionState, DeletionStep, FolderOwner,
-    RemainingVolumeData, Restores, next,
+    RemainingVolumeData, Restores, StoreLock, locked, next,
 };
 use berth_core::location::{DEFAULT_LOCATION, choose};
 use berth_core::sync::is_name;
+use jiff::Timestamp;
 use kube::api::{Api, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ use super::carrying::{Carrying, DeletionFindings, VolumeData};
 use super::others;
 use crate::events::EventReason;
 use crate::patch::{digest, known_location};
+use crate::text::chain;
 use crate::write::{Pauses, Write, delete, patch, patch_to_fit};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
@@ -92,11 +94,16 @@ impl Carrying<'_> {
             let ended = match self.read().await {
                 Ok(Some(request)) => {
                     let backup = self.get(&self.backups(), self.backup_name()).await.ok().flatten();
-                    let why = format!(
-                        "given up after {} minutes: {why}: what is left of the backup is removed by the next request",
-                        PATIENCE.as_secs() / 60
-                    );
-                    self.end(&request, backup.as_ref(), vec![why]).await.is_ok()
+                    let deleting = BackupPhase::Deleting.as_str();
+                    let left = if backup.as_ref().is_some_and(|one| seen_backup(one).phase != deleting) {
+                        // That it was begun is counted when the Backup becomes Deleting.
+                        self.count_begun();
+                        "the backup is as it was"
+                    } else {
+                        "what is left of the backup is removed by the next request"
+                    };
+                    let why = format!("given up after {} minutes: {why}: {left}", PATIENCE.as_secs() / 60);
+                    self.end(&request, backup.as_ref(), vec![why], None).await.is_ok()
                 }
                 Ok(None) => true,
                 Err(_) => false,
@@ -141,9 +148,10 @@ impl Carrying<'_> {
             volumes: VolumeData::default(),
             restores: Vec::new(),
         };
-        let (mut folder, mut volumes, mut restores) = (None, None, None);
+        let (mut folder, mut lock, mut volumes, mut restores) = (None, None, None, None);
         loop {
             let step = next(&DeletionState {
+                now: Timestamp::now(),
                 request: DeletionRequest {
                     backup: &name,
                     uid: asked.as_deref(),
@@ -154,12 +162,18 @@ impl Carrying<'_> {
                 backup: found.backup.as_ref().map(seen_backup),
                 location: seen_location(found.location.as_ref(), &shown),
                 folder: folder.clone(),
+                lock,
                 volumes: volumes.clone(),
                 restores: restores.clone(),
             });
             match step {
                 DeletionStep::LookAtFolder => {
                     folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?)
+                }
+                DeletionStep::LookAtLock => {
+                    let layout = found.layout.as_ref().context("nobody has looked at the folder")?;
+                    let until = layout.locked_until().await.map_err(|error| anyhow!(chain(&error)))?;
+                    lock = Some(until.map_or(StoreLock::None, StoreLock::Until));
                 }
                 DeletionStep::LookAtVolumes => {
                     let is_strange = matches!(folder, Some(FolderOwner::Stranger(_)));
@@ -275,11 +289,17 @@ impl Carrying<'_> {
             DeletionStep::Wait(why) => return Ok(StepResult::Later(why)),
             DeletionStep::End(errors) => {
                 self.count_begun();
-                self.end(request, found.backup.as_ref(), errors).await?;
+                self.end(request, found.backup.as_ref(), errors, None).await?;
+                return Ok(StepResult::Ended);
+            }
+            DeletionStep::EndLocked(until) => {
+                self.count_begun();
+                self.end(request, found.backup.as_ref(), vec![locked(until)], Some(until)).await?;
                 return Ok(StepResult::Ended);
             }
             DeletionStep::RemoveOthers
             | DeletionStep::LookAtFolder
+            | DeletionStep::LookAtLock
             | DeletionStep::LookAtVolumes
             | DeletionStep::LookAtRestores => {}
         }
@@ -312,16 +332,21 @@ impl Carrying<'_> {
         Ok(())
     }
 
-    /// Ends the request with errors.
+    /// Ends the request with errors. `locked_until`: before that time the expiry need not ask again.
     async fn end(
         &self,
         request: &DeleteBackupRequest,
         backup: Option<&DynamicObject>,
         errors: Vec<String>,
+        locked_until: Option<Timestamp>,
     ) -> anyhow::Result<()> {
         let errors: Vec<String> =
             errors.into_iter().take(ERRORS).map(|error| error.chars().take(LENGTH).collect()).collect();
-        let change = json!({"status": {"phase": Phase::Processed.as_str(), "errors": errors}});
+        let change = json!({
+            // Whoever asks for a deletion says nothing of the lock.
+            "metadata": {"annotations": {keys::LOCKED_UNTIL: locked_until.map(|until| until.to_string())}},
+            "status": {"phase": Phase::Processed.as_str(), "errors": errors},
+        });
         written(patch(&self.api(), Write::on(request), change).await).context("failed to end the request")?;
         let why = errors.join("; ");
         warn!(backup = self.backup_name(), request = request.name_any(), %why, "could not delete a backup");

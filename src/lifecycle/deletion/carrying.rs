@@ -58,10 +58,10 @@ impl StoredSnapshot {
     }
 }
 
-/// What a PodVolumeBackup may have left in one of berth's repositories.
+/// What a PodVolumeBackup or DataUpload may have left in one of berth's repositories.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Files {
-    /// Of the pod whose volume it has, and so of the repository.
+    /// Of the pod or claim whose volume it has, and so of the repository.
     pub namespace: String,
     pub snapshot: Option<String>,
     /// The Backup's, as a tag of all snapshots that were made for it. One that failed tells no

@@ -15,8 +15,8 @@ use tracing::{info, warn};
 use super::carrying::{Carrying, Files};
 use crate::node_agent::repositories::Missing;
 
-/// How long one repository may take.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long one repository may take: less than a step, whose end would not tell which one it was.
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Whom restic shows as the holder of the lock.
 const HOST: &str = "berth-controller";
 

@@ -1,10 +1,13 @@
 //! The Restores of a backup that is deleted, and their files.
 
 use anyhow::{Context as _, anyhow};
+use berth_core::deletion::RestoreTimes;
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::calls::{list, written};
 use super::carrying::Carrying;
@@ -17,6 +20,16 @@ const FINALIZER: &str = "restores.velero.io/external-resources-finalizer";
 
 fn phase(restore: &DynamicObject) -> &str {
     restore.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// When it ran. One that is being removed does not run any more.
+fn times(restore: &DynamicObject) -> RestoreTimes {
+    let time = |pointer: &str| restore.data.pointer(pointer)?.as_str()?.parse::<Timestamp>().ok();
+    let removed = restore.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    RestoreTimes {
+        started: time("/status/startTimestamp"),
+        ended: time("/status/completionTimestamp").or(removed),
+    }
 }
 
 impl Carrying<'_> {
@@ -53,10 +66,17 @@ impl Carrying<'_> {
             let name = restore.name_any();
             // One that was refused has stored nothing: what is there is somebody else's.
             if let Some(layout) = layout.filter(|_| phase(restore) != "FailedValidation") {
-                let removed = layout.remove_restore(&name).await;
-                let is_all = removed.map_err(|error| anyhow!(crate::text::chain(&error)));
-                if !is_all.with_context(|| format!("failed to remove the files of Restore {name}"))? {
-                    return Ok(());
+                let removed = layout.remove_restore(&name, times(restore)).await;
+                let left = removed.map_err(|error| anyhow!(crate::text::chain(&error)));
+                let left = left.with_context(|| format!("failed to remove the files of Restore {name}"))?;
+                let Some(left) = left else { return Ok(()) };
+                if left > 0 {
+                    warn!(
+                        backup = self.backup_name(),
+                        folder = %layout.restore_folder(&name),
+                        files = left,
+                        "leaving files of a Restore of this name, because they were not written while the Restore of this cluster ran"
+                    );
                 }
             }
             let mut that_one = restore.clone();

@@ -2,7 +2,9 @@
 //! ended, or it is that of a snapshot which is kept. So each snapshot gets a content of its own,
 //! with the deletion policy Delete, and this content is deleted: the driver then deletes the
 //! snapshot. The content has its finalizer from the beginning, because without it the API server
-//! would let the content go before the driver has seen it.
+//! would let the content go before the driver has seen it. It is deleted once the driver's sidecar
+//! has written the handle into its status, because the sidecar takes the finalizer off without a
+//! word to the driver where the status has none.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -32,6 +34,16 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Snapshots whose removal is asked for at the same time, because a backup may have thousands, and
 /// one step has so much time and no more.
 const AT_ONCE: usize = 8;
+/// What the sidecar says of a snapshot that the storage does not have: its own words, and those for
+/// a driver's answer.
+const MISSING: [&str; 2] = ["can not find snapshot for snapshotID", "\"rpc error: code = NotFound "];
+
+/// A content whose snapshot is removed with it.
+struct GoingContent {
+    name: String,
+    /// It was made for this, and is not deleted yet.
+    is_made: bool,
+}
 
 fn contents(client: kube::Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
@@ -68,16 +80,20 @@ impl Carrying<'_> {
             let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot));
             pending.extend(try_join_all(removals).await?);
         }
-        let begun = Instant::now();
-        while let Some(name) = pending.last() {
+        let until = Instant::now() + PATIENCE;
+        let made: Vec<&str> =
+            pending.iter().filter(|content| content.is_made).map(|content| content.name.as_str()).collect();
+        for some in made.chunks(AT_ONCE) {
+            try_join_all(some.iter().map(|name| self.delete_known(name, until))).await?;
+        }
+        while let Some(GoingContent { name, .. }) = pending.last() {
             match self.get(&self.contents(), name).await? {
                 None => drop(pending.pop()),
-                Some(content) if begun.elapsed() >= PATIENCE => {
-                    let why = content.data.pointer("/status/error/message").and_then(Value::as_str);
-                    let why = why.unwrap_or("it does not say why").chars().take(300).collect::<String>();
+                Some(content) if Instant::now() >= until => {
                     return Err(anyhow!(
-                        "the CSI driver has not deleted {} snapshots yet (VolumeSnapshotContent {name}: {why})",
-                        pending.len()
+                        "the CSI driver has not deleted {} snapshots yet (VolumeSnapshotContent {name}: {})",
+                        pending.len(),
+                        fault_of(&content)
                     ));
                 }
                 Some(_) => sleep(paced(LOOK)).await,
@@ -87,8 +103,34 @@ impl Carrying<'_> {
         Ok(())
     }
 
-    /// Has a snapshot deleted. Returns the name of the content that is gone once that is done.
-    async fn remove_snapshot(&self, snapshot: &StoredSnapshot) -> anyhow::Result<String> {
+    /// Deletes a content that was made for a snapshot, once the sidecar knows the snapshot.
+    async fn delete_known(&self, name: &str, until: Instant) -> anyhow::Result<()> {
+        loop {
+            let found = self.get(&self.contents(), name).await?;
+            let Some(content) = found.filter(|content| content.metadata.deletion_timestamp.is_none()) else {
+                return Ok(());
+            };
+            if is_looked_up(&content) {
+                match delete(&self.contents(), Write::on(&content)).await {
+                    // The sidecar has written to it since.
+                    WriteResult::Conflict(_) => {}
+                    answer => {
+                        return written(answer)
+                            .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"));
+                    }
+                }
+            }
+            if Instant::now() >= until {
+                let why = fault_of(&content);
+                bail!("the CSI driver has not found a snapshot yet (VolumeSnapshotContent {name}: {why})");
+            }
+            sleep(paced(LOOK)).await;
+        }
+    }
+
+    /// Has a snapshot deleted, or makes a content by whose deletion it is. That content is gone
+    /// once it is done.
+    async fn remove_snapshot(&self, snapshot: &StoredSnapshot) -> anyhow::Result<GoingContent> {
         if let Some(content) = self.of_backup(snapshot).await? {
             let name = content.name_any();
             if content.data.pointer("/spec/deletionPolicy").and_then(Value::as_str) != Some("Delete") {
@@ -109,7 +151,7 @@ impl Carrying<'_> {
             }
             written(delete(&self.contents(), Write::to(&name).uid(content.metadata.uid.as_deref())).await)
                 .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;
-            return Ok(name);
+            return Ok(GoingContent { name, is_made: false });
         }
         let StoredSnapshot { driver, handle, .. } = snapshot;
         let name = format!("berth-delete-{:.32}", digest(&format!("{driver}/{handle}")));
@@ -137,9 +179,7 @@ impl Carrying<'_> {
                 .map_err(told)
                 .with_context(|| format!("failed to create VolumeSnapshotContent {name}"))?,
         }
-        written(delete(&self.contents(), Write::to(&name)).await)
-            .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;
-        Ok(name)
+        Ok(GoingContent { name, is_made: true })
     }
 
     /// The content that the snapshot had, if it is still there and still of this snapshot and of
@@ -183,6 +223,22 @@ impl Carrying<'_> {
             )),
         }
     }
+}
+
+/// Has the sidecar looked the snapshot up? Then it has the driver delete the snapshot when the
+/// content is deleted, unless the storage does not have it, as after a deletion that was
+/// interrupted.
+fn is_looked_up(content: &DynamicObject) -> bool {
+    let text = |pointer: &str| content.data.pointer(pointer).and_then(Value::as_str);
+    let is_missing = |fault: &str| MISSING.iter().any(|missing| fault.contains(missing));
+    text("/status/snapshotHandle").is_some_and(|handle| !handle.is_empty())
+        || text("/status/error/message").is_some_and(is_missing)
+}
+
+/// What the sidecar says that it cannot do.
+fn fault_of(content: &DynamicObject) -> String {
+    let fault = content.data.pointer("/status/error/message").and_then(Value::as_str);
+    fault.unwrap_or("it does not say why").chars().take(300).collect()
 }
 
 fn is_content_of(content: &DynamicObject, snapshot: &StoredSnapshot) -> bool {

@@ -122,10 +122,11 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")));
+    // The claim, which a store may refuse.
+    reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
     reads(&api, "2", "InProgress", Some(backup("5", "Completed")));
     api.next(patching(&backup_path).answers(backup("6", "Deleting")));
-    // The claim, what is about to be done, and then the files.
-    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    // What is about to be done, and then the files.
     reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
     let mut recorded = backup("7", "Deleting");
     recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
@@ -240,25 +241,30 @@ async fn a_backup_that_starts_meanwhile_is_not_taken_out_of_the_queue() {
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_fails_gives_its_place_up_and_ends_with_the_reason() {
     let root = tempfile::tempdir().unwrap();
-    let api = Scripted::new()
-        .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
-        .always(get(&path("backups", "b")).answers(backup("6", "Deleting")))
-        .always(get(&path("backupstoragelocations", "l")).answers(location(&root.path().join("unmounted"))));
-    let since = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
-    let turn = since.elapsed();
-    assert!(turn > Duration::from_secs(25) && turn < Duration::from_secs(40), "others wait: {turn:?}");
-    let again = Instant::now();
-    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
-    assert!(again.elapsed() < Duration::from_secs(1), "it has had its turn: {:?}", again.elapsed());
-    assert!(api.writes().is_empty());
-    advance(Duration::from_secs(600)).await;
-    api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
-    assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Yes);
-    let [write] = api.writes().try_into().unwrap();
-    let said = write.body["status"]["errors"][0].as_str().unwrap();
-    assert!(said.starts_with("given up after 10 minutes: "), "{said}");
-    api.finish();
+    for (phase, left) in
+        [("Deleting", "what is left of the backup is removed"), ("Completed", "the backup is as it was")]
+    {
+        let unmounted = location(&root.path().join("unmounted"));
+        let api = Scripted::new()
+            .always(get(&path("deletebackuprequests", "r")).answers(request("2", "InProgress")))
+            .always(get(&path("backups", "b")).answers(backup("6", phase)))
+            .always(get(&path("backupstoragelocations", "l")).answers(unmounted));
+        let since = Instant::now();
+        assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
+        let turn = since.elapsed();
+        assert!(turn > Duration::from_secs(25) && turn < Duration::from_secs(40), "others wait: {turn:?}");
+        let again = Instant::now();
+        assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Failed);
+        assert!(again.elapsed() < Duration::from_secs(1), "it has had its turn: {:?}", again.elapsed());
+        assert!(api.writes().is_empty());
+        advance(Duration::from_secs(600)).await;
+        api.next(patching(&path("deletebackuprequests", "r")).answers(request("3", "Processed")));
+        assert_eq!(carry_since(&api, root.path(), since).await, DeletionEnd::Yes);
+        let [write] = api.writes().try_into().unwrap();
+        let said = write.body["status"]["errors"][0].as_str().unwrap();
+        assert!(said.starts_with("given up after 10 minutes: ") && said.contains(left), "{said}");
+        api.finish();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,17 +334,51 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     let name = format!("berth-delete-{:.32}", crate::patch::digest("d/i"));
     let own = format!("{all}/{name}");
     let stands = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": name}});
+    // Without a handle in its status the sidecar would leave the snapshot in the storage.
+    let (mut failing, mut known, mut goes) = (stands.clone(), stands.clone(), stands.clone());
+    failing["status"] = json!({"readyToUse": false, "error": {"message": "the driver is away"}});
+    known["metadata"] = json!({"name": name, "uid": "iu", "resourceVersion": "3"});
+    known["status"] = json!({"readyToUse": true, "snapshotHandle": "i"});
+    goes["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     api.next(get(all).answers(list("1", &[])))
         .next(get(&format!("{all}/c")).refuses(404))
         .next(post(all).answers(stands.clone()))
-        .next(deleting(&own).answers(stands.clone()))
-        .next(get(&own).answers(stands))
+        .next(get(&own).answers(stands.clone()))
+        .next(get(&own).answers(failing.clone()))
+        .next(get(&own).answers(known.clone()))
+        .next(deleting(&own).refuses(409))
+        .next(get(&own).answers(known))
+        .next(deleting(&own).answers(goes.clone()))
+        .next(get(&own).answers(goes))
         .next(get(&own).refuses(404));
     carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
     let made = &api.writes()[before].body;
     assert_eq!(made["spec"]["deletionPolicy"], "Delete");
     assert_eq!(made["spec"]["source"]["snapshotHandle"], "i");
     assert!(made["metadata"]["finalizers"][0].as_str().unwrap().ends_with("bound-protection"));
+    let preconditions = json!({"uid": "iu", "resourceVersion": "3"});
+    assert_eq!(api.writes()[before + 1].body["preconditions"], preconditions);
+
+    // A deletion that was interrupted had it removed from the storage.
+    let mut missing = failing.clone();
+    missing["status"]["error"]["message"] =
+        json!("failed to list snapshot for content c: \"can not find snapshot for snapshotID i\"");
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).already_exists())
+        .next(get(&own).answers(missing.clone()))
+        .next(deleting(&own).answers(missing))
+        .next(get(&own).refuses(404));
+    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+
+    // A driver that does not know it in time has not been asked to delete it.
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).answers(stands))
+        .always(get(&own).answers(failing));
+    let late = carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap_err().to_string();
+    assert!(late.contains("has not found a snapshot yet") && late.contains("the driver is away"), "{late}");
+    assert!(api.writes().last().is_some_and(|write| write.method == "POST"), "{:#?}", api.writes());
     api.finish();
 }
 
@@ -350,6 +390,7 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
 
     use crate::storage::BackupLayout;
     let root = tempfile::tempdir().unwrap();
+    let now = jiff::Timestamp::now().to_string();
     let restore = |name: &str, backup: &str, phase: &str| {
         json!({
             "apiVersion": "velero.io/v1", "kind": "Restore",
@@ -357,12 +398,18 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
                 "name": name, "namespace": "velero", "uid": name, "resourceVersion": "1",
                 "finalizers": ["restores.velero.io/external-resources-finalizer", "example.com/own"],
             },
-            "spec": {"backupName": backup}, "status": {"phase": phase},
+            "spec": {"backupName": backup},
+            "status": {"phase": phase, "startTimestamp": now, "completionTimestamp": now},
         })
     };
+    // Another cluster has one of the same name in the same place.
+    let mut earlier = restore("shared", "b", "Completed");
+    earlier["status"]["startTimestamp"] = json!("2026-01-01T00:00:00Z");
+    earlier["status"]["completionTimestamp"] = json!("2026-01-01T00:01:00Z");
     let all = [
         restore("good", "b", "Completed"),
         restore("refused", "b", "FailedValidation"),
+        earlier,
         restore("running", "b", "InProgress"),
         restore("other", "c", "Completed"),
     ];
@@ -376,12 +423,12 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let names = |found: &[DynamicObject]| -> Vec<String> {
         found.iter().filter_map(|restore| restore.metadata.name.clone()).collect()
     };
-    assert_eq!(names(&ended), ["good", "refused"]);
+    assert_eq!(names(&ended), ["good", "refused", "shared"]);
     assert_eq!(names(&running), ["running"]);
 
     let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
-    for restore in ["good", "refused"] {
+    for restore in ["good", "refused", "shared"] {
         layout.store().put(&file(restore), "x".into()).await.unwrap();
         let one = format!("{kind}/{restore}");
         api.next(patching(&one).answers(all[0].clone()))
@@ -390,7 +437,9 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     carrying.remove_restores(Some(&layout), &ended).await.unwrap();
     assert_eq!(api.writes()[0].body["metadata"]["finalizers"], json!(["example.com/own"]));
     assert!(layout.store().head(&file("good")).await.is_err());
-    assert!(layout.store().head(&file("refused")).await.is_ok(), "it is somebody else's");
+    for others in ["refused", "shared"] {
+        assert!(layout.store().head(&file(others)).await.is_ok(), "it is somebody else's");
+    }
     api.finish();
 }
 

@@ -1,14 +1,16 @@
 //! The volume data of a backup that is deleted: what can be removed, and what nobody here can.
 //!
-//! CSI snapshots are removed by their drivers, and files in berth's own (restic) repositories are
-//! forgotten there. Data in kopia repositories, and native snapshots of plugins, can be removed
-//! only by a Velero, because nothing else opens its repositories or runs its plugins.
+//! CSI snapshots are removed by their drivers, and what is in berth's own (restic) repositories is
+//! forgotten there: files of volumes, and the moved data of snapshots. Data in kopia repositories,
+//! and native snapshots of plugins, can be removed only by a Velero, because nothing else opens its
+//! repositories or runs its plugins.
 
 use std::io::Read as _;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_api::velero::{DataUpload, PodVolumeBackup};
+use berth_core::mover::own::is_own as is_own_mover;
 use berth_core::pod_volume::is_own;
 use berth_core::sync::is_name;
 use flate2::read::MultiGzDecoder;
@@ -44,18 +46,24 @@ impl Carrying<'_> {
     ) -> anyhow::Result<VolumeData> {
         let mut found = VolumeData::default();
         let (mut moved, mut repositories, mut native) = (0, 0, 0);
+        // Does the list of PodVolumeBackups name some of berth's own?
+        let mut has_listed = false;
         if let Some(layout) = layout {
             for info in read(layout, "-volumeinfo.json.gz").await? {
-                match told_by(info) {
+                match told_by(info, uid) {
                     VolumeInfoEntry::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
                     VolumeInfoEntry::Moved => moved += 1,
+                    VolumeInfoEntry::Own(files) => drop(found.files.insert(files)),
                     VolumeInfoEntry::Nothing => {}
                 }
             }
             let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
             for one in &files {
                 match one.own_files() {
-                    Some(files) => drop(found.files.insert(files)),
+                    Some(files) => {
+                        has_listed = true;
+                        found.files.insert(files);
+                    }
                     None if one.is_in_repository() => repositories += 1,
                     None => {}
                 }
@@ -65,9 +73,18 @@ impl Carrying<'_> {
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
-            moved = self.objects(&ApiResource::erase::<DataUpload>(&()), uid, is_stored).await?.len();
+            let kind = ApiResource::erase::<DataUpload>(&());
+            let own = |object: &DynamicObject| own_movement(object, uid);
+            for object in
+                self.objects(&kind, uid, |object| is_stored(object) || own(object).is_some()).await?
+            {
+                match own(&object) {
+                    Some(files) => drop(found.files.insert(files)),
+                    None => moved += 1,
+                }
+            }
         }
-        if repositories == 0 && found.files.is_empty() {
+        if repositories == 0 && !has_listed {
             let own =
                 |object: &DynamicObject| StoredVolumeObject::deserialize(&object.data).ok()?.own_files();
             let kind = ApiResource::erase::<PodVolumeBackup>(&());
@@ -139,6 +156,32 @@ impl Carrying<'_> {
     }
 }
 
+/// What a DataUpload that berth carried may have in one of berth's repositories. `uid`: of the
+/// Backup.
+fn own_movement(object: &DynamicObject, uid: &str) -> Option<Files> {
+    let text = |pointer: &str| object.data.pointer(pointer).and_then(Value::as_str);
+    let is_own = is_own_mover(text("/spec/datamover"));
+    let namespace = text("/spec/sourceNamespace").filter(|namespace| is_own && is_name(namespace))?;
+    own_files(namespace, text("/status/snapshotID"), Some(uid))
+}
+
+/// `None`: there is nothing that could be found in the repository, or what is said is no ID.
+fn own_files(namespace: &str, snapshot: Option<&str>, backup_uid: Option<&str>) -> Option<Files> {
+    let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let known = |text: &&str| !matches!(*text, "" | "unknown");
+    let snapshot = snapshot.filter(known);
+    if !snapshot.iter().all(is_id) {
+        return None;
+    }
+    let backup_uid = backup_uid.filter(known);
+    let is_any = snapshot.is_some() || backup_uid.is_some();
+    is_any.then(|| Files {
+        namespace: namespace.to_owned(),
+        snapshot: snapshot.map(str::to_owned),
+        backup_uid: backup_uid.map(str::to_owned),
+    })
+}
+
 /// Has it stored data, and told where?
 fn is_stored(object: &DynamicObject) -> bool {
     has_text(&object.data, "/status/snapshotID")
@@ -153,6 +196,8 @@ fn has_text(object: &Value, pointer: &str) -> bool {
 enum VolumeInfoEntry {
     Snapshot(StoredSnapshot),
     Moved,
+    /// Moved into one of berth's own repositories.
+    Own(Files),
     Nothing,
 }
 
@@ -178,6 +223,7 @@ struct CsiSnapshotInfo {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct MovementInfo {
+    data_mover: Option<String>,
     snapshot_handle: Option<String>,
 }
 
@@ -224,15 +270,9 @@ impl StoredVolumeObject {
     fn own_files(&self) -> Option<Files> {
         let spec = self.spec.as_deref().filter(|spec| is_own(spec.uploader_type.as_deref()))?;
         let namespace = spec.pod.as_ref()?.namespace.clone().filter(|namespace| is_name(namespace))?;
-        let snapshot = self.status.as_deref().and_then(|status| status.in_repository.clone());
-        let snapshot = snapshot.filter(|snapshot| !snapshot.is_empty());
-        let is_id = |id: &String| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !snapshot.iter().all(is_id) {
-            return None;
-        }
-        let backup_uid = spec.tags.as_ref().and_then(|tags| tags.backup_uid.clone());
-        let backup_uid = backup_uid.filter(|uid| !uid.is_empty());
-        (snapshot.is_some() || backup_uid.is_some()).then_some(Files { namespace, snapshot, backup_uid })
+        let snapshot = self.status.as_deref().and_then(|status| status.in_repository.as_deref());
+        let backup_uid = spec.tags.as_ref().and_then(|tags| tags.backup_uid.as_deref());
+        own_files(&namespace, snapshot, backup_uid)
     }
 
     fn is_native(&self) -> bool {
@@ -244,10 +284,17 @@ impl StoredVolumeObject {
     }
 }
 
-fn told_by(info: VolumeInfo) -> VolumeInfoEntry {
+fn told_by(info: VolumeInfo, uid: &str) -> VolumeInfoEntry {
     let known = |text: Option<String>| text.filter(|text| text != "unknown").unwrap_or_default();
     if info.snapshot_data_moved == Some(true) {
         let moved = info.snapshot_data_movement_info.map(|moved| *moved).unwrap_or_default();
+        if is_own_mover(moved.data_mover.as_deref()) {
+            // Of one that failed the snapshot has the tag.
+            let namespace = info.pvc_namespace.filter(|namespace| is_name(namespace));
+            let files = namespace
+                .and_then(|namespace| own_files(&namespace, moved.snapshot_handle.as_deref(), Some(uid)));
+            return files.map_or(VolumeInfoEntry::Nothing, VolumeInfoEntry::Own);
+        }
         return if known(moved.snapshot_handle).is_empty() {
             VolumeInfoEntry::Nothing
         } else {
@@ -292,122 +339,4 @@ async fn read<T: DeserializeOwned>(layout: &BackupLayout, suffix: &str) -> anyho
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::sync::Arc;
-
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
-    use object_store::memory::InMemory;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn each_entry_tells_who_can_remove_its_data() {
-        let snapshot = json!({"driver": "d", "snapshotHandle": "h", "vscName": "c"});
-        let [driver, handle, content, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
-        let found = StoredSnapshot { driver, handle, content, namespace };
-        let unknown = json!({"driver": "d", "snapshotHandle": "unknown", "vscName": "unknown"});
-        for (info, told) in [
-            (
-                json!({"backupMethod": "CSISnapshot", "pvcNamespace": "shop", "csiSnapshotInfo": snapshot}),
-                VolumeInfoEntry::Snapshot(found),
-            ),
-            (json!({"backupMethod": "CSISnapshot", "csiSnapshotInfo": unknown}), VolumeInfoEntry::Nothing),
-            (
-                json!({"backupMethod": "CSISnapshot", "snapshotDataMoved": true, "csiSnapshotInfo": snapshot,
-                    "snapshotDataMovementInfo": {"snapshotHandle": "k"}}),
-                VolumeInfoEntry::Moved,
-            ),
-            (json!({"snapshotDataMoved": true}), VolumeInfoEntry::Nothing),
-            (json!({"skipped": true}), VolumeInfoEntry::Nothing),
-            (json!({"backupMethod": null, "csiSnapshotInfo": null}), VolumeInfoEntry::Nothing),
-        ] {
-            assert_eq!(told_by(VolumeInfo::deserialize(&info).unwrap()), told, "{info}");
-        }
-        for strange in [json!("x"), json!({"backupMethod": 7})] {
-            assert!(VolumeInfo::deserialize(&strange).is_err(), "{strange}");
-        }
-    }
-
-    #[test]
-    fn what_is_stored_has_an_id() {
-        for (entry, is_in_repository, is_native) in [
-            (json!({"spec": {}, "status": {"snapshotID": "x", "phase": "New"}}), true, false),
-            (json!({"spec": {}, "status": {"providerSnapshotID": "x"}}), false, true),
-            (json!({"status": {"snapshotID": "", "providerSnapshotID": null}}), false, false),
-            (json!({"status": null}), false, false),
-            (json!({}), false, false),
-        ] {
-            let stored = StoredVolumeObject::deserialize(&entry).unwrap();
-            let found = (stored.is_in_repository(), stored.is_native());
-            assert_eq!(found, (is_in_repository, is_native), "{entry}");
-        }
-    }
-
-    #[test]
-    fn files_in_a_restic_repository_are_berths_to_forget() {
-        let id = "0123456789abcdef".repeat(4);
-        let stored = |uploader: &str, namespace: &str, id: &str| {
-            let entry = json!({
-                "spec": {"uploaderType": uploader, "pod": {"namespace": namespace}, "volume": "v"},
-                "status": {"snapshotID": id},
-            });
-            StoredVolumeObject::deserialize(&entry).unwrap().own_files()
-        };
-        let files = Files { namespace: "shop".to_owned(), snapshot: Some(id.clone()), backup_uid: None };
-        assert_eq!(stored("restic", "shop", &id), Some(files));
-        // Of one that failed the snapshot has the tag.
-        let mut failed = json!({
-            "spec": {"uploaderType": "restic", "pod": {"namespace": "shop"}, "tags": {"backup-uid": "u"}},
-            "status": {"phase": "Failed", "message": "m"},
-        });
-        let own = |entry: &Value| StoredVolumeObject::deserialize(entry).unwrap().own_files();
-        let files = Files { namespace: "shop".to_owned(), snapshot: None, backup_uid: Some("u".to_owned()) };
-        assert_eq!(own(&failed), Some(files));
-        failed["spec"]["tags"] = json!(null);
-        assert_eq!(own(&failed), None);
-        for (uploader, namespace, id) in [
-            ("kopia", "shop", id.as_str()),
-            ("", "shop", &id),
-            ("restic", "../shop", &id),
-            ("restic", "", &id),
-            ("restic", "shop", "latest"),
-        ] {
-            assert_eq!(stored(uploader, namespace, id), None, "{uploader} {namespace} {id}");
-        }
-    }
-
-    fn gzip(text: &str) -> Vec<u8> {
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-        gzip.write_all(text.as_bytes()).unwrap();
-        gzip.finish().unwrap()
-    }
-
-    #[tokio::test]
-    async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
-        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
-        let path = layout.folder().join("b-x.gz");
-        let bomb = format!("[{}]", vec![r#"{"":0}"#; VALUES / 2].join(","));
-        for text in [bomb, " ".repeat(usize::try_from(UNPACKED).unwrap() + 1)] {
-            layout.store().put(&path, gzip(&text).into()).await.unwrap();
-            let refused = read::<VolumeInfo>(&layout, "-x.gz").await.err().unwrap().to_string();
-            assert!(refused.contains("b-x.gz") && refused.contains("too large"), "{refused}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_list_is_read_whatever_the_store_holds() {
-        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
-        let path = layout.folder().join("b-x.gz");
-        assert!(read::<VolumeInfo>(&layout, "-x.gz").await.unwrap().is_empty());
-        for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {
-            layout.store().put(&path, gzip(text).into()).await.unwrap();
-            let read = read::<VolumeInfo>(&layout, "-x.gz").await;
-            assert_eq!(read.ok().map(|entries| entries.len()), entries, "{text}");
-        }
-        layout.store().put(&path, "no gzip".into()).await.unwrap();
-        assert!(read::<VolumeInfo>(&layout, "-x.gz").await.is_err());
-    }
-}
+mod tests;

@@ -95,6 +95,41 @@ async fn expired_backups_are_asked_for_once_and_failures_are_labelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_fails_for_ever_is_not_asked_for_each_hour() {
+    let failed = |backup: &str, created: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+            "metadata": {"name": format!("{backup}-{created}"), "creationTimestamp": created},
+            "spec": {"backupName": backup}, "status": {"phase": "Processed", "errors": ["why"]},
+        })
+    };
+    let now = "2026-01-03T12:00:00Z";
+    let requests = format!("{VELERO}/deletebackuprequests");
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&requests).answers(listed(
+            "1",
+            &[
+                failed("copy", "2026-01-03T08:00:00Z"),
+                failed("copy", "2026-01-02T00:00:00Z"),
+                failed("young", "2026-01-03T11:00:00Z"),
+            ],
+        )))
+        .next(get(&format!("{VELERO}/backups")).answers(listed(
+            "1",
+            &[backup("copy", "rw", "2026-01-01T00:00:00Z"), backup("young", "rw", "2026-01-03T10:00:00Z")],
+        )))
+        .next(post(&requests).answers(clock(now)))
+        .next(post(&requests).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    assert_eq!(deleted(&api), ["young"]);
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_more_than_its_schedule_keeps_is_asked_for() {
     let of_schedule = |name: &str, uid: &str, ended: &str| {
         let mut backup = backup(name, "rw", "2027-01-01T00:00:00Z");
@@ -246,6 +281,42 @@ async fn a_bounded_number_is_asked_for_at_a_time() {
     let now = "2026-01-02T00:00:00Z".parse().unwrap();
     assert_eq!(look(&lifecycle(&api), now).await.unwrap(), None, "there is more to do");
     assert_eq!(api.writes().len(), UNDER_WAY + 1, "and the time is asked for");
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_keeps_is_asked_for_again_when_its_lock_has_ended() {
+    let now = "2026-01-02T12:00:00Z";
+    let failed = |backup: &str, created: &str, until: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+            "metadata": {
+                "name": format!("of-{backup}"), "namespace": "velero", "creationTimestamp": created,
+                "annotations": {keys::LOCKED_UNTIL: until},
+            },
+            "spec": {"backupName": backup}, "status": {"phase": "Processed", "errors": ["why"]},
+        })
+    };
+    // Of those at 00:00 the pause after a failure has ended, too.
+    let requests = [
+        failed("locked", "2026-01-02T00:00:00Z", "2026-01-02T12:00:01Z"),
+        failed("free", "2026-01-02T00:00:00Z", "2026-01-02T12:00:00Z"),
+        failed("paused", "2026-01-02T11:59:00Z", "2026-01-02T12:00:00Z"),
+        failed("unreadable", "2026-01-02T11:59:00Z", "soon"),
+    ];
+    let expired =
+        ["locked", "free", "paused", "unreadable"].map(|name| backup(name, "rw", "2026-01-01T23:00:00Z"));
+    let api = Scripted::new()
+        .next(
+            get(&format!("{VELERO}/backupstoragelocations"))
+                .answers(listed("1", &[location("rw", "ReadWrite")])),
+        )
+        .next(get(&format!("{VELERO}/deletebackuprequests")).answers(listed("1", &requests)))
+        .next(get(&format!("{VELERO}/backups")).answers(listed("1", &expired)))
+        .next(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)))
+        .once(post(&format!("{VELERO}/deletebackuprequests")).answers(clock(now)));
+    look(&lifecycle(&api), now.parse().unwrap()).await.unwrap();
+    assert_eq!(deleted(&api), ["free"]);
     api.finish();
 }
 

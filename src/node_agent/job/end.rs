@@ -1,4 +1,4 @@
-//! Writes how an object has ended.
+//! How an object has ended, and the write of it.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -20,8 +20,25 @@ use crate::write::{Pauses, Write, WriteResult, patch};
 /// How long the end of a job is tried to be written.
 const END: Duration = Duration::from_secs(600);
 
+/// What a job ends with, besides its phase: Failed where there is a message, else Completed.
+pub struct End {
+    /// A part of the patch, which counts more than what is written of every end.
+    pub change: Value,
+    pub message: Option<String>,
+}
+
+impl End {
+    pub fn completed(status: &Value) -> Self {
+        Self { change: json!({"status": status}), message: None }
+    }
+
+    pub fn failed(status: &Value, why: String) -> Self {
+        Self { message: Some(why), ..Self::completed(status) }
+    }
+}
+
 /// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-pub(super) async fn write_end<K>(api: &Api<K>, name: &str, uid: Option<&str>, status: &Value) -> bool
+pub(super) async fn write_end<K>(api: &Api<K>, name: &str, uid: Option<&str>, change: &Value) -> bool
 where
     K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -36,7 +53,7 @@ where
             if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
                 return true;
             }
-            match patch(api, Write::on(&object), json!({"status": status})).await {
+            match patch(api, Write::on(&object), change.clone()).await {
                 WriteResult::Written(_) | WriteResult::Gone(_) => return true,
                 WriteResult::Conflict(_) => {}
                 answer => {

@@ -1,146 +1,67 @@
-//! What a job does: it takes the files of a volume into a repository, or brings them back.
+//! The work of a job on a repository: it stores a folder there, or brings a snapshot back into one.
 
-use std::sync::Arc;
+use berth_pod_volumes::{Fault, Folder, Restored, Saved, Source};
 
-use anyhow::Context as _;
-use berth_api::keys::{PVC_UID, RESTORE_UID};
-use berth_api::velero::{PodReference, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{number, same, tags};
-use berth_pod_volumes::{Fault, Progress, Saved, Source};
-use kube::ResourceExt;
-use serde_json::json;
-
-use super::super::{Context, volume};
-use super::{End, Job, ensure_few, progress, runs};
+use super::super::Context;
+use super::Job;
 use crate::text::chain;
 
-/// The folder in a volume that tells the pod's init container which restores are done.
-const DONE: &str = ".velero";
-
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
-/// stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("the pod does not wait for the restore of its volume")]
-pub(super) struct NotYet;
-
 impl Job {
-    pub(super) async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        ensure_few(runs(&*object))?;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        found.state.clone().map_err(anyhow::Error::msg)?;
-        let namespace = pod.namespace.as_deref().unwrap_or_default();
+    /// Stores a folder. The inner error says why there is no snapshot to go by, though there may be
+    /// one.
+    pub(in crate::node_agent) async fn store(
+        &self,
+        location: &str,
+        namespace: &str,
+        source: Source,
+    ) -> anyhow::Result<Result<Saved, String>> {
+        let repositories = &self.context.repositories;
         // Before it is opened, so that no change in between is missed.
         let place = repositories.place(location).await;
         let repository = repositories.get(location, namespace, true).await?;
         let place = place?;
-        let pod_name = pod.name.as_deref().unwrap_or_default();
-        let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
-        let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
-        let source = Source {
-            folder: found.folder.clone(),
-            host: namespace.to_owned(),
-            tags: tags(given)?,
-            reader: settings.node.clone(),
-            same: same(claim, namespace, pod_name, name),
-        };
-        let saved = repository.backup(source, &self.watched).await;
-        let path = json!(found.path);
-        match saved {
-            Ok(Saved { snapshot, bytes, added, .. }) => {
-                // Files that were taken away with their volume look like files that somebody
-                // removed.
-                let there = async {
-                    volume::still(&clients.call, pod, &found.uid).await?;
-                    found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
-                };
-                if let Err(why) = there.await {
-                    let message = format!("{why}, so snapshot {snapshot} may lack some of its files");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
-                }
-                if let Err(error) = repositories.ensure_kept(location, &place).await {
+        match repository.backup(source, &self.watched).await {
+            Ok(saved) => match repositories.ensure_kept(location, &place).await {
+                Ok(()) => Ok(Ok(saved)),
+                Err(error) => {
                     let why = chain(error.as_ref());
-                    let message = format!("{why}, so snapshot {snapshot} may not be where it belongs");
-                    return Ok(End { status: json!({"path": path}), message: Some(message) });
+                    Ok(Err(format!("{why}, so snapshot {} may not be where it belongs", saved.snapshot)))
                 }
-                Ok(End {
-                    status: json!({
-                        "snapshotID": snapshot, "path": path, "incrementalBytes": number(added),
-                        "progress": progress(Progress { done: bytes, total: bytes }),
-                    }),
-                    message: None,
-                })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({"path": path}), message: Some(unfinished.to_string()) })
-            }
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
+            },
+            Err(fault) => self.unfinished(fault, location, namespace),
         }
     }
 
-    pub(super) async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
-        let Context { clients, settings, repositories } = &*self.context;
-        let spec = &object.spec;
-        let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
-        let location = spec.backup_storage_location.as_deref().unwrap_or_default();
-        let snapshot = spec.snapshot_id.as_deref().unwrap_or_default();
-        let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let restore =
-            owner.map(|owner| owner.uid.clone()).or_else(|| object.labels().get(RESTORE_UID).cloned());
-        let restore = restore.context("no Restore owns it, so that its pod cannot be told")?;
-        let namespace = spec.source_namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        let namespace = namespace.context("spec.sourceNamespace is empty")?;
-        let found = volume::find(&clients.call, settings, pod, name).await?;
-        let folder = found.folder.clone();
-        let mark = restore.clone();
-        let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
-        // Only its end was not written: the pod may have begun to use the volume.
-        if is_done.context("it cannot be seen whether the volume is restored")? {
-            return Ok(End { status: json!({}), message: None });
-        }
-        if !found.waits {
-            return Err(NotYet.into());
-        }
-        ensure_few(runs(&*object))?;
+    /// Brings a snapshot back into a folder. The inner error says which files are missing.
+    pub(in crate::node_agent) async fn bring(
+        &self,
+        location: &str,
+        namespace: &str,
+        snapshot: &str,
+        folder: Folder,
+    ) -> anyhow::Result<Result<Restored, String>> {
+        let Context { settings, repositories, .. } = &*self.context;
         let repository = repositories.get(location, namespace, false).await?;
-        let folder = found.folder.clone();
-        let (reader, watched) = (settings.node.as_str(), &self.watched);
-        match repository.restore(snapshot, folder, reader, watched).await {
-            Ok(done) => {
-                let (folder, of) = (found.folder, found.namespace);
-                let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
-                marked.context("the pod could not be told that its volume is restored")?;
-                let bytes = Progress { done: done.bytes, total: done.bytes };
-                Ok(End { status: json!({"progress": progress(bytes)}), message: None })
-            }
-            Err(Fault::Unfinished(unfinished)) => {
-                Ok(End { status: json!({}), message: Some(unfinished.to_string()) })
-            }
-            Err(fault) => {
-                self.doubt(&fault, location, namespace);
-                Err(fault.into())
-            }
+        match repository.restore(snapshot, folder, &settings.node, &self.watched).await {
+            Ok(restored) => Ok(Ok(restored)),
+            Err(fault) => self.unfinished(fault, location, namespace),
         }
     }
 
-    /// The repository may be another one by now.
-    fn doubt(&self, fault: &Fault, location: &str, namespace: &str) {
+    /// The inner error: something was done, and not all of it.
+    fn unfinished<T>(
+        &self,
+        fault: Fault,
+        location: &str,
+        namespace: &str,
+    ) -> anyhow::Result<Result<T, String>> {
+        if let Fault::Unfinished(unfinished) = fault {
+            return Ok(Err(unfinished.to_string()));
+        }
+        // The repository may be another one by now.
         if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
             self.context.repositories.forget(location, namespace);
         }
+        Err(fault.into())
     }
-}
-
-fn volume_of<'a>(
-    pod: Option<&'a PodReference>,
-    volume: Option<&'a str>,
-) -> anyhow::Result<(&'a PodReference, &'a str)> {
-    let pod = pod.context("spec.pod is empty")?;
-    Ok((pod, volume.filter(|volume| !volume.is_empty()).context("spec.volume is empty")?))
 }

@@ -114,6 +114,25 @@ async fn only_snapshots_of_the_backup_are_forgotten_and_what_is_gone_is_passed_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_wait_until_snapshots_are_forgotten_leaves_no_lock() {
+    let (root, store) = (volume(), store());
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
+    let locks = async |count: usize| {
+        while store.list("locks").await.unwrap().len() != count {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let gone = unneeded(std::slice::from_ref(&saved.snapshot));
+    tokio::select! {
+        done = repository.forget(gone, "n1") => unreachable!("the second look for other locks comes later: {done:?}"),
+        () = locks(1) => {}
+    }
+    tokio::time::timeout(Duration::from_secs(60), locks(0)).await.unwrap();
+    assert_eq!(store.list("snapshots").await.unwrap().len(), 1, "nobody waited for that");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn maintenance_leaves_what_snapshots_need_and_tells_of_what_they_lack() {
     let (root, store, watched) = (volume(), store(), Watched::default());
     let repository = Repository::make(&store, "secret").await.unwrap();

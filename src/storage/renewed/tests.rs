@@ -12,6 +12,7 @@ use berth_test_scripted::{Scripted, get};
 use futures::TryStreamExt as _;
 use http::{Method, StatusCode};
 use object_store::ObjectStoreExt as _;
+use object_store::list::PaginatedListResult;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -137,4 +138,62 @@ async fn a_refusal_of_the_keys_that_the_secret_still_has_stands() {
         assert!(matches!(send("put", &opened).await, Err(Error::PermissionDenied { .. })));
     }
     assert_eq!(bucket.asked.load(Ordering::Relaxed), 3, "none is sent twice, and the Secret is read once");
+}
+
+/// A store whose lists have so many pages, each with these folders and a file.
+struct Pages {
+    count: usize,
+    folders: Vec<String>,
+    asked: Mutex<Vec<(Option<String>, PaginatedListOptions)>>,
+}
+
+impl PaginatedListStore for Pages {
+    fn list_paginated<'s, 'p, 'f>(
+        &'s self,
+        prefix: Option<&'p str>,
+        options: PaginatedListOptions,
+    ) -> BoxFuture<'f, Result<PaginatedListResult>>
+    where
+        's: 'f,
+        'p: 'f,
+        Self: 'f,
+    {
+        let page = options.page_token.as_ref().map_or(1, |token| token.parse::<usize>().unwrap() + 1);
+        self.asked.lock().push((prefix.map(str::to_owned), options));
+        let file = ObjectMeta {
+            location: Path::from(format!("team/backups/file-{page}")),
+            last_modified: std::time::SystemTime::UNIX_EPOCH.into(),
+            size: 1,
+            e_tag: None,
+            version: None,
+        };
+        let result = ListResult {
+            common_prefixes: self.folders.iter().map(|folder| Path::from(folder.as_str())).collect(),
+            objects: vec![file],
+            extensions: http::Extensions::new(),
+        };
+        // The last page of some stores has an empty token.
+        let token = if page < self.count { page.to_string() } else { String::new() };
+        Box::pin(async move { Ok(PaginatedListResult { result, page_token: Some(token) }) })
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_folders_has_all_pages_up_to_a_limit() {
+    let all = ["team/backups/b", "team/backups/a"].map(str::to_owned).to_vec();
+    let store = Pages { count: 3, folders: all, asked: Mutex::default() };
+    let found = folders(&store, Some(&Path::from("team/backups"))).await.unwrap();
+    assert_eq!(found.common_prefixes, ["team/backups/a", "team/backups/b"].map(Path::from));
+    assert_eq!(found.objects.len(), 3);
+    for (index, (prefix, options)) in store.asked.lock().iter().enumerate() {
+        assert_eq!(prefix.as_deref(), Some("team/backups/"));
+        assert_eq!(options.delimiter.as_deref(), Some("/"));
+        assert_eq!(options.page_token, (index > 0).then(|| index.to_string()));
+    }
+
+    let store = Pages { count: usize::MAX, folders: vec!["x".repeat(1 << 20)], asked: Mutex::default() };
+    let endless = chain(&folders(&store, Some(&Path::default())).await.unwrap_err());
+    assert!(endless.contains("more at / than") && endless.contains("64 MiB"), "{endless}");
+    assert_eq!(store.asked.lock().len(), 64);
+    assert!(store.asked.lock().iter().all(|(prefix, _)| prefix.is_none()));
 }

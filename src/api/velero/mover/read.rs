@@ -2,6 +2,7 @@
 
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::{Mover, MoverPhase};
+use berth_core::mover::own;
 use berth_core::pod_volume::is_own;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -35,6 +36,11 @@ pub trait DataMover: Resource {
         false
     }
 
+    /// Is it a movement of snapshot data that berth carries?
+    fn is_own(&self) -> bool {
+        false
+    }
+
     /// The pod to whose node it is bound, if only that pod has the name of the node.
     fn target_pod(&self) -> Option<PodReference> {
         None
@@ -61,13 +67,10 @@ fn unread<K: DataMover>(object: &K, cancel: Option<bool>) -> Mover {
         // A node-agent cancels a data mover that is being deleted.
         canceled: cancel == Some(true) || meta.deletion_timestamp.is_some(),
         third_party: object.is_third_party(),
+        own: object.is_own(),
         resets: resets(meta),
         ..Mover::new(K::KIND, object.name_any(), object.uid().unwrap_or_default(), created)
     }
-}
-
-fn is_of_others(datamover: Option<&str>) -> bool {
-    !matches!(datamover, None | Some("" | "velero"))
 }
 
 /// An empty name means no node.
@@ -104,7 +107,11 @@ macro_rules! snapshot_mover {
             }
 
             fn is_third_party(&self) -> bool {
-                is_of_others(self.spec.datamover.as_deref())
+                own::is_foreign(self.spec.datamover.as_deref())
+            }
+
+            fn is_own(&self) -> bool {
+                own::is_own(self.spec.datamover.as_deref())
             }
         }
     };
@@ -274,6 +281,8 @@ mod tests {
         };
         assert_eq!(object(json!({}), json!({}), "Exposing").phase, MoverPhase::Unknown);
         assert!(object(json!({}), json!({"datamover": "acme"}), "New").third_party);
+        let ours = object(json!({}), json!({"datamover": "berth"}), "New");
+        assert!(ours.own && !ours.third_party);
         for (uploader, is_own) in [("restic", true), ("kopia", false), ("", false)] {
             let files = json!({"apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {},
                 "spec": {"uploaderType": uploader}});

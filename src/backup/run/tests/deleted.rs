@@ -66,6 +66,22 @@ async fn what_a_deletion_leaves_that_yields_is_no_backup_any_more() {
     completes(&site).await;
 }
 
+/// Whoever publishes does not look for one where no other run of the Backup has been.
+#[tokio::test]
+async fn the_index_of_an_earlier_backup_that_is_gone_does_not_outlive_the_claim() {
+    let site = Site::new();
+    let place = place(&site);
+    std::fs::create_dir_all(&place).unwrap();
+    let claim = json!({"cluster": "here", "namespace": "velero", "backup": "earlier", "run": "dead"});
+    std::fs::write(place.join("berth-run.json"), claim.to_string()).unwrap();
+    for name in ["one.tar.gz", "one-index.json.gz"] {
+        std::fs::write(place.join(name), "of the earlier one").unwrap();
+    }
+    site.api.always(get(ONE).answers(backup("7", "ReadyToStart")));
+    completes(&site).await;
+    assert!(!site.stored().contains(&"one-index.json.gz".to_owned()), "{:?}", site.stored());
+}
+
 #[tokio::test]
 async fn what_a_deletion_leaves_that_was_given_up_stays() {
     for requests in [vec![request("Processed")], Vec::new()] {

@@ -31,6 +31,21 @@ async fn types_are_asked_for_once_the_api_server_is_ready() {
     }
 }
 
+#[tokio::test]
+async fn types_are_asked_for_while_the_backup_is_read() {
+    let read = Hold::new();
+    let site = Site::with_type_unread("ConfigMap");
+    site.api.next(get(ONE).answers(backup("7", "ReadyToStart")).held(&read));
+    let story = async {
+        read.asked().await;
+        while !site.api.asked().contains(&"GET /apis".to_owned()) {
+            tokio::task::yield_now().await;
+        }
+        read.let_go();
+    };
+    tokio::join!(site.ends(BackupPhase::Completed), story);
+}
+
 /// Just after it began an API server serves what it has found so far, and does not say that there
 /// is more.
 #[tokio::test]

@@ -266,3 +266,31 @@ async fn the_group_of_a_stored_backup_leaves_the_storage_only_if_none_of_its_sna
         api.finish();
     }
 }
+
+/// Whoever may change a VolumeSnapshot can take the annotation from it.
+#[tokio::test]
+async fn a_snapshot_without_its_annotation_leaves_the_storage_only_if_its_content_was_not_kept() {
+    let labelled = json!({"velero.io/backup-name": "one"});
+    for (labels, kept_as, policy) in [
+        (labelled.clone(), "Retain", "Retain"),
+        // It was given up, or its class retains all.
+        (labelled, "Delete", "Delete"),
+        (json!({}), "Retain", "Delete"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (of_one, mut content_of_one) = content("one");
+        content_of_one["metadata"]["labels"] = labels;
+        content_of_one["spec"]["deletionPolicy"] = json!(kept_as);
+        let api = Scripted::new().next(get(ALL).answers(list("1", &[snapshot("one")])));
+        api.next(get(GROUPS).answers(list("1", &[])));
+        api.next(get(&of_one).answers(content_of_one.clone()));
+        api.next(patch(&of_one).answers(content_of_one.clone()));
+        if policy == "Retain" {
+            api.next(delete(&of_one).answers(content_of_one));
+        }
+        api.next(delete(&format!("{IN_APP}/one")).answers(snapshot("one")));
+        engine(&api, &folder, AfterInterruption::Resume).let_go_of_snapshots("one", "u").await;
+        assert_eq!(api.writes()[0].body["spec"]["deletionPolicy"], policy);
+        api.finish();
+    }
+}

@@ -1,32 +1,7 @@
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 
-use http::HeaderValue;
-
 use super::*;
-
-#[test]
-fn each_store_says_in_its_own_words_until_when_it_keeps_an_object() {
-    for (name, value, until) in [
-        ("x-amz-object-lock-retain-until-date", "2026-12-25T15:00:00.000Z", Some("2026-12-25T15:00:00Z")),
-        ("x-goog-object-lock-retain-until-date", "2026-12-25T15:00:00Z", Some("2026-12-25T15:00:00Z")),
-        (
-            "x-ms-immutability-policy-until-date",
-            "Fri, 25 Dec 2026 15:00:00 GMT",
-            Some("2026-12-25T15:00:00Z"),
-        ),
-        ("x-amz-object-lock-retain-until-date", "soon", None),
-        ("last-modified", "Fri, 25 Dec 2026 15:00:00 GMT", None),
-    ] {
-        let headers =
-            HeaderMap::from_iter([(http::HeaderName::from_static(name), HeaderValue::from_static(value))]);
-        assert_eq!(
-            locked_until(&headers),
-            until.map(|text| text.parse::<Timestamp>().unwrap()),
-            "{name}: {value}"
-        );
-    }
-}
 
 #[tokio::test]
 async fn the_first_byte_is_enough_to_know_of_a_lock() {

@@ -82,6 +82,8 @@ pub fn remedy(mover: &Mover, circumstances: Circumstances) -> Remedy {
 /// Does it hold a place, while no agent that could continue it has been ready for long enough?
 pub(super) fn is_orphan(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     match mover.phase {
+        // The leader itself goes on with it.
+        _ if mover.own => false,
         MoverPhase::Accepted => {
             let pod_is_lost = mover.mover_pod.as_ref().is_some_and(|pod| is_lost(view, pod, now));
             pod_is_lost || is_left_by_who_accepted(view, mover, now)

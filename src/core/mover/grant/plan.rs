@@ -157,6 +157,7 @@ fn movers<'v>(view: &'v GrantView, order: &[usize]) -> impl Iterator<Item = (usi
 /// Can an agent run it now?
 fn can_go(view: &GrantView, mover: &Mover) -> Result<(), MoverWaitReason> {
     match &mover.bound_node {
+        _ if mover.own => Ok(()),
         Some(node) if view.has_ready_agent(node) => Ok(()),
         Some(node) => Err(MoverWaitReason::NoAgent { node: Some(node.clone()) }),
         None if mover.kind.is_bound() => Err(MoverWaitReason::NoNode),

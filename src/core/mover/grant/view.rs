@@ -99,6 +99,8 @@ pub struct Mover {
     pub canceled: bool,
     /// Handled by another vendor's data mover: never counted, never granted, never refused.
     pub third_party: bool,
+    /// Carried by berth itself: it waits for a place as the others do, and for no node-agent.
+    pub own: bool,
     /// The only node whose agent can run it: `spec.node` of a PodVolumeBackup, the node of the pod
     /// of a PodVolumeRestore.
     pub bound_node: Option<String>,
@@ -131,6 +133,7 @@ impl Mover {
             granted: false,
             canceled: false,
             third_party: false,
+            own: false,
             bound_node: None,
             accepted_by: None,
             accepted_at: None,

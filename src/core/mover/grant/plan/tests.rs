@@ -373,6 +373,20 @@ fn recovered(plan: &GrantPlan) -> Vec<(usize, bool)> {
 }
 
 #[test]
+fn what_berth_carries_needs_a_place_and_no_agent() {
+    let own = |mover: Mover| Mover { own: true, accepted_by: None, ..mover };
+    let pod = MoverPod { node: Some("n9".to_owned()), placed_at: Some(second(0)), running: true };
+    let holder = Mover { mover_pod: Some(pod), ..own(upload("holds", 1, MoverPhase::Prepared)) };
+    let mut view = view([own(new_upload("b", 3)), own(new_upload("a", 2)), holder]);
+    // Nobody else would go on with it.
+    view.agents.clear();
+    let plan = planned(&view);
+    assert_eq!((granted(&view, &plan), recovered(&plan)), (vec!["a"], Vec::new()));
+    view.limits.limit = None;
+    assert!(planned(&view).recover.is_empty());
+}
+
+#[test]
 fn one_whose_agent_is_away_for_long_is_told_from_one_whose_agent_may_be_back() {
     for (since, expected) in [(OUT_AFTER, false), (GIVEN_UP_AFTER, true)] {
         for ago in [since.as_secs(), since.as_secs() + 60] {

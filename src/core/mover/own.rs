@@ -1,0 +1,325 @@
+//! DataUploads and DataDownloads that berth itself carries (`spec.datamover: berth`): what the
+//! leader does next with each of them.
+//!
+//! The leader makes what a movement needs (a claim, and the pod that mounts it), tells the pod to
+//! begin by the phase Prepared, and removes all of it in the end. The pod moves the data, and
+//! writes the phase InProgress and how the movement ends. So a movement goes on whichever leader
+//! comes and goes, and each step can be taken twice.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::MoverKind;
+use super::grant::MoverPhase;
+
+/// `spec.datamover` of the movements that berth carries.
+pub const DATAMOVER: &str = "berth";
+
+/// Does berth carry it?
+pub fn is_own(datamover: Option<&str>) -> bool {
+    datamover == Some(DATAMOVER)
+}
+
+/// Does another vendor's data mover carry it? The others are berth's and Velero's node-agents'.
+pub fn is_foreign(datamover: Option<&str>) -> bool {
+    !matches!(datamover, None | Some("" | "velero" | DATAMOVER))
+}
+
+/// How long a movement may take from Accepted until its pod has begun, as with Velero's
+/// node-agents.
+pub const PREPARE: SignedDuration = SignedDuration::from_mins(30);
+/// How long a volume whose data is restored may take until it is bound to its claim.
+pub const BIND: SignedDuration = SignedDuration::from_mins(10);
+
+/// The pod that moves the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodStage {
+    /// There is none.
+    #[default]
+    Absent,
+    /// It does not run yet, or is being deleted.
+    Waiting,
+    Running,
+    /// It has ended, and does not start again.
+    Ended,
+}
+
+/// What is seen of one movement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnMover<'a> {
+    pub kind: MoverKind,
+    pub name: &'a str,
+    pub created_at: Timestamp,
+    pub phase: MoverPhase,
+    /// `spec.cancel`, or the object is being deleted.
+    pub canceled: bool,
+    /// It carries a grant.
+    pub granted: bool,
+    pub accepted_at: Option<Timestamp>,
+    /// When all data of a DataDownload was in the volume.
+    pub restored_at: Option<Timestamp>,
+    /// Objects may be there that were made for it.
+    pub has_objects: bool,
+    pub pod: PodStage,
+    /// The node of the pod.
+    pub node: Option<&'a str>,
+}
+
+/// What the leader does with one movement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnStep {
+    /// Nothing, or others are to do something first.
+    #[default]
+    Nothing,
+    /// Write the phase Accepted: from now on objects are made for it.
+    Accept,
+    /// Make what is missing of its claim and its pod.
+    Make,
+    /// Write the phase Prepared, for which its pod waits.
+    Begin,
+    /// Give the restored volume to its claim, and write the phase Completed.
+    Bind,
+    /// Write the phase Failed.
+    Fail(OwnFault),
+    /// Write the phase Canceled.
+    Cancel,
+    /// It has ended: remove what was made for it.
+    Clear,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnFault {
+    NotPrepared,
+    PodEnded,
+    NotBound,
+}
+
+impl fmt::Display for OwnFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPrepared => {
+                write!(f, "its data mover pod did not run within {} minutes", PREPARE.as_mins())
+            }
+            Self::PodEnded => f.write_str("its data mover pod ended before the data was moved"),
+            Self::NotBound => {
+                write!(f, "the restored volume could not be bound within {} minutes", BIND.as_mins())
+            }
+        }
+    }
+}
+
+/// How many movements may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataPaths {
+    /// The number of data paths of each node.
+    pub by_node: HashMap<String, u32>,
+    /// A limit of places is in force: only what is granted may be prepared.
+    pub is_limited: bool,
+}
+
+impl DataPaths {
+    fn of(&self, node: &str) -> u32 {
+        self.by_node.get(node).copied().unwrap_or(1)
+    }
+
+    /// Without a limit, so many are prepared at the same time as could run.
+    fn all(&self) -> usize {
+        let all = self.by_node.values().fold(0_u32, |all, one| all.saturating_add(*one));
+        usize::try_from(all.max(1)).unwrap_or(usize::MAX)
+    }
+}
+
+/// The next step of each movement, in the order in which they were given. The oldest goes first
+/// where there is not room for all.
+pub fn plan(all: &[OwnMover<'_>], paths: &DataPaths, now: Timestamp) -> Vec<OwnStep> {
+    let mut order: Vec<(usize, &OwnMover<'_>)> = all.iter().enumerate().collect();
+    order.sort_by_key(|(_, one)| (one.created_at, one.kind, one.name));
+    let mut preparing = all.iter().filter(|one| one.phase.holds_place()).count();
+    let mut load: HashMap<&str, u32> = HashMap::new();
+    for one in all.iter().filter(|one| has_begun(one)) {
+        if let Some(node) = one.node {
+            *load.entry(node).or_default() += 1;
+        }
+    }
+    let mut steps = vec![OwnStep::Nothing; all.len()];
+    for (i, one) in order {
+        let wanted = step(one, now);
+        let may = match wanted {
+            OwnStep::Accept if paths.is_limited => one.granted,
+            OwnStep::Accept => {
+                let has_room = preparing < paths.all();
+                preparing += usize::from(has_room);
+                has_room
+            }
+            OwnStep::Begin => {
+                let node = one.node.unwrap_or_default();
+                let load = load.entry(node).or_default();
+                let has_room = *load < paths.of(node);
+                *load += u32::from(has_room);
+                has_room
+            }
+            _ => true,
+        };
+        if let Some(step) = steps.get_mut(i).filter(|_| may) {
+            *step = wanted;
+        }
+    }
+    steps
+}
+
+/// Does its pod move data now, or will it shortly?
+fn has_begun(one: &OwnMover<'_>) -> bool {
+    use MoverPhase::{Canceling, InProgress, Prepared};
+    matches!(one.phase, Prepared | InProgress | Canceling) && one.pod == PodStage::Running
+}
+
+/// The next step of one movement, if there is room for it.
+fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
+    use MoverPhase::{Accepted, Canceled, Canceling, Completed, Failed, InProgress, New, Prepared, Unknown};
+    let is_over =
+        |since: Option<Timestamp>, limit| now.duration_since(since.unwrap_or(one.created_at)) >= limit;
+    match (one.phase, one.pod) {
+        (New | Accepted | Prepared, _) if one.canceled => OwnStep::Cancel,
+        (New, _) => OwnStep::Accept,
+        (Accepted | Prepared, PodStage::Ended) | (Prepared, PodStage::Absent) => {
+            OwnStep::Fail(OwnFault::PodEnded)
+        }
+        (Accepted | Prepared, _) if is_over(one.accepted_at, PREPARE) => OwnStep::Fail(OwnFault::NotPrepared),
+        (Accepted, PodStage::Absent) => OwnStep::Make,
+        (Accepted, PodStage::Running) => OwnStep::Begin,
+        (Accepted | Prepared, _) => OwnStep::Nothing,
+        (InProgress | Canceling, _) if one.restored_at.is_some() => match is_over(one.restored_at, BIND) {
+            true => OwnStep::Fail(OwnFault::NotBound),
+            false => OwnStep::Bind,
+        },
+        // The pod sees by itself that it is canceled.
+        (InProgress | Canceling, PodStage::Running) => OwnStep::Nothing,
+        (InProgress | Canceling, _) if one.canceled => OwnStep::Cancel,
+        // Its node was drained: what is stored is not stored twice.
+        (InProgress | Canceling, PodStage::Absent) => OwnStep::Make,
+        (InProgress | Canceling, PodStage::Waiting) => OwnStep::Nothing,
+        (InProgress | Canceling, PodStage::Ended) => OwnStep::Fail(OwnFault::PodEnded),
+        (Canceled | Completed | Failed, _) if one.has_objects => OwnStep::Clear,
+        (Canceled | Completed | Failed | Unknown, _) => OwnStep::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use MoverPhase::*;
+    use OwnStep::*;
+
+    use super::*;
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes)
+    }
+
+    fn upload(name: &str, phase: MoverPhase, pod: PodStage) -> OwnMover<'_> {
+        OwnMover {
+            kind: MoverKind::DataUpload,
+            name,
+            created_at: at(0),
+            phase,
+            canceled: false,
+            granted: false,
+            accepted_at: Some(at(1)),
+            restored_at: None,
+            has_objects: true,
+            pod,
+            node: (pod == PodStage::Running).then_some("n1"),
+        }
+    }
+
+    fn paths(count: u32) -> DataPaths {
+        DataPaths { by_node: [("n1".to_owned(), count)].into(), is_limited: false }
+    }
+
+    #[test]
+    fn every_phase_has_its_step_whatever_became_of_the_pod() {
+        let ended = Fail(OwnFault::PodEnded);
+        let stages = [PodStage::Absent, PodStage::Waiting, PodStage::Running, PodStage::Ended];
+        for (phase, wanted, canceled) in [
+            (New, [Accept; 4], [Cancel; 4]),
+            (Accepted, [Make, Nothing, Begin, ended], [Cancel; 4]),
+            (Prepared, [ended, Nothing, Nothing, ended], [Cancel; 4]),
+            (InProgress, [Make, Nothing, Nothing, ended], [Cancel, Cancel, Nothing, Cancel]),
+            (Canceling, [Make, Nothing, Nothing, ended], [Cancel, Cancel, Nothing, Cancel]),
+            (Completed, [Clear; 4], [Clear; 4]),
+            (Failed, [Clear; 4], [Clear; 4]),
+            (Canceled, [Clear; 4], [Clear; 4]),
+            (Unknown, [Nothing; 4], [Nothing; 4]),
+        ] {
+            let found = stages.map(|pod| step(&upload("u", phase, pod), at(2)));
+            assert_eq!(found, wanted, "{phase:?}");
+            let found =
+                stages.map(|pod| step(&OwnMover { canceled: true, ..upload("u", phase, pod) }, at(2)));
+            assert_eq!(found, canceled, "{phase:?}, canceled");
+        }
+        let cleared = OwnMover { has_objects: false, ..upload("u", Completed, PodStage::Absent) };
+        assert_eq!(step(&cleared, at(2)), Nothing);
+    }
+
+    #[test]
+    fn what_is_not_prepared_or_bound_in_time_fails() {
+        let mut found = upload("u", Accepted, PodStage::Waiting);
+        assert_eq!(step(&found, at(30)), Nothing);
+        assert_eq!(step(&found, at(31)), Fail(OwnFault::NotPrepared));
+        found.phase = Prepared;
+        assert_eq!(step(&found, at(31)), Fail(OwnFault::NotPrepared));
+        // A movement that has begun has no such limit.
+        found.phase = InProgress;
+        assert_eq!(step(&found, at(999)), Nothing);
+        for pod in [PodStage::Absent, PodStage::Running, PodStage::Ended] {
+            let restored = OwnMover { restored_at: Some(at(100)), ..upload("d", InProgress, pod) };
+            assert_eq!(step(&restored, at(109)), Bind, "{pod:?}");
+            assert_eq!(step(&restored, at(110)), Fail(OwnFault::NotBound), "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_prepared_first_and_no_more_than_can_run() {
+        let older = OwnMover { created_at: at(-1), ..upload("z", New, PodStage::Absent) };
+        let all = [
+            upload("a", New, PodStage::Absent),
+            upload("b", New, PodStage::Absent),
+            older,
+            upload("c", Accepted, PodStage::Waiting),
+        ];
+        assert_eq!(plan(&all, &paths(3), at(2)), [Accept, Nothing, Accept, Nothing]);
+        assert_eq!(plan(&all, &DataPaths::default(), at(2)), [Nothing; 4]);
+        // With a limit only the leader's grants count.
+        let limited = DataPaths { is_limited: true, ..paths(1) };
+        let granted = [
+            OwnMover { granted: true, ..upload("a", New, PodStage::Absent) },
+            upload("b", New, PodStage::Absent),
+        ];
+        assert_eq!(plan(&granted, &limited, at(2)), [Accept, Nothing]);
+    }
+
+    #[test]
+    fn no_node_gets_more_than_it_has_data_paths_for() {
+        let running = |name| upload(name, Accepted, PodStage::Running);
+        let all = [running("a"), upload("b", InProgress, PodStage::Running), running("c")];
+        assert_eq!(plan(&all, &paths(2), at(2)), [Begin, Nothing, Nothing]);
+        assert_eq!(plan(&all, &paths(1), at(2)), [Nothing; 3]);
+        assert_eq!(plan(&all, &paths(3), at(2)), [Begin, Nothing, Begin]);
+        let elsewhere = OwnMover { node: Some("unheard"), ..running("a") };
+        assert_eq!(plan(&[elsewhere.clone(), elsewhere], &paths(9), at(2)), [Begin, Nothing]);
+    }
+
+    #[test]
+    fn nobody_elses_movement_is_taken_for_our_own() {
+        for (datamover, own, foreign) in [
+            (None, false, false),
+            (Some(""), false, false),
+            (Some("velero"), false, false),
+            (Some("berth"), true, false),
+            (Some("acme"), false, true),
+        ] {
+            assert_eq!((is_own(datamover), is_foreign(datamover)), (own, foreign), "{datamover:?}");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! DataUploads and DataDownloads that berth carries itself: the leader makes the claim and the pod
+//! of each, gives a restored volume to its claim, and removes what it made in the end.
+//! [`berth_core::mover::own`] decides. The pod runs [`crate::node_agent::mover`].
+//!
+//! All state is in the objects, and each step can be taken twice, so a new leader goes on where the
+//! last one ended. Objects that were made for a movement have its name, and name it as their owner
+//! or, where they are in no namespace, by a label; no others are changed or removed.
+
+mod bind;
+mod clear;
+mod make;
+mod pod;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::keys;
+use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use berth_core::mover::grant::Mover;
+use berth_core::mover::own::{DataPaths, OwnFault, OwnMover, OwnStep, PodStage, plan};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use super::NodeCache;
+use super::objects::api;
+use crate::cache::SharedCache;
+use crate::client::Clients;
+use crate::pace::paced;
+use crate::text::chain;
+use crate::watch::{of_namespace, reflect};
+use crate::write::{Write, WriteResult, patch_metadata};
+
+/// Label of the pods of these movements.
+const PODS: &str = "app.kubernetes.io/name=berth-data-mover";
+/// The longest time between two looks, because objects of other kinds are waited for without a
+/// watch.
+const PERIOD: Duration = Duration::from_secs(3);
+/// The shortest one: changes come one by one, and one look can take them all in.
+const PAUSE: Duration = Duration::from_millis(300);
+/// How long one step may take. The next look takes it again.
+const STEP: Duration = Duration::from_secs(30);
+const AT_ONCE: usize = 16;
+/// How often it is looked for contents of snapshots that no movement needs.
+const SWEEP: Duration = Duration::from_secs(600);
+/// The longest message of a status.
+const MESSAGE: usize = 1000;
+
+pub struct OwnMovements {
+    pub clients: Clients,
+    pub namespace: String,
+    pub fleet: Arc<NodeCache>,
+}
+
+/// Why something cannot be made.
+#[derive(Debug, PartialEq, Eq)]
+enum Unmade {
+    /// Another try would not help.
+    Never(String),
+    Later(String),
+}
+
+impl Unmade {
+    /// A call that failed may succeed later.
+    fn call(what: &str) -> impl Fn(kube::Error) -> Self {
+        move |error| Self::Later(format!("{what}: {}", chain(&error)))
+    }
+}
+
+/// An object that berth carries.
+#[derive(Clone, Debug)]
+enum Carried {
+    Upload(Arc<DataUpload>),
+    Download(Arc<DataDownload>),
+}
+
+impl Carried {
+    fn mover(&self) -> Mover {
+        match self {
+            Self::Upload(object) => object.mover(),
+            Self::Download(object) => object.mover(),
+        }
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Upload(object) => &object.metadata,
+            Self::Download(object) => &object.metadata,
+        }
+    }
+}
+
+/// One movement, and its pod.
+#[derive(Clone, Debug)]
+struct Item {
+    object: Carried,
+    mover: Mover,
+    pod: Option<SeenPod>,
+}
+
+impl Item {
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.object.metadata().annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn seen(&self) -> OwnMover<'_> {
+        let Mover { kind, name, created_at, phase, canceled, granted, accepted_at, .. } = &self.mover;
+        let restored = self.annotation(keys::RESTORED);
+        OwnMover {
+            kind: *kind,
+            name,
+            created_at: *created_at,
+            phase: *phase,
+            canceled: *canceled,
+            granted: *granted,
+            accepted_at: *accepted_at,
+            // What is no time was long ago.
+            restored_at: restored.map(|text| text.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
+            has_objects: self.annotation(keys::MADE).is_some(),
+            pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
+            node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SeenPod {
+    /// UID of the movement.
+    of: String,
+    stage: PodStage,
+    node: Option<String>,
+    /// Why it does not run, as far as that is known.
+    why: String,
+}
+
+impl SeenPod {
+    /// By name. `None`: it is of no movement.
+    fn read(pod: &Pod) -> (String, Option<Self>) {
+        let status = pod.status.clone().unwrap_or_default();
+        let stage = match status.phase.as_deref() {
+            _ if pod.metadata.deletion_timestamp.is_some() => PodStage::Waiting,
+            Some("Running") => PodStage::Running,
+            Some("Succeeded" | "Failed") => PodStage::Ended,
+            _ => PodStage::Waiting,
+        };
+        let containers = status.container_statuses.iter().flatten();
+        let states = containers.filter_map(|container| container.state.as_ref());
+        let waiting = states.clone().filter_map(|state| {
+            let waiting = state.waiting.as_ref()?;
+            Some([waiting.reason.clone(), waiting.message.clone()].into_iter().flatten().collect::<Vec<_>>())
+        });
+        let ended = states.filter_map(|state| {
+            let ended = state.terminated.as_ref()?;
+            Some(vec![ended.reason.clone().unwrap_or_default(), format!("exit code {}", ended.exit_code)])
+        });
+        let unscheduled = status.conditions.iter().flatten().filter_map(|condition| {
+            let is_it = condition.type_ == "PodScheduled" && condition.status == "False";
+            condition.message.clone().filter(|_| is_it).map(|message| vec![message])
+        });
+        let of_pod: Vec<String> =
+            [status.reason.clone(), status.message.clone()].into_iter().flatten().collect();
+        let why = waiting.chain(ended).chain(unscheduled).chain([of_pod]).flatten();
+        let why: Vec<String> = why.filter(|text| !text.is_empty()).collect();
+        let owner = berth_api::mover_pod::owner(&pod.metadata);
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let seen = owner.map(|owner| Self {
+            of: owner.uid,
+            stage,
+            node: node.filter(|node| !node.is_empty()),
+            why: why.join(": "),
+        });
+        (pod.name_any(), seen)
+    }
+}
+
+/// What the watches show. `None`: not listed yet.
+#[derive(Default)]
+struct State {
+    uploads: Option<BTreeMap<String, Option<Arc<DataUpload>>>>,
+    downloads: Option<BTreeMap<String, Option<Arc<DataDownload>>>>,
+    pods: Option<BTreeMap<String, Option<SeenPod>>>,
+}
+
+impl State {
+    /// All movements that are not over. `None`: not all is listed yet.
+    fn frozen(&self) -> Option<Vec<Item>> {
+        let (uploads, downloads, pods) =
+            (self.uploads.as_ref()?, self.downloads.as_ref()?, self.pods.as_ref()?);
+        let uploads = uploads.values().flatten().map(|object| Carried::Upload(Arc::clone(object)));
+        let downloads = downloads.values().flatten().map(|object| Carried::Download(Arc::clone(object)));
+        let item = |object: Carried| {
+            let mover = object.mover();
+            let pod = pods.get(&mover.name).and_then(Option::as_ref);
+            let pod = pod.filter(|pod| pod.of == mover.uid).cloned();
+            Item { object, mover, pod }
+        };
+        Some(uploads.chain(downloads).map(item).collect())
+    }
+}
+
+/// Is there anything left to do?
+fn is_wanted<K: DataMover>(object: &K) -> bool {
+    let made = object.meta().annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
+    object.is_own() && (made || !object.phase().is_final())
+}
+
+impl OwnMovements {
+    /// Runs while this process leads. Never returns.
+    pub async fn run(&self) {
+        let state = SharedCache::<State>::default();
+        let (watch, namespace) = (&self.clients.watch, self.namespace.as_str());
+        let uploads = reflect(
+            of_namespace(watch, namespace),
+            watcher::Config::default(),
+            |object: DataUpload| (object.name_any(), is_wanted(&object).then(|| Arc::new(object))),
+            |event| {
+                state.write(|state| event.apply_to(state.uploads.get_or_insert_default()));
+            },
+        );
+        let downloads = reflect(
+            of_namespace(watch, namespace),
+            watcher::Config::default(),
+            |object: DataDownload| (object.name_any(), is_wanted(&object).then(|| Arc::new(object))),
+            |event| {
+                state.write(|state| event.apply_to(state.downloads.get_or_insert_default()));
+            },
+        );
+        let pods = reflect(
+            of_namespace(watch, namespace),
+            watcher::Config::default().labels(PODS),
+            |pod: Pod| SeenPod::read(&pod),
+            |event| {
+                state.write(|state| event.apply_to(state.pods.get_or_insert_default()));
+            },
+        );
+        tokio::join!(uploads, downloads, pods, self.work(&state));
+    }
+
+    async fn work(&self, state: &SharedCache<State>) {
+        let mut changed = state.changed();
+        let mut told = Mutex::new(HashMap::new());
+        let mut swept: Option<Instant> = None;
+        loop {
+            changed.mark_unchanged();
+            let frozen = self.fleet.is_synced().then(|| state.read().frozen()).flatten();
+            if let Some(items) = frozen {
+                self.look(&items, &told).await;
+                let known: BTreeSet<&str> = items.iter().map(|item| item.mover.uid.as_str()).collect();
+                told.get_mut().retain(|uid: &String, _| known.contains(uid.as_str()));
+                if swept.is_none_or(|at| at.elapsed() >= paced(SWEEP)) {
+                    self.sweep(&known).await;
+                    swept = Some(Instant::now());
+                }
+            }
+            sleep(PAUSE).await;
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = sleep(PERIOD) => {}
+            }
+        }
+    }
+
+    /// Takes the next step of each movement.
+    async fn look(&self, items: &[Item], told: &Mutex<HashMap<String, String>>) {
+        if items.is_empty() {
+            return;
+        }
+        let seen: Vec<OwnMover<'_>> = items.iter().map(Item::seen).collect();
+        let steps = plan(&seen, &self.paths(), Timestamp::now());
+        let due = items.iter().zip(steps).filter(|(_, step)| *step != OwnStep::Nothing);
+        futures::stream::iter(due)
+            .for_each_concurrent(AT_ONCE, |(item, step)| async move {
+                if timeout(STEP, self.take(item, step, told)).await.is_err() {
+                    self.tell(item, told, "the API server did not answer in time");
+                }
+            })
+            .await;
+    }
+
+    fn paths(&self) -> DataPaths {
+        self.fleet.read(|state| {
+            let limits = state.limits();
+            let nodes = state.nodes.iter();
+            DataPaths {
+                by_node: nodes.map(|node| (node.name.clone(), limits.data_paths(&node.labels))).collect(),
+                is_limited: limits.limit.is_some(),
+            }
+        })
+    }
+
+    async fn take(&self, item: &Item, step: OwnStep, told: &Mutex<HashMap<String, String>>) {
+        let now = Timestamp::now();
+        match step {
+            OwnStep::Nothing => {}
+            OwnStep::Accept => {
+                let status = json!({"phase": "Accepted", "acceptedTimestamp": now});
+                let change = json!({"metadata": {"annotations": {keys::MADE: now}}, "status": status});
+                self.write(item, change).await;
+            }
+            OwnStep::Begin => self.write(item, json!({"status": {"phase": "Prepared"}})).await,
+            OwnStep::Cancel => self.end(item, "Canceled", "canceled").await,
+            OwnStep::Fail(fault) => self.end(item, "Failed", &self.reason(item, fault, told)).await,
+            OwnStep::Make => match self.make(item).await {
+                Ok(()) => {}
+                Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,
+                Err(Unmade::Later(why)) => self.tell(item, told, &why),
+            },
+            OwnStep::Bind => match self.bind(item).await {
+                Ok(true) => {
+                    let status = json!({"phase": "Completed", "completionTimestamp": now});
+                    self.write(item, json!({"status": status})).await;
+                }
+                Ok(false) => {}
+                Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,
+                Err(Unmade::Later(why)) => self.tell(item, told, &why),
+            },
+            OwnStep::Clear => match self.clear(item).await {
+                Ok(true) => {
+                    self.write(item, json!({"metadata": {"annotations": {keys::MADE: null}}})).await;
+                }
+                Ok(false) => {}
+                Err(error) => self.tell(item, told, &format!("{error:#}")),
+            },
+        }
+    }
+
+    /// Remembers why a movement does not go on, and logs it once.
+    fn tell(&self, item: &Item, told: &Mutex<HashMap<String, String>>, why: &str) {
+        let before = told.lock().insert(item.mover.uid.clone(), why.to_owned());
+        if before.as_deref() != Some(why) {
+            let Mover { kind, name, .. } = &item.mover;
+            warn!(%kind, %name, why, "a data movement does not go on yet");
+        }
+    }
+
+    fn reason(&self, item: &Item, fault: OwnFault, told: &Mutex<HashMap<String, String>>) -> String {
+        let of_pod = item.pod.as_ref().map(|pod| pod.why.clone()).filter(|why| !why.is_empty());
+        let why = of_pod.or_else(|| told.lock().get(&item.mover.uid).cloned());
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let volume = item.annotation(keys::RESTORED_VOLUME);
+        let volume = volume.map(|volume| format!("; its data is in PersistentVolume {volume}"));
+        format!("{fault}{why}{}", volume.unwrap_or_default())
+    }
+
+    async fn end(&self, item: &Item, phase: &str, message: &str) {
+        let message: String = message.chars().take(MESSAGE).collect();
+        let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
+        self.write(item, json!({"status": status})).await;
+    }
+
+    /// Writes on what was seen. What has changed meanwhile is decided on anew.
+    async fn write(&self, item: &Item, change: Value) {
+        let Mover { kind, name, .. } = &item.mover;
+        let metadata = item.object.metadata();
+        let as_seen =
+            Write::to(name).uid(metadata.uid.as_deref()).version(metadata.resource_version.as_deref());
+        let phase = change.pointer("/status/phase").and_then(Value::as_str).map(str::to_owned);
+        let message = change.pointer("/status/message").and_then(Value::as_str).map(str::to_owned);
+        match patch_metadata(&api(self.client(), &self.namespace, *kind), as_seen, change).await {
+            WriteResult::Written(_) => {
+                if let Some(phase) = phase {
+                    info!(%kind, %name, phase, message, "a data movement of berth's own");
+                }
+            }
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
+            answer => {
+                let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
+                warn!(%kind, %name, error, "a data movement could not be written");
+            }
+        }
+    }
+
+    fn client(&self) -> &Client {
+        &self.clients.call
+    }
+}
+
+#[cfg(test)]
+mod tests;

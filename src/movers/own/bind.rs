@@ -1,0 +1,120 @@
+//! Gives the volume with the restored data to the claim that it is for, as Velero's node-agents do:
+//! the volume is retained, the claim that made it goes, and then volume and claim name each other.
+//!
+//! Each call takes one step on what it has just read. The name of the volume is on the DataDownload
+//! before anything is changed, because after that no other object leads to it.
+
+use berth_api::keys::{MADE_FOR, RECLAIM_POLICY, RESTORED_VOLUME};
+use berth_core::mover::grant::Mover;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::Api;
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::clear::gone;
+use super::{Carried, Item, OwnMovements, Unmade};
+use crate::text::chain;
+use crate::write::{Write, WriteResult, patch};
+
+/// On a volume that the controller of volumes has bound to the first claim that fitted.
+const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const RETAIN: &str = "Retain";
+
+impl OwnMovements {
+    /// `true`: the claim has its volume.
+    pub(super) async fn bind(&self, item: &Item) -> Result<bool, Unmade> {
+        let Carried::Download(download) = &item.object else {
+            return Err(Unmade::Never("only restored data is bound to a claim".to_owned()));
+        };
+        let Mover { name, .. } = &item.mover;
+        let (target, of) = self.target(download).await?;
+        let target = target.ok_or_else(|| Unmade::Never(format!("claim {of} is gone")))?;
+        let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
+        let owns = |metadata: &ObjectMeta| item.owns(metadata);
+        if !gone(&pods, name, owns).await.map_err(|error| Unmade::Later(chain(error.as_ref())))? {
+            return Ok(false);
+        }
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
+        let Some(volume) = item.annotation(RESTORED_VOLUME) else {
+            let made = claims.get_opt(name).await.map_err(Unmade::call("its claim cannot be read"))?;
+            let made = made.filter(|made| item.owns(&made.metadata)).and_then(|made| made.spec?.volume_name);
+            let volume = made.filter(|volume| !volume.is_empty());
+            let lost = || Unmade::Never("the claim with the restored data is gone".to_owned());
+            let volume = volume.ok_or_else(lost)?;
+            self.write(item, json!({"metadata": {"annotations": {RESTORED_VOLUME: volume}}})).await;
+            return Ok(false);
+        };
+        let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
+        let found =
+            volumes.get_opt(volume).await.map_err(Unmade::call("the restored volume cannot be read"))?;
+        let lost = || Unmade::Never(format!("PersistentVolume {volume} with the restored data is gone"));
+        let found = found.ok_or_else(lost)?;
+        let spec = found.spec.clone().unwrap_or_default();
+        let holder = spec.claim_ref.clone().unwrap_or_default();
+        let is_here = holder.namespace.as_deref() == Some(self.namespace.as_str())
+            && holder.name.as_ref() == Some(name);
+        let is_there = holder.namespace == target.namespace() && holder.name == target.metadata.name;
+        if !is_here && !is_there {
+            return Err(Unmade::Never(format!("PersistentVolume {volume} is bound to another claim")));
+        }
+        let policy = spec.persistent_volume_reclaim_policy.unwrap_or_default();
+        let Some(former) = found.annotations().get(RECLAIM_POLICY) else {
+            // The selector of a restored claim asks for labels that no other volume has.
+            let selector = target.spec.as_ref().and_then(|spec| spec.selector.clone());
+            let mut labels = selector.and_then(|selector| selector.match_labels).unwrap_or_default();
+            labels.insert(MADE_FOR.to_owned(), item.mover.uid.clone());
+            let metadata = json!({"annotations": {RECLAIM_POLICY: policy}, "labels": labels});
+            let spec = json!({"persistentVolumeReclaimPolicy": RETAIN});
+            return change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await;
+        };
+        if policy != RETAIN {
+            return Err(Unmade::Never(format!("PersistentVolume {volume} is not retained any more")));
+        }
+        if !gone(&claims, name, owns).await.map_err(|error| Unmade::Later(chain(error.as_ref())))? {
+            return Ok(false);
+        }
+        let of_target = target.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
+        if of_target.is_empty() {
+            let namespace = target.namespace().unwrap_or_default();
+            let targets: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
+            return change(&targets, &target, json!({"spec": {"volumeName": volume}})).await;
+        }
+        if of_target != volume {
+            return Err(Unmade::Never(format!(
+                "claim {of} has volume {of_target} by now; the restored data is in PersistentVolume {volume}"
+            )));
+        }
+        if !is_there || holder.uid != target.metadata.uid {
+            let to = json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": target.namespace(),
+                "name": target.metadata.name, "uid": target.metadata.uid, "resourceVersion": null,
+            });
+            let metadata = json!({"annotations": {BY_CONTROLLER: null}});
+            return change(&volumes, &found, json!({"metadata": metadata, "spec": {"claimRef": to}})).await;
+        }
+        let is_bound = target.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"));
+        if !is_bound {
+            return Ok(false);
+        }
+        let metadata = json!({"annotations": {RECLAIM_POLICY: null}, "labels": {MADE_FOR: null}});
+        let spec = json!({"persistentVolumeReclaimPolicy": former});
+        change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await.map(|_| true)
+    }
+}
+
+/// Changes an object as it was just read. The next step is taken on the next look.
+async fn change<K>(api: &Api<K>, found: &K, change: Value) -> Result<bool, Unmade>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    match patch(api, Write::on(found), change).await {
+        WriteResult::Written(_) => Ok(false),
+        answer => {
+            let kind = K::kind(&());
+            let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
+            Err(Unmade::Later(format!("{kind} {} cannot be changed: {error}", found.name_any())))
+        }
+    }
+}

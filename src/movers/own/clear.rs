@@ -1,0 +1,141 @@
+//! Removes what was made for a movement, and nothing else.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use anyhow::Context as _;
+use berth_api::keys::{BACKUP_NAME, MADE_FOR};
+use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::velero::DataUpload;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
+
+use super::{Carried, Item, OwnMovements};
+use crate::backup::volumes::clean::remove;
+use crate::install::pod_volumes::AGENT;
+use crate::text::chain;
+use crate::write::{Write, WriteResult, delete};
+
+/// Contents of one look for those that no movement needs. The next look finds more.
+const PAGE: u32 = 500;
+
+impl OwnMovements {
+    /// `true`: nothing is left of what was made for it.
+    pub(super) async fn clear(&self, item: &Item) -> anyhow::Result<bool> {
+        let (client, name) = (|| self.client().clone(), item.mover.name.as_str());
+        let owns = |metadata: &ObjectMeta| item.owns(metadata);
+        let pods: Api<Pod> = Api::namespaced(client(), &self.namespace);
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client(), &self.namespace);
+        let mut is_clear = gone(&pods, name, owns).await.context("its pod cannot be removed")?;
+        is_clear &= gone(&claims, name, owns).await.context("its claim cannot be removed")?;
+        let Carried::Upload(upload) = &item.object else { return Ok(is_clear) };
+        let snapshots: Api<VolumeSnapshot> = Api::namespaced(client(), &self.namespace);
+        let contents: Api<VolumeSnapshotContent> = Api::all(client());
+        let what = "the copy of its snapshot cannot be removed";
+        is_clear &= gone(&snapshots, name, owns).await.context(what)?;
+        is_clear &= gone(&contents, name, owns).await.context(what)?;
+        if is_clear {
+            self.remove_original(upload).await?;
+        }
+        Ok(is_clear)
+    }
+
+    /// Removes the snapshot that a backup has taken for this movement, in the storage as well. A
+    /// snapshot that is somebody's own stays.
+    async fn remove_original(&self, upload: &DataUpload) -> anyhow::Result<()> {
+        let spec = &upload.spec;
+        let name = spec.csi_snapshot.as_ref().and_then(|snapshot| snapshot.volume_snapshot.as_deref());
+        let (Some(namespace), Some(name)) = (spec.source_namespace.as_deref(), name) else { return Ok(()) };
+        if namespace.is_empty() || name.is_empty() {
+            return Ok(());
+        }
+        let snapshots: Api<VolumeSnapshot> = Api::namespaced(self.client().clone(), namespace);
+        let found = snapshots.get_opt(name).await.context("its VolumeSnapshot cannot be read")?;
+        let Some(found) = found.filter(|found| is_taken_for(found, upload)) else { return Ok(()) };
+        remove(self.client(), &found)
+            .await
+            .map_err(anyhow::Error::msg)
+            .context("its VolumeSnapshot cannot be removed")
+    }
+
+    /// Removes contents that were made for movements which are gone, by hand or with their Backup:
+    /// nothing else that was made outlives its owner. `known`: UIDs of all others. Without berth's
+    /// node agents nothing was made, and nothing may be listed.
+    pub(super) async fn sweep(&self, known: &BTreeSet<&str>) {
+        let agents: Api<DaemonSet> = Api::namespaced(self.client().clone(), &self.namespace);
+        if !matches!(agents.get_metadata_opt(AGENT).await, Ok(Some(_))) {
+            return;
+        }
+        let contents: Api<VolumeSnapshotContent> = Api::all(self.client().clone());
+        let found = match contents.list(&ListParams::default().labels(MADE_FOR).limit(PAGE)).await {
+            Ok(found) => found,
+            Err(error) if crate::client::is_not_found(&error) => return,
+            Err(error) => {
+                let error = chain(&error);
+                warn!(error, "VolumeSnapshotContents cannot be listed: copies of snapshots may be left");
+                return;
+            }
+        };
+        for content in found.items.iter().filter(|content| self.is_left(content, known)) {
+            let name = content.name_any();
+            match delete(&contents, Write::on(content)).await {
+                WriteResult::Written(()) => {
+                    info!(%name, "removed the VolumeSnapshotContent of a data movement that is gone");
+                }
+                WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+                answer => {
+                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
+                    warn!(%name, error, "the VolumeSnapshotContent of a data movement cannot be removed");
+                }
+            }
+        }
+    }
+
+    /// Another berth may make such contents for a namespace of its own. What is retained takes
+    /// nothing from the storage when it goes.
+    fn is_left(&self, content: &VolumeSnapshotContent, known: &BTreeSet<&str>) -> bool {
+        let spec = &content.spec;
+        let is_known = content.labels().get(MADE_FOR).is_some_and(|uid| known.contains(uid.as_str()));
+        let is_here = spec.volume_snapshot_ref.namespace.as_deref() == Some(self.namespace.as_str());
+        let is_retained = spec.deletion_policy.as_deref() == Some("Retain");
+        !is_known && is_here && is_retained && content.metadata.deletion_timestamp.is_none()
+    }
+}
+
+/// Did a backup take this snapshot, of the claim whose data is moved, for that movement?
+fn is_taken_for(snapshot: &VolumeSnapshot, upload: &DataUpload) -> bool {
+    let backup = upload.labels().get(BACKUP_NAME).filter(|name| !name.is_empty());
+    let is_of_backup = upload.owner_references().iter().any(|owner| owner.kind == "Backup");
+    let claim = snapshot.spec.source.persistent_volume_claim_name.as_ref();
+    is_of_backup
+        && backup.is_some()
+        && snapshot.labels().get(BACKUP_NAME) == backup
+        && claim.is_some()
+        && claim == upload.spec.source_pvc.as_ref()
+}
+
+/// Removes an object that was made for a movement. `true`: there is none any more.
+pub(super) async fn gone<K>(
+    api: &Api<K>,
+    name: &str,
+    is_its: impl Fn(&ObjectMeta) -> bool,
+) -> anyhow::Result<bool>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let found = api.get_metadata_opt(name).await?;
+    let Some(found) = found.filter(|found| is_its(&found.metadata)) else { return Ok(true) };
+    if found.metadata.deletion_timestamp.is_some() {
+        return Ok(false);
+    }
+    match delete(api, Write::to(name).uid(found.metadata.uid.as_deref())).await {
+        WriteResult::Gone(_) => Ok(true),
+        WriteResult::Conflict(_) => Ok(false),
+        answer => Ok(answer.written().map(|()| false)?),
+    }
+}

@@ -1,0 +1,358 @@
+//! What a movement needs: a claim in berth's namespace, and the pod that mounts it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use berth_api::keys;
+use berth_api::quantity::Quantity;
+use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::velero::{DataDownload, DataUpload};
+use berth_core::affinity::VolumeBindingMode;
+use berth_core::mover::grant::Mover;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::{Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::pod::{PodPlace, pod};
+use super::{Carried, Item, OwnMovements, Unmade};
+use crate::backup::volumes::snapshots::content_of;
+use crate::install::pod_volumes::AGENT;
+use crate::text::chain;
+use crate::write::{WriteResult, create};
+
+/// On a claim whose pod has a node: which.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// Why block volumes are left to others.
+const BLOCK: &str = "it is a block volume, of which berth moves no data: leave its data movement to Velero's node-agents (spec.datamover: velero), or keep the snapshot in its storage (snapshotMoveData: false)";
+
+impl OwnMovements {
+    /// Makes what is missing. Every object is made once, because its name is that of the movement.
+    pub(super) async fn make(&self, item: &Item) -> Result<(), Unmade> {
+        let Mover { name, .. } = &item.mover;
+        let agents: Api<DaemonSet> = Api::namespaced(self.client().clone(), &self.namespace);
+        let agents =
+            agents.get_opt(AGENT).await.map_err(Unmade::call("berth's node agents cannot be read"))?;
+        let template = agents.and_then(|agents| agents.spec).map(|spec| spec.template);
+        let template = template.ok_or_else(|| {
+            Unmade::Never(format!(
+                "there is no DaemonSet {AGENT}, whose image and settings the pod would have: berth install --pod-volumes"
+            ))
+        })?;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
+        let what = "its claim in berth's namespace cannot be read";
+        let is_there = match claims.get_opt(name).await.map_err(Unmade::call(what))? {
+            Some(found) if !item.owns(&found.metadata) => return Err(taken("claim", name)),
+            found => found.is_some(),
+        };
+        let place = match &item.object {
+            Carried::Upload(upload) => self.for_upload(item, upload, is_there).await?,
+            Carried::Download(download) => self.for_download(item, download, is_there).await?,
+        };
+        let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
+        let made =
+            pod(&template, &item.mover, &self.namespace, item.made(), &place).map_err(Unmade::Never)?;
+        self.ensure(&pods, &made, item, "pod").await
+    }
+
+    /// Makes the claim from the snapshot. The original snapshot stays as it is: the copy of its
+    /// content is retained, so nothing that becomes of the copy touches the storage.
+    async fn for_upload(&self, item: &Item, upload: &DataUpload, is_there: bool) -> Result<PodPlace, Unmade> {
+        let Mover { name, .. } = &item.mover;
+        let spec = &upload.spec;
+        let of = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
+        let namespace = of(&spec.source_namespace).ok_or_else(|| empty("spec.sourceNamespace"))?;
+        let snapshot = spec.csi_snapshot.clone().unwrap_or_default();
+        let class = of(&snapshot.storage_class).unwrap_or_default();
+        let class = self.fleet.read(|state| {
+            state.configuration.config.mapped_class(&class).map_or_else(|| class.clone(), str::to_owned)
+        });
+        let source = match of(&spec.source_pvc) {
+            Some(source) => {
+                let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
+                let what = "the claim that is backed up cannot be read";
+                claims.get_opt(&source).await.map_err(Unmade::call(what))?
+            }
+            None => None,
+        };
+        if !is_there {
+            let original = of(&snapshot.volume_snapshot);
+            let original = original.ok_or_else(|| empty("spec.csiSnapshot.volumeSnapshot"))?;
+            let found = self.content(&namespace, &original).await?;
+            self.copy(item, &found, source.as_ref(), &class).await?;
+        }
+        // Where the claim waits for its pod, the pod must go where its volume can be.
+        let waits = self.waits(&class);
+        let bound =
+            source.and_then(|claim| claim.spec?.volume_name).filter(|volume| waits && !volume.is_empty());
+        let topology = match bound {
+            Some(volume) => self.topology(&volume).await?,
+            None => Vec::new(),
+        };
+        Ok(PodPlace { claim: name.clone(), is_read_only: true, node: None, topology })
+    }
+
+    async fn content(&self, namespace: &str, name: &str) -> Result<VolumeSnapshotContent, Unmade> {
+        let snapshots: Api<VolumeSnapshot> = Api::namespaced(self.client().clone(), namespace);
+        let what = "its VolumeSnapshot cannot be read";
+        let snapshot = snapshots.get_opt(name).await.map_err(Unmade::call(what))?;
+        let gone = || Unmade::Never(format!("there is no VolumeSnapshot {namespace}/{name}"));
+        let snapshot = snapshot.ok_or_else(gone)?;
+        let contents: Api<VolumeSnapshotContent> = Api::all(self.client().clone());
+        let what = "the content of its VolumeSnapshot cannot be read";
+        let content = content_of(&snapshot).unwrap_or_default();
+        let content = contents.get_opt(&content).await.map_err(Unmade::call(what))?;
+        let late = || Unmade::Later(format!("VolumeSnapshot {namespace}/{name} has no content yet"));
+        let content = content.ok_or_else(late)?;
+        // Whoever may write the status of a VolumeSnapshot could name the content of another one.
+        let is_its = snapshot.uid().is_some() && content.spec.volume_snapshot_ref.uid == snapshot.uid();
+        if is_its {
+            Ok(content)
+        } else {
+            Err(Unmade::Never(format!("VolumeSnapshot {namespace}/{name} names the content of another one")))
+        }
+    }
+
+    async fn copy(
+        &self,
+        item: &Item,
+        content: &VolumeSnapshotContent,
+        source: Option<&PersistentVolumeClaim>,
+        class: &str,
+    ) -> Result<(), Unmade> {
+        let Mover { name, uid, .. } = &item.mover;
+        let spec = &content.spec;
+        let status = content.status.clone().unwrap_or_default();
+        let handle = status.snapshot_handle.filter(|handle| !handle.is_empty());
+        let handle = handle.ok_or_else(|| Unmade::Later("its snapshot is not cut yet".to_owned()))?;
+        let of_source = source.and_then(|claim| claim.spec.as_ref());
+        let mode = spec.source_volume_mode.clone();
+        let mode = mode.or_else(|| of_source.and_then(|spec| spec.volume_mode.clone()));
+        if mode.as_deref() == Some("Block") {
+            return Err(Unmade::Never(BLOCK.to_owned()));
+        }
+        let asked = of_source.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+        let size = size(status.restore_size, asked.map(|asked| asked.0.as_str()));
+        let size = size.ok_or_else(|| {
+            Unmade::Never("neither its snapshot nor the claim says how large the volume is".to_owned())
+        })?;
+        let mut copy = json!({
+            "metadata": {"name": name, "labels": {keys::MADE_FOR: uid}},
+            "spec": {
+                "deletionPolicy": "Retain", "driver": spec.driver, "source": {"snapshotHandle": handle},
+                "volumeSnapshotRef": {
+                    "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+                    "namespace": self.namespace, "name": name,
+                },
+            },
+        });
+        let mut snapshot = json!({
+            "metadata": item.made(), "spec": {"source": {"volumeSnapshotContentName": name}},
+        });
+        if let Some(class) = &spec.volume_snapshot_class_name {
+            copy["spec"]["volumeSnapshotClassName"] = json!(class);
+            snapshot["spec"]["volumeSnapshotClassName"] = json!(class);
+        }
+        if let Some(mode) = &spec.source_volume_mode {
+            copy["spec"]["sourceVolumeMode"] = json!(mode);
+        }
+        let kind = ApiResource::erase::<VolumeSnapshotContent>(&());
+        let contents: Api<DynamicObject> = Api::all_with(self.client().clone(), &kind);
+        self.ensure(&contents, &dynamic(&kind, copy)?, item, "VolumeSnapshotContent").await?;
+        let kind = ApiResource::erase::<VolumeSnapshot>(&());
+        let snapshots: Api<DynamicObject> =
+            Api::namespaced_with(self.client().clone(), &self.namespace, &kind);
+        self.ensure(&snapshots, &dynamic(&kind, snapshot)?, item, "VolumeSnapshot").await?;
+        let mut claim = json!({
+            "metadata": item.made(),
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
+                "resources": {"requests": {"storage": size}},
+                "dataSource": {
+                    "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name,
+                },
+            },
+        });
+        if !class.is_empty() {
+            claim["spec"]["storageClassName"] = json!(class);
+        }
+        self.ensure_claim(item, claim).await
+    }
+
+    /// Makes the claim into which the data is restored, like the one that it is for.
+    async fn for_download(
+        &self,
+        item: &Item,
+        download: &DataDownload,
+        is_there: bool,
+    ) -> Result<PodPlace, Unmade> {
+        let (target, of) = self.target(download).await?;
+        let Some(target) = target else {
+            return Err(Unmade::Later(format!("claim {of} is not there yet")));
+        };
+        let annotations = target.metadata.annotations.unwrap_or_default();
+        let spec = target.spec.unwrap_or_default();
+        if let Some(volume) = spec.volume_name.filter(|volume| !volume.is_empty()) {
+            return Err(Unmade::Never(format!(
+                "claim {of} has volume {volume} already, and data is restored only into a new one: give the claim a selector that no volume has (velero.io/dynamic-pv-restore), so that nobody else makes it one"
+            )));
+        }
+        if spec.volume_mode.as_deref() == Some("Block") {
+            return Err(Unmade::Never(BLOCK.to_owned()));
+        }
+        let class = spec.storage_class_name.clone().unwrap_or_default();
+        let ignores = self.fleet.read(|state| state.configuration.config.ignore_delay_binding);
+        let node = match annotations.get(SELECTED_NODE) {
+            _ if ignores || !self.waits(&class) => None,
+            Some(node) => Some(node.clone()),
+            None => {
+                return Err(Unmade::Later(format!(
+                    "claim {of} waits for a pod that uses it, because its StorageClass {class} binds then: create that pod, or set restorePVC.ignoreDelayBinding in the node agents' ConfigMap"
+                )));
+            }
+        };
+        if !is_there {
+            let claim = json!({
+                "metadata": item.made(),
+                "spec": {
+                    "accessModes": spec.access_modes, "volumeMode": "Filesystem",
+                    "storageClassName": spec.storage_class_name, "resources": spec.resources,
+                },
+            });
+            self.ensure_claim(item, claim).await?;
+        }
+        let claim = item.mover.name.clone();
+        Ok(PodPlace { claim, is_read_only: false, node, topology: Vec::new() })
+    }
+
+    /// The claim that a DataDownload is for, and its namespace and name.
+    pub(super) async fn target(
+        &self,
+        download: &DataDownload,
+    ) -> Result<(Option<PersistentVolumeClaim>, String), Unmade> {
+        let target = download.spec.target_volume.clone().unwrap_or_default();
+        let (namespace, name) = (target.namespace.unwrap_or_default(), target.pvc.unwrap_or_default());
+        if namespace.is_empty() || name.is_empty() {
+            return Err(empty("spec.targetVolume"));
+        }
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
+        let what = "the claim that it is for cannot be read";
+        let found = claims.get_opt(&name).await.map_err(Unmade::call(what))?;
+        Ok((found, format!("{namespace}/{name}")))
+    }
+
+    fn waits(&self, class: &str) -> bool {
+        let binding = self.fleet.read(|state| state.classes.get(class).map(|class| class.binding));
+        binding == Some(VolumeBindingMode::WaitForFirstConsumer)
+    }
+
+    async fn topology(&self, volume: &str) -> Result<Vec<NodeSelectorTerm>, Unmade> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
+        let what = "the volume that is backed up cannot be read";
+        let found = volumes.get_opt(volume).await.map_err(Unmade::call(what))?;
+        let affinity = found.and_then(|volume| volume.spec?.node_affinity?.required);
+        Ok(affinity.map(|required| required.node_selector_terms).unwrap_or_default())
+    }
+
+    async fn ensure_claim(&self, item: &Item, claim: Value) -> Result<(), Unmade> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
+        let claim = serde_json::from_value(claim).map_err(|error| Unmade::Never(chain(&error)))?;
+        self.ensure(&claims, &claim, item, "claim").await
+    }
+
+    /// Makes an object, unless it is there.
+    async fn ensure<K>(&self, api: &Api<K>, object: &K, item: &Item, what: &str) -> Result<(), Unmade>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Serialize,
+    {
+        let name = item.mover.name.as_str();
+        match create(api, object).await {
+            WriteResult::Written(_) => Ok(()),
+            WriteResult::Conflict(_) => {
+                let read = format!("{what} {name} cannot be read");
+                match api.get_opt(name).await.map_err(Unmade::call(&read))? {
+                    Some(found) if item.owns(found.meta()) => Ok(()),
+                    Some(_) => Err(taken(what, name)),
+                    None => Err(Unmade::Later(format!("{what} {name} is just going"))),
+                }
+            }
+            answer => {
+                let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
+                Err(Unmade::Later(format!("{what} {name} could not be created: {error}")))
+            }
+        }
+    }
+}
+
+impl Item {
+    /// The metadata of an object that is made for it.
+    pub(super) fn made(&self) -> ObjectMeta {
+        let Mover { kind, name, uid, .. } = &self.mover;
+        ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(BTreeMap::from([(keys::MADE_FOR.to_owned(), uid.clone())])),
+            owner_references: Some(vec![OwnerReference {
+                api_version: kind.api_version().to_owned(),
+                kind: kind.as_str().to_owned(),
+                name: name.clone(),
+                uid: uid.clone(),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }]),
+            ..ObjectMeta::default()
+        }
+    }
+
+    /// Was it made for this movement? What is in no namespace has no owner, and a label instead.
+    pub(super) fn owns(&self, metadata: &ObjectMeta) -> bool {
+        let uid = &self.mover.uid;
+        let is_labelled = metadata.labels.as_ref().and_then(|labels| labels.get(keys::MADE_FOR)) == Some(uid);
+        let mut owners = metadata.owner_references.iter().flatten();
+        is_labelled && (metadata.namespace.is_none() || owners.any(|owner| owner.uid == *uid))
+    }
+}
+
+fn empty(field: &str) -> Unmade {
+    Unmade::Never(format!("{field} is empty"))
+}
+
+fn taken(what: &str, name: &str) -> Unmade {
+    Unmade::Never(format!("there is a {what} {name}, and it was not made for this movement: remove it"))
+}
+
+fn dynamic(kind: &ApiResource, mut object: Value) -> Result<DynamicObject, Unmade> {
+    object["apiVersion"] = json!(kind.api_version);
+    object["kind"] = json!(kind.kind);
+    serde_json::from_value(object).map_err(|error| Unmade::Never(chain(&error)))
+}
+
+/// The size of the claim: as large as the snapshot asks for, and as large as the claim was.
+fn size(restore: Option<i64>, asked: Option<&str>) -> Option<String> {
+    let restore = restore.filter(|bytes| *bytes > 0).map(|bytes| bytes.to_string());
+    let asked = asked.map(str::to_owned).filter(|asked| Quantity::parse(asked).is_some());
+    restore.into_iter().chain(asked).max_by_key(|text| Quantity::parse(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_claim_is_as_large_as_both_ask_for() {
+        for (restore, asked, wanted) in [
+            (Some(1 << 30), Some("2Gi"), Some("2Gi")),
+            (Some(3 << 30), Some("2Gi"), Some("3221225472")),
+            (Some(0), Some("1M"), Some("1M")),
+            (None, Some("odd"), None),
+            (Some(5), None, Some("5")),
+            (None, None, None),
+        ] {
+            assert_eq!(size(restore, asked).as_deref(), wanted, "{restore:?} {asked:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The pod that moves the data: as one of berth's node agents, without the folder of its node, and
+//! with the one volume.
+
+use berth_api::keys::label_value;
+use berth_core::mover::grant::Mover;
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorTerm, PersistentVolumeClaimVolumeSource,
+    Pod, PodSpec, PodTemplateSpec, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::node_agent::mover::VOLUME;
+use crate::objects::PART_OF;
+use crate::patch::digest;
+
+/// The label of [`super::PODS`], which those of node agents have, too.
+const NAME: &str = "app.kubernetes.io/name";
+const DATA_MOVER: &str = "berth-data-mover";
+/// Name of the agents' container, and of their volume with the folder of the node's pods.
+const CONTAINER: &str = "berth";
+const HOST_PODS: &str = "pods";
+/// Name of the volume whose data is moved.
+const MOVED: &str = "berth-moved-volume";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Seconds in which a pod that is told to end removes the lock of the repository.
+const GRACE: i64 = 30;
+
+/// Which claim the pod mounts, and where it may run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PodPlace {
+    pub claim: String,
+    pub is_read_only: bool,
+    pub node: Option<String>,
+    /// Of the volume that is backed up.
+    pub topology: Vec<NodeSelectorTerm>,
+}
+
+/// The pod. `template`: that of the agents, whose image, account, settings and stores it has.
+/// `made`: the metadata of everything that is made for the movement.
+///
+/// # Errors
+/// When the template is none of berth's agents.
+pub(super) fn pod(
+    template: &PodTemplateSpec,
+    mover: &Mover,
+    namespace: &str,
+    made: ObjectMeta,
+    place: &PodPlace,
+) -> Result<Pod, String> {
+    let Mover { kind, name, uid, .. } = mover;
+    let of_agents = template.spec.as_ref();
+    let container = of_agents.and_then(|spec| spec.containers.iter().find(|one| one.name == CONTAINER));
+    let (Some(of_agents), Some(container)) = (of_agents, container) else {
+        return Err(format!("the DaemonSet of berth's node agents has no container {CONTAINER}"));
+    };
+    let metadata = template.metadata.clone().unwrap_or_default();
+    let mut labels = metadata.labels.unwrap_or_default();
+    // No installation made it, and none removes it.
+    labels.remove(PART_OF);
+    labels.extend(made.labels.clone().unwrap_or_default());
+    let own = [(NAME, DATA_MOVER.to_owned()), (kind.pod_label(), label_value(name, digest))];
+    labels.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    let is_kept = |mount: &&VolumeMount| mount.name != HOST_PODS;
+    let mut mounts: Vec<VolumeMount> =
+        container.volume_mounts.iter().flatten().filter(is_kept).cloned().collect();
+    mounts.push(VolumeMount {
+        name: MOVED.to_owned(),
+        mount_path: VOLUME.to_owned(),
+        read_only: Some(place.is_read_only),
+        ..VolumeMount::default()
+    });
+    let is_kept = |volume: &&Volume| volume.name != HOST_PODS;
+    let mut volumes: Vec<Volume> = of_agents.volumes.iter().flatten().filter(is_kept).cloned().collect();
+    volumes.push(Volume {
+        name: MOVED.to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: place.claim.clone(),
+            read_only: None,
+        }),
+        ..Volume::default()
+    });
+    let mut args = container.args.clone().unwrap_or_default();
+    args.push(format!("--carry={}/{name}/{uid}", kind.as_str()));
+    let container = Container {
+        args: Some(args),
+        volume_mounts: Some(mounts),
+        ports: None,
+        startup_probe: None,
+        readiness_probe: None,
+        liveness_probe: None,
+        ..container.clone()
+    };
+    let mut node_selector = of_agents.node_selector.clone().unwrap_or_default();
+    if let Some(node) = &place.node {
+        node_selector.insert(HOSTNAME.to_owned(), node.clone());
+    }
+    let required = NodeSelector { node_selector_terms: place.topology.clone() };
+    let affinity = Affinity {
+        node_affinity: Some(NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(required),
+            ..NodeAffinity::default()
+        }),
+        ..Affinity::default()
+    };
+    let spec = PodSpec {
+        containers: vec![container],
+        init_containers: None,
+        volumes: Some(volumes),
+        node_selector: Some(node_selector),
+        affinity: Some(affinity).filter(|_| !place.topology.is_empty()),
+        // An agent runs on every node, and a mover only where others may.
+        tolerations: None,
+        // One that dies begins again where its node still has the volume.
+        restart_policy: Some("OnFailure".to_owned()),
+        termination_grace_period_seconds: Some(GRACE),
+        ..of_agents.clone()
+    };
+    let metadata = ObjectMeta {
+        namespace: Some(namespace.to_owned()),
+        labels: Some(labels),
+        annotations: metadata.annotations,
+        ..made
+    };
+    Ok(Pod { metadata, spec: Some(spec), status: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::keys::MADE_FOR;
+    use berth_core::mover::MoverKind;
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::install::pod_volumes::AGENT;
+    use crate::install::{InstallSettings, render};
+
+    fn made(place: &PodPlace) -> Value {
+        let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
+        let objects = render(&settings).unwrap();
+        let is_it = |one: &&Value| one["kind"] == "DaemonSet" && one["metadata"]["name"] == AGENT;
+        let mut template = objects.iter().find(is_it).unwrap()["spec"]["template"].clone();
+        template["metadata"]["annotations"] = json!({"some/role": "r"});
+        let containers = &mut template["spec"]["containers"][0];
+        containers["args"].as_array_mut().unwrap().push(json!("--filesystem-root=/stores"));
+        containers["volumeMounts"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "stores", "mountPath": "/stores"}));
+        template["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "stores", "emptyDir": {}}));
+        let template = serde_json::from_value(template).unwrap();
+        let mover = Mover::new(MoverKind::DataUpload, "up", "u", Timestamp::UNIX_EPOCH);
+        let metadata = ObjectMeta {
+            name: Some("up".to_owned()),
+            labels: Some([(MADE_FOR.to_owned(), "u".to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        serde_json::to_value(pod(&template, &mover, "velero", metadata, place).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_mover_has_what_an_agent_has_but_for_its_node() {
+        let place = PodPlace { claim: "up".to_owned(), is_read_only: true, ..PodPlace::default() };
+        let pod = made(&place);
+        let labels = &pod["metadata"]["labels"];
+        assert_eq!(
+            (
+                &labels["app.kubernetes.io/name"],
+                &labels["velero.io/data-upload"],
+                &labels["berth.dev/made-for"]
+            ),
+            (&json!("berth-data-mover"), &json!("up"), &json!("u"))
+        );
+        assert!(labels["app.kubernetes.io/part-of"].is_null(), "or an uninstallation would wait for it");
+        assert_eq!(pod["metadata"]["annotations"], json!({"some/role": "r"}));
+        let spec = &pod["spec"];
+        let container = &spec["containers"][0];
+        assert_eq!(
+            container["args"],
+            json!([
+                "node-agent",
+                "--namespace=$(POD_NAMESPACE)",
+                "--node-name=$(NODE_NAME)",
+                "--filesystem-root=/stores",
+                "--carry=DataUpload/up/u",
+            ])
+        );
+        assert_eq!(
+            container["volumeMounts"],
+            json!([
+                {"name": "stores", "mountPath": "/stores"},
+                {"name": "berth-moved-volume", "mountPath": "/volume", "readOnly": true},
+            ])
+        );
+        let volumes = json!([
+            {"name": "stores", "emptyDir": {}},
+            {"name": "berth-moved-volume", "persistentVolumeClaim": {"claimName": "up"}},
+        ]);
+        assert_eq!(spec["volumes"], volumes, "nothing of the node");
+        for field in ["tolerations", "affinity"] {
+            assert!(spec[field].is_null(), "{field}");
+        }
+        assert!(container["readinessProbe"].is_null() && container["ports"].is_null());
+        assert_eq!(spec["serviceAccountName"], AGENT);
+        assert_eq!(spec["restartPolicy"], "OnFailure");
+    }
+
+    #[test]
+    fn a_mover_runs_where_its_volume_can_be() {
+        let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]});
+        let place = PodPlace {
+            node: Some("n2".to_owned()),
+            topology: vec![serde_json::from_value(term.clone()).unwrap()],
+            ..PodPlace::default()
+        };
+        let spec = made(&place)["spec"].clone();
+        assert_eq!(
+            spec["nodeSelector"],
+            json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "n2"})
+        );
+        let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        assert_eq!(required["nodeSelectorTerms"], json!([term]));
+    }
+}

@@ -1,0 +1,391 @@
+//! What is made for a movement and removed, and that nothing else is touched.
+
+mod binding;
+
+use berth_core::mover::grant::MoverPhase;
+use berth_test_scripted::{Ask, Scripted, delete, get, list, patch, post};
+
+use super::*;
+use crate::install::pod_volumes::AGENT;
+use crate::install::{InstallSettings, render};
+
+const UPLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads/up";
+const AGENTS: &str = "/apis/apps/v1/namespaces/velero/daemonsets/berth-node-agent";
+const PODS: &str = "/api/v1/namespaces/velero/pods";
+const CLAIMS: &str = "/api/v1/namespaces/velero/persistentvolumeclaims";
+const SOURCE: &str = "/api/v1/namespaces/shop/persistentvolumeclaims/data";
+const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/velero/volumesnapshots";
+const ORIGINAL: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/shop/volumesnapshots/snap";
+const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+
+fn movements(api: &Scripted) -> OwnMovements {
+    let client = api.client("velero");
+    let clients = Clients { watch: client.clone(), call: client };
+    OwnMovements { clients, namespace: "velero".to_owned(), fleet: Arc::default() }
+}
+
+fn item(object: Carried) -> Item {
+    Item { mover: object.mover(), object, pod: None }
+}
+
+fn upload() -> Item {
+    let object = json!({
+        "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+        "metadata": {
+            "name": "up", "namespace": "velero", "uid": "u", "resourceVersion": "7",
+            "labels": {"velero.io/backup-name": "nightly"},
+            "ownerReferences": [{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "nightly", "uid": "b"}],
+        },
+        "spec": {
+            "datamover": "berth", "sourceNamespace": "shop", "sourcePVC": "data",
+            "csiSnapshot": {"volumeSnapshot": "snap", "storageClass": "fast"},
+        },
+        "status": {"phase": "Accepted"},
+    });
+    item(Carried::Upload(Arc::new(serde_json::from_value(object).unwrap())))
+}
+
+fn download(annotations: &Value) -> Item {
+    let object = json!({
+        "apiVersion": "velero.io/v2alpha1", "kind": "DataDownload",
+        "metadata": {
+            "name": "down", "namespace": "velero", "uid": "d", "resourceVersion": "7", "annotations": annotations,
+        },
+        "spec": {"datamover": "berth", "targetVolume": {"namespace": "shop", "pvc": "data"}},
+        "status": {"phase": "InProgress"},
+    });
+    item(Carried::Download(Arc::new(serde_json::from_value(object).unwrap())))
+}
+
+fn agents() -> Value {
+    let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
+    let is_it = |one: &Value| one["kind"] == "DaemonSet" && one["metadata"]["name"] == AGENT;
+    render(&settings).unwrap().into_iter().find(is_it).unwrap()
+}
+
+fn claim(namespace: &str, name: &str, uid: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "3"}, "spec": spec,
+    })
+}
+
+fn source() -> Value {
+    let spec = json!({"volumeMode": "Filesystem", "resources": {"requests": {"storage": "1Gi"}}});
+    claim("shop", "data", "c", &spec)
+}
+
+fn original(labels: &Value) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": "snap", "namespace": "shop", "uid": "s", "labels": labels},
+        "spec": {"source": {"persistentVolumeClaimName": "data"}},
+        "status": {"boundVolumeSnapshotContentName": "content"},
+    })
+}
+
+fn content(of: &str, mode: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "content", "uid": "vsc"},
+        "spec": {
+            "deletionPolicy": "Delete", "driver": "csi.test", "volumeSnapshotClassName": "snaps",
+            "sourceVolumeMode": mode, "volumeSnapshotRef": {"uid": of},
+        },
+        "status": {"snapshotHandle": "h", "restoreSize": 5},
+    })
+}
+
+/// The metadata of something that was made for the movement with this UID.
+fn made(name: &str, of: &str) -> Value {
+    json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": {
+            "name": name, "namespace": "velero", "uid": format!("uid-{name}"), "labels": {"berth.dev/made-for": of},
+            "ownerReferences": [{"apiVersion": "velero.io/v2alpha1", "kind": "K", "name": name, "uid": of}],
+        },
+    })
+}
+
+fn deleted() -> Value {
+    json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
+}
+
+fn at(path: &str, name: &str) -> String {
+    format!("{path}/{name}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_made_of_a_copy_that_takes_nothing_from_the_storage() {
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(agents()))
+        .next(get(&at(CLAIMS, "up")).refuses(404))
+        .next(get(SOURCE).answers(source()))
+        .next(get(ORIGINAL).answers(original(&json!({}))))
+        .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
+        .next(post(CONTENTS).takes_as("1"))
+        .next(post(SNAPSHOTS).takes_as("1"))
+        .next(post(CLAIMS).takes_as("1"))
+        .next(post(PODS).takes_as("1"));
+    assert_eq!(movements(&api).make(&upload()).await, Ok(()));
+    let writes = api.writes();
+    let [copy, snapshot, claim, pod] = writes.as_slice() else { panic!("{writes:#?}") };
+    assert_eq!(
+        copy.body["spec"],
+        json!({
+            "deletionPolicy": "Retain", "driver": "csi.test", "source": {"snapshotHandle": "h"},
+            "volumeSnapshotRef": {
+                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+                "namespace": "velero", "name": "up",
+            },
+            "volumeSnapshotClassName": "snaps", "sourceVolumeMode": "Filesystem",
+        })
+    );
+    assert_eq!(copy.body["metadata"], json!({"name": "up", "labels": {"berth.dev/made-for": "u"}}));
+    assert_eq!(
+        snapshot.body["spec"],
+        json!({"source": {"volumeSnapshotContentName": "up"}, "volumeSnapshotClassName": "snaps"})
+    );
+    let owner = json!([{
+        "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "up", "uid": "u", "controller": true,
+    }]);
+    for made in [snapshot, claim, pod] {
+        assert_eq!(made.body["metadata"]["ownerReferences"], owner, "{}", made.path);
+    }
+    let spec = &claim.body["spec"];
+    assert_eq!((&spec["storageClassName"], &spec["dataSource"]["name"]), (&json!("fast"), &json!("up")));
+    assert_eq!(spec["resources"]["requests"]["storage"], "1Gi");
+    assert_eq!(pod.body["spec"]["restartPolicy"], "OnFailure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_leader_has_made_is_gone_on_with() {
+    let mut there = made("up", "u");
+    there["apiVersion"] = json!("v1");
+    there["kind"] = json!("PersistentVolumeClaim");
+    let mut pod = there.clone();
+    pod["kind"] = json!("Pod");
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(agents()))
+        .next(get(&at(CLAIMS, "up")).answers(there))
+        .next(get(SOURCE).refuses(404))
+        .next(post(PODS).already_exists())
+        .next(get(&at(PODS, "up")).answers(pod));
+    assert_eq!(movements(&api).make(&upload()).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_somebody_elses_is_not_used_and_says_so() {
+    let mut theirs = source();
+    theirs["metadata"] = made("up", "somebody")["metadata"].clone();
+    let begin = || Scripted::new().next(get(AGENTS).answers(agents()));
+    let of_snapshot = |content: Value| {
+        begin()
+            .next(get(&at(CLAIMS, "up")).refuses(404))
+            .next(get(SOURCE).answers(source()))
+            .next(get(ORIGINAL).answers(original(&json!({}))))
+            .next(get(&at(CONTENTS, "content")).answers(content))
+    };
+    for (api, wanted) in [
+        (begin().next(get(&at(CLAIMS, "up")).answers(theirs)), "was not made for this movement"),
+        (of_snapshot(content("another", "Filesystem")), "names the content of another one"),
+        (of_snapshot(content("s", "Block")), "is a block volume"),
+        (Scripted::new().next(get(AGENTS).refuses(404)), "berth install --pod-volumes"),
+    ] {
+        let unmade = movements(&api).make(&upload()).await;
+        let Err(Unmade::Never(why)) = unmade else { panic!("{unmade:?}") };
+        assert!(why.contains(wanted), "{why}");
+        assert_eq!(api.writes(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_needs_a_claim_without_a_volume() {
+    let restore = |target: Ask, answer: Option<Value>| {
+        let api =
+            Scripted::new().next(get(AGENTS).answers(agents())).next(get(&at(CLAIMS, "down")).refuses(404));
+        match answer {
+            Some(answer) => api.next(target.answers(answer)),
+            None => api.next(target.refuses(404)),
+        }
+    };
+    let bound = claim("shop", "data", "c", &json!({"volumeName": "pv"}));
+    let api = restore(get(SOURCE), Some(bound));
+    let unmade = movements(&api).make(&download(&json!({}))).await;
+    assert!(
+        matches!(&unmade, Err(Unmade::Never(why)) if why.contains("has volume pv already")),
+        "{unmade:?}"
+    );
+    // A restore makes it a moment later.
+    let api = restore(get(SOURCE), None);
+    assert!(matches!(movements(&api).make(&download(&json!({}))).await, Err(Unmade::Later(_))));
+    let api =
+        restore(get(SOURCE), Some(source())).next(post(CLAIMS).takes_as("1")).next(post(PODS).takes_as("1"));
+    assert_eq!(movements(&api).make(&download(&json!({}))).await, Ok(()));
+    let claim = &api.writes()[0].body;
+    assert!(claim["spec"]["dataSource"].is_null() && claim["spec"]["selector"].is_null(), "{claim:#}");
+    assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "1Gi");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_was_made_goes_and_then_the_snapshot_that_was_taken_for_it() {
+    let label = json!({"velero.io/backup-name": "nightly"});
+    let going = |path: &str| {
+        let mut going = made("up", "u");
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        get(&at(path, "up")).answers(going)
+    };
+    let mut of_cluster = made("up", "u");
+    of_cluster["metadata"]["namespace"] = Value::Null;
+    of_cluster["metadata"]["ownerReferences"] = json!([]);
+    let api = Scripted::new()
+        .next(get(&at(PODS, "up")).answers(made("up", "u")))
+        .next(delete(&at(PODS, "up")).answers(deleted()))
+        .next(going(CLAIMS))
+        .next(get(&at(SNAPSHOTS, "up")).refuses(404))
+        .next(get(&at(CONTENTS, "up")).answers(of_cluster))
+        .next(delete(&at(CONTENTS, "up")).answers(deleted()));
+    assert!(!movements(&api).clear(&upload()).await.unwrap(), "they are not gone yet");
+    assert_eq!(api.writes()[0].body["preconditions"], json!({"uid": "uid-up"}));
+
+    let all_gone = || {
+        let gone = |path: &str| get(&at(path, "up")).refuses(404);
+        Scripted::new().next(gone(PODS)).next(gone(CLAIMS)).next(gone(SNAPSHOTS)).next(gone(CONTENTS))
+    };
+    let api = all_gone()
+        .next(get(ORIGINAL).answers(original(&label)))
+        .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
+        .next(patch(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
+        .next(delete(ORIGINAL).answers(deleted()));
+    assert!(movements(&api).clear(&upload()).await.unwrap());
+    // Somebody has named a snapshot of his own.
+    let api = all_gone().next(get(ORIGINAL).answers(original(&json!({}))));
+    assert!(movements(&api).clear(&upload()).await.unwrap());
+    assert_eq!(api.writes(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_movement_or_nobody_made_is_not_removed() {
+    let api = Scripted::new()
+        .next(get(&at(PODS, "down")).answers(made("down", "another")))
+        .next(get(&at(CLAIMS, "down")).answers(made("down", "another")));
+    assert!(movements(&api).clear(&download(&json!({}))).await.unwrap());
+    assert_eq!(api.writes(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn contents_of_movements_that_are_gone_are_removed_and_no_others() {
+    let left = |name: &str, uid: &str, namespace: &str, policy: &str| {
+        let mut content = content("x", "Filesystem");
+        content["metadata"] = json!({"name": name, "uid": name, "labels": {"berth.dev/made-for": uid}});
+        content["spec"]["deletionPolicy"] = json!(policy);
+        content["spec"]["volumeSnapshotRef"] = json!({"namespace": namespace});
+        content
+    };
+    let found = list(
+        "5",
+        &[
+            left("gone", "g", "velero", "Retain"),
+            left("known", "u", "velero", "Retain"),
+            left("elsewhere", "g", "other", "Retain"),
+            left("deletes", "g", "velero", "Delete"),
+        ],
+    );
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
+        .next(get(CONTENTS).answers(found))
+        .next(delete(&at(CONTENTS, "gone")).answers(deleted()));
+    movements(&api).sweep(&BTreeSet::from(["u"])).await;
+    assert_eq!(api.writes().len(), 1);
+    // Where they are not installed, the controller may not list contents.
+    let api = Scripted::new().next(get(AGENTS).refuses(404));
+    movements(&api).sweep(&BTreeSet::new()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_decided_is_written_on_what_was_seen() {
+    let told = Mutex::default();
+    let api = Scripted::new()
+        .next(patch(UPLOAD).answers(made("up", "u")))
+        .next(patch(UPLOAD).answers(made("up", "u")))
+        .next(patch(UPLOAD).refuses(409));
+    let own = movements(&api);
+    let pod = SeenPod { of: "u".to_owned(), stage: PodStage::Ended, node: None, why: "OOMKilled".to_owned() };
+    let failed = Item { pod: Some(pod), ..upload() };
+    own.take(&failed, OwnStep::Accept, &told).await;
+    own.take(&failed, OwnStep::Fail(OwnFault::PodEnded), &told).await;
+    own.take(&failed, OwnStep::Begin, &told).await;
+    let writes: Vec<Value> = api.writes().into_iter().map(|write| write.body).collect();
+    assert!(
+        writes.iter().all(|one| one["metadata"]["resourceVersion"] == "7" && one["metadata"]["uid"] == "u")
+    );
+    let phases: Vec<&Value> = writes.iter().map(|one| &one["status"]["phase"]).collect();
+    assert_eq!(phases, [&json!("Accepted"), &json!("Failed"), &json!("Prepared")]);
+    assert!(writes[0]["metadata"]["annotations"]["berth.dev/made"].is_string());
+    assert!(writes[1]["status"]["message"].as_str().unwrap().ends_with(": OOMKilled"), "{}", writes[1]);
+}
+
+#[test]
+fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
+    let read = |status: Value, deleted: bool| {
+        let mut pod = json!({
+            "metadata": {
+                "name": "up", "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
+                    "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "up", "uid": "u", "controller": true,
+                }],
+            },
+            "spec": {"nodeName": "n1", "containers": []}, "status": status,
+        });
+        if deleted {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        let (name, seen) = SeenPod::read(&serde_json::from_value(pod).unwrap());
+        let SeenPod { of, stage, node, why } = seen.unwrap();
+        assert_eq!((name.as_str(), of.as_str(), node.as_deref()), ("up", "u", Some("n1")));
+        (stage, why)
+    };
+    let container = |state: Value| json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+    let waits = container(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}));
+    let ended = container(json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}}));
+    let nowhere = json!([{"type": "PodScheduled", "status": "False", "message": "no node fits"}]);
+    for (status, deleted, stage, why) in [
+        (json!({}), false, PodStage::Waiting, ""),
+        (
+            json!({"phase": "Pending", "containerStatuses": waits}),
+            false,
+            PodStage::Waiting,
+            "ErrImagePull: no such image",
+        ),
+        (json!({"phase": "Pending", "conditions": nowhere}), false, PodStage::Waiting, "no node fits"),
+        (json!({"phase": "Running"}), false, PodStage::Running, ""),
+        (json!({"phase": "Running"}), true, PodStage::Waiting, ""),
+        (json!({"phase": "Succeeded"}), false, PodStage::Ended, ""),
+        (
+            json!({"phase": "Failed", "containerStatuses": ended}),
+            false,
+            PodStage::Ended,
+            "OOMKilled: exit code 137",
+        ),
+        (json!({"phase": "Failed", "reason": "Evicted"}), false, PodStage::Ended, "Evicted"),
+    ] {
+        assert_eq!(read(status.clone(), deleted), (stage, why.to_owned()), "{status}");
+    }
+    assert!(SeenPod::read(&Pod::default()).1.is_none());
+}
+
+#[test]
+fn only_berths_own_movements_are_looked_at_until_nothing_of_them_is_left() {
+    let is_wanted = |datamover: &str, phase: &str, annotations: Value| {
+        let object = json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+            "metadata": {"name": "up", "annotations": annotations},
+            "spec": {"datamover": datamover}, "status": {"phase": phase},
+        });
+        super::is_wanted(&serde_json::from_value::<DataUpload>(object).unwrap())
+    };
+    assert!(is_wanted("berth", "", json!({})) && is_wanted("berth", "InProgress", json!({})));
+    assert!(is_wanted("berth", "Completed", json!({"berth.dev/made": "t"})));
+    assert!(!is_wanted("berth", "Completed", json!({})) && !is_wanted("velero", "New", json!({})));
+    let seen = upload();
+    assert_eq!((seen.seen().phase, seen.seen().has_objects), (MoverPhase::Accepted, false));
+}

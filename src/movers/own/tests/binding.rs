@@ -1,0 +1,101 @@
+//! A restored volume and the claim that it is for.
+
+use super::*;
+
+const DOWNLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datadownloads/down";
+const VOLUME: &str = "/api/v1/persistentvolumes/pv-new";
+
+fn volume(claim: &Value, annotations: &Value, policy: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": "pv-new", "uid": "pv", "resourceVersion": "4", "annotations": annotations},
+        "spec": {"claimRef": claim, "persistentVolumeReclaimPolicy": policy},
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_volume_is_retained_until_its_claim_has_it() {
+    let selector = json!({"selector": {"matchLabels": {"velero.io/dynamic-pv-restore": "x"}}});
+    let target = |spec: &Value, phase: &str| {
+        let mut target = claim("shop", "data", "c", spec);
+        target["status"] = json!({"phase": phase});
+        target
+    };
+    let made_claim = json!({"namespace": "velero", "name": "down", "uid": "uid-down"});
+    let named = json!({keys::RESTORED: "2026-01-01T00:00:00Z", "berth.dev/restored-volume": "pv-new"});
+    let kept = json!({"berth.dev/reclaim-policy": "Delete"});
+    let with = |name: &str| json!({"volumeName": name});
+    let gone = |path: &str| get(&at(path, "down")).refuses(404);
+
+    // First the volume is noted, because soon no claim names it.
+    let mut there = claim("velero", "down", "uid-down", &with("pv-new"));
+    there["metadata"] = made("down", "d")["metadata"].clone();
+    let api = Scripted::new()
+        .next(get(SOURCE).answers(target(&selector, "Pending")))
+        .next(gone(PODS))
+        .next(get(&at(CLAIMS, "down")).answers(there))
+        .next(patch(DOWNLOAD).answers(made("down", "d")));
+    assert_eq!(
+        movements(&api).bind(&download(&json!({keys::RESTORED: "2026-01-01T00:00:00Z"}))).await,
+        Ok(false)
+    );
+    let written = &api.writes()[0].body["metadata"];
+    assert_eq!(
+        (&written["annotations"]["berth.dev/restored-volume"], &written["resourceVersion"]),
+        (&json!("pv-new"), &json!("7"))
+    );
+
+    let begin = |target: Value, volume: Value| {
+        Scripted::new().next(get(SOURCE).answers(target)).next(gone(PODS)).next(get(VOLUME).answers(volume))
+    };
+    let changed = volume(&made_claim, &kept, "Retain");
+    let api = begin(target(&selector, "Pending"), volume(&made_claim, &json!({}), "Delete"))
+        .next(patch(VOLUME).answers(changed.clone()));
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(false));
+    let written = &api.writes()[0].body;
+    assert_eq!(written["spec"], json!({"persistentVolumeReclaimPolicy": "Retain"}));
+    assert_eq!(written["metadata"]["annotations"], kept);
+    assert_eq!(written["metadata"]["labels"]["velero.io/dynamic-pv-restore"], "x");
+
+    // Only then the claim goes that would take the volume with it.
+    let api = begin(target(&selector, "Pending"), changed.clone())
+        .next(get(&at(CLAIMS, "down")).answers(made("down", "d")))
+        .next(delete(&at(CLAIMS, "down")).answers(deleted()));
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(false));
+
+    let api = begin(target(&selector, "Pending"), changed.clone())
+        .next(gone(CLAIMS))
+        .next(patch(SOURCE).answers(target(&with("pv-new"), "Pending")));
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(false));
+    assert_eq!(api.writes()[0].body["spec"], with("pv-new"));
+
+    let api = begin(target(&with("pv-new"), "Pending"), changed.clone())
+        .next(gone(CLAIMS))
+        .next(patch(VOLUME).answers(changed));
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(false));
+    let to = &api.writes()[0].body["spec"]["claimRef"];
+    assert_eq!((&to["namespace"], &to["name"], &to["uid"]), (&json!("shop"), &json!("data"), &json!("c")));
+
+    let given = volume(&json!({"namespace": "shop", "name": "data", "uid": "c"}), &kept, "Retain");
+    let api = begin(target(&with("pv-new"), "Pending"), given.clone()).next(gone(CLAIMS));
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(false), "the claim is not bound yet");
+    let api = begin(target(&with("pv-new"), "Bound"), given.clone())
+        .next(gone(CLAIMS))
+        .next(patch(VOLUME).answers(given));
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(true));
+    let written = &api.writes()[0].body;
+    assert_eq!(written["spec"], json!({"persistentVolumeReclaimPolicy": "Delete"}));
+    assert!(written["metadata"]["annotations"]["berth.dev/reclaim-policy"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_somebody_else_has_is_not_given_away() {
+    let named = json!({"berth.dev/restored-volume": "pv-new"});
+    let theirs = volume(&json!({"namespace": "shop", "name": "other"}), &json!({}), "Delete");
+    let api = Scripted::new()
+        .next(get(SOURCE).answers(source()))
+        .next(get(&at(PODS, "down")).refuses(404))
+        .next(get(VOLUME).answers(theirs));
+    assert!(matches!(movements(&api).bind(&download(&named)).await, Err(Unmade::Never(_))));
+    assert_eq!(api.writes(), []);
+}

@@ -1,0 +1,307 @@
+//! The process of a data mover pod: moves the data of one DataUpload or DataDownload between the
+//! volume that the pod mounts and the repository, and ends. The leader has made the pod, and says
+//! by the phase Prepared when it may begin ([`berth_core::mover::own`]).
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, PVC_UID, RESTORED};
+use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use berth_core::mover::MoverKind;
+use berth_core::mover::grant::MoverPhase;
+use berth_core::pod_volume::{number, same, tags};
+use berth_pod_volumes::{Folder, Progress, Saved, Source, Watched, descend};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::Api;
+use kube::core::NamespaceResourceScope;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::concurrency::Place;
+use super::job::{End, Job, ensure_few, progress, runs};
+use super::repositories::Repositories;
+use super::{Context, Settings, volume};
+use crate::client::Clients;
+use crate::pace::paced;
+use crate::storage::Opener;
+use crate::text::chain;
+
+/// Where the pod has the volume.
+pub const VOLUME: &str = "/volume";
+/// How often the object is read: before the work for its phase, and during the work for its
+/// cancellation.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Moves the data of `task`, which is kind, name and UID of an object with slashes in between.
+///
+/// # Errors
+/// When the end could not be written, so that the kubelet should start the pod's container again.
+pub async fn run(
+    clients: Clients,
+    settings: Settings,
+    opener: Opener,
+    task: &str,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut parts = task.split('/');
+    let (Some(kind), Some(name), Some(uid), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        bail!("--carry={task}: it must be KIND/NAME/UID");
+    };
+    let repositories = Repositories::new(
+        clients.call.clone(),
+        &settings.namespace,
+        settings.secret.clone(),
+        opener.patient(),
+    )
+    .reporting();
+    let context = Arc::new(Context { clients, settings, repositories });
+    let is_done = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
+        Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, &stop).await,
+        Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, &stop).await,
+        _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
+    };
+    ensure!(is_done, "what became of {kind} {name} could not be written");
+    Ok(())
+}
+
+/// An object that a data mover pod carries.
+trait Carried:
+    DataMover
+    + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+{
+    /// Location and namespace of the repository that has the data, or gets it.
+    fn repository(&self) -> (Option<&str>, Option<&str>);
+
+    fn work(&self, job: &Job, folder: Folder) -> impl Future<Output = anyhow::Result<End>> + Send;
+}
+
+/// `false`: the end could not be written.
+async fn carry<K: Carried>(context: Arc<Context>, name: &str, uid: &str, stop: &CancellationToken) -> bool {
+    let api: Api<K> = Api::namespaced(context.clients.call.clone(), &context.settings.namespace);
+    let Some(object) = begun(&api, name, uid, stop).await else { return true };
+    let watched = Watched::default();
+    let job = Job::new(context, watched.clone(), stop.clone(), true, Place::only());
+    let work = || async {
+        ensure_few(runs(&object))?;
+        let of = object.namespace().unwrap_or_default();
+        let path = Path::new(VOLUME);
+        let below = path.strip_prefix("/")?;
+        let opened = volume::blocking(&of, move || Ok(descend(Path::new("/"), below)?)).await;
+        object.work(&job, opened.with_context(|| format!("{VOLUME} cannot be opened"))?).await
+    };
+    tokio::select! {
+        is_done = job.carry_unlocked(&object, object.repository(), work) => is_done,
+        () = follow(&api, name, uid, &watched, stop) => false,
+    }
+}
+
+/// The object, once it may begin. `None`: it is over, or this process is to end.
+async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &CancellationToken) -> Option<K> {
+    info!(kind = K::KIND.as_str(), name, "waiting until it may begin");
+    while !stop.is_cancelled() {
+        match api.get_opt(name).await {
+            Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => match found.phase() {
+                MoverPhase::Prepared | MoverPhase::InProgress | MoverPhase::Canceling => return Some(found),
+                phase if phase.is_final() => return None,
+                _ => {}
+            },
+            Ok(_) => return None,
+            Err(error) => warn!(name, error = chain(&error), "the object cannot be read"),
+        }
+        tokio::select! {
+            () = sleep(paced(LOOK)) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+    None
+}
+
+/// Has the work end when nobody wants it any more. Never ends.
+async fn follow<K: Carried>(
+    api: &Api<K>,
+    name: &str,
+    uid: &str,
+    watched: &Watched,
+    stop: &CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = sleep(paced(LOOK)) => {}
+            () = stop.cancelled() => {
+                watched.cancel();
+                std::future::pending::<()>().await;
+            }
+        }
+        let is_wanted = match api.get_opt(name).await {
+            Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => {
+                let mover = found.mover();
+                !mover.canceled && !mover.phase.is_final()
+            }
+            Ok(_) => false,
+            Err(_) => true,
+        };
+        if !is_wanted && !watched.is_canceled() {
+            info!(name, "it is canceled");
+            watched.cancel();
+        }
+    }
+}
+
+fn named<'a>(value: &'a Option<String>, field: &str) -> anyhow::Result<&'a str> {
+    let value = value.as_deref().filter(|value| !value.is_empty());
+    value.with_context(|| format!("{field} is empty"))
+}
+
+impl Carried for DataUpload {
+    fn repository(&self) -> (Option<&str>, Option<&str>) {
+        (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
+    }
+
+    async fn work(&self, job: &Job, folder: Folder) -> anyhow::Result<End> {
+        let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
+        let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
+        let claim = named(&self.spec.source_pvc, "spec.sourcePVC")?;
+        let label = |key: &str| self.labels().get(key).map(String::as_str);
+        let owner = self.owner_references().iter().find(|owner| owner.kind == "Backup");
+        // A label has only the beginning of a long name.
+        let backup = owner.map(|owner| owner.name.as_str()).or_else(|| label(BACKUP_NAME));
+        let given = [
+            ("backup", backup),
+            ("backup-uid", label(BACKUP_UID)),
+            ("ns", Some(namespace)),
+            ("pvc", Some(claim)),
+            ("pvc-uid", label(PVC_UID)),
+        ];
+        let given = given.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        let source = Source {
+            folder,
+            host: namespace.to_owned(),
+            tags: tags(given)?,
+            reader: job.context.settings.node.clone(),
+            same: same(label(PVC_UID), namespace, "", claim),
+        };
+        Ok(match job.store(location, namespace, source).await? {
+            Ok(Saved { snapshot, bytes, added, .. }) => End::completed(&json!({
+                "snapshotID": snapshot, "path": VOLUME, "incrementalBytes": number(added),
+                "progress": progress(Progress { done: bytes, total: bytes }),
+            })),
+            Err(why) => End::failed(&json!({"path": VOLUME}), why),
+        })
+    }
+}
+
+impl Carried for DataDownload {
+    fn repository(&self) -> (Option<&str>, Option<&str>) {
+        (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
+    }
+
+    /// The leader completes it, when the volume is bound to its claim.
+    async fn work(&self, job: &Job, folder: Folder) -> anyhow::Result<End> {
+        let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
+        let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
+        let snapshot = named(&self.spec.snapshot_id, "spec.snapshotID")?;
+        let restored = match job.bring(location, namespace, snapshot, folder).await? {
+            Ok(restored) => restored,
+            Err(why) => return Ok(End::failed(&json!({}), why)),
+        };
+        let bytes = progress(Progress { done: restored.bytes, total: restored.bytes });
+        Ok(End {
+            change: json!({
+                "metadata": {"annotations": {RESTORED: Timestamp::now()}},
+                "status": {"phase": "InProgress", "completionTimestamp": null, "progress": bytes},
+            }),
+            message: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get, patch};
+    use serde_json::Value;
+
+    use super::*;
+
+    const UPLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads/up";
+
+    fn upload(uid: &str, phase: &str) -> Value {
+        json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+            "metadata": {"name": "up", "namespace": "velero", "uid": uid, "resourceVersion": "7"},
+            "spec": {"datamover": "berth", "sourceNamespace": "shop", "sourcePVC": "data"},
+            "status": {"phase": phase},
+        })
+    }
+
+    async fn ran(api: &Scripted, task: &str, stop: &CancellationToken) -> anyhow::Result<()> {
+        let client = api.client("velero");
+        let settings = Settings {
+            namespace: "velero".to_owned(),
+            node: "n1".to_owned(),
+            pods: "/pods".into(),
+            allows_unmounted: false,
+            concurrency: 1,
+            configmap: None,
+            secret: None,
+        };
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        run(Clients { watch: client.clone(), call: client }, settings, opener, task, stop.clone()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_begins_when_it_may_and_writes_how_it_ends() {
+        let api = Scripted::new()
+            .next(get(UPLOAD).answers(upload("u", "Accepted")))
+            .next(get(UPLOAD).refuses(500))
+            .next(get(UPLOAD).answers(upload("u", "Prepared")))
+            .next(patch(UPLOAD).answers(upload("u", "InProgress")))
+            .next(get(UPLOAD).answers(upload("u", "InProgress")))
+            .next(patch(UPLOAD).answers(upload("u", "Failed")));
+        ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+        let writes: Vec<Value> = api.writes().into_iter().map(|write| write.body).collect();
+        let begun = &writes[0];
+        assert_eq!(
+            (&begun["status"]["phase"], &begun["status"]["node"]),
+            (&json!("InProgress"), &json!("n1"))
+        );
+        assert_eq!(begun["metadata"]["annotations"]["berth.dev/runs"], "1");
+        // There is no such folder here.
+        let ended = &writes[1]["status"];
+        assert_eq!(ended["phase"], "Failed", "{ended}");
+        assert!(ended["message"].as_str().unwrap().starts_with("/volume cannot be opened"), "{ended}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_ends_at_once_when_nobody_wants_it() {
+        for object in [upload("u", "Failed"), upload("u", "Canceled"), upload("another", "Prepared")] {
+            let api = Scripted::new().next(get(UPLOAD).answers(object));
+            ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+            assert_eq!(api.writes(), []);
+        }
+        let api = Scripted::new().next(get(UPLOAD).refuses(404));
+        ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        ran(&Scripted::new(), "DataUpload/up/u", &stop).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_movement_of_a_snapshot_is_refused() {
+        for task in ["DataUpload/up", "PodVolumeBackup/b/u", "DataUpload/up/u/more", ""] {
+            assert!(ran(&Scripted::new(), task, &CancellationToken::new()).await.is_err(), "{task}");
+        }
+    }
+}
