@@ -51,7 +51,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Completion { shell } => {
             let mut script = Vec::new();
             crate::cli::completion::write(shell, &mut script)?;
-            std::io::stdout().lock().write_all(&script).context("the script cannot be printed")
+            let printed = std::io::stdout().lock().write_all(&script).context("the script cannot be printed");
+            return written(printed.map(|()| ExitCode::SUCCESS));
         }
         Command::CompleteNames { words } => {
             let names: String = names::of(&words).into_iter().map(|name| name + "\n").collect();

