@@ -393,7 +393,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(get(&format!("{all}/c")).refuses(404))
         .next(post(all).already_exists())
         .next(get(&other).answers(made.clone()))
-        .next(patch(&other).answers(made))
+        .next(patching(&other).answers(made))
         .next(get(&other).refuses(404))
         .next(get(&other).refuses(404));
     carrying.remove_snapshots(&[of_other].into()).await.unwrap();
