@@ -220,7 +220,8 @@ impl Engine {
             }
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
-                if let Some(claim) = scene.earlier().filter(|_| why != Why::Strange) {
+                if let Some(claim) = scene.earlier().filter(|_| !matches!(why, Why::Strange | Why::NoArchive))
+                {
                     let is_canceled = why == Why::Canceled;
                     let log = if is_canceled { None } else { Some(scene.log(thawed).await?) };
                     self.clear(scene.place(), claim, None).await;

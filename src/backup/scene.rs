@@ -131,6 +131,7 @@ impl Engine {
             is_begun,
             is_held,
             is_whole: record.is_publishing() && found.is_whole(&layout),
+            has_archive: found.has_archive(&layout),
             runs: record.runs(),
             ours: &ours,
             folder: &found.folder,

@@ -262,6 +262,11 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
             Some(_) => {}
         }
     }
+    // Before all that could make it wait or end: no cluster brings back a backup whose folder a
+    // deletion has claimed, so it must not look whole.
+    if has_begun && !is_marked && *folder == FolderOwner::Claimed {
+        return DeletionStep::Mark;
+    }
     let Some(volumes) = &seen.volumes else { return DeletionStep::LookAtVolumes };
     if !volumes.out_of_reach.is_empty() && !backup.leaves_volumes {
         return DeletionStep::End(volumes.out_of_reach.clone());

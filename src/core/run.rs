@@ -58,6 +58,8 @@ pub struct Interrupted<'a> {
     /// The former run had permission to publish, and all files that are stored before that request
     /// exist.
     pub is_whole: bool,
+    /// The archive of the folder exists.
+    pub has_archive: bool,
     /// How often the Backup was run so far.
     pub runs: Runs,
     /// The claim of a run that would begin now.
@@ -96,6 +98,9 @@ pub enum Why {
     TooOften,
     /// The files in the folder are not provably those of this Backup, so they stay.
     Strange,
+    /// A backup is published in the folder, and its archive is not there. Velero stores its archive
+    /// last. The files stay.
+    NoArchive,
     /// All objects were stored, and there is no checkpoint from which the backup can be completed.
     Lost,
 }
@@ -107,6 +112,10 @@ impl fmt::Display for Why {
                 out.write_str("the controller that ran it ended before the backup did")
             }
             Self::Canceled => out.write_str("berth.dev/cancel was set, or the Backup was deleted"),
+            Self::NoArchive => out.write_str(
+                "velero-backup.json is in the location and the archive is not, because the controller that stored it ended between \
+                 the two, or because the archive was removed: create it again by another name",
+            ),
             Self::Lost => out.write_str(
                 "what was stored while its data was being moved is not in the location any more, or cannot be continued: create it again",
             ),
@@ -126,7 +135,7 @@ pub fn recover(found: &Interrupted<'_>) -> Recovery {
         return Recovery::NotOurs;
     }
     if found.folder.published {
-        return Recovery::Adopt;
+        return if found.has_archive { Recovery::Adopt } else { Recovery::Fail(Why::NoArchive) };
     }
     if !found.is_held {
         return Recovery::Fail(Why::Strange);
@@ -180,6 +189,7 @@ mod tests {
             is_begun: true,
             is_held: true,
             is_whole: false,
+            has_archive: true,
             runs: Runs::default(),
             ours,
             folder,
@@ -321,6 +331,9 @@ mod tests {
             for is_held in [false, true] {
                 let found = Interrupted { is_held, ..usual(&ours, &folder) };
                 assert_eq!(recover(&found), Recovery::Adopt);
+                // A Velero that ends there has stored its velero-backup.json, and not its archive.
+                let torn = Interrupted { has_archive: false, is_whole: true, ..found };
+                assert_eq!(recover(&torn), Recovery::Fail(Why::NoArchive));
             }
         }
     }
@@ -339,7 +352,7 @@ mod tests {
         fn nothing_is_touched_that_is_not_provably_ours(
             phase in "InProgress|Completed|Queued|Finalizing|WaitingForPluginOperations",
             flags in prop::array::uniform4(any::<bool>()),
-            (published, others) in any::<(bool, bool)>(),
+            (published, others, has_archive) in any::<(bool, bool, bool)>(),
             found in claims(),
             runs in (0_u32..6, 0_u32..12, 0_u64..4).prop_map(|(in_vain, all, furthest)| Runs { all, in_vain, furthest }),
             checkpoint in proptest::option::of(("dead|next|other", "frozen|other")),
@@ -352,14 +365,15 @@ mod tests {
             let [is_canceled, is_begun, is_held, is_whole] = flags;
             let folder = FolderContents { published, claim: found, others };
             let situation = Interrupted {
-                phase: &phase, is_canceled, is_begun, is_held, is_whole, runs, ours: &ours,
-                folder: &folder,
+                phase: &phase, is_canceled, is_begun, is_held, is_whole, has_archive, runs,
+                ours: &ours, folder: &folder,
                 scope: scope.as_deref(), setting,
                 checkpoint: checkpoint.as_ref().map(|(run, scope)| CheckpointIdentity { run, scope }),
             };
             let recovery = recover(&situation);
             let is_ours = folder.claim.as_ref().is_some_and(|claim| claim.cluster == "here" && claim.backup == "b");
             let runs_again = matches!(recovery, Recovery::Resume | Recovery::Restart);
+            prop_assert!(recovery != Recovery::Adopt || published && has_archive);
             if matches!(recovery, Recovery::Resume | Recovery::Publish) {
                 prop_assert!(is_ours && is_held && !published);
             }

@@ -8,6 +8,7 @@ mod carrying;
 mod folder;
 mod repositories;
 mod restores;
+mod secrets;
 mod snapshots;
 mod volumes;
 

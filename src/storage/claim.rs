@@ -74,6 +74,10 @@ impl ClaimedFolder {
         self.files.contains(CHECKPOINT)
     }
 
+    pub fn has_archive(&self, layout: &BackupLayout) -> bool {
+        self.files.contains(&layout.archive_name())
+    }
+
     /// Are all files there that a run stores before it may publish the backup?
     pub fn is_whole(&self, layout: &BackupLayout) -> bool {
         layout.names().all(|name| self.files.contains(&name))

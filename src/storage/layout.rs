@@ -100,7 +100,7 @@ impl BackupLayout {
         place(&text)
     }
 
-    fn archive_name(&self) -> String {
+    pub(super) fn archive_name(&self) -> String {
         format!("{}.tar.gz", self.backup)
     }
 

@@ -729,6 +729,22 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
     }
 }
 
+/// Velero stores `velero-backup.json`, with the end of the backup in it, before the archive.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_published_without_its_archive_has_failed_and_stays_as_it_is() {
+    for is_claimed in [false, true] {
+        let dead = Dead::new(&ALL[..7]);
+        let dead = if is_claimed { dead.claimed("here", "u") } else { dead };
+        dead.put(METADATA, &json!({"metadata": {"uid": "u"}, "status": {"phase": "Completed"}}));
+        let before = stored(dead.folder.path());
+        assert_eq!(dead.settled(is_claimed).await, "Failed");
+        let why = dead.api.writes()[1].body["status"]["failureReason"].clone();
+        assert!(why.as_str().is_some_and(|why| why.contains("the archive is not")), "{why}");
+        assert_eq!(stored(dead.folder.path()), before);
+        assert_eq!(dead.expires_never(), !is_claimed, "without a claim it may be another one's");
+    }
+}
+
 /// Without policies and webhooks anybody who may patch Backups may write the annotation.
 #[tokio::test(start_paused = true)]
 async fn leave_to_publish_that_is_forged_publishes_nothing() {
@@ -821,6 +837,7 @@ async fn what_nobody_runs_ends_as_it_is_stored_once_its_location_can_be_read() {
     std::fs::create_dir_all(&stored).unwrap();
     let metadata = json!({"metadata": {"uid": "u"}, "status": {"phase": "Completed"}});
     std::fs::write(stored.join("velero-backup.json"), metadata.to_string()).unwrap();
+    std::fs::write(stored.join("one.tar.gz"), "archive").unwrap();
     let api = Scripted::new()
         .always(get(ONE).answers(backup("7", "InProgress")))
         .always(cluster())

@@ -379,6 +379,13 @@ fn a_restore_that_begins_while_its_backup_is_deleted_is_waited_for() {
         let DeletionStep::Wait(why) = next(&begun) else { panic!("{:?}", next(&begun)) };
         assert!(why.ends_with("have not ended: r"), "{why}");
     }
+    // With the claim of a deletion the backup is none any more, whatever its phase says.
+    let out_of_reach = Some(RemainingVolumeData { out_of_reach: vec!["kopia".into()], snapshots: 0 });
+    for volumes in [restores.volumes.clone(), out_of_reach] {
+        let folder = Some(FolderOwner::Claimed);
+        let claimed = DeletionState { request, folder, volumes, ..restores.clone() };
+        assert_eq!(next(&claimed), DeletionStep::Mark);
+    }
 }
 
 #[test]

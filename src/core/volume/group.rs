@@ -11,6 +11,9 @@ use crate::limits;
 pub const MOST: usize = limits::BLOCK_CLAIMS;
 /// Most groups of one run, because of each of them its claims are listed, and kept.
 pub const MOST_GROUPS: usize = 1000;
+/// Most characters of a class that is named and is not there. Whoever annotates claims chooses its
+/// length, and it is kept for each group.
+const OF_CLASS: usize = 63;
 
 /// A claim of the cluster that has the label of the group. The storage cuts all of these together,
 /// also those that the backup does not take.
@@ -132,7 +135,9 @@ pub fn form<'a>(
     }
     let by_backup = by_backup(driver);
     match choose(classes, driver, named.first().copied(), by_backup.as_deref()) {
-        Choice { ignored: Some(name), .. } => Err(GroupRefusal::NoSuchClass(name.to_owned())),
+        Choice { ignored: Some(name), .. } => {
+            Err(GroupRefusal::NoSuchClass(name.chars().take(OF_CLASS).collect()))
+        }
         Choice { class: Some(class), .. } => Ok(class),
         Choice { class: None, .. } => Err(GroupRefusal::NoClass(driver.to_owned())),
     }
@@ -211,6 +216,16 @@ mod tests {
             let by_backup = |driver: &str| by_backup.filter(|_| driver == "ebs").map(str::to_owned);
             let found = form(&members(&all), &classes, by_backup).map(|class| class.name.as_str());
             assert_eq!(found, expected, "{all:?}");
+        }
+        let long = "x".repeat(200 << 10);
+        let mut annotated = members(&[(Snapshot, "ebs", None), (Snapshot, "ebs", None)]);
+        annotated[0].class = Some(long.clone());
+        let plain = members(&[(Snapshot, "ebs", None), (Snapshot, "ebs", None)]);
+        for (all, by_backup) in [(annotated, None), (plain, Some(long))] {
+            let Err(GroupRefusal::NoSuchClass(name)) = form(&all, &classes, |_| by_backup.clone()) else {
+                panic!("there is such a class");
+            };
+            assert_eq!(name.len(), OF_CLASS);
         }
         let mut excluded = members(&[(Snapshot, "ebs", None), (Snapshot, "ebs", None)]);
         excluded[1].decision = None;

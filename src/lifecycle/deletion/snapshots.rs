@@ -6,7 +6,7 @@
 //! has written the handle into its status, because the sidecar takes the finalizer off without a
 //! word to the driver where the status has none.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -21,7 +21,8 @@ use tracing::info;
 
 use super::calls::{CALL, list, told, written};
 use super::carrying::{Carrying, StoredSnapshot};
-use crate::client::is_not_found;
+use super::secrets::{DeletionSecrets, OF_CONTENT};
+use crate::client::{is_forbidden, is_not_found};
 use crate::pace::paced;
 use crate::patch::digest;
 use crate::write::{Write, WriteResult, create, delete, patch};
@@ -34,6 +35,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Snapshots whose removal is asked for at the same time, because a backup may have thousands, and
 /// one step has so much time and no more.
 const AT_ONCE: usize = 8;
+/// VolumeSnapshotClasses that are looked at. Clusters have a few.
+const CLASSES: u32 = 1000;
 /// What the sidecar says of a snapshot that the storage does not have: its own words, and those for
 /// a driver's answer.
 const MISSING: [&str; 2] = ["can not find snapshot for snapshotID", "\"rpc error: code = NotFound "];
@@ -48,6 +51,11 @@ struct GoingContent {
 fn contents(client: kube::Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
     Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, "volumesnapshotcontents"))
+}
+
+fn classes(client: kube::Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass");
+    Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, "volumesnapshotclasses"))
 }
 
 fn snapshots(client: kube::Client, namespace: &str) -> Api<DynamicObject> {
@@ -74,10 +82,11 @@ impl Carrying<'_> {
     /// Removes snapshots from their storage, and waits until their drivers have done so.
     pub(super) async fn remove_snapshots(&self, all: &BTreeSet<StoredSnapshot>) -> anyhow::Result<()> {
         self.check_others(all).await?;
+        let secrets = self.deletion_secrets().await?;
         let snapshots: Vec<&StoredSnapshot> = all.iter().collect();
         let mut pending = Vec::new();
         for some in snapshots.chunks(AT_ONCE) {
-            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot));
+            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot, &secrets));
             pending.extend(try_join_all(removals).await?);
         }
         let until = Instant::now() + PATIENCE;
@@ -128,9 +137,38 @@ impl Carrying<'_> {
         }
     }
 
+    /// The Secrets with which drivers delete snapshots; none where berth may not list the classes.
+    async fn deletion_secrets(&self) -> anyhow::Result<DeletionSecrets> {
+        let classes = classes(self.lifecycle.clients.call.clone());
+        match timeout(CALL, classes.list(&ListParams::default().limit(CLASSES))).await {
+            Ok(Ok(found)) => Ok(DeletionSecrets::of(found.items)),
+            Ok(Err(error)) if is_not_found(&error) || is_forbidden(&error) => Ok(DeletionSecrets::default()),
+            Ok(Err(error)) => Err(told(error)).context("failed to list the VolumeSnapshotClasses"),
+            Err(_) => bail!("the API server did not answer in time"),
+        }
+    }
+
+    /// Names the Secret on a content that an earlier attempt has made without it.
+    async fn annotate(&self, name: &str, annotations: &BTreeMap<&str, String>) -> anyhow::Result<()> {
+        if annotations.is_empty() {
+            return Ok(());
+        }
+        let found = self.get(&self.contents(), name).await?;
+        let Some(content) = found.filter(|content| !content.annotations().contains_key(OF_CONTENT[0])) else {
+            return Ok(());
+        };
+        let change = json!({"metadata": {"annotations": annotations}});
+        written(patch(&self.contents(), Write::on(&content), change).await)
+            .with_context(|| format!("failed to write VolumeSnapshotContent {name}"))
+    }
+
     /// Has a snapshot deleted, or makes a content by whose deletion it is. That content is gone
     /// once it is done.
-    async fn remove_snapshot(&self, snapshot: &StoredSnapshot) -> anyhow::Result<GoingContent> {
+    async fn remove_snapshot(
+        &self,
+        snapshot: &StoredSnapshot,
+        secrets: &DeletionSecrets,
+    ) -> anyhow::Result<GoingContent> {
         if let Some(content) = self.of_backup(snapshot).await? {
             let name = content.name_any();
             if content.data.pointer("/spec/deletionPolicy").and_then(Value::as_str) != Some("Delete") {
@@ -155,12 +193,14 @@ impl Carrying<'_> {
         }
         let StoredSnapshot { driver, handle, .. } = snapshot;
         let name = format!("berth-delete-{:.32}", digest(&format!("{driver}/{handle}")));
+        let annotations = secrets.annotations(snapshot);
         let content: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "snapshot.storage.k8s.io/v1",
             "kind": "VolumeSnapshotContent",
             "metadata": {
                 "name": name,
                 "labels": {keys::BACKUP_NAME: keys::label_value(self.backup_name(), digest)},
+                "annotations": annotations,
                 "finalizers": [FINALIZER],
             },
             "spec": {
@@ -171,8 +211,9 @@ impl Carrying<'_> {
             },
         }))?;
         match create(&self.contents(), &content).await {
+            WriteResult::Written(_) => {}
             // From a deletion that was interrupted.
-            WriteResult::Written(_) | WriteResult::Conflict(_) => {}
+            WriteResult::Conflict(_) => self.annotate(&name, &annotations).await?,
             answer => answer
                 .written()
                 .map(drop)

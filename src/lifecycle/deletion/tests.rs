@@ -298,7 +298,15 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
         "metadata": {"name": "others"}, "spec": {"driver": "d", "source": {"snapshotHandle": "h"}},
     });
-    let api = Scripted::new();
+    let class = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "c"}, "driver": "e", "parameters": {
+            "csi.storage.k8s.io/snapshotter-secret-name": "s",
+            "csi.storage.k8s.io/snapshotter-secret-namespace": "ceph",
+        },
+    });
+    let classes = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
+    let api = Scripted::new().always(get(classes).answers(list("1", &[class])));
     let lifecycle = lifecycle(&api, root.path());
     let requests = DeletionRequests::default();
     let request: berth_api::velero::DeleteBackupRequest =
@@ -370,6 +378,28 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(deleting(&own).answers(missing))
         .next(get(&own).refuses(404));
     carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+
+    // A driver that needs a Secret finds it named, also on what was made before it was.
+    let secret = json!({
+        "snapshot.storage.kubernetes.io/deletion-secret-name": "s",
+        "snapshot.storage.kubernetes.io/deletion-secret-namespace": "ceph",
+    });
+    let of_other = StoredSnapshot { driver: "e".to_owned(), ..snapshot("i") };
+    let other = format!("{all}/berth-delete-{:.32}", crate::patch::digest("e/i"));
+    let mut made = stands.clone();
+    made["metadata"]["resourceVersion"] = json!("7");
+    let before = api.writes().len();
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).already_exists())
+        .next(get(&other).answers(made.clone()))
+        .next(patching(&other).answers(made))
+        .next(get(&other).refuses(404))
+        .next(get(&other).refuses(404));
+    carrying.remove_snapshots(&[of_other].into()).await.unwrap();
+    for write in &api.writes()[before..before + 2] {
+        assert_eq!(write.body["metadata"]["annotations"], secret, "{}", write.method);
+    }
 
     // A driver that does not know it in time has not been asked to delete it.
     api.next(get(all).answers(list("1", &[])))
