@@ -15,14 +15,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::{DataDownload, DataMover, DataUpload};
 use berth_core::mover::grant::Mover;
 use berth_core::mover::own::{DataPaths, OwnFault, OwnMover, OwnStep, PodStage, plan};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::Api;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
@@ -37,7 +39,7 @@ use crate::client::Clients;
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Write, WriteResult, patch_metadata};
+use crate::write::{Write, WriteResult, delete, patch_metadata};
 
 /// Label of the pods of these movements.
 const PODS: &str = "app.kubernetes.io/name=berth-data-mover";
@@ -127,7 +129,16 @@ impl Item {
             has_objects: self.annotation(keys::MADE).is_some(),
             pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
             node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
+            lost_pods: self
+                .lost_pods()
+                .filter(|lost| !self.pod.as_ref().is_some_and(|pod| pod.uid == *lost))
+                .count(),
         }
+    }
+
+    /// UIDs of its pods that are noted as lost.
+    fn lost_pods(&self) -> impl Iterator<Item = &str> {
+        self.annotation(keys::LOST_PODS).unwrap_or_default().split_whitespace()
     }
 }
 
@@ -135,6 +146,7 @@ impl Item {
 struct SeenPod {
     /// UID of the movement.
     of: String,
+    uid: String,
     stage: PodStage,
     node: Option<String>,
     /// Why it does not run, as far as that is known.
@@ -148,6 +160,7 @@ impl SeenPod {
         let stage = match status.phase.as_deref() {
             _ if pod.metadata.deletion_timestamp.is_some() => PodStage::Waiting,
             Some("Running") => PodStage::Running,
+            Some("Failed") if is_lost(&status) => PodStage::Lost,
             Some("Succeeded" | "Failed") => PodStage::Ended,
             _ => PodStage::Waiting,
         };
@@ -173,12 +186,21 @@ impl SeenPod {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let seen = owner.map(|owner| Self {
             of: owner.uid,
+            uid: pod.uid().unwrap_or_default(),
             stage,
             node: node.filter(|node| !node.is_empty()),
             why: why.join(": "),
         });
         (pod.name_any(), seen)
     }
+}
+
+/// Was a pod that has failed ended from outside? Its containers start again whenever they fail, and
+/// then no reason of the pod itself is given.
+fn is_lost(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    status.reason.as_ref().is_some_and(|reason| !reason.is_empty())
+        || conditions.any(|one| one.type_ == "DisruptionTarget" && one.status == "True")
 }
 
 /// What the watches show. `None`: not listed yet.
@@ -313,6 +335,11 @@ impl OwnMovements {
                 Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,
                 Err(Unmade::Later(why)) => self.tell(item, told, &why),
             },
+            OwnStep::Replace => {
+                if let Err(error) = self.replace(item).await {
+                    self.tell(item, told, &format!("{error:#}"));
+                }
+            }
             OwnStep::Bind => match self.bind(item).await {
                 Ok(true) => {
                     let status = json!({"phase": "Completed", "completionTimestamp": now});
@@ -329,6 +356,28 @@ impl OwnMovements {
                 Ok(false) => {}
                 Err(error) => self.tell(item, told, &format!("{error:#}")),
             },
+        }
+    }
+
+    /// Removes a pod that is lost. It is noted before, so that the tries are counted whatever ends
+    /// this process.
+    async fn replace(&self, item: &Item) -> anyhow::Result<()> {
+        let Some(pod) = &item.pod else { return Ok(()) };
+        if !item.lost_pods().any(|lost| lost == pod.uid) {
+            let lost: Vec<&str> = item.lost_pods().chain([pod.uid.as_str()]).collect();
+            let lost = json!({keys::LOST_PODS: lost.join(" ")});
+            self.write(item, json!({"metadata": {"annotations": lost}})).await;
+            return Ok(());
+        }
+        let Mover { kind, name, .. } = &item.mover;
+        let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
+        match delete(&pods, Write::to(name).uid(Some(&pod.uid))).await {
+            WriteResult::Written(()) => {
+                info!(%kind, %name, why = pod.why, "the data mover pod was lost, and is made again");
+                Ok(())
+            }
+            WriteResult::Gone(_) | WriteResult::Conflict(_) => Ok(()),
+            answer => answer.written().context("its pod, which was lost, cannot be removed"),
         }
     }
 

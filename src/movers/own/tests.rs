@@ -111,6 +111,10 @@ fn deleted() -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
 }
 
+fn seen_pod(stage: PodStage, why: &str) -> SeenPod {
+    SeenPod { of: "u".to_owned(), uid: "pod".to_owned(), stage, node: None, why: why.to_owned() }
+}
+
 fn at(path: &str, name: &str) -> String {
     format!("{path}/{name}")
 }
@@ -310,7 +314,7 @@ async fn what_is_decided_is_written_on_what_was_seen() {
         .next(patch(UPLOAD).answers(made("up", "u")))
         .next(patch(UPLOAD).refuses(409));
     let own = movements(&api);
-    let pod = SeenPod { of: "u".to_owned(), stage: PodStage::Ended, node: None, why: "OOMKilled".to_owned() };
+    let pod = seen_pod(PodStage::Ended, "OOMKilled");
     let failed = Item { pod: Some(pod), ..upload() };
     own.take(&failed, OwnStep::Accept, &told).await;
     own.take(&failed, OwnStep::Fail(OwnFault::PodEnded), &told).await;
@@ -325,12 +329,39 @@ async fn what_is_decided_is_written_on_what_was_seen() {
     assert!(writes[1]["status"]["message"].as_str().unwrap().ends_with(": OOMKilled"), "{}", writes[1]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_lost_is_noted_before_it_is_removed() {
+    let told = Mutex::default();
+    let lost = |noted: &str| {
+        let mut item = Item { pod: Some(seen_pod(PodStage::Lost, "Evicted")), ..upload() };
+        if let Carried::Upload(object) = &mut item.object {
+            let annotations = Arc::make_mut(object).metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::LOST_PODS.to_owned(), noted.to_owned());
+        }
+        item
+    };
+    let item = lost("another");
+    assert_eq!(item.seen().lost_pods, 1);
+    let api = Scripted::new().next(patch(UPLOAD).answers(made("up", "u")));
+    movements(&api).take(&item, OwnStep::Replace, &told).await;
+    let written = &api.writes()[0].body["metadata"];
+    assert_eq!(
+        (&written["annotations"]["berth.dev/lost-pods"], &written["resourceVersion"]),
+        (&json!("another pod"), &json!("7"))
+    );
+    let item = lost("another pod");
+    assert_eq!(item.seen().lost_pods, 1, "it was not lost before itself");
+    let api = Scripted::new().next(delete(&at(PODS, "up")).answers(deleted()));
+    movements(&api).take(&item, OwnStep::Replace, &told).await;
+    assert_eq!(api.writes()[0].body["preconditions"], json!({"uid": "pod"}));
+}
+
 #[test]
 fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
     let read = |status: Value, deleted: bool| {
         let mut pod = json!({
             "metadata": {
-                "name": "up", "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
+                "name": "up", "uid": "pod", "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
                     "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "up", "uid": "u", "controller": true,
                 }],
             },
@@ -340,14 +371,18 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         let (name, seen) = SeenPod::read(&serde_json::from_value(pod).unwrap());
-        let SeenPod { of, stage, node, why } = seen.unwrap();
-        assert_eq!((name.as_str(), of.as_str(), node.as_deref()), ("up", "u", Some("n1")));
+        let SeenPod { of, uid, stage, node, why } = seen.unwrap();
+        assert_eq!(
+            (name.as_str(), of.as_str(), uid.as_str(), node.as_deref()),
+            ("up", "u", "pod", Some("n1"))
+        );
         (stage, why)
     };
     let container = |state: Value| json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
     let waits = container(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}));
     let ended = container(json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}}));
     let nowhere = json!([{"type": "PodScheduled", "status": "False", "message": "no node fits"}]);
+    let disrupted = json!([{"type": "DisruptionTarget", "status": "True", "message": "its node goes"}]);
     for (status, deleted, stage, why) in [
         (json!({}), false, PodStage::Waiting, ""),
         (
@@ -366,7 +401,9 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
             PodStage::Ended,
             "OOMKilled: exit code 137",
         ),
-        (json!({"phase": "Failed", "reason": "Evicted"}), false, PodStage::Ended, "Evicted"),
+        (json!({"phase": "Failed", "reason": "Evicted"}), false, PodStage::Lost, "Evicted"),
+        (json!({"phase": "Failed", "conditions": disrupted}), false, PodStage::Lost, ""),
+        (json!({"phase": "Failed", "reason": "Evicted"}), true, PodStage::Waiting, "Evicted"),
     ] {
         assert_eq!(read(status.clone(), deleted), (stage, why.to_owned()), "{status}");
     }
