@@ -136,6 +136,15 @@ impl Item {
         }
     }
 
+    /// Its finalizers, and berth's only while there may be objects that were made for it: without it
+    /// a deletion would leave what no owner takes along, such as the snapshot and a retained volume.
+    fn finalizers(&self, is_held: bool) -> Vec<&str> {
+        let all = self.object.metadata().finalizers.iter().flatten().map(String::as_str);
+        all.filter(|one| *one != keys::MOVER_FINALIZER)
+            .chain(is_held.then_some(keys::MOVER_FINALIZER))
+            .collect()
+    }
+
     /// UIDs of its pods that are noted as lost.
     fn lost_pods(&self) -> impl Iterator<Item = &str> {
         self.annotation(keys::LOST_PODS).unwrap_or_default().split_whitespace()
@@ -324,8 +333,8 @@ impl OwnMovements {
             OwnStep::Nothing => {}
             OwnStep::Accept => {
                 let status = json!({"phase": "Accepted", "acceptedTimestamp": now});
-                let change = json!({"metadata": {"annotations": {keys::MADE: now}}, "status": status});
-                self.write(item, change).await;
+                let metadata = json!({"annotations": {keys::MADE: now}, "finalizers": item.finalizers(true)});
+                self.write(item, json!({"metadata": metadata, "status": status})).await;
             }
             OwnStep::Begin => self.write(item, json!({"status": {"phase": "Prepared"}})).await,
             OwnStep::Cancel => self.end(item, "Canceled", "canceled").await,
@@ -351,7 +360,9 @@ impl OwnMovements {
             },
             OwnStep::Clear => match self.clear(item).await {
                 Ok(true) => {
-                    self.write(item, json!({"metadata": {"annotations": {keys::MADE: null}}})).await;
+                    let metadata =
+                        json!({"annotations": {keys::MADE: null}, "finalizers": item.finalizers(false)});
+                    self.write(item, json!({"metadata": metadata})).await;
                 }
                 Ok(false) => {}
                 Err(error) => self.tell(item, told, &format!("{error:#}")),

@@ -330,6 +330,33 @@ async fn what_is_decided_is_written_on_what_was_seen() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_movement_that_is_deleted_stays_until_nothing_is_left_of_what_was_made() {
+    let told = Mutex::default();
+    let held = |finalizers: &[&str]| {
+        let mut item = download(&json!({}));
+        if let Carried::Download(object) = &mut item.object {
+            let finalizers = finalizers.iter().map(|&one| one.to_owned()).collect();
+            Arc::make_mut(object).metadata.finalizers = Some(finalizers);
+        }
+        item
+    };
+    let path = UPLOAD.replace("datauploads/up", "datadownloads/down");
+    let api = Scripted::new()
+        .next(patch(&path).answers(made("down", "d")))
+        .next(get(&at(PODS, "down")).refuses(404))
+        .next(get(&at(CLAIMS, "down")).refuses(404))
+        .next(patch(&path).answers(made("down", "d")));
+    let own = movements(&api);
+    own.take(&held(&["some/other"]), OwnStep::Accept, &told).await;
+    own.take(&held(&["some/other", "berth.dev/data-mover"]), OwnStep::Clear, &told).await;
+    let writes = api.writes();
+    assert_eq!(writes[0].body["metadata"]["finalizers"], json!(["some/other", "berth.dev/data-mover"]));
+    let cleared = &writes[1].body["metadata"];
+    assert_eq!(cleared["finalizers"], json!(["some/other"]));
+    assert!(cleared["annotations"].as_object().unwrap()["berth.dev/made"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_lost_is_noted_before_it_is_removed() {
     let told = Mutex::default();
     let lost = |noted: &str| {
