@@ -126,7 +126,7 @@ impl Item {
             accepted_at: *accepted_at,
             // What is no time was long ago.
             restored_at: restored.map(|text| text.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
-            has_objects: self.annotation(keys::MADE).is_some(),
+            has_objects: has_objects(self.object.metadata()),
             pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
             node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
             lost_pods: self
@@ -239,8 +239,13 @@ impl State {
 
 /// Is there anything left to do?
 fn is_wanted<K: DataMover>(object: &K) -> bool {
-    let made = object.meta().annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
-    object.is_own() && (made || !object.phase().is_final())
+    object.is_own() && (has_objects(object.meta()) || !object.phase().is_final())
+}
+
+/// Objects may be there that were made for it, the snapshot included.
+fn has_objects(metadata: &ObjectMeta) -> bool {
+    let is_made = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
+    is_made || metadata.finalizers.iter().flatten().any(|one| one == keys::MOVER_FINALIZER)
 }
 
 impl OwnMovements {
@@ -337,7 +342,13 @@ impl OwnMovements {
                 self.write(item, json!({"metadata": metadata, "status": status})).await;
             }
             OwnStep::Begin => self.write(item, json!({"status": {"phase": "Prepared"}})).await,
-            OwnStep::Cancel => self.end(item, "Canceled", "canceled").await,
+            OwnStep::Cancel => {
+                let mut change = ended("Canceled", "canceled");
+                // One that was never accepted has a snapshot all the same, which is to be removed.
+                let since = item.annotation(keys::MADE).map_or_else(|| json!(now), |since| json!(since));
+                change["metadata"]["annotations"][keys::MADE] = since;
+                self.write(item, change).await;
+            }
             OwnStep::Fail(fault) => self.end(item, "Failed", &self.reason(item, fault, told)).await,
             OwnStep::Make => match self.make(item).await {
                 Ok(()) => {}
@@ -411,9 +422,7 @@ impl OwnMovements {
     }
 
     async fn end(&self, item: &Item, phase: &str, message: &str) {
-        let message: String = message.chars().take(MESSAGE).collect();
-        let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
-        self.write(item, json!({"status": status})).await;
+        self.write(item, ended(phase, message)).await;
     }
 
     /// Writes on what was seen. What has changed meanwhile is decided on anew.
@@ -441,6 +450,12 @@ impl OwnMovements {
     fn client(&self) -> &Client {
         &self.clients.call
     }
+}
+
+fn ended(phase: &str, message: &str) -> Value {
+    let message: String = message.chars().take(MESSAGE).collect();
+    let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
+    json!({"status": status})
 }
 
 #[cfg(test)]

@@ -357,6 +357,16 @@ async fn a_movement_that_is_deleted_stays_until_nothing_is_left_of_what_was_made
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_canceled_before_it_is_accepted_is_cleared_because_of_its_snapshot() {
+    let api = Scripted::new().next(patch(UPLOAD).answers(made("up", "u")));
+    movements(&api).take(&upload(), OwnStep::Cancel, &Mutex::default()).await;
+    let written = &api.writes()[0].body;
+    assert_eq!(written["status"]["phase"], "Canceled");
+    assert!(written["metadata"]["annotations"]["berth.dev/made"].is_string(), "{written}");
+    assert_eq!(written["metadata"]["resourceVersion"], "7");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_lost_is_noted_before_it_is_removed() {
     let told = Mutex::default();
     let lost = |noted: &str| {
@@ -449,6 +459,14 @@ fn only_berths_own_movements_are_looked_at_until_nothing_of_them_is_left() {
     };
     assert!(is_wanted("berth", "", json!({})) && is_wanted("berth", "InProgress", json!({})));
     assert!(is_wanted("berth", "Completed", json!({"berth.dev/made": "t"})));
+    let mut held = upload();
+    if let Carried::Upload(object) = &mut held.object {
+        Arc::make_mut(object).metadata.finalizers = Some(vec![keys::MOVER_FINALIZER.to_owned()]);
+        let status = json!({"phase": "Canceled"});
+        Arc::make_mut(object).status = serde_json::from_value(status).unwrap();
+        assert!(super::is_wanted(&**object), "its snapshot may be there");
+    }
+    assert!(held.seen().has_objects);
     assert!(!is_wanted("berth", "Completed", json!({})) && !is_wanted("velero", "New", json!({})));
     let seen = upload();
     assert_eq!((seen.seen().phase, seen.seen().has_objects), (MoverPhase::Accepted, false));
