@@ -42,8 +42,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Moves the data of `task`, which is kind, name and UID of an object with slashes in between.
 ///
 /// # Errors
-/// When the end could not be written, or the process was told to end before: then the kubelet should
-/// start the pod's container again.
+/// When the end could not be written, or the process was told to end before: then the kubelet
+/// should start the pod's container again.
 pub async fn run(
     clients: Clients,
     settings: Settings,
@@ -70,8 +70,8 @@ pub async fn run(
         _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
     };
     ensure!(is_done, "what became of {kind} {name} could not be written");
-    // Where the kubelet does not remove the pod, for example because it restarts with its machine, it
-    // starts this again.
+    // Where the kubelet does not remove the pod, for example because it restarts with its machine,
+    // it starts this again.
     ensure!(!stop.is_cancelled(), "told to end: the next process goes on with {kind} {name}");
     Ok(())
 }

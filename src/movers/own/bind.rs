@@ -104,8 +104,8 @@ impl OwnMovements {
         change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await.map(|_| true)
     }
 
-    /// Puts back the reclaim policy of a volume that its claim does not have yet, when the movement is
-    /// deleted: nothing is left then that could say where this copy of the data is.
+    /// Puts back the reclaim policy of a volume that its claim does not have yet, when the movement
+    /// is deleted: nothing is left then that could say where this copy of the data is.
     pub(super) async fn let_go(&self, item: &Item) -> anyhow::Result<()> {
         let is_deleted = item.object.metadata().deletion_timestamp.is_some();
         let Some(volume) = item.annotation(RESTORED_VOLUME).filter(|_| is_deleted) else { return Ok(()) };
