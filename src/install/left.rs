@@ -40,8 +40,8 @@ pub enum By {
     Courier,
 }
 
-/// Objects in this cluster as a hub and as a member, the Secrets of both, and movements of data that
-/// berth carries.
+/// Objects in this cluster as a hub and as a member, the Secrets of both, and movements of data
+/// that berth carries.
 ///
 /// # Errors
 /// When a kind cannot be listed.

@@ -139,8 +139,9 @@ impl Item {
         }
     }
 
-    /// Its finalizers, and berth's only while there may be objects that were made for it: without it
-    /// a deletion would leave what no owner takes along, such as the snapshot and a retained volume.
+    /// Its finalizers, and berth's only while there may be objects that were made for it: without
+    /// it a deletion would leave what no owner takes along, such as the snapshot and a retained
+    /// volume.
     fn finalizers(&self, is_held: bool) -> Vec<&str> {
         let all = self.object.metadata().finalizers.iter().flatten().map(String::as_str);
         all.filter(|one| *one != keys::MOVER_FINALIZER)
