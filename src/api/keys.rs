@@ -196,6 +196,12 @@ keys! {
     /// Label of an object that was made for a DataUpload or DataDownload which berth carries: its
     /// UID.
     pub const MADE_FOR: &str = "berth.dev/made-for";
+    /// Finalizer of a DataUpload or DataDownload that berth carries: berth removes it when all that
+    /// was made for it is gone.
+    pub const MOVER_FINALIZER: &str = "berth.dev/data-mover";
+    /// Annotation of a DataUpload or DataDownload that berth carries: UIDs of its pods that were
+    /// evicted, or lost their nodes, with spaces between them.
+    pub const LOST_PODS: &str = "berth.dev/lost-pods";
     /// Annotation of a DataDownload that berth carries: when all of its data was in the volume,
     /// RFC 3339.
     pub const RESTORED: &str = "berth.dev/restored";

@@ -1,10 +1,11 @@
-//! Objects of shared buckets that cannot be deleted without berth, because only berth removes its
-//! finalizers.
+//! Objects of shared buckets, and movements of data, that cannot be deleted without berth, because
+//! only berth removes its finalizers.
 
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use berth_api::keys;
+use berth_api::velero::{DataDownload, DataUpload};
 use berth_garden_api::extensions;
 use berth_garden_api::{self as garden, GARDEN_NAMESPACE, member_objects};
 use berth_garden_core::store::SERVED;
@@ -39,7 +40,8 @@ pub enum By {
     Courier,
 }
 
-/// Objects in this cluster as a hub and as a member, and the Secrets of both.
+/// Objects in this cluster as a hub and as a member, the Secrets of both, and movements of data
+/// that berth carries.
 ///
 /// # Errors
 /// When a kind cannot be listed.
@@ -53,9 +55,12 @@ pub async fn held(cluster: &InstallCluster) -> anyhow::Result<Vec<HeldObjects>> 
         of::<extensions::BackupEntry>(cluster, ListScope::Whole, member),
         of::<extensions::BackupBucket>(cluster, ListScope::Whole, member),
         of::<Secret>(cluster, ListScope::OfGarden, credentials),
+        of::<DataUpload>(cluster, ListScope::Metadata, movement),
+        of::<DataDownload>(cluster, ListScope::Metadata, movement),
     );
-    let (hub_entries, hub_buckets, entries, buckets, secrets) = found?;
-    Ok([hub_entries, hub_buckets, entries, buckets, secrets].into_iter().flatten().collect())
+    let (hub_entries, hub_buckets, entries, buckets, secrets, uploads, downloads) = found?;
+    let all = [hub_entries, hub_buckets, entries, buckets, secrets, uploads, downloads];
+    Ok(all.into_iter().flatten().collect())
 }
 
 /// What is listed.
@@ -89,6 +94,10 @@ fn credentials(object: &DynamicObject) -> Option<By> {
     }
     // Secrets of a member's objects may belong to another provider.
     has(object, &[keys::CREDENTIALS_FINALIZER]).then_some(By::Controller)
+}
+
+fn movement(object: &DynamicObject) -> Option<By> {
+    has(object, &[keys::MOVER_FINALIZER]).then_some(By::Controller)
 }
 
 fn has(object: &DynamicObject, finalizers: &[&str]) -> bool {
@@ -199,6 +208,14 @@ mod tests {
             ("somebody.else/protection", json!({}), None),
         ] {
             assert_eq!(credentials(&object(json!({}), labels, &[finalizer])?), by, "{finalizer}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn movements_are_held_while_objects_may_be_there_that_were_made_for_them() -> anyhow::Result<()> {
+        for (finalizer, by) in [(keys::MOVER_FINALIZER, Some(By::Controller)), ("somebody.else/one", None)] {
+            assert_eq!(movement(&object(json!({}), json!({}), &[finalizer])?), by, "{finalizer}");
         }
         Ok(())
     }

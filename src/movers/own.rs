@@ -10,11 +10,13 @@ mod bind;
 mod clear;
 mod make;
 mod pod;
+mod seen;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use berth_api::keys;
 use berth_api::velero::{DataDownload, DataMover, DataUpload};
 use berth_core::mover::grant::Mover;
@@ -23,12 +25,15 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::Api;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
+
+use seen::SeenPod;
 
 use super::NodeCache;
 use super::objects::api;
@@ -37,7 +42,7 @@ use crate::client::Clients;
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Write, WriteResult, patch_metadata};
+use crate::write::{Write, WriteResult, delete, patch_metadata};
 
 /// Label of the pods of these movements.
 const PODS: &str = "app.kubernetes.io/name=berth-data-mover";
@@ -124,60 +129,29 @@ impl Item {
             accepted_at: *accepted_at,
             // What is no time was long ago.
             restored_at: restored.map(|text| text.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
-            has_objects: self.annotation(keys::MADE).is_some(),
+            has_objects: has_objects(self.object.metadata()),
             pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
             node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
+            lost_pods: self
+                .lost_pods()
+                .filter(|lost| !self.pod.as_ref().is_some_and(|pod| pod.uid == *lost))
+                .count(),
         }
     }
-}
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct SeenPod {
-    /// UID of the movement.
-    of: String,
-    stage: PodStage,
-    node: Option<String>,
-    /// Why it does not run, as far as that is known.
-    why: String,
-}
+    /// Its finalizers, and berth's only while there may be objects that were made for it: without
+    /// it a deletion would leave what no owner takes along, such as the snapshot and a retained
+    /// volume.
+    fn finalizers(&self, is_held: bool) -> Vec<&str> {
+        let all = self.object.metadata().finalizers.iter().flatten().map(String::as_str);
+        all.filter(|one| *one != keys::MOVER_FINALIZER)
+            .chain(is_held.then_some(keys::MOVER_FINALIZER))
+            .collect()
+    }
 
-impl SeenPod {
-    /// By name. `None`: it is of no movement.
-    fn read(pod: &Pod) -> (String, Option<Self>) {
-        let status = pod.status.clone().unwrap_or_default();
-        let stage = match status.phase.as_deref() {
-            _ if pod.metadata.deletion_timestamp.is_some() => PodStage::Waiting,
-            Some("Running") => PodStage::Running,
-            Some("Succeeded" | "Failed") => PodStage::Ended,
-            _ => PodStage::Waiting,
-        };
-        let containers = status.container_statuses.iter().flatten();
-        let states = containers.filter_map(|container| container.state.as_ref());
-        let waiting = states.clone().filter_map(|state| {
-            let waiting = state.waiting.as_ref()?;
-            Some([waiting.reason.clone(), waiting.message.clone()].into_iter().flatten().collect::<Vec<_>>())
-        });
-        let ended = states.filter_map(|state| {
-            let ended = state.terminated.as_ref()?;
-            Some(vec![ended.reason.clone().unwrap_or_default(), format!("exit code {}", ended.exit_code)])
-        });
-        let unscheduled = status.conditions.iter().flatten().filter_map(|condition| {
-            let is_it = condition.type_ == "PodScheduled" && condition.status == "False";
-            condition.message.clone().filter(|_| is_it).map(|message| vec![message])
-        });
-        let of_pod: Vec<String> =
-            [status.reason.clone(), status.message.clone()].into_iter().flatten().collect();
-        let why = waiting.chain(ended).chain(unscheduled).chain([of_pod]).flatten();
-        let why: Vec<String> = why.filter(|text| !text.is_empty()).collect();
-        let owner = berth_api::mover_pod::owner(&pod.metadata);
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let seen = owner.map(|owner| Self {
-            of: owner.uid,
-            stage,
-            node: node.filter(|node| !node.is_empty()),
-            why: why.join(": "),
-        });
-        (pod.name_any(), seen)
+    /// UIDs of its pods that are noted as lost.
+    fn lost_pods(&self) -> impl Iterator<Item = &str> {
+        self.annotation(keys::LOST_PODS).unwrap_or_default().split_whitespace()
     }
 }
 
@@ -208,8 +182,13 @@ impl State {
 
 /// Is there anything left to do?
 fn is_wanted<K: DataMover>(object: &K) -> bool {
-    let made = object.meta().annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
-    object.is_own() && (made || !object.phase().is_final())
+    object.is_own() && (has_objects(object.meta()) || !object.phase().is_final())
+}
+
+/// Objects may be there that were made for it, the snapshot included.
+fn has_objects(metadata: &ObjectMeta) -> bool {
+    let is_made = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
+    is_made || metadata.finalizers.iter().flatten().any(|one| one == keys::MOVER_FINALIZER)
 }
 
 impl OwnMovements {
@@ -302,17 +281,28 @@ impl OwnMovements {
             OwnStep::Nothing => {}
             OwnStep::Accept => {
                 let status = json!({"phase": "Accepted", "acceptedTimestamp": now});
-                let change = json!({"metadata": {"annotations": {keys::MADE: now}}, "status": status});
-                self.write(item, change).await;
+                let metadata = json!({"annotations": {keys::MADE: now}, "finalizers": item.finalizers(true)});
+                self.write(item, json!({"metadata": metadata, "status": status})).await;
             }
             OwnStep::Begin => self.write(item, json!({"status": {"phase": "Prepared"}})).await,
-            OwnStep::Cancel => self.end(item, "Canceled", "canceled").await,
+            OwnStep::Cancel => {
+                let mut change = ended("Canceled", "canceled");
+                // One that was never accepted has a snapshot all the same, which is to be removed.
+                let since = item.annotation(keys::MADE).map_or_else(|| json!(now), |since| json!(since));
+                change["metadata"]["annotations"][keys::MADE] = since;
+                self.write(item, change).await;
+            }
             OwnStep::Fail(fault) => self.end(item, "Failed", &self.reason(item, fault, told)).await,
             OwnStep::Make => match self.make(item).await {
                 Ok(()) => {}
                 Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,
                 Err(Unmade::Later(why)) => self.tell(item, told, &why),
             },
+            OwnStep::Replace => {
+                if let Err(error) = self.replace(item).await {
+                    self.tell(item, told, &format!("{error:#}"));
+                }
+            }
             OwnStep::Bind => match self.bind(item).await {
                 Ok(true) => {
                     let status = json!({"phase": "Completed", "completionTimestamp": now});
@@ -324,11 +314,35 @@ impl OwnMovements {
             },
             OwnStep::Clear => match self.clear(item).await {
                 Ok(true) => {
-                    self.write(item, json!({"metadata": {"annotations": {keys::MADE: null}}})).await;
+                    let metadata =
+                        json!({"annotations": {keys::MADE: null}, "finalizers": item.finalizers(false)});
+                    self.write(item, json!({"metadata": metadata})).await;
                 }
                 Ok(false) => {}
                 Err(error) => self.tell(item, told, &format!("{error:#}")),
             },
+        }
+    }
+
+    /// Removes a pod that is lost. It is noted before, so that the tries are counted whatever ends
+    /// this process.
+    async fn replace(&self, item: &Item) -> anyhow::Result<()> {
+        let Some(pod) = &item.pod else { return Ok(()) };
+        if !item.lost_pods().any(|lost| lost == pod.uid) {
+            let lost: Vec<&str> = item.lost_pods().chain([pod.uid.as_str()]).collect();
+            let lost = json!({keys::LOST_PODS: lost.join(" ")});
+            self.write(item, json!({"metadata": {"annotations": lost}})).await;
+            return Ok(());
+        }
+        let Mover { kind, name, .. } = &item.mover;
+        let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
+        match delete(&pods, Write::to(name).uid(Some(&pod.uid))).await {
+            WriteResult::Written(()) => {
+                info!(%kind, %name, why = pod.why, "the data mover pod was lost, and is made again");
+                Ok(())
+            }
+            WriteResult::Gone(_) | WriteResult::Conflict(_) => Ok(()),
+            answer => answer.written().context("its pod, which was lost, cannot be removed"),
         }
     }
 
@@ -351,9 +365,7 @@ impl OwnMovements {
     }
 
     async fn end(&self, item: &Item, phase: &str, message: &str) {
-        let message: String = message.chars().take(MESSAGE).collect();
-        let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
-        self.write(item, json!({"status": status})).await;
+        self.write(item, ended(phase, message)).await;
     }
 
     /// Writes on what was seen. What has changed meanwhile is decided on anew.
@@ -381,6 +393,12 @@ impl OwnMovements {
     fn client(&self) -> &Client {
         &self.clients.call
     }
+}
+
+fn ended(phase: &str, message: &str) -> Value {
+    let message: String = message.chars().take(MESSAGE).collect();
+    let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
+    json!({"status": status})
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Moves the data of `task`, which is kind, name and UID of an object with slashes in between.
 ///
 /// # Errors
-/// When the end could not be written, so that the kubelet should start the pod's container again.
+/// When the end could not be written, or the process was told to end before: then the kubelet
+/// should start the pod's container again.
 pub async fn run(
     clients: Clients,
     settings: Settings,
@@ -69,6 +70,9 @@ pub async fn run(
         _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
     };
     ensure!(is_done, "what became of {kind} {name} could not be written");
+    // Where the kubelet does not remove the pod, for example because it restarts with its machine,
+    // it starts this again.
+    ensure!(!stop.is_cancelled(), "told to end: the next process goes on with {kind} {name}");
     Ok(())
 }
 
@@ -114,6 +118,8 @@ async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &Cancellat
     while !stop.is_cancelled() {
         match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => match found.phase() {
+                // All data is there, and the leader may be giving the volume to its claim.
+                _ if found.annotations().contains_key(RESTORED) => return None,
                 MoverPhase::Prepared | MoverPhase::InProgress | MoverPhase::Canceling => return Some(found),
                 phase if phase.is_final() => return None,
                 _ => {}
@@ -295,7 +301,19 @@ mod tests {
         ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
         let stop = CancellationToken::new();
         stop.cancel();
-        ran(&Scripted::new(), "DataUpload/up/u", &stop).await.unwrap();
+        let ended = ran(&Scripted::new(), "DataUpload/up/u", &stop).await;
+        assert!(ended.is_err(), "or the kubelet would not start it again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_has_all_its_data_is_not_written_once_more() {
+        let mut restored = upload("u", "InProgress");
+        restored["kind"] = json!("DataDownload");
+        restored["metadata"]["annotations"] = json!({"berth.dev/restored": "2026-01-01T00:00:00Z"});
+        let path = UPLOAD.replace("datauploads", "datadownloads");
+        let api = Scripted::new().next(get(&path).answers(restored));
+        ran(&api, "DataDownload/up/u", &CancellationToken::new()).await.unwrap();
+        assert_eq!(api.writes(), []);
     }
 
     #[tokio::test(start_paused = true)]

@@ -93,7 +93,11 @@ async fn berth_moves_the_data_where_only_its_own_agents_run() {
             .next(pods(of_berth))
             .next(post(UPLOADS).answers_with(Value::clone));
         assert_eq!(moves(&api).await.0, Ok(()));
-        assert_eq!(api.writes()[0].body["spec"]["datamover"], wanted, "{of_velero:?} {of_berth:?}");
+        let sent = &api.writes()[0].body;
+        assert_eq!(sent["spec"]["datamover"], wanted, "{of_velero:?} {of_berth:?}");
+        // Nobody would remove it from one that another data mover carries.
+        let held = if wanted.is_null() { Value::Null } else { json!(["berth.dev/data-mover"]) };
+        assert_eq!(sent["metadata"]["finalizers"], held);
     }
     let api = Scripted::new().next(get(PODS).refuses(403));
     let (refused, movements) = moves(&api).await;

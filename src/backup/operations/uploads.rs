@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use berth_api::GoDuration;
 use berth_api::keys::{self, label_value};
 use berth_api::velero::Backup;
-use berth_core::mover::MoverKind;
+use berth_core::mover::{MoverKind, own};
 use berth_core::operation::{OperationObject, OperationProgress};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -124,6 +124,8 @@ pub fn object(
         ]
         .into(),
     );
+    // Else the snapshot would stay if it were deleted with its Backup before anybody looks at it.
+    object.metadata.finalizers = own::is_own(Some(datamover)).then(|| vec![keys::MOVER_FINALIZER.to_owned()]);
     object.metadata.owner_references =
         Some(vec![k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
             api_version: "velero.io/v1".to_owned(),

@@ -33,6 +33,9 @@ pub const PREPARE: SignedDuration = SignedDuration::from_mins(30);
 /// How long a volume whose data is restored may take until it is bound to its claim.
 pub const BIND: SignedDuration = SignedDuration::from_mins(10);
 
+/// So many pods of a movement that were evicted, or lost their nodes, are made again.
+pub const MOST_LOST: usize = 3;
+
 /// The pod that moves the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodStage {
@@ -44,6 +47,8 @@ pub enum PodStage {
     Running,
     /// It has ended, and does not start again.
     Ended,
+    /// It was ended from outside: evicted, or its node was shut down.
+    Lost,
 }
 
 /// What is seen of one movement.
@@ -65,6 +70,8 @@ pub struct OwnMover<'a> {
     pub pod: PodStage,
     /// The node of the pod.
     pub node: Option<&'a str>,
+    /// How many of its pods were lost before this one.
+    pub lost_pods: usize,
 }
 
 /// What the leader does with one movement.
@@ -77,6 +84,8 @@ pub enum OwnStep {
     Accept,
     /// Make what is missing of its claim and its pod.
     Make,
+    /// Note that its pod is lost, and remove it, so that another one is made.
+    Replace,
     /// Write the phase Prepared, for which its pod waits.
     Begin,
     /// Give the restored volume to its claim, and write the phase Completed.
@@ -93,6 +102,7 @@ pub enum OwnStep {
 pub enum OwnFault {
     NotPrepared,
     PodEnded,
+    PodLost,
     NotBound,
 }
 
@@ -103,6 +113,9 @@ impl fmt::Display for OwnFault {
                 write!(f, "its data mover pod did not run within {} minutes", PREPARE.as_mins())
             }
             Self::PodEnded => f.write_str("its data mover pod ended before the data was moved"),
+            Self::PodLost => {
+                write!(f, "{} data mover pods of it were evicted, or lost their nodes", MOST_LOST + 1)
+            }
             Self::NotBound => {
                 write!(f, "the restored volume could not be bound within {} minutes", BIND.as_mins())
             }
@@ -183,11 +196,11 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
     match (one.phase, one.pod) {
         (New | Accepted | Prepared, _) if one.canceled => OwnStep::Cancel,
         (New, _) => OwnStep::Accept,
-        (Accepted | Prepared, PodStage::Ended) | (Prepared, PodStage::Absent) => {
-            OwnStep::Fail(OwnFault::PodEnded)
-        }
+        (Accepted | Prepared, PodStage::Ended) => OwnStep::Fail(OwnFault::PodEnded),
         (Accepted | Prepared, _) if is_over(one.accepted_at, PREPARE) => OwnStep::Fail(OwnFault::NotPrepared),
-        (Accepted, PodStage::Absent) => OwnStep::Make,
+        (Accepted | Prepared, PodStage::Lost) => replace(one),
+        // A pod that was told to begin may have been removed before it did, with its node.
+        (Accepted | Prepared, PodStage::Absent) => OwnStep::Make,
         (Accepted, PodStage::Running) => OwnStep::Begin,
         (Accepted | Prepared, _) => OwnStep::Nothing,
         (InProgress | Canceling, _) if one.restored_at.is_some() => match is_over(one.restored_at, BIND) {
@@ -199,11 +212,17 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
         (InProgress | Canceling, _) if one.canceled => OwnStep::Cancel,
         // Its node was drained: what is stored is not stored twice.
         (InProgress | Canceling, PodStage::Absent) => OwnStep::Make,
+        (InProgress | Canceling, PodStage::Lost) => replace(one),
         (InProgress | Canceling, PodStage::Waiting) => OwnStep::Nothing,
         (InProgress | Canceling, PodStage::Ended) => OwnStep::Fail(OwnFault::PodEnded),
         (Canceled | Completed | Failed, _) if one.has_objects => OwnStep::Clear,
         (Canceled | Completed | Failed | Unknown, _) => OwnStep::Nothing,
     }
+}
+
+/// What is done about a pod that nothing of the movement has ended.
+fn replace(one: &OwnMover<'_>) -> OwnStep {
+    if one.lost_pods < MOST_LOST { OwnStep::Replace } else { OwnStep::Fail(OwnFault::PodLost) }
 }
 
 #[cfg(test)]
@@ -230,6 +249,7 @@ mod tests {
             has_objects: true,
             pod,
             node: (pod == PodStage::Running).then_some("n1"),
+            lost_pods: 0,
         }
     }
 
@@ -244,7 +264,7 @@ mod tests {
         for (phase, wanted, canceled) in [
             (New, [Accept; 4], [Cancel; 4]),
             (Accepted, [Make, Nothing, Begin, ended], [Cancel; 4]),
-            (Prepared, [ended, Nothing, Nothing, ended], [Cancel; 4]),
+            (Prepared, [Make, Nothing, Nothing, ended], [Cancel; 4]),
             (InProgress, [Make, Nothing, Nothing, ended], [Cancel, Cancel, Nothing, Cancel]),
             (Canceling, [Make, Nothing, Nothing, ended], [Cancel, Cancel, Nothing, Cancel]),
             (Completed, [Clear; 4], [Clear; 4]),
@@ -260,6 +280,38 @@ mod tests {
         }
         let cleared = OwnMover { has_objects: false, ..upload("u", Completed, PodStage::Absent) };
         assert_eq!(step(&cleared, at(2)), Nothing);
+    }
+
+    #[test]
+    fn a_pod_that_is_lost_is_made_again_a_few_times() {
+        for (phase, of_canceled) in [
+            (New, Cancel),
+            (Accepted, Cancel),
+            (Prepared, Cancel),
+            (InProgress, Cancel),
+            (Canceling, Cancel),
+            (Completed, Clear),
+        ] {
+            let lost = |lost_pods| OwnMover { lost_pods, ..upload("u", phase, PodStage::Lost) };
+            let (replaced, failed) = match phase {
+                New => (Accept, Accept),
+                Completed => (Clear, Clear),
+                _ => (Replace, Fail(OwnFault::PodLost)),
+            };
+            assert_eq!(step(&lost(0), at(2)), replaced, "{phase:?}");
+            assert_eq!(step(&lost(MOST_LOST - 1), at(2)), replaced, "{phase:?}");
+            assert_eq!(step(&lost(MOST_LOST), at(2)), failed, "{phase:?}");
+            let canceled = OwnMover { canceled: true, ..lost(0) };
+            assert_eq!(step(&canceled, at(2)), of_canceled, "{phase:?}");
+        }
+        // All data is in the volume already.
+        let restored = OwnMover { restored_at: Some(at(1)), ..upload("d", InProgress, PodStage::Lost) };
+        assert_eq!(step(&restored, at(2)), Bind);
+        assert_eq!(
+            step(&upload("u", Accepted, PodStage::Lost), at(31)),
+            Fail(OwnFault::NotPrepared),
+            "which has one limit for all pods"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Each call takes one step on what it has just read. The name of the volume is on the DataDownload
 //! before anything is changed, because after that no other object leads to it.
 
+use anyhow::Context as _;
 use berth_api::keys::{MADE_FOR, RECLAIM_POLICY, RESTORED_VOLUME};
 use berth_core::mover::grant::Mover;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -101,6 +102,24 @@ impl OwnMovements {
         let metadata = json!({"annotations": {RECLAIM_POLICY: null}, "labels": {MADE_FOR: null}});
         let spec = json!({"persistentVolumeReclaimPolicy": former});
         change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await.map(|_| true)
+    }
+
+    /// Puts back the reclaim policy of a volume that its claim does not have yet, when the movement
+    /// is deleted: nothing is left then that could say where this copy of the data is.
+    pub(super) async fn let_go(&self, item: &Item) -> anyhow::Result<()> {
+        let is_deleted = item.object.metadata().deletion_timestamp.is_some();
+        let Some(volume) = item.annotation(RESTORED_VOLUME).filter(|_| is_deleted) else { return Ok(()) };
+        let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
+        let found = volumes.get_opt(volume).await.context("the restored volume cannot be read")?;
+        let is_its = |found: &PersistentVolume| found.labels().get(MADE_FOR) == Some(&item.mover.uid);
+        let Some(found) = found.filter(is_its) else { return Ok(()) };
+        let Some(former) = found.annotations().get(RECLAIM_POLICY) else { return Ok(()) };
+        let metadata = json!({"annotations": {RECLAIM_POLICY: null}, "labels": {MADE_FOR: null}});
+        let spec = json!({"persistentVolumeReclaimPolicy": former});
+        match patch(&volumes, Write::on(&found), json!({"metadata": metadata, "spec": spec})).await {
+            WriteResult::Written(_) | WriteResult::Gone(_) => Ok(()),
+            answer => answer.written().map(drop).context("the restored volume cannot be changed"),
+        }
     }
 }
 

@@ -33,7 +33,12 @@ impl OwnMovements {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client(), &self.namespace);
         let mut is_clear = gone(&pods, name, owns).await.context("its pod cannot be removed")?;
         is_clear &= gone(&claims, name, owns).await.context("its claim cannot be removed")?;
-        let Carried::Upload(upload) = &item.object else { return Ok(is_clear) };
+        let Carried::Upload(upload) = &item.object else {
+            if is_clear {
+                self.let_go(item).await?;
+            }
+            return Ok(is_clear);
+        };
         let snapshots: Api<VolumeSnapshot> = Api::namespaced(client(), &self.namespace);
         let contents: Api<VolumeSnapshotContent> = Api::all(client());
         let what = "the copy of its snapshot cannot be removed";

@@ -4,8 +4,8 @@
 use berth_api::keys::label_value;
 use berth_core::mover::grant::Mover;
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorTerm, PersistentVolumeClaimVolumeSource,
-    Pod, PodSpec, PodTemplateSpec, Volume, VolumeMount,
+    Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PersistentVolumeClaimVolumeSource, Pod, PodSpec, PodTemplateSpec, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -21,7 +21,7 @@ const CONTAINER: &str = "berth";
 const HOST_PODS: &str = "pods";
 /// Name of the volume whose data is moved.
 const MOVED: &str = "berth-moved-volume";
-const HOSTNAME: &str = "kubernetes.io/hostname";
+const NODE_NAME: &str = "metadata.name";
 /// Seconds in which a pod that is told to end removes the lock of the repository.
 const GRACE: i64 = 30;
 
@@ -90,11 +90,22 @@ pub(super) fn pod(
         liveness_probe: None,
         ..container.clone()
     };
-    let mut node_selector = of_agents.node_selector.clone().unwrap_or_default();
+    let mut terms = place.topology.clone();
     if let Some(node) = &place.node {
-        node_selector.insert(HOSTNAME.to_owned(), node.clone());
+        if terms.is_empty() {
+            terms.push(NodeSelectorTerm::default());
+        }
+        // Not by the label with the host's name, which may be another one than the node's.
+        for term in &mut terms {
+            term.match_fields.get_or_insert_default().push(NodeSelectorRequirement {
+                key: NODE_NAME.to_owned(),
+                operator: "In".to_owned(),
+                values: Some(vec![node.clone()]),
+            });
+        }
     }
-    let required = NodeSelector { node_selector_terms: place.topology.clone() };
+    let has_terms = !terms.is_empty();
+    let required = NodeSelector { node_selector_terms: terms };
     let affinity = Affinity {
         node_affinity: Some(NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(required),
@@ -106,8 +117,7 @@ pub(super) fn pod(
         containers: vec![container],
         init_containers: None,
         volumes: Some(volumes),
-        node_selector: Some(node_selector),
-        affinity: Some(affinity).filter(|_| !place.topology.is_empty()),
+        affinity: Some(affinity).filter(|_| has_terms),
         // An agent runs on every node, and a mover only where others may.
         tolerations: None,
         // One that dies begins again where its node still has the volume.
@@ -214,11 +224,17 @@ mod tests {
             ..PodPlace::default()
         };
         let spec = made(&place)["spec"].clone();
+        assert_eq!(spec["nodeSelector"], json!({"kubernetes.io/os": "linux"}));
+        let terms = |spec: &Value| {
+            spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+                .clone()
+        };
+        let named = json!([{"key": "metadata.name", "operator": "In", "values": ["n2"]}]);
         assert_eq!(
-            spec["nodeSelector"],
-            json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "n2"})
+            terms(&spec),
+            json!([{"matchExpressions": term["matchExpressions"], "matchFields": named}])
         );
-        let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-        assert_eq!(required["nodeSelectorTerms"], json!([term]));
+        let spec = made(&PodPlace { topology: Vec::new(), ..place })["spec"].clone();
+        assert_eq!(terms(&spec), json!([{"matchFields": named}]));
     }
 }

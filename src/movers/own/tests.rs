@@ -1,6 +1,7 @@
 //! What is made for a movement and removed, and that nothing else is touched.
 
 mod binding;
+mod clearing;
 
 use berth_core::mover::grant::MoverPhase;
 use berth_test_scripted::{Ask, Scripted, delete, get, list, patch, post};
@@ -109,6 +110,10 @@ fn made(name: &str, of: &str) -> Value {
 
 fn deleted() -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
+}
+
+fn seen_pod(stage: PodStage, why: &str) -> SeenPod {
+    SeenPod { of: "u".to_owned(), uid: "pod".to_owned(), stage, node: None, why: why.to_owned() }
 }
 
 fn at(path: &str, name: &str) -> String {
@@ -228,81 +233,6 @@ async fn a_restore_needs_a_claim_without_a_volume() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_was_made_goes_and_then_the_snapshot_that_was_taken_for_it() {
-    let label = json!({"velero.io/backup-name": "nightly"});
-    let going = |path: &str| {
-        let mut going = made("up", "u");
-        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        get(&at(path, "up")).answers(going)
-    };
-    let mut of_cluster = made("up", "u");
-    of_cluster["metadata"]["namespace"] = Value::Null;
-    of_cluster["metadata"]["ownerReferences"] = json!([]);
-    let api = Scripted::new()
-        .next(get(&at(PODS, "up")).answers(made("up", "u")))
-        .next(delete(&at(PODS, "up")).answers(deleted()))
-        .next(going(CLAIMS))
-        .next(get(&at(SNAPSHOTS, "up")).refuses(404))
-        .next(get(&at(CONTENTS, "up")).answers(of_cluster))
-        .next(delete(&at(CONTENTS, "up")).answers(deleted()));
-    assert!(!movements(&api).clear(&upload()).await.unwrap(), "they are not gone yet");
-    assert_eq!(api.writes()[0].body["preconditions"], json!({"uid": "uid-up"}));
-
-    let all_gone = || {
-        let gone = |path: &str| get(&at(path, "up")).refuses(404);
-        Scripted::new().next(gone(PODS)).next(gone(CLAIMS)).next(gone(SNAPSHOTS)).next(gone(CONTENTS))
-    };
-    let api = all_gone()
-        .next(get(ORIGINAL).answers(original(&label)))
-        .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
-        .next(patch(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
-        .next(delete(ORIGINAL).answers(deleted()));
-    assert!(movements(&api).clear(&upload()).await.unwrap());
-    // Somebody has named a snapshot of his own.
-    let api = all_gone().next(get(ORIGINAL).answers(original(&json!({}))));
-    assert!(movements(&api).clear(&upload()).await.unwrap());
-    assert_eq!(api.writes(), []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_another_movement_or_nobody_made_is_not_removed() {
-    let api = Scripted::new()
-        .next(get(&at(PODS, "down")).answers(made("down", "another")))
-        .next(get(&at(CLAIMS, "down")).answers(made("down", "another")));
-    assert!(movements(&api).clear(&download(&json!({}))).await.unwrap());
-    assert_eq!(api.writes(), []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn contents_of_movements_that_are_gone_are_removed_and_no_others() {
-    let left = |name: &str, uid: &str, namespace: &str, policy: &str| {
-        let mut content = content("x", "Filesystem");
-        content["metadata"] = json!({"name": name, "uid": name, "labels": {"berth.dev/made-for": uid}});
-        content["spec"]["deletionPolicy"] = json!(policy);
-        content["spec"]["volumeSnapshotRef"] = json!({"namespace": namespace});
-        content
-    };
-    let found = list(
-        "5",
-        &[
-            left("gone", "g", "velero", "Retain"),
-            left("known", "u", "velero", "Retain"),
-            left("elsewhere", "g", "other", "Retain"),
-            left("deletes", "g", "velero", "Delete"),
-        ],
-    );
-    let api = Scripted::new()
-        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
-        .next(get(CONTENTS).answers(found))
-        .next(delete(&at(CONTENTS, "gone")).answers(deleted()));
-    movements(&api).sweep(&BTreeSet::from(["u"])).await;
-    assert_eq!(api.writes().len(), 1);
-    // Where they are not installed, the controller may not list contents.
-    let api = Scripted::new().next(get(AGENTS).refuses(404));
-    movements(&api).sweep(&BTreeSet::new()).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_decided_is_written_on_what_was_seen() {
     let told = Mutex::default();
     let api = Scripted::new()
@@ -310,7 +240,7 @@ async fn what_is_decided_is_written_on_what_was_seen() {
         .next(patch(UPLOAD).answers(made("up", "u")))
         .next(patch(UPLOAD).refuses(409));
     let own = movements(&api);
-    let pod = SeenPod { of: "u".to_owned(), stage: PodStage::Ended, node: None, why: "OOMKilled".to_owned() };
+    let pod = seen_pod(PodStage::Ended, "OOMKilled");
     let failed = Item { pod: Some(pod), ..upload() };
     own.take(&failed, OwnStep::Accept, &told).await;
     own.take(&failed, OwnStep::Fail(OwnFault::PodEnded), &told).await;
@@ -330,7 +260,7 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
     let read = |status: Value, deleted: bool| {
         let mut pod = json!({
             "metadata": {
-                "name": "up", "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
+                "name": "up", "uid": "pod", "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
                     "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "up", "uid": "u", "controller": true,
                 }],
             },
@@ -340,14 +270,18 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         let (name, seen) = SeenPod::read(&serde_json::from_value(pod).unwrap());
-        let SeenPod { of, stage, node, why } = seen.unwrap();
-        assert_eq!((name.as_str(), of.as_str(), node.as_deref()), ("up", "u", Some("n1")));
+        let SeenPod { of, uid, stage, node, why } = seen.unwrap();
+        assert_eq!(
+            (name.as_str(), of.as_str(), uid.as_str(), node.as_deref()),
+            ("up", "u", "pod", Some("n1"))
+        );
         (stage, why)
     };
     let container = |state: Value| json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
     let waits = container(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}));
     let ended = container(json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}}));
     let nowhere = json!([{"type": "PodScheduled", "status": "False", "message": "no node fits"}]);
+    let disrupted = json!([{"type": "DisruptionTarget", "status": "True", "message": "its node goes"}]);
     for (status, deleted, stage, why) in [
         (json!({}), false, PodStage::Waiting, ""),
         (
@@ -366,7 +300,9 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
             PodStage::Ended,
             "OOMKilled: exit code 137",
         ),
-        (json!({"phase": "Failed", "reason": "Evicted"}), false, PodStage::Ended, "Evicted"),
+        (json!({"phase": "Failed", "reason": "Evicted"}), false, PodStage::Lost, "Evicted"),
+        (json!({"phase": "Failed", "conditions": disrupted}), false, PodStage::Lost, ""),
+        (json!({"phase": "Failed", "reason": "Evicted"}), true, PodStage::Waiting, "Evicted"),
     ] {
         assert_eq!(read(status.clone(), deleted), (stage, why.to_owned()), "{status}");
     }
@@ -385,6 +321,14 @@ fn only_berths_own_movements_are_looked_at_until_nothing_of_them_is_left() {
     };
     assert!(is_wanted("berth", "", json!({})) && is_wanted("berth", "InProgress", json!({})));
     assert!(is_wanted("berth", "Completed", json!({"berth.dev/made": "t"})));
+    let mut held = upload();
+    if let Carried::Upload(object) = &mut held.object {
+        Arc::make_mut(object).metadata.finalizers = Some(vec![keys::MOVER_FINALIZER.to_owned()]);
+        let status = json!({"phase": "Canceled"});
+        Arc::make_mut(object).status = serde_json::from_value(status).unwrap();
+        assert!(super::is_wanted(&**object), "its snapshot may be there");
+    }
+    assert!(held.seen().has_objects);
     assert!(!is_wanted("berth", "Completed", json!({})) && !is_wanted("velero", "New", json!({})));
     let seen = upload();
     assert_eq!((seen.seen().phase, seen.seen().has_objects), (MoverPhase::Accepted, false));

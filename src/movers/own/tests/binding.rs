@@ -1,5 +1,7 @@
 //! A restored volume and the claim that it is for.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use super::*;
 
 const DOWNLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datadownloads/down";
@@ -98,4 +100,38 @@ async fn a_volume_that_somebody_else_has_is_not_given_away() {
         .next(get(VOLUME).answers(theirs));
     assert!(matches!(movements(&api).bind(&download(&named)).await, Err(Unmade::Never(_))));
     assert_eq!(api.writes(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_volume_of_a_deleted_movement_goes_as_it_would_have_gone() {
+    let claim = json!({"namespace": "velero", "name": "down"});
+    let kept = json!({"berth.dev/reclaim-policy": "Delete"});
+    let movement = |is_deleted: bool| {
+        let mut item = download(&json!({"berth.dev/restored-volume": "pv-new"}));
+        if let Carried::Download(object) = &mut item.object {
+            let at = "2026-01-01T00:00:00Z".parse().unwrap();
+            Arc::make_mut(object).metadata.deletion_timestamp = is_deleted.then_some(Time(at));
+        }
+        item
+    };
+    let all_gone = || {
+        let gone = |path: &str| get(&at(path, "down")).refuses(404);
+        Scripted::new().next(gone(PODS)).next(gone(CLAIMS))
+    };
+    let mut its = volume(&claim, &kept, "Retain");
+    its["metadata"]["labels"] = json!({"berth.dev/made-for": "d"});
+    let api = all_gone().next(get(VOLUME).answers(its.clone())).next(patch(VOLUME).answers(its.clone()));
+    assert!(movements(&api).clear(&movement(true)).await.unwrap());
+    let written = &api.writes()[0].body;
+    assert_eq!(written["spec"], json!({"persistentVolumeReclaimPolicy": "Delete"}));
+    assert_eq!(written["metadata"]["resourceVersion"], "4");
+    assert!(written["metadata"]["labels"]["berth.dev/made-for"].is_null());
+
+    its["metadata"]["labels"] = json!({"berth.dev/made-for": "another"});
+    let api = all_gone().next(get(VOLUME).answers(its));
+    assert!(movements(&api).clear(&movement(true)).await.unwrap());
+    assert_eq!(api.writes(), []);
+    // Its message names the volume as long as it is there.
+    let api = all_gone();
+    assert!(movements(&api).clear(&movement(false)).await.unwrap());
 }
