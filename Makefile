@@ -31,7 +31,7 @@ demo: ## Five Backups on a real control plane, queued and run. KEEP=1 leaves it 
 demo-stop: ## Ends what `make demo KEEP=1` left up.
 	@if [ -f .demo/state ]; then bash tests/support/janitor <.demo/state && rm .demo/state; fi
 
-test: ## Every test, those on the real control plane included. THREADS=4 is how many of them run side by side.
+test: ## Every test, those on the real control plane included. THREADS=5 is how many of them run side by side.
 	@tests/run
 
 test-quick: ## Units, models, the router and a scripted API server: for between two saves.

@@ -189,6 +189,8 @@ fn without_any_one_rule_the_leader_cannot_have_data_moved() {
     let berth = Berth::start(plane, Options::new(program(), NAMESPACE)).unwrap();
     let plane = berth.plane();
     let _report = plane.report_on_panic();
+    // The deletion of backups makes contents, too, and its role would hide what these lack.
+    plane.kubectl().run(&["delete", "clusterrole", "berth-lifecycle"]).unwrap();
     let account = format!("system:serviceaccount:{NAMESPACE}:berth-controller");
     for (index, right) in RIGHTS.iter().enumerate() {
         let name = format!("rule-{index}");
