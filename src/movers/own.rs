@@ -134,7 +134,7 @@ impl Item {
             node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
             lost_pods: self
                 .lost_pods()
-                .filter(|lost| !self.pod.as_ref().is_some_and(|pod| pod.uid == *lost))
+                .filter(|lost| self.pod.as_ref().is_none_or(|pod| pod.uid != *lost))
                 .count(),
         }
     }
