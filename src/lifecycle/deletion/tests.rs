@@ -385,9 +385,10 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         "snapshot.storage.kubernetes.io/deletion-secret-namespace": "ceph",
     });
     let of_other = StoredSnapshot { driver: "e".to_owned(), ..snapshot("i") };
-    let other = format!("{all}/berth-delete-{:.32}", crate::patch::digest("e/i"));
+    let other_name = format!("berth-delete-{:.32}", crate::patch::digest("e/i"));
+    let other = format!("{all}/{other_name}");
     let mut made = stands.clone();
-    made["metadata"]["resourceVersion"] = json!("7");
+    made["metadata"] = json!({"name": other_name, "resourceVersion": "7"});
     let before = api.writes().len();
     api.next(get(all).answers(list("1", &[])))
         .next(get(&format!("{all}/c")).refuses(404))
