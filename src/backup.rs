@@ -35,6 +35,7 @@
 //! time.
 
 pub mod actions;
+mod agent_pods;
 pub mod archive;
 mod begun;
 mod blocks;

@@ -29,9 +29,9 @@ use tokio::time::Instant;
 
 pub use waiting::Attended;
 
+use super::agent_pods::node_agents;
 use super::log::BackupLog;
 use super::related::key;
-use super::volumes::node_agents;
 use crate::text::chain;
 use crate::write::{Pauses, WriteResult, create};
 use uploads::{DataUploadObject, MovementSettings, api, name_of, object};

@@ -11,18 +11,12 @@ use berth_pod_volumes::{Progress, Saved, Source};
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::job::{End, Job, ensure_few, progress, runs};
+use super::job::{End, Job, NotYet, ensure_few, progress, runs};
 use super::{Context, volume};
 use crate::text::chain;
 
 /// The folder in a volume that tells the pod's init container which restores are done.
 const DONE: &str = ".velero";
-
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
-/// stopped.
-#[derive(Debug, thiserror::Error)]
-#[error("the pod does not wait for the restore of its volume")]
-pub(super) struct NotYet;
 
 impl Job {
     pub(super) async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {

@@ -28,7 +28,6 @@ use tracing::{info, warn};
 
 use super::Context;
 use super::concurrency::Place;
-use super::files::NotYet;
 use crate::patch::merge_into;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, patch};
@@ -82,6 +81,12 @@ pub(super) fn ensure_few(runs: u32) -> anyhow::Result<()> {
     ensure!(runs < TRIES, "{runs} processes of the node agent ended while they worked on it");
     Ok(())
 }
+
+/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
+/// stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("the pod does not wait for the restore of its volume")]
+pub(super) struct NotYet;
 
 impl Job {
     /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be

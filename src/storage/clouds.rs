@@ -10,7 +10,7 @@ use object_store::client::{ClientOptions, ReqwestConnector};
 use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 
 use super::credentials::{CloudFile, variables};
-use super::open::connector;
+use super::http_clients::connector;
 use super::open_error::OpenError;
 
 type LocationConfig = BTreeMap<String, String>;

@@ -12,11 +12,20 @@ use object_store::client::{ClientOptions, HttpClient, HttpConnector, ReqwestConn
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::limited::LimitedConnector;
+use super::locked::LockReadingConnector;
+
 /// How long a client is given to those who open a location. The roots of trust, and the proxy of
 /// the environment, are read only when a client is made.
 const LASTS: Duration = Duration::from_secs(300);
 /// Most clients that are kept. All locations without an authority of their own share one or two.
 const MOST: usize = 16;
+
+/// Makes clients around those of `real` that read no more of an answer than it may have, and what
+/// it says of a lock.
+pub(super) fn connector(real: impl HttpConnector) -> impl HttpConnector {
+    LockReadingConnector(LimitedConnector(real))
+}
 
 /// What the clients of two locations may differ in.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,16 +18,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
-use object_store::client::{Certificate, ClientOptions, HttpConnector, ReqwestConnector};
+use object_store::client::{Certificate, ClientOptions, ReqwestConnector};
 use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
 use super::credentials::{self, AwsProfileKeys, CloudFile};
-use super::http_clients::{HttpClients, TlsSettings};
-use super::limited::LimitedConnector;
-use super::locked::LockReadingConnector;
+use super::http_clients::{HttpClients, TlsSettings, connector};
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
@@ -280,12 +278,6 @@ fn client_options(authority: Option<&[u8]>) -> Result<ClientOptions, OpenError> 
     let Some(pem) = authority else { return Ok(options) };
     let certificates = Certificate::from_pem_bundle(pem).map_err(OpenError::Build)?;
     Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
-}
-
-/// Makes clients around those of `real` that read no more of an answer than it may have, and what
-/// it says of a lock.
-pub(super) fn connector(real: impl HttpConnector) -> impl HttpConnector {
-    LockReadingConnector(LimitedConnector(real))
 }
 
 /// The endpoint, with the bucket in its host name unless `path_style` is set.

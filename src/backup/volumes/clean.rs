@@ -4,20 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::keys::BACKUP_UID;
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::mover::PodVolumeBackup;
 use futures::StreamExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::group_objects::{self, SeenGroup, was_kept};
+use super::objects::{gone, is_kept, list_all, own_content, policy};
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
-use super::snapshots::{content_of, is_kept, policy};
 use super::watched::has_ended;
 use super::{RunVolumes, VolumeAccess};
 use crate::backup::engine::{Engine, RunFailure};
@@ -26,7 +25,6 @@ use crate::backup::list::ListError;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
-use crate::client::is_not_found;
 use crate::text::chain;
 use crate::write::{Write, delete, patch};
 
@@ -35,8 +33,6 @@ const CALL: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16;
 /// How long everything that belongs to one backup is cleaned up.
 const ALL: Duration = Duration::from_secs(300);
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
 
 /// Which snapshots of a backup are removed, by their keys.
 #[derive(Clone, Copy)]
@@ -281,39 +277,6 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-/// All objects of a kind that were made for a Backup; none where the cluster has no such kind.
-pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube::Error>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    list_those(api, ListParams::default().labels(&format!("{BACKUP_UID}={uid}")), |_| true).await
-}
-
-/// As [`list_all`], by other parameters. Only what `is_wanted` is in memory longer than its page.
-pub(super) async fn list_those<K>(
-    api: &Api<K>,
-    params: ListParams,
-    is_wanted: impl Fn(&K) -> bool,
-) -> Result<Vec<K>, kube::Error>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    let mut params = params.limit(PAGE);
-    let mut all = Vec::new();
-    loop {
-        let page = match insist(|| async { api.list(&params).await.into() }).await {
-            Ok(page) => page,
-            Err(error) if is_not_found(&error) => return Ok(all),
-            Err(error) => return Err(error),
-        };
-        all.extend(page.items.into_iter().filter(&is_wanted));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
-}
-
 /// UIDs become part of a label selector.
 fn is_uid(uid: &str) -> bool {
     (1..=63).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -361,37 +324,11 @@ async fn end(
     delete_snapshot(client, snapshot).await
 }
 
-/// The content of a snapshot, if that content says the same: whoever may write the status of a
-/// VolumeSnapshot could name the content of another one there.
-pub(super) async fn own_content(
-    client: &Client,
-    snapshot: &VolumeSnapshot,
-) -> Result<Option<VolumeSnapshotContent>, String> {
-    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    let Some(name) = content_of(snapshot) else { return Ok(None) };
-    let content = match insist(|| async { contents.get(&name).await.into() }).await {
-        Ok(content) => content,
-        Err(error) if is_not_found(&error) => return Ok(None),
-        Err(error) => return Err(chain(&error)),
-    };
-    let of = &content.spec.volume_snapshot_ref.uid;
-    let is_own = content.metadata.uid.is_some() && of.is_some() && *of == snapshot.uid();
-    Ok(is_own.then_some(content))
-}
-
 async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let namespace = snapshot.namespace().unwrap_or_default();
     let api: Api<VolumeSnapshot> = Api::namespaced(client.clone(), &namespace);
     let (name, uid) = (snapshot.name_any(), snapshot.uid());
     gone(insist(|| delete(&api, Write::to(&name).uid(uid.as_deref()))).await)
-}
-
-/// An object that is gone, or that is another one by now, needs nothing more.
-pub(super) fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
-    match done {
-        Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

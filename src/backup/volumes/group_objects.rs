@@ -15,7 +15,6 @@ use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_core::volume::group::{GroupRefusal, MOST};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
@@ -23,9 +22,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::VolumeAccess;
-use super::clean::{gone, list_all, list_those, own_content};
-use super::groups::GroupPlan;
-use super::snapshots::{is_kept, policy};
+use super::objects::{API_GROUP, GROUP, gone, group_of, is_kept, list_all, list_those, own_content, policy};
 use crate::backup::insist::insist;
 use crate::client::{is_forbidden, is_not_found};
 use crate::patch::digest;
@@ -34,12 +31,25 @@ use crate::write::{Write, delete, patch};
 
 /// How long a call takes at most that pods may be frozen for.
 pub(super) const CALL: Duration = Duration::from_secs(10);
-const API_GROUP: &str = "groupsnapshot.storage.k8s.io";
-const GROUP: &str = "VolumeGroupSnapshot";
 /// Hexadecimal digits in the name of a group that berth makes, behind `velero-`.
 const OF_NAME: usize = 20;
 /// Contents of the snapshots of one group that are read at one time.
 const AT_ONCE: usize = 16;
+
+/// A group of which a group snapshot is to be taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Namespace, slash, value of the label.
+    pub(super) key: String,
+    pub(super) namespace: String,
+    /// The label, and its value.
+    pub(super) label: String,
+    pub(super) value: String,
+    /// Its claims.
+    pub(super) names: BTreeSet<String>,
+    /// The VolumeGroupSnapshotClass.
+    pub(super) class: String,
+}
 
 /// The content that the snapshot controller has made for a group.
 enum GroupContent {
@@ -90,15 +100,6 @@ pub(super) fn classes(client: &Client) -> Api<DynamicObject> {
 
 fn contents(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &kind("VolumeGroupSnapshotContent", "volumegroupsnapshotcontents"))
-}
-
-/// The UID of the group that a snapshot belongs to.
-pub(super) fn group_of(owners: &[OwnerReference]) -> Option<&str> {
-    let is_group = |owner: &&OwnerReference| {
-        let group = owner.api_version.split_once('/').map(|(group, _)| group);
-        group == Some(API_GROUP) && owner.kind == GROUP
-    };
-    owners.iter().find(is_group).map(|owner| owner.uid.as_str())
 }
 
 /// Whether a group has the form of those that berth makes. Everyone who may change one can give it

@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::group_objects::{
-    self, CALL, group_name, groups, is_as_planned, kind_of_groups, labels, list_group,
+    self, CALL, GroupPlan, group_name, groups, is_as_planned, kind_of_groups, labels, list_group,
 };
 use super::outcomes::EarlierCut;
 use super::plan::list_of;
@@ -44,21 +44,6 @@ use crate::patch::digest;
 use crate::queue::refusals::is_lasting;
 use crate::text::chain;
 use crate::write::{Write, create, patch};
-
-/// A group of which a group snapshot is to be taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupPlan {
-    /// Namespace, slash, value of the label.
-    pub(super) key: String,
-    pub(super) namespace: String,
-    /// The label, and its value.
-    pub(super) label: String,
-    pub(super) value: String,
-    /// Its claims.
-    pub(super) names: BTreeSet<String>,
-    /// The VolumeGroupSnapshotClass.
-    pub(super) class: String,
-}
 
 /// What is known of the group of a claim. An error without a reason: the claim is alone in it.
 pub(super) type KnownGroup = Result<Arc<GroupPlan>, Option<GroupRefusal>>;

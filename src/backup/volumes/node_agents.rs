@@ -4,26 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
-use berth_core::volume::node_agents::{KOPIA, NoNodeAgent, NodeAgent, NodeAgents};
+use berth_core::volume::node_agents::{KOPIA, NoNodeAgent, NodeAgent};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::runtime::watcher;
-use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::files::short;
 use super::{RunVolumes, VolumeAccess};
+use crate::backup::agent_pods::node_agents;
 use crate::backup::insist::insist;
-use crate::objects;
 use crate::patch::digest;
 use crate::text::chain;
 use crate::write::create;
 
-/// Label of the pods of Velero's node-agents.
-const NODE_AGENTS: &str = "role=node-agent";
 /// How long a BackupRepository may take to become ready (Velero's `--resource-timeout`).
 const REPOSITORY: Duration = Duration::from_secs(600);
 
@@ -49,38 +46,6 @@ impl RunVolumes<'_> {
         let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());
         cell.get_or_init(|| ensure_repository(access, namespace)).await.clone()
     }
-}
-
-/// The pods of node-agents of both kinds.
-///
-/// # Errors
-/// When they cannot be listed.
-pub async fn node_agents(client: &Client, namespace: &str) -> Result<NodeAgents, String> {
-    let mut agents = NodeAgents::default();
-    for (node, is_running) in nodes(client, namespace, NODE_AGENTS).await? {
-        agents.add_velero(node, is_running);
-    }
-    for (node, is_running) in nodes(client, namespace, objects::NODE_AGENTS).await? {
-        if is_running {
-            agents.add_berth(node);
-        }
-    }
-    Ok(agents)
-}
-
-/// The nodes of the pods with a label that have not ended, and whether each of them runs.
-async fn nodes(client: &Client, namespace: &str, labels: &str) -> Result<Vec<(String, bool)>, String> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let params = ListParams::default().labels(labels);
-    let found = insist(|| async { api.list(&params).await.into() }).await;
-    let found = found.map_err(|error| format!("the node-agents cannot be listed: {}", chain(&error)))?;
-    let node = |pod: Pod| {
-        let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
-        let is_running = phase == "Running" && pod.metadata.deletion_timestamp.is_none();
-        let has_ended = matches!(phase.as_str(), "Succeeded" | "Failed");
-        Some((pod.spec?.node_name?, is_running)).filter(|_| !has_ended)
-    };
-    Ok(found.items.into_iter().filter_map(node).collect())
 }
 
 /// The repository of each namespace, or why there is none.

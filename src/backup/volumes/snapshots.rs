@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::keys::{BACKUP_NAME, BACKUP_UID, SNAPSHOT_HANDLE, label_value};
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotSource, VolumeSnapshotSpec};
 use kube::ResourceExt as _;
 use kube::api::Api;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::groups::GroupPlan;
+use super::group_objects::GroupPlan;
 use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -323,22 +323,6 @@ pub(super) fn is_of(snapshot: &VolumeSnapshot, access: &VolumeAccess, ask: &Ask)
         && snapshot.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name)
 }
 
-/// Whether an archive may name this snapshot.
-pub fn is_kept(snapshot: &VolumeSnapshot) -> bool {
-    snapshot.annotations().contains_key(SNAPSHOT_HANDLE)
-}
-
-/// The name by which a snapshot controller makes the content of a snapshot.
-pub fn content_of(snapshot: &VolumeSnapshot) -> Option<String> {
-    let bound = snapshot.status.as_ref().and_then(|status| status.bound_volume_snapshot_content_name.clone());
-    bound.filter(|name| !name.is_empty()).or_else(|| Some(format!("snapcontent-{}", snapshot.uid()?)))
-}
-
-/// A patch by which a content keeps, or loses, what it stands for in the storage.
-pub fn policy(is_kept: bool) -> Value {
-    json!({"spec": {"deletionPolicy": if is_kept { "Retain" } else { "Delete" }}})
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -355,19 +339,5 @@ mod tests {
             prop_assert!(name != snapshot_name(&claim, "u", "other") && name != snapshot_name(&claim, "v", "r"));
             prop_assert_eq!(&name, &snapshot_name(&claim, "u", "r"));
         }
-    }
-
-    #[test]
-    fn a_content_is_known_by_the_snapshot_that_it_may_not_be_bound_to_yet() {
-        let mut snapshot = VolumeSnapshot::new("s", VolumeSnapshotSpec::default());
-        assert_eq!(content_of(&snapshot), None);
-        snapshot.metadata.uid = Some("u".to_owned());
-        assert_eq!(content_of(&snapshot).as_deref(), Some("snapcontent-u"));
-        let status = json!({"boundVolumeSnapshotContentName": "c"});
-        snapshot.status = Some(serde_json::from_value(status).unwrap());
-        assert_eq!(content_of(&snapshot).as_deref(), Some("c"));
-        assert!(!is_kept(&snapshot));
-        snapshot.metadata.annotations = Some(BTreeMap::from([(SNAPSHOT_HANDLE.to_owned(), "h".to_owned())]));
-        assert!(is_kept(&snapshot));
     }
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::group_objects::group_of;
+use super::objects::group_of;
 use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 
 /// Objects of one kind, as a watch shows them.

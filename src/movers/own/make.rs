@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::pod::{PodPlace, pod};
 use super::{Carried, Item, OwnMovements, Unmade};
-use crate::backup::volumes::snapshots::content_of;
+use crate::backup::volumes::objects::content_of;
 use crate::install::pod_volumes::AGENT;
 use crate::text::chain;
 use crate::write::{WriteResult, create};

@@ -179,22 +179,3 @@ async fn only_the_content_that_was_made_for_a_group_goes_with_it() {
         api.finish();
     }
 }
-
-#[test]
-fn the_group_of_a_snapshot_is_of_the_api_of_groups() {
-    let owner = |api_version: &str, kind: &str| OwnerReference {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-        uid: "u".to_owned(),
-        ..OwnerReference::default()
-    };
-    for (api_version, kind, expected) in [
-        ("groupsnapshot.storage.k8s.io/v1", GROUP, Some("u")),
-        ("groupsnapshot.storage.k8s.io/v1beta2", GROUP, Some("u")),
-        ("example.com/v1", GROUP, None),
-        ("groupsnapshot.storage.k8s.io", GROUP, None),
-        ("groupsnapshot.storage.k8s.io/v1", "VolumeGroup", None),
-    ] {
-        assert_eq!(group_of(&[owner(api_version, kind)]), expected, "{api_version} {kind}");
-    }
-}

@@ -2,8 +2,8 @@
 
 use berth_core::volume::group::MOST_GROUPS;
 
+use super::super::group_objects::GroupPlan;
 use super::super::group_objects::group_name;
-use super::super::groups::GroupPlan;
 use super::super::read::FoundClaim;
 use super::*;
 
