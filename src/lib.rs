@@ -15,6 +15,7 @@ pub mod check;
 pub mod cli;
 pub mod client;
 pub mod commands;
+pub mod data_movement;
 pub mod events;
 pub mod garden;
 pub mod health;

@@ -14,7 +14,6 @@
 //! - [`target`]: the pod whose volume a PodVolumeRestore restores.
 //! - [`recovery`]: orphaned data movers, whose node-agent is gone.
 //! - [`nudge`]: data movers that were refused, once no leader grants any more.
-//! - [`own`]: the movements of snapshot data that berth itself carries.
 //! - [`look`]: a one-time read of all of these, for commands.
 //! - [`reporter`]: Events, log messages and metrics about all of these.
 
@@ -26,7 +25,6 @@ pub mod mover_cache;
 pub mod node_cache;
 pub mod nudge;
 pub mod objects;
-pub mod own;
 pub mod placing;
 pub mod recovery;
 pub mod reporter;

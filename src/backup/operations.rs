@@ -1,7 +1,7 @@
 //! Movements of snapshot data, which go on after a backup has stored its objects.
 //!
 //! A movement is a DataUpload, run by Velero's node-agents, by berth itself
-//! ([`crate::movers::own`]) or by another data mover. The run creates it ([`DataUploadCreator`])
+//! ([`crate::data_movement`]) or by another data mover. The run creates it ([`DataUploadCreator`])
 //! and remembers it in its checkpoint. When all objects are stored and movements are under way, the
 //! run lets everything go: its last checkpoint holds what is needed to complete the archive, and
 //! the Backup moves on to WaitingForPluginOperations, in which it holds no slot. `waiting` follows

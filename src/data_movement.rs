@@ -35,10 +35,10 @@ use tracing::{info, warn};
 
 use seen::SeenPod;
 
-use super::NodeCache;
-use super::objects::api;
 use crate::cache::SharedCache;
 use crate::client::Clients;
+use crate::movers::NodeCache;
+use crate::movers::objects::api;
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
