@@ -70,6 +70,22 @@ pub struct Settings {
     pub secret: Option<String>,
 }
 
+#[cfg(test)]
+impl Settings {
+    /// Of an agent with one job at a time and pods in this folder.
+    fn of_tests(pods: impl Into<PathBuf>) -> Self {
+        Self {
+            namespace: "velero".to_owned(),
+            node: "n1".to_owned(),
+            pods: pods.into(),
+            allows_unmounted: false,
+            concurrency: 1,
+            configmap: None,
+            secret: None,
+        }
+    }
+}
+
 /// What a job needs.
 pub(crate) struct Context {
     pub clients: Clients,

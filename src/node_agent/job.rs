@@ -311,15 +311,7 @@ mod tests {
     /// A job that has one of these places.
     pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
         let client = api.client("velero");
-        let settings = Settings {
-            namespace: "velero".to_owned(),
-            node: "n1".to_owned(),
-            pods: "/pods".into(),
-            allows_unmounted: false,
-            concurrency: 1,
-            configmap: None,
-            secret: None,
-        };
+        let settings = Settings::of_tests("/pods");
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };

@@ -254,15 +254,7 @@ mod tests {
 
     async fn ran(api: &Scripted, task: &str, stop: &CancellationToken) -> anyhow::Result<()> {
         let client = api.client("velero");
-        let settings = Settings {
-            namespace: "velero".to_owned(),
-            node: "n1".to_owned(),
-            pods: "/pods".into(),
-            allows_unmounted: false,
-            concurrency: 1,
-            configmap: None,
-            secret: None,
-        };
+        let settings = Settings::of_tests("/pods");
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         run(Clients { watch: client.clone(), call: client }, settings, opener, task, stop.clone()).await
     }

@@ -232,15 +232,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("v")).unwrap();
         let found = |from: &Path, below: Option<&str>| {
-            let settings = Settings {
-                namespace: String::new(),
-                node: String::new(),
-                pods: from.to_owned(),
-                allows_unmounted: false,
-                concurrency: 1,
-                configmap: None,
-                secret: None,
-            };
+            let settings = Settings::of_tests(from);
             let found = Found {
                 folder: descend(root.path(), Path::new("v")).unwrap(),
                 path: from.join("v"),
