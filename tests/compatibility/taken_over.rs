@@ -24,8 +24,8 @@ fn run(plane: &ControlPlane, args: &[&str]) -> String {
     answer.stdout
 }
 
-fn create(plane: &ControlPlane, name: &str, more: &[&str]) {
-    run(plane, &[&["backup", "create", name, "--include-namespaces", "default"], more].concat());
+fn create(plane: &ControlPlane, name: &str, namespace: &str, more: &[&str]) {
+    run(plane, &[&["backup", "create", name, "--include-namespaces", namespace], more].concat());
 }
 
 fn wait_phase(kubectl: &Kubectl, name: &str, phase: BackupPhase) {
@@ -95,14 +95,21 @@ fn what_a_stock_velero_has_left_in_the_middle_is_carried_on() {
     // Velero looks at Schedules when it starts, and then once a minute: this one is due by then.
     let schedule = ["schedule", "create", SCHEDULE, "--schedule", "@every 2s"];
     run(&plane, &[&schedule[..], &["--include-namespaces", "default"]].concat());
+    // Each has a namespace of its own, and there are slots for all: Velero looks at what waits for a
+    // slot when a backup has ended, often before it counts the slot as free, and then once a minute.
+    // What waits for a namespace begins when a backup has ended.
+    let finished = ["voyage", "brief", "leaving-1", "leaving-2"];
+    let namespace =
+        |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    plane.apply(finished.iter().map(namespace).collect()).unwrap();
     // Expiry is left to berth. A sync may take a Backup for one that the store has lost.
-    let mut stock = Velero::start(&plane, NAMESPACE, &s3, &["gc", "backup-sync"], &[]).unwrap();
-    create(&plane, "voyage", &[]);
-    create(&plane, "brief", &["--ttl", "1s"]);
-    for name in ["leaving-1", "leaving-2"] {
-        create(&plane, name, &[]);
+    let disabled = ["gc", "backup-sync"];
+    let mut stock = Velero::start(&plane, NAMESPACE, &s3, &disabled, &["--concurrent-backups=8"]).unwrap();
+    for name in finished {
+        let more: &[&str] = if name == "brief" { &["--ttl", "1s"] } else { &[] };
+        create(&plane, name, name, more);
     }
-    for name in ["voyage", "brief", "leaving-1", "leaving-2"] {
+    for name in finished {
         wait_phase(&kubectl, name, BackupPhase::Completed);
     }
     wait_for("a scheduled backup of Velero", PATIENCE, || {
@@ -113,22 +120,19 @@ fn what_a_stock_velero_has_left_in_the_middle_is_carried_on() {
 
     // A store that does not answer holds Velero in the middle: of a backup, and of a deletion.
     freeze(&kubectl, &mut s3);
-    for name in ["next-1", "next-2"] {
-        create(&plane, name, &[]);
-    }
-    let interrupted = wait_for("Velero to run one backup and to queue the other", PATIENCE, || {
-        let all = kubectl.backups(NAMESPACE)?;
-        let of = |phase: BackupPhase| all.values().find(|backup| backup.phase() == phase);
-        let (running, queued) = (of(BackupPhase::InProgress), of(BackupPhase::Queued));
-        Ok(running.zip(queued).map(|(running, _)| running.name_any()))
-    })
-    .unwrap();
+    let await_one = |what: &str, phase: BackupPhase| {
+        wait_for(what, PATIENCE, || {
+            let all = kubectl.backups(NAMESPACE)?;
+            Ok(all.values().any(|backup| backup.phase() == phase).then_some(()))
+        })
+        .unwrap();
+    };
+    create(&plane, "next-1", "default", &[]);
+    await_one("Velero to run a backup", BackupPhase::InProgress);
+    create(&plane, "next-2", "default", &[]);
+    await_one("Velero to queue a backup", BackupPhase::Queued);
     run(&plane, &["backup", "delete", "leaving-1", "leaving-2", "--confirm"]);
-    wait_for("Velero to delete a backup", PATIENCE, || {
-        let all = kubectl.backups(NAMESPACE)?;
-        Ok(all.values().any(|backup| backup.phase() == BackupPhase::Deleting).then_some(()))
-    })
-    .unwrap();
+    await_one("Velero to delete a backup", BackupPhase::Deleting);
     stock.process.kill().unwrap();
     drop(stock);
     kubectl.run(&["delete", "deployment", "velero", "-n", NAMESPACE]).unwrap();
@@ -148,22 +152,24 @@ fn what_a_stock_velero_has_left_in_the_middle_is_carried_on() {
     let stored = |name: &str, file: &str| s3.file(&format!("{PREFIX}/backups/{name}/{file}")).exists();
 
     // What waited runs, and what ran ends with the reason.
-    let waiting: Vec<&str> = left
-        .iter()
-        .filter(|(name, backup)| !backup.phase().is_final() && **name != interrupted)
-        .filter(|(_, backup)| backup.phase() != BackupPhase::Deleting)
-        .map(|(name, _)| name.as_str())
-        .collect();
-    assert!(!waiting.is_empty(), "{left:#?}");
-    let done = ended(&berth, &[&waiting[..], &[interrupted.as_str()]].concat());
+    let of = |is_it: fn(BackupPhase) -> bool| -> Vec<&str> {
+        left.iter().filter(|(_, backup)| is_it(backup.phase())).map(|(name, _)| name.as_str()).collect()
+    };
+    let interrupted = of(|phase| phase == BackupPhase::InProgress);
+    let waiting =
+        of(|phase| !phase.is_final() && phase != BackupPhase::InProgress && phase != BackupPhase::Deleting);
+    assert!(!interrupted.is_empty() && !waiting.is_empty(), "{left:#?}");
+    let done = ended(&berth, &[&waiting[..], &interrupted[..]].concat());
     for name in waiting {
         assert_eq!(done[name].phase(), BackupPhase::Completed, "{:?}", done[name].status);
         assert!(stored(name, "berth-run.json") && stored(name, "velero-backup.json"), "{name}");
     }
-    let failed = done[&interrupted].status.clone().unwrap();
-    assert_eq!(done[&interrupted].phase(), BackupPhase::Failed, "{failed:?}");
-    let why = failed.failure_reason.unwrap_or_default();
-    assert!(why.contains("the controller that ran it ended before the backup did"), "{why}");
+    for name in interrupted {
+        let failed = done[name].status.clone().unwrap();
+        assert_eq!(done[name].phase(), BackupPhase::Failed, "{failed:?}");
+        let why = failed.failure_reason.unwrap_or_default();
+        assert!(why.contains("the controller that ran it ended before the backup did"), "{why}");
+    }
 
     // What was being deleted goes, as what was only asked for, and what has expired.
     for name in ["leaving-1", "leaving-2", "brief"] {
