@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use crate::support::peers::velero;
+use crate::support::shared::{Shared, SharedBerth};
 use crate::support::{Berth, ControlPlane, Options, backup, backup::backup_of};
 
 /// A second name of the program that these tests were built with, because a build beside them puts
@@ -33,11 +35,16 @@ pub fn program() -> PathBuf {
 }
 
 /// berth in a namespace of its own, where nothing ever starts: no controller leads.
-fn queue_that_stands(namespace: &str) -> Berth {
-    let plane = ControlPlane::shared().unwrap();
-    let mut berth = Berth::start(plane, Options::new(program(), namespace)).unwrap();
-    berth.controller.process.kill().unwrap();
-    berth
+fn queue_that_stands(namespace: &str) -> anyhow::Result<Berth> {
+    let mut berth = Berth::start(ControlPlane::shared()?, Options::new(program(), namespace))?;
+    berth.controller.process.kill()?;
+    Ok(berth)
+}
+
+/// One for the tests that do not mind which places are taken.
+fn standing() -> SharedBerth {
+    static STANDING: Shared<Berth> = Shared::unstarted();
+    STANDING.berth(|| queue_that_stands("standing")).unwrap()
 }
 
 fn stored(answer: &str) -> Value {
@@ -51,7 +58,7 @@ fn position(object: &Value) -> u64 {
 
 #[test]
 fn every_way_to_create_a_backup_shows_position_and_reason() {
-    let berth = queue_that_stands("intercept");
+    let berth = queue_that_stands("intercept").unwrap();
     let (kubectl, ns) = (berth.kubectl(), berth.namespace());
     let of = |name: &str| backup_of(name, &["a"]).to_string();
     let json_out = ["-n", ns, "-o", "json", "-f", "-"];
@@ -95,34 +102,21 @@ fn every_way_to_create_a_backup_shows_position_and_reason() {
     assert_eq!(kubectl.backups(ns).unwrap().len(), before, "a dry run stores nothing");
     let next = kubectl.answer(&args(&["create"]), &of("next")).unwrap();
     assert_eq!(position(&stored(&next.stdout)), 5, "dry runs leave no gap");
-}
 
-#[test]
-fn the_stock_velero_command_is_intercepted_too() {
-    let berth = queue_that_stands("velero-cli");
-    let velero = crate::support::binaries::get(["velero"]).unwrap();
-    let run = |args: &[&str]| {
-        let output = std::process::Command::new(&velero[0])
-            .args(["--kubeconfig", berth.plane().kubeconfig().to_str().unwrap(), "-n", berth.namespace()])
-            .args(args)
-            .output()
-            .unwrap();
-        (
-            output.status.success(),
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
-        )
-    };
-    let (ok, said) = run(&["backup", "create", "from-velero", "--include-namespaces", "a"]);
-    assert!(ok && said.contains("submitted successfully"), "{said}");
-    let queued = berth.kubectl().backup(berth.namespace(), "from-velero").unwrap();
-    assert_eq!(queued.status.unwrap().queue_position, Some(1));
-    let (_, table) = run(&["backup", "get"]);
-    assert!(table.contains("Queued"), "{table}");
+    let create = ["backup", "create", "from-velero", "--include-namespaces", "a"];
+    let created = velero(berth.plane(), ns, &create).unwrap();
+    let said = format!("{}{}", created.stdout, created.stderr);
+    assert!(created.status.success() && said.contains("submitted successfully"), "{said}");
+    let queued = kubectl.backup(ns, "from-velero").unwrap();
+    assert_eq!(queued.status.unwrap().queue_position, Some(6));
+    let table = velero(berth.plane(), ns, &["backup", "get"]).unwrap().stdout;
+    let is_shown = |line: &str| line.starts_with("from-velero") && line.contains("Queued");
+    assert!(table.lines().any(is_shown), "{table}");
 }
 
 #[test]
 fn every_fault_is_refused_at_once_with_its_field() {
-    let berth = queue_that_stands("faults");
+    let berth = standing();
     let bad = backup(
         "bad",
         json!({
@@ -166,7 +160,7 @@ fn every_fault_is_refused_at_once_with_its_field() {
 
 #[test]
 fn other_namespaces_are_left_alone() {
-    let berth = queue_that_stands("served");
+    let berth = standing();
     berth.kubectl().run(&["create", "namespace", "not-served"]).unwrap();
     let args = ["create", "-n", "not-served", "-o", "json", "-f", "-"];
     let wrong = backup("wrong", json!({"ttl": "never"}));
@@ -177,7 +171,7 @@ fn other_namespaces_are_left_alone() {
 
 #[test]
 fn finished_backups_that_are_copied_from_a_store_keep_their_phase() {
-    let berth = queue_that_stands("copied");
+    let berth = standing();
     let mut copied = backup_of("copied", &["a"]);
     copied["status"] = json!({"phase": "Completed"});
     let args = ["create", "-n", berth.namespace(), "-o", "json", "-f", "-"];

@@ -19,7 +19,14 @@ use crate::admission::program;
 use crate::queue::ended;
 use crate::support::peers::velero;
 use crate::support::process::without_proxies;
+use crate::support::shared::{Shared, SharedBerth};
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, binaries, port, project, wait_for};
+
+/// One for the tests that mind no Backup of others. Names of Backups in it are the tests' own.
+fn common() -> SharedBerth {
+    static COMMON: Shared<Berth> = Shared::unstarted();
+    COMMON.berth(|| Berth::start(ControlPlane::shared()?, Options::new(program(), "cli"))).unwrap()
+}
 
 /// One command line, and what stock Velero prints with `-o json`, or says.
 #[derive(Serialize, Deserialize)]
@@ -363,7 +370,7 @@ fn what_is_stored_is_read_as_with_velero() {
 /// What may be seen and done with each Role, and what the others are told.
 #[test]
 fn a_right_that_lacks_is_named_with_its_role() {
-    let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "cli-rights")).unwrap();
+    let berth = common();
     let ns = berth.namespace();
     let answer = berth.kubectl().create(
         ns,

@@ -7,9 +7,20 @@ use std::path::PathBuf;
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
+use crate::admission::program;
 use crate::archive::{entries, items, paths, side, side_text};
 use crate::queue::{ended, start};
-use crate::support::{Berth, PATIENCE, backup, wait_for};
+use crate::support::shared::{Shared, SharedBerth};
+use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
+
+/// One for the tests that need nothing but the engine: each has namespaces of its own backed up, by
+/// Backups with names of their own.
+fn engine() -> SharedBerth {
+    static ENGINE: Shared<Berth> = Shared::unstarted();
+    let mut options = Options::new(program(), "engine");
+    options.concurrent_backups = 4;
+    ENGINE.berth(|| Berth::start(ControlPlane::shared()?, options)).unwrap()
+}
 
 fn object(kind: &str, namespace: &str, name: &str, more: Value) -> Value {
     let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
@@ -45,7 +56,7 @@ fn run(berth: &Berth, name: &str, spec: Value) -> (berth_api::velero::Backup, Pa
 
 #[test]
 fn a_backup_is_stored_in_veleros_format() {
-    let berth = start("format", 1);
+    let berth = engine();
     let tricky = "quotes \" and \\ and <&> and \u{1F980} and 9223372036854775807";
     create(
         &berth,
@@ -98,7 +109,7 @@ fn a_backup_is_stored_in_veleros_format() {
     }
     let log = side_text(&folder, "whole-logs.gz");
     assert!(
-        log.starts_with("time=\"") && log.contains("level=info") && log.contains("backup=format/whole"),
+        log.starts_with("time=\"") && log.contains("level=info") && log.contains("backup=engine/whole"),
         "{log}"
     );
     assert!(log.contains("objects are as of resourceVersion "), "{log}");
@@ -116,7 +127,7 @@ fn a_backup_is_stored_in_veleros_format() {
 
 #[test]
 fn filters_and_selectors_choose_what_is_taken() {
-    let berth = start("filters", 1);
+    let berth = engine();
     let label = |app: &str| json!({"metadata": {"labels": {"app": app}}});
     create(
         &berth,
@@ -181,9 +192,9 @@ fn filters_and_selectors_choose_what_is_taken() {
 
 #[test]
 fn custom_resources_come_with_their_definition_and_cluster_scoped_ones_too() {
-    let options = crate::support::Options::new(crate::admission::program(), "custom");
+    let options = Options::new(program(), "custom");
     // Of its own: a backup of everything would meet what other tests ask for in vain.
-    let berth = Berth::start(crate::support::ControlPlane::start().unwrap(), options).unwrap();
+    let berth = Berth::start(ControlPlane::start().unwrap(), options).unwrap();
     let crd = |scope: &str, plural: &str, kind: &str| {
         json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -262,10 +273,10 @@ fn custom_resources_come_with_their_definition_and_cluster_scoped_ones_too() {
 
 #[test]
 fn many_and_large_objects_come_through_a_small_page_and_several_workers() {
-    let mut options = crate::support::Options::new(crate::admission::program(), "large");
+    let mut options = Options::new(program(), "large");
     options.item_block_workers = 3;
     options.controller_args = vec!["--client-page-size=7".into()];
-    let berth = Berth::start(crate::support::ControlPlane::shared().unwrap(), options).unwrap();
+    let berth = Berth::start(ControlPlane::shared().unwrap(), options).unwrap();
     let text: String = (0..600_000_u32)
         .map(|i| char::from(b'a' + u8::try_from(i.wrapping_mul(2_654_435_761) >> 24 & 15).unwrap()))
         .collect();
@@ -345,9 +356,9 @@ fn what_is_asked_for_and_not_given_is_an_error_in_the_backup() {
 /// On a control plane of its own: every backup of everything meets these types.
 #[test]
 fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
-    let mut options = crate::support::Options::new(crate::admission::program(), "gone");
+    let mut options = Options::new(program(), "gone");
     options.controller_args = vec!["--list-retry-timeout=2s".into()];
-    let berth = Berth::start(crate::support::ControlPlane::start().unwrap(), options).unwrap();
+    let berth = Berth::start(ControlPlane::start().unwrap(), options).unwrap();
     let version = |name: &str, is_stored: bool| {
         json!({"name": name, "served": true, "storage": is_stored,
             "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
@@ -426,7 +437,7 @@ fn types_whose_servers_are_gone_cost_themselves_and_the_rest_is_stored() {
 
 #[test]
 fn what_the_objects_of_a_namespace_need_is_stored_with_them_and_each_once() {
-    let berth = start("related", 1);
+    let berth = engine();
     let rbac = "rbac.authorization.k8s.io";
     let volume = json!({"spec": {
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
@@ -545,7 +556,7 @@ fn what_the_objects_of_a_namespace_need_is_stored_with_them_and_each_once() {
 
 #[test]
 fn policies_choose_and_what_actions_change_or_leave_out_is_stored_so() {
-    let berth = start("policies", 1);
+    let berth = engine();
     let rules = |name: &str, policy: &str| {
         object(
             "ConfigMap",
@@ -667,5 +678,5 @@ namespacedFilterPolicies:
     let (done, _) = run(&berth, "nowhere", json!({"resourcePolicy": policy("nowhere")}));
     assert_eq!(done.phase(), BackupPhase::FailedValidation);
     let errors = done.status.unwrap().validation_errors.unwrap();
-    assert!(errors[0].contains("ConfigMap policies/nowhere does not exist"), "{errors:?}");
+    assert!(errors[0].contains("ConfigMap engine/nowhere does not exist"), "{errors:?}");
 }

@@ -12,6 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::admission::program;
 use crate::support::backup::backup_of;
+use crate::support::shared::{Shared, SharedBerth};
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, wait_for};
 
 /// A request of a stranger, over TLS and HTTP/1.1; what is answered. `None`: he is not answered.
@@ -52,6 +53,12 @@ fn review(name: &str) -> Value {
     })
 }
 
+/// One that answers whoever asks.
+fn open() -> SharedBerth {
+    static OPEN: Shared<Berth> = Shared::unstarted();
+    OPEN.berth(|| Berth::start(ControlPlane::shared()?, Options::new(program(), "open"))).unwrap()
+}
+
 #[test]
 fn with_a_client_authority_nobody_but_the_api_server_is_answered() {
     let plane = ControlPlane::shared().unwrap();
@@ -63,8 +70,7 @@ fn with_a_client_authority_nobody_but_the_api_server_is_answered() {
     assert!(made.stderr.contains("berth: queued at position"), "{}", made.stderr);
     assert_eq!(ask(&berth, &review("theirs")), None);
 
-    let open = Berth::start(plane, Options::new(program(), "open")).unwrap();
-    let answer = ask(&open, &review("theirs")).unwrap();
+    let answer = ask(&open(), &review("theirs")).unwrap();
     assert!(answer.contains("200 OK"), "without an authority anybody is: {answer}");
 }
 
@@ -150,7 +156,7 @@ fn reviews_and_probes_of_one_address_do_not_starve_each_other() {
 
 #[test]
 fn what_a_stranger_sends_forges_no_line_of_the_log() {
-    let berth = Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "forging")).unwrap();
+    let berth = open();
     let mut forged = review("x");
     forged["kind"] = json!("x\nFORGED by a stranger\u{1b}[2J");
     let answer = ask(&berth, &forged).unwrap();

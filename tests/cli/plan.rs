@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{said, without_proxies};
+use super::{common, said, without_proxies};
 use crate::admission::program;
 use crate::queue::ended;
 use crate::support::{Berth, ControlPlane, Options};
@@ -150,8 +150,7 @@ fn a_plan_counts_what_the_backup_then_stores_and_creates_nothing() {
 
 #[test]
 fn a_plan_says_which_lists_were_refused_to_the_user() {
-    let berth =
-        Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "cli-plan-rights")).unwrap();
+    let berth = common();
     let ns = berth.namespace();
     let group = "rbac.authorization.k8s.io";
     let rule = |groups: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [groups], "resources": resources, "verbs": verbs});

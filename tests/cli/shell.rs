@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{said, without_proxies};
+use super::{common, said, without_proxies};
 use crate::admission::program;
-use crate::support::{Berth, ControlPlane, Options, binaries};
+use crate::support::{ControlPlane, binaries};
 
 /// As bash asks when the last of these words is being typed.
 fn completed(words: &[&str]) -> Output {
@@ -30,8 +30,7 @@ fn completed(words: &[&str]) -> Output {
 
 #[test]
 fn names_of_the_cluster_complete_a_command_and_without_one_there_are_none() {
-    let berth =
-        Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "cli-complete")).unwrap();
+    let berth = common();
     let held = ["--include-namespaces", "none", "--annotations", "berth.dev/hold=true"];
     for name in ["alpha-1", "alpha-2", "beta"] {
         said(&berth, &[&["backup", "create", name][..], &held].concat());
@@ -123,8 +122,7 @@ fn velero_s_configuration_counts_as_it_does_for_velero_and_flags_outrank_it() {
 
 #[test]
 fn templates_print_what_they_print_with_kubectl() {
-    let berth =
-        Berth::start(ControlPlane::shared().unwrap(), Options::new(program(), "cli-templates")).unwrap();
+    let berth = common();
     let held = ["--annotations", "berth.dev/hold=true", "--labels", "example.com/team=web"];
     for (name, namespaces) in [("one", "a,b"), ("two", "c")] {
         said(&berth, &[&["backup", "create", name, "--include-namespaces", namespaces][..], &held].concat());
@@ -145,25 +143,28 @@ fn templates_print_what_they_print_with_kubectl() {
         .iter()
         .map(|template| (None, template))
         .chain(one.iter().map(|template| (Some("one"), template)));
+    // Other tests have Backups there, too.
+    let web = ["-l", "example.com/team=web"];
     for (name, template) in all {
+        let which = name.as_ref().map_or(&web[..], std::slice::from_ref);
         let output = format!("jsonpath={template}");
         let mut args = vec!["get", "backups.velero.io", "-n", berth.namespace(), "-o", &output];
-        args.extend(name);
+        args.extend(which);
         let theirs = berth.kubectl().answer_by_process(&args, "").unwrap();
         assert!(theirs.status.success(), "{template}: {}", theirs.stderr);
         let mut args = vec!["backup", "get", "-o", &output];
-        args.extend(name);
+        args.extend(which);
         // kubectl's list of one kind is of kind List.
         let ours = said(&berth, &args).replace("BackupList: ", "List: ");
         assert_eq!(ours, theirs.stdout, "{template}");
     }
     let columns = "custom-columns=NAME:.metadata.name,FIRST:.spec.includedNamespaces[0]";
-    let args = ["get", "backups.velero.io", "-n", berth.namespace(), "-o", columns];
+    let args = [&["get", "backups.velero.io", "-n", berth.namespace(), "-o", columns], &web[..]].concat();
     let theirs = berth.kubectl().answer_by_process(&args, "").unwrap().stdout;
     let words = |text: &str| {
         text.lines()
             .map(|line| line.split_whitespace().map(str::to_owned).collect())
             .collect::<Vec<Vec<String>>>()
     };
-    assert_eq!(words(&said(&berth, &["backup", "get", "-o", columns])), words(&theirs));
+    assert_eq!(words(&said(&berth, &[&["backup", "get", "-o", columns], &web[..]].concat())), words(&theirs));
 }

@@ -2,10 +2,13 @@
 //! that nobody needs any more takes a few percent of a core, and more where programs go on beside
 //! it.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+
+use super::{Berth, log};
 
 /// Between two tests of one file there may be others for so long. What they share is not to be
 /// started twice.
@@ -46,6 +49,37 @@ impl<T: Send + Sync + 'static> Shared<T> {
         state.unused_since = None;
         let start = || start().map(Arc::new).map_err(|error| format!("{error:#}"));
         state.there.get_or_insert_with(start).clone().map_err(|error| anyhow!("{error}"))
+    }
+}
+
+/// A berth that tests of one file share. The test that fails reports its logs, and the others go on
+/// with it.
+pub struct SharedBerth(Arc<Berth>);
+
+impl Shared<Berth> {
+    /// [`Shared::get`], with a report.
+    ///
+    /// # Errors
+    /// When it could not be started.
+    pub fn berth(
+        &'static self,
+        start: impl FnOnce() -> anyhow::Result<Berth>,
+    ) -> anyhow::Result<SharedBerth> {
+        self.get(start).map(SharedBerth)
+    }
+}
+
+impl Deref for SharedBerth {
+    type Target = Berth;
+
+    fn deref(&self) -> &Berth {
+        &self.0
+    }
+}
+
+impl Drop for SharedBerth {
+    fn drop(&mut self) {
+        log::report_if_panicking(&self.0.logs());
     }
 }
 
