@@ -3,6 +3,7 @@
 mod rounds;
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,27 +22,53 @@ use serde_json::{Value, json};
 use crate::admission::program;
 use crate::queue::{PATIENCE, ended, start};
 use crate::support::backup::backup_of;
+use crate::support::berth::Plane;
+use crate::support::lag::Lag;
 use crate::support::{Berth, ControlPlane, Options, backup, wait_for};
 
-/// A namespace that takes seconds when it is asked for one object at a time: three milliseconds for
-/// each, on an idle machine.
+/// A namespace that takes seconds when it is asked for one object at a time.
 const FULL: &str = "full";
-const OBJECTS: usize = 1000;
+const OBJECTS: usize = 200;
+/// How long each answer of the API server takes. Thousands of objects would take as long without
+/// it, and keep both cores busy.
+const LATE: Duration = Duration::from_millis(40);
 /// One that takes none.
 const BESIDE: &str = "beside-the-full";
 
-/// berth with a controller that asks for one object at a time.
-fn slow(plane: impl Into<crate::support::berth::Plane>, namespace: &str) -> Berth {
+/// berth with a controller that asks for one object at a time, and is answered late.
+struct Slow {
+    berth: Berth,
+    _lag: Lag,
+}
+
+impl Deref for Slow {
+    type Target = Berth;
+
+    fn deref(&self) -> &Berth {
+        &self.berth
+    }
+}
+
+impl DerefMut for Slow {
+    fn deref_mut(&mut self) -> &mut Berth {
+        &mut self.berth
+    }
+}
+
+fn slow(plane: impl Into<Plane>, namespace: &str) -> Slow {
     slow_with(plane, namespace, &[])
 }
 
-fn slow_with(plane: impl Into<crate::support::berth::Plane>, namespace: &str, flags: &[&str]) -> Berth {
+fn slow_with(plane: impl Into<Plane>, namespace: &str, flags: &[&str]) -> Slow {
+    let plane = plane.into();
+    let lag = Lag::start(plane.address(), LATE).unwrap();
     let mut options = Options::new(program(), namespace);
+    options.controller_url = Some(format!("https://{}", lag.address()));
     options.controller_args = vec!["--client-page-size=1".into()];
     options.controller_args.extend(flags.iter().map(|flag| (*flag).to_owned()));
     let berth = Berth::start(plane, options).unwrap();
     fill(berth.plane());
-    berth
+    Slow { berth, _lag: lag }
 }
 
 /// Once per control plane.
