@@ -26,6 +26,15 @@ pub const SHORT_LEASE: &str = "--lease-duration=6s";
 /// Lease.
 pub const SHORTEST_LEASE: &str = "--lease-duration=2s";
 
+/// Kinds whose objects an API server looks through at requests of any namespace.
+const LOOKED_THROUGH: [&str; 5] = [
+    "ValidatingAdmissionPolicyBinding",
+    "ValidatingAdmissionPolicy",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "ClusterRoleBinding",
+];
+
 /// How to run berth.
 #[derive(Clone)]
 pub struct Options {
@@ -227,6 +236,15 @@ fn await_roles(plane: &ControlPlane, namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Those of [`LOOKED_THROUGH`], as kubectl names them.
+fn looked_through(objects: &[Value]) -> Vec<String> {
+    let named = |object: &Value| {
+        let kind = object["kind"].as_str().filter(|kind| LOOKED_THROUGH.contains(kind))?;
+        Some(format!("{}/{}", kind.to_lowercase(), object["metadata"]["name"].as_str()?))
+    };
+    objects.iter().filter_map(named).collect()
+}
+
 /// One berth, in one namespace of a control plane, with a default location that is a folder unless
 /// the test has made another one.
 pub struct Berth {
@@ -235,6 +253,7 @@ pub struct Berth {
     folder: PathBuf,
     pub webhook: Server,
     pub controller: Server,
+    looked_through: Vec<String>,
     plane: Plane,
 }
 
@@ -265,15 +284,17 @@ impl Berth {
             // refuses the connection, however long the time-out is.
             webhook["timeoutSeconds"] = json!(30);
         }
+        let mut looked_through = looked_through(&objects);
         plane.install(objects)?;
         if options.without_rule.is_some() {
             await_roles(&plane, &options.namespace)?;
+            looked_through.push(format!("clusterrolebinding/last-of-{}", options.namespace));
         }
         let folder = plane.folder().join(&options.namespace);
         std::fs::create_dir_all(folder.join("archives").join(BUCKET))?;
         let controller = start_controller(&plane, &options, "controller", &folder)?;
         let webhook = start_webhook(&plane, &options, "webhook", &folder, webhook_address)?;
-        let mut berth = Self { options, webhook_address, folder, webhook, controller, plane };
+        let mut berth = Self { options, webhook_address, folder, webhook, controller, looked_through, plane };
         if !(berth.options.beside_velero || berth.options.has_location) {
             berth.make_location()?;
         }
@@ -463,8 +484,19 @@ impl Berth {
 }
 
 impl Drop for Berth {
+    /// On a control plane that others use, what it has installed for all namespaces goes with it:
+    /// what dozens of berths left took a quarter of the API server's time.
     fn drop(&mut self) {
         log::report_if_panicking(&self.logs());
+        if std::thread::panicking() || matches!(self.plane, Plane::Own(_)) {
+            return;
+        }
+        // First, or their logs would tell of rights that they lack only now.
+        let _ = self.webhook.process.kill();
+        let _ = self.controller.process.kill();
+        let mut args = vec!["delete", "--ignore-not-found", "--wait=false"];
+        args.extend(self.looked_through.iter().map(String::as_str));
+        let _ = self.kubectl().answer(&args, "");
     }
 }
 
