@@ -29,6 +29,7 @@ use crate::install::said;
 pub use crate::support::PATIENCE;
 use crate::support::peers::S3;
 use crate::support::pods::Cluster;
+use crate::support::times::Wait;
 use crate::support::{backup, binaries, project, wait_for};
 use load::Load;
 
@@ -56,6 +57,7 @@ pub fn run(cluster: &Cluster, line: &str) -> String {
     // A busy machine takes more than the two seconds now and then; an admission that is lost
     // otherwise is lost at once.
     command.env("BERTH_WEBHOOK_TIMEOUT", "30s");
+    let _wait = Wait::start(line);
     // A command that asks people something fails, in place of waiting for them.
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{line}: {}", said(&output));

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::admission::program;
 use crate::support::control_plane::Scope;
+use crate::support::times::Wait;
 use crate::support::{ControlPlane, PATIENCE, wait_for};
 
 /// What a command said on both streams.
@@ -21,6 +22,7 @@ pub fn said(output: &Output) -> String {
 }
 
 pub fn berth(kubeconfig: &Path, args: &[&str]) -> Output {
+    let _wait = Wait::start(&format!("berth {}", args.first().unwrap_or(&"")));
     Command::new(program()).args(args).arg("--kubeconfig").arg(kubeconfig).output().unwrap()
 }
 
