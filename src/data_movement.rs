@@ -9,6 +9,7 @@
 mod bind;
 mod clear;
 mod make;
+mod place;
 mod pod;
 mod seen;
 

@@ -18,6 +18,7 @@ use berth_core::violation::{Field, Violations};
 
 use json::Json;
 use reader::Reader;
+pub use resources::PodResources;
 
 const TOP: [&str; 11] = [
     "loadConcurrency",
@@ -39,6 +40,18 @@ pub struct BackupClaim {
     /// `None`: the class of the source volume.
     pub storage_class: Option<String>,
     pub read_only: bool,
+    /// The volume keeps its SELinux labels, which only a volume that is read alone may.
+    pub no_relabeling: bool,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What the pods of data movers have of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MoverPods {
+    pub resources: Option<PodResources>,
+    pub priority_class: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// The settings that node-agents use, and that berth applies for them.
@@ -50,6 +63,7 @@ pub struct NodeAgentConfig {
     /// By the StorageClass of the source volume.
     pub backup_pvc: BTreeMap<String, BackupClaim>,
     pub ignore_delay_binding: bool,
+    pub pods: MoverPods,
     /// Number of concurrent movers on a node without an entry in [`Self::per_node`].
     pub global_config: u32,
     /// If several entries match a node, the smallest number applies.
@@ -82,6 +96,7 @@ impl Default for NodeAgentConfig {
             load_tolerations: Vec::new(),
             backup_pvc: BTreeMap::new(),
             ignore_delay_binding: false,
+            pods: MoverPods::default(),
             global_config: 1,
             per_node: Vec::new(),
             prepare_queue_length: None,
@@ -187,11 +202,12 @@ fn read(json: &Json, at: &Field, reader: &mut Reader) -> NodeAgentConfig {
     }
 
     cache_claim(top.get("cachePVC"), &at.child("cachePVC"), reader, &mut config);
-    resources::check(top.get("podResources"), &at.child("podResources"), reader);
-    reader.text(top.get("priorityClassName"), &at.child("priorityClassName"));
+    config.pods.resources = resources::read(top.get("podResources"), &at.child("podResources"), reader);
+    let priority_class = reader.text(top.get("priorityClassName"), &at.child("priorityClassName"));
+    config.pods.priority_class = Some(priority_class).filter(|class| !class.is_empty());
     reader.boolean(top.get("privilegedFsBackup"), &at.child("privilegedFsBackup"));
-    reader.map(top.get("podAnnotations"), &at.child("podAnnotations"));
-    selector::check_pod_labels(top.get("podLabels"), &at.child("podLabels"), reader);
+    config.pods.annotations = reader.map(top.get("podAnnotations"), &at.child("podAnnotations"));
+    config.pods.labels = selector::pod_labels(top.get("podLabels"), &at.child("podLabels"), reader);
     config
 }
 
@@ -268,11 +284,12 @@ fn backup_claims(json: Option<&Json>, at: &Field, reader: &mut Reader, config: &
         let no_relabeling = reader.boolean(object.get("spcNoRelabeling"), &no_relabeling_at);
         let message = "goes with readOnly only: set that too, or Velero ignores this";
         reader.found.require(!no_relabeling || read_only, &no_relabeling_at, message);
-        reader.map(object.get("annotations"), &at.child("annotations"));
+        let annotations = reader.map(object.get("annotations"), &at.child("annotations"));
         for names in ["secretNames", "configMapNames"] {
             reader.texts(object.get(names), &at.child(names));
         }
-        let claim = BackupClaim { storage_class, read_only };
+        let no_relabeling = no_relabeling && read_only;
+        let claim = BackupClaim { storage_class, read_only, no_relabeling, annotations };
         if config.backup_pvc.insert(source.to_owned(), claim).is_some() {
             reader.found.push(at, "stands here twice, and only the last one counts: remove one");
         }

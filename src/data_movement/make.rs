@@ -4,19 +4,22 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use berth_api::keys;
+use berth_api::mover_pod;
+use berth_api::node_agent::{BackupClaim, MoverPods};
 use berth_api::quantity::Quantity;
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::{DataDownload, DataUpload};
-use berth_core::affinity::VolumeBindingMode;
+use berth_core::affinity::{MoverOperation, Term};
 use berth_core::mover::grant::Mover;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::pod::{PodPlace, pod};
 use super::{Carried, Item, OwnMovements, Unmade};
@@ -27,6 +30,9 @@ use crate::write::{WriteResult, create};
 
 /// On a claim whose pod has a node: which.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// What the API server says of a pod with a PriorityClass that does not exist.
+const NO_PRIORITY_CLASS: &str = "no PriorityClass with name";
 
 /// Why block volumes are left to others.
 const BLOCK: &str = "it is a block volume, of which berth moves no data: leave its data movement to Velero's node-agents (spec.datamover: velero), or keep the snapshot in its storage (snapshotMoveData: false)";
@@ -55,9 +61,19 @@ impl OwnMovements {
             Carried::Download(download) => self.for_download(item, download, is_there).await?,
         };
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
-        let made =
-            pod(&template, &item.mover, &self.namespace, item.made(), &place).map_err(Unmade::Never)?;
-        self.ensure(&pods, &made, item, "pod").await
+        let own = self.fleet.read(|state| state.configuration.config.pods.clone());
+        let of = |own: &MoverPods| {
+            pod(&template, &item.mover, &self.namespace, item.made(), own, &place).map_err(Unmade::Never)
+        };
+        match self.ensure(&pods, &of(&own)?, item, "pod").await {
+            // Velero ignores such a class, too.
+            Err(Unmade::Later(why)) if own.priority_class.is_some() && why.contains(NO_PRIORITY_CLASS) => {
+                warn!(%name, why, "priorityClassName is ignored, because there is no such PriorityClass");
+                let own = MoverPods { priority_class: None, ..own };
+                self.ensure(&pods, &of(&own)?, item, "pod").await
+            }
+            made => made,
+        }
     }
 
     /// Makes the claim from the snapshot. The original snapshot stays as it is: the copy of its
@@ -69,9 +85,9 @@ impl OwnMovements {
         let namespace = of(&spec.source_namespace).ok_or_else(|| empty("spec.sourceNamespace"))?;
         let snapshot = spec.csi_snapshot.clone().unwrap_or_default();
         let class = of(&snapshot.storage_class).unwrap_or_default();
-        let class = self.fleet.read(|state| {
-            state.configuration.config.mapped_class(&class).map_or_else(|| class.clone(), str::to_owned)
-        });
+        let own = self.fleet.read(|state| state.configuration.config.backup_pvc.get(&class).cloned());
+        let own = own.unwrap_or_default();
+        let class = own.storage_class.clone().unwrap_or(class);
         let source = match of(&spec.source_pvc) {
             Some(source) => {
                 let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
@@ -84,17 +100,32 @@ impl OwnMovements {
             let original = of(&snapshot.volume_snapshot);
             let original = original.ok_or_else(|| empty("spec.csiSnapshot.volumeSnapshot"))?;
             let found = self.content(&namespace, &original).await?;
-            self.copy(item, &found, source.as_ref(), &class).await?;
+            self.copy(item, &found, source.as_ref(), &class, &own).await?;
         }
         // Where the claim waits for its pod, the pod must go where its volume can be.
         let waits = self.waits(&class);
         let bound =
             source.and_then(|claim| claim.spec?.volume_name).filter(|volume| waits && !volume.is_empty());
-        let topology = match bound {
+        let terms = match bound {
             Some(volume) => self.topology(&volume).await?,
             None => Vec::new(),
         };
-        Ok(PodPlace { claim: name.clone(), is_read_only: true, node: None, topology })
+        let topology: Vec<Term> = terms.iter().map(mover_pod::term).collect();
+        let operation = MoverOperation::Backup {
+            claim_class: Some(&class),
+            mapped_class: None,
+            source_class: None,
+            topology: Some(&topology),
+        };
+        let place = PodPlace {
+            claim: name.clone(),
+            is_read_only: true,
+            is_claim_read_only: own.read_only,
+            no_relabeling: own.no_relabeling,
+            terms,
+            ..PodPlace::default()
+        };
+        Ok(self.placed(operation, place))
     }
 
     async fn content(&self, namespace: &str, name: &str) -> Result<VolumeSnapshotContent, Unmade> {
@@ -124,6 +155,7 @@ impl OwnMovements {
         content: &VolumeSnapshotContent,
         source: Option<&PersistentVolumeClaim>,
         class: &str,
+        own: &BackupClaim,
     ) -> Result<(), Unmade> {
         let Mover { name, uid, .. } = &item.mover;
         let spec = &content.spec;
@@ -171,7 +203,8 @@ impl OwnMovements {
         let mut claim = json!({
             "metadata": item.made(),
             "spec": {
-                "accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem",
+                "accessModes": [if own.read_only { "ReadOnlyMany" } else { "ReadWriteOnce" }],
+                "volumeMode": "Filesystem",
                 "resources": {"requests": {"storage": size}},
                 "dataSource": {
                     "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name,
@@ -180,6 +213,9 @@ impl OwnMovements {
         });
         if !class.is_empty() {
             claim["spec"]["storageClassName"] = json!(class);
+        }
+        if !own.annotations.is_empty() {
+            claim["metadata"]["annotations"] = json!(own.annotations);
         }
         self.ensure_claim(item, claim).await
     }
@@ -226,8 +262,14 @@ impl OwnMovements {
             });
             self.ensure_claim(item, claim).await?;
         }
-        let claim = item.mover.name.clone();
-        Ok(PodPlace { claim, is_read_only: false, node, topology: Vec::new() })
+        let operation = MoverOperation::Restore {
+            class: Some(&class),
+            binding: self.binding(&class),
+            ignore_delay_binding: ignores,
+            selected_node: node.as_deref(),
+        };
+        let place = PodPlace { claim: item.mover.name.clone(), node: node.clone(), ..PodPlace::default() };
+        Ok(self.placed(operation, place))
     }
 
     /// The claim that a DataDownload is for, and its namespace and name.
@@ -244,19 +286,6 @@ impl OwnMovements {
         let what = "the claim that it is for cannot be read";
         let found = claims.get_opt(&name).await.map_err(Unmade::call(what))?;
         Ok((found, format!("{namespace}/{name}")))
-    }
-
-    fn waits(&self, class: &str) -> bool {
-        let binding = self.fleet.read(|state| state.classes.get(class).map(|class| class.binding));
-        binding == Some(VolumeBindingMode::WaitForFirstConsumer)
-    }
-
-    async fn topology(&self, volume: &str) -> Result<Vec<NodeSelectorTerm>, Unmade> {
-        let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
-        let what = "the volume that is backed up cannot be read";
-        let found = volumes.get_opt(volume).await.map_err(Unmade::call(what))?;
-        let affinity = found.and_then(|volume| volume.spec?.node_affinity?.required);
-        Ok(affinity.map(|required| required.node_selector_terms).unwrap_or_default())
     }
 
     async fn ensure_claim(&self, item: &Item, claim: Value) -> Result<(), Unmade> {

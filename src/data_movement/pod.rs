@@ -1,12 +1,17 @@
 //! The pod that moves the data: as one of berth's node agents, without the folder of its node, and
 //! with the one volume.
 
+use std::collections::BTreeMap;
+
 use berth_api::keys::label_value;
+use berth_api::node_agent::{MoverPods, PodResources};
 use berth_core::mover::grant::Mover;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PersistentVolumeClaimVolumeSource, Pod, PodSpec, PodTemplateSpec, Volume, VolumeMount,
+    PersistentVolumeClaimVolumeSource, Pod, PodSpec, PodTemplateSpec, ResourceRequirements, SELinuxOptions,
+    Toleration, Volume, VolumeMount,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::node_agent::mover::VOLUME;
@@ -22,6 +27,8 @@ const HOST_PODS: &str = "pods";
 /// Name of the volume whose data is moved.
 const MOVED: &str = "berth-moved-volume";
 const NODE_NAME: &str = "metadata.name";
+/// The SELinux type of a process that may read every label, so that none is changed for it.
+const SUPER_PRIVILEGED: &str = "spc_t";
 /// Seconds in which a pod that is told to end removes the lock of the repository.
 const GRACE: i64 = 30;
 
@@ -30,13 +37,19 @@ const GRACE: i64 = 30;
 pub(super) struct PodPlace {
     pub claim: String,
     pub is_read_only: bool,
+    /// The claim itself takes no writes.
+    pub is_claim_read_only: bool,
+    /// The SELinux labels of the volume stay as they are.
+    pub no_relabeling: bool,
     pub node: Option<String>,
-    /// Of the volume that is backed up.
-    pub topology: Vec<NodeSelectorTerm>,
+    /// That of the volume that is backed up, with what `loadAffinity` asks for.
+    pub terms: Vec<NodeSelectorTerm>,
+    pub tolerations: Vec<Toleration>,
 }
 
 /// The pod. `template`: that of the agents, whose image, account, settings and stores it has.
-/// `made`: the metadata of everything that is made for the movement.
+/// `made`: the metadata of everything that is made for the movement. `own`: what the node agents'
+/// configuration gives the pods of movers instead of what the agents have.
 ///
 /// # Errors
 /// When the template is none of berth's agents.
@@ -45,6 +58,7 @@ pub(super) fn pod(
     mover: &Mover,
     namespace: &str,
     made: ObjectMeta,
+    own: &MoverPods,
     place: &PodPlace,
 ) -> Result<Pod, String> {
     let Mover { kind, name, uid, .. } = mover;
@@ -54,12 +68,15 @@ pub(super) fn pod(
         return Err(format!("the DaemonSet of berth's node agents has no container {CONTAINER}"));
     };
     let metadata = template.metadata.clone().unwrap_or_default();
-    let mut labels = metadata.labels.unwrap_or_default();
+    let either = |own: &BTreeMap<String, String>, of_agents: Option<BTreeMap<String, String>>| {
+        if own.is_empty() { of_agents } else { Some(own.clone()) }
+    };
+    let mut labels = either(&own.labels, metadata.labels).unwrap_or_default();
     // No installation made it, and none removes it.
     labels.remove(PART_OF);
     labels.extend(made.labels.clone().unwrap_or_default());
-    let own = [(NAME, DATA_MOVER.to_owned()), (kind.pod_label(), label_value(name, digest))];
-    labels.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    let known_by = [(NAME, DATA_MOVER.to_owned()), (kind.pod_label(), label_value(name, digest))];
+    labels.extend(known_by.map(|(key, value)| (key.to_owned(), value)));
     let is_kept = |mount: &&VolumeMount| mount.name != HOST_PODS;
     let mut mounts: Vec<VolumeMount> =
         container.volume_mounts.iter().flatten().filter(is_kept).cloned().collect();
@@ -75,7 +92,7 @@ pub(super) fn pod(
         name: MOVED.to_owned(),
         persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
             claim_name: place.claim.clone(),
-            read_only: None,
+            read_only: Some(true).filter(|_| place.is_claim_read_only),
         }),
         ..Volume::default()
     });
@@ -88,9 +105,10 @@ pub(super) fn pod(
         startup_probe: None,
         readiness_probe: None,
         liveness_probe: None,
+        resources: own.resources.as_ref().map(requirements).or_else(|| container.resources.clone()),
         ..container.clone()
     };
-    let mut terms = place.topology.clone();
+    let mut terms = place.terms.clone();
     if let Some(node) = &place.node {
         if terms.is_empty() {
             terms.push(NodeSelectorTerm::default());
@@ -113,13 +131,20 @@ pub(super) fn pod(
         }),
         ..Affinity::default()
     };
+    let mut security = of_agents.security_context.clone();
+    if place.no_relabeling {
+        security.get_or_insert_default().se_linux_options =
+            Some(SELinuxOptions { type_: Some(SUPER_PRIVILEGED.to_owned()), ..SELinuxOptions::default() });
+    }
     let spec = PodSpec {
         containers: vec![container],
         init_containers: None,
         volumes: Some(volumes),
         affinity: Some(affinity).filter(|_| has_terms),
         // An agent runs on every node, and a mover only where others may.
-        tolerations: None,
+        tolerations: Some(place.tolerations.clone()).filter(|all| !all.is_empty()),
+        priority_class_name: own.priority_class.clone().or_else(|| of_agents.priority_class_name.clone()),
+        security_context: security,
         // One that dies begins again where its node still has the volume.
         restart_policy: Some("OnFailure".to_owned()),
         termination_grace_period_seconds: Some(GRACE),
@@ -128,10 +153,22 @@ pub(super) fn pod(
     let metadata = ObjectMeta {
         namespace: Some(namespace.to_owned()),
         labels: Some(labels),
-        annotations: metadata.annotations,
+        annotations: either(&own.annotations, metadata.annotations),
         ..made
     };
     Ok(Pod { metadata, spec: Some(spec), status: None })
+}
+
+fn requirements(resources: &PodResources) -> ResourceRequirements {
+    let bounds = |all: &BTreeMap<String, String>| {
+        let all = all.iter().map(|(resource, amount)| (resource.clone(), Quantity(amount.clone())));
+        Some(all.collect::<BTreeMap<_, _>>()).filter(|all| !all.is_empty())
+    };
+    ResourceRequirements {
+        requests: bounds(&resources.requests),
+        limits: bounds(&resources.limits),
+        ..ResourceRequirements::default()
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +183,10 @@ mod tests {
     use crate::install::{InstallSettings, render};
 
     fn made(place: &PodPlace) -> Value {
+        made_with(&MoverPods::default(), place)
+    }
+
+    fn made_with(own: &MoverPods, place: &PodPlace) -> Value {
         let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
         let objects = render(&settings).unwrap();
         let is_it = |one: &&Value| one["kind"] == "DaemonSet" && one["metadata"]["name"] == AGENT;
@@ -165,7 +206,7 @@ mod tests {
             labels: Some([(MADE_FOR.to_owned(), "u".to_owned())].into()),
             ..ObjectMeta::default()
         };
-        serde_json::to_value(pod(&template, &mover, "velero", metadata, place).unwrap()).unwrap()
+        serde_json::to_value(pod(&template, &mover, "velero", metadata, own, place).unwrap()).unwrap()
     }
 
     #[test]
@@ -220,7 +261,7 @@ mod tests {
         let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]});
         let place = PodPlace {
             node: Some("n2".to_owned()),
-            topology: vec![serde_json::from_value(term.clone()).unwrap()],
+            terms: vec![serde_json::from_value(term.clone()).unwrap()],
             ..PodPlace::default()
         };
         let spec = made(&place)["spec"].clone();
@@ -234,7 +275,42 @@ mod tests {
             terms(&spec),
             json!([{"matchExpressions": term["matchExpressions"], "matchFields": named}])
         );
-        let spec = made(&PodPlace { topology: Vec::new(), ..place })["spec"].clone();
+        let spec = made(&PodPlace { terms: Vec::new(), ..place })["spec"].clone();
         assert_eq!(terms(&spec), json!([{"matchFields": named}]));
+    }
+
+    #[test]
+    fn a_mover_has_what_the_configuration_says_instead_of_what_an_agent_has() {
+        let text = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let own = MoverPods {
+            resources: Some(PodResources { requests: [text("cpu", "2")].into(), limits: BTreeMap::new() }),
+            priority_class: Some("low".to_owned()),
+            labels: [text("team", "storage"), text("velero.io/data-upload", "another"), text(PART_OF, "x")]
+                .into(),
+            annotations: [text("a/b", "c")].into(),
+        };
+        let place = PodPlace {
+            is_read_only: true,
+            is_claim_read_only: true,
+            no_relabeling: true,
+            tolerations: vec![serde_json::from_value(json!({"key": "k", "operator": "Exists"})).unwrap()],
+            ..PodPlace::default()
+        };
+        let pod = made_with(&own, &place);
+        let labels = json!({
+            "team": "storage", "velero.io/data-upload": "up", "berth.dev/made-for": "u",
+            "app.kubernetes.io/name": "berth-data-mover",
+        });
+        assert_eq!(pod["metadata"]["labels"], labels, "those by which it is known are its own");
+        assert_eq!(pod["metadata"]["annotations"], json!({"a/b": "c"}));
+        let spec = &pod["spec"];
+        assert_eq!(spec["containers"][0]["resources"], json!({"requests": {"cpu": "2"}}));
+        assert_eq!(spec["priorityClassName"], "low");
+        assert_eq!(spec["tolerations"], json!([{"key": "k", "operator": "Exists"}]));
+        assert_eq!(spec["securityContext"]["seLinuxOptions"], json!({"type": "spc_t"}));
+        let claim = spec["volumes"].as_array().unwrap().last().unwrap()["persistentVolumeClaim"].clone();
+        assert_eq!(claim["readOnly"], true);
+        let plain = made(&PodPlace::default());
+        assert!(plain["spec"]["securityContext"]["seLinuxOptions"].is_null());
     }
 }

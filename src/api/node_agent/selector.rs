@@ -1,4 +1,6 @@
-//! Node selectors, and how they relate to each other.
+//! Node selectors, and how they relate to each other; the labels of pods.
+
+use std::collections::BTreeMap;
 
 use berth_core::affinity::{Expression, LoadAffinityRule};
 use berth_core::label::{self, RawRequirement, Selector};
@@ -63,8 +65,8 @@ pub(super) fn compare(rules: &[(Field, LoadAffinityRule)], found: &mut Violation
     }
 }
 
-/// Checks the labels for the pods of movers.
-pub(super) fn check_pod_labels(json: Option<&Json>, at: &Field, reader: &mut Reader) {
+/// The labels for the pods of movers, without those with which Kubernetes would refuse a pod.
+pub(super) fn pod_labels(json: Option<&Json>, at: &Field, reader: &mut Reader) -> BTreeMap<String, String> {
     const VELEROS: [&str; 5] = [
         "velero.io/data-upload",
         "velero.io/data-download",
@@ -72,11 +74,17 @@ pub(super) fn check_pod_labels(json: Option<&Json>, at: &Field, reader: &mut Rea
         "velero.io/pod-volume-restore",
         "velero.io/exposer-pod-group",
     ];
-    for (key, value) in reader.map(json, at) {
-        let at = at.child(&key);
-        label::check_key(&key, &at, &mut reader.found);
-        label::check_value(&value, &at, &mut reader.found);
+    let mut labels = reader.map(json, at);
+    labels.retain(|key, value| {
+        let at = at.child(key);
+        let mut faults = Violations::default();
+        label::check_key(key, &at, &mut faults);
+        label::check_value(value, &at, &mut faults);
+        let is_valid = faults.is_empty();
+        reader.found.append(faults);
         let message = "is the label by which Velero finds its data movers: use another key";
         reader.found.require(!VELEROS.contains(&key.as_str()), &at, message);
-    }
+        is_valid
+    });
+    labels
 }

@@ -89,7 +89,26 @@ fn everything_that_velero_knows_is_read() {
     assert_eq!(rules, [(Some("fast"), "pool=x".to_owned()), (None, "zone=a,!gpu".to_owned())]);
     assert!(config.ignore_delay_binding);
     assert_eq!((config.mapped_class("fast"), config.mapped_class("slow")), (Some("copy"), None));
-    assert!(config.backup_pvc.get("fast").is_some_and(|claim| claim.read_only));
+    let text = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let copy = BackupClaim {
+        storage_class: Some("copy".to_owned()),
+        read_only: true,
+        no_relabeling: true,
+        annotations: [text("a", "b")].into(),
+    };
+    assert_eq!(config.backup_pvc.get("fast"), Some(&copy));
+    let resources = PodResources {
+        requests: [text("cpu", "100m"), text("memory", "1Gi"), text("ephemeral-storage", "5Gi")].into(),
+        // A limit of zero is none.
+        limits: [text("cpu", "1"), text("ephemeral-storage", "10Gi")].into(),
+    };
+    let pods = MoverPods {
+        resources: Some(resources),
+        priority_class: Some("low".to_owned()),
+        labels: [text("team", "storage")].into(),
+        annotations: [text("a/b", "any text")].into(),
+    };
+    assert_eq!(config.pods, pods);
 }
 
 #[test]
@@ -264,15 +283,18 @@ fn rules_that_match_nothing_or_make_others_idle_are_told() {
 #[test]
 fn blocks_that_velero_drops_are_told() {
     let resources = |request: &str, limit: &str| json!({"podResources": {"cpuRequest": request, "cpuLimit": limit, "memoryRequest": "1Gi", "memoryLimit": "1Gi"}});
-    passes_over(resources("500m", "1"), &[]);
-    passes_over(resources("2", "0"), &[]);
-    passes_over(
+    assert!(passes_over(resources("500m", "1"), &[]).pods.resources.is_some());
+    assert!(passes_over(resources("2", "0"), &[]).pods.resources.is_some());
+    let dropped = |json: Value, expected: &[&str]| {
+        assert_eq!(passes_over(json, expected).pods.resources, None, "{expected:?}");
+    };
+    dropped(
         resources("1 core", "1"),
         &["$.podResources.cpuRequest: \"1 core\" is not a quantity, so Velero ignores all"],
     );
-    passes_over(resources("1001m", "1"), &["$.podResources.cpuRequest: is above cpuLimit"]);
-    passes_over(resources("-1", "1"), &["$.podResources.cpuRequest: \"-1\" is below 0"]);
-    passes_over(
+    dropped(resources("1001m", "1"), &["$.podResources.cpuRequest: is above cpuLimit"]);
+    dropped(resources("-1", "1"), &["$.podResources.cpuRequest: \"-1\" is below 0"]);
+    dropped(
         json!({"podResources": {"cpuRequest": "1", "memoryLimit": "", "ephemeralStorageLimit": "5GB"}}),
         &[
             "$.podResources.cpuLimit: is missing, so Velero ignores all",
@@ -282,17 +304,19 @@ fn blocks_that_velero_drops_are_told() {
         ],
     );
     passes_over(json!({"cachePVC": {"residentThresholdInMB": 1}}), &["$.cachePVC.storageClass: is missing"]);
-    passes_over(
+    let config = passes_over(
         json!({"backupPVC": {"fast": {"spcNoRelabeling": true}}}),
         &["$.backupPVC[fast].spcNoRelabeling: goes with readOnly only"],
     );
-    passes_over(
+    assert!(config.backup_pvc.get("fast").is_some_and(|claim| !claim.no_relabeling));
+    let config = passes_over(
         json!({"podLabels": {"velero.io/data-upload": "x", "a": "not a value"}}),
         &[
             "$.podLabels.a: \"not a value\" is not a label value",
             "$.podLabels.velero.io/data-upload: is the label by which",
         ],
     );
+    assert!(!config.pods.labels.contains_key("a"), "a pod with it would be refused");
 }
 
 #[test]
