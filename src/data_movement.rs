@@ -9,8 +9,10 @@
 mod bind;
 mod clear;
 mod make;
+pub mod metrics;
 mod place;
 mod pod;
+mod report;
 mod seen;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,9 +21,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::keys;
-use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use berth_api::velero::{DataDownload, DataMover, DataMoverStatus, DataUpload};
 use berth_core::mover::grant::Mover;
-use berth_core::mover::own::{DataPaths, OwnFault, OwnMover, OwnStep, PodStage, plan};
+use berth_core::mover::own::{DataPaths, OwnMover, OwnStep, PodStage, plan};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -30,20 +32,22 @@ use kube::api::Api;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{info, warn};
+use tracing::info;
 
+use metrics::OwnMetrics;
+use report::ended;
 use seen::SeenPod;
 
 use crate::cache::SharedCache;
 use crate::client::Clients;
+use crate::events::Events;
 use crate::movers::NodeCache;
-use crate::movers::objects::api;
 use crate::pace::paced;
 use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
-use crate::write::{Write, WriteResult, delete, patch_metadata};
+use crate::write::{Write, WriteResult, delete};
 
 /// Label of the pods of these movements.
 const PODS: &str = "app.kubernetes.io/name=berth-data-mover";
@@ -57,13 +61,13 @@ const STEP: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
 /// How often it is looked for contents of snapshots that no movement needs.
 const SWEEP: Duration = Duration::from_secs(600);
-/// The longest message of a status.
-const MESSAGE: usize = 1000;
 
 pub struct OwnMovements {
     pub clients: Clients,
     pub namespace: String,
     pub fleet: Arc<NodeCache>,
+    pub events: Events,
+    pub metrics: OwnMetrics,
 }
 
 /// Why something cannot be made.
@@ -100,6 +104,13 @@ impl Carried {
         match self {
             Self::Upload(object) => &object.metadata,
             Self::Download(object) => &object.metadata,
+        }
+    }
+
+    fn status(&self) -> Option<&DataMoverStatus> {
+        match self {
+            Self::Upload(object) => object.status.as_ref(),
+            Self::Download(object) => object.status.as_ref(),
         }
     }
 }
@@ -232,6 +243,7 @@ impl OwnMovements {
             changed.mark_unchanged();
             let frozen = self.fleet.is_synced().then(|| state.read().frozen()).flatten();
             if let Some(items) = frozen {
+                self.metrics.show(items.iter().map(|item| (item.mover.kind, item.mover.phase)));
                 self.look(&items, &told).await;
                 let known: BTreeSet<&str> = items.iter().map(|item| item.mover.uid.as_str()).collect();
                 told.get_mut().retain(|uid: &String, _| known.contains(uid.as_str()));
@@ -283,9 +295,13 @@ impl OwnMovements {
             OwnStep::Accept => {
                 let status = json!({"phase": "Accepted", "acceptedTimestamp": now});
                 let metadata = json!({"annotations": {keys::MADE: now}, "finalizers": item.finalizers(true)});
-                self.write(item, json!({"metadata": metadata, "status": status})).await;
+                if self.write(item, json!({"metadata": metadata, "status": status})).await {
+                    self.report_accepted(item);
+                }
             }
-            OwnStep::Begin => self.write(item, json!({"status": {"phase": "Prepared"}})).await,
+            OwnStep::Begin => {
+                self.write(item, json!({"status": {"phase": "Prepared"}})).await;
+            }
             OwnStep::Cancel => {
                 let mut change = ended("Canceled", "canceled");
                 // One that was never accepted has a snapshot all the same, which is to be removed.
@@ -317,7 +333,9 @@ impl OwnMovements {
                 Ok(true) => {
                     let metadata =
                         json!({"annotations": {keys::MADE: null}, "finalizers": item.finalizers(false)});
-                    self.write(item, json!({"metadata": metadata})).await;
+                    if self.write(item, json!({"metadata": metadata})).await {
+                        self.report_ended(item);
+                    }
                 }
                 Ok(false) => {}
                 Err(error) => self.tell(item, told, &format!("{error:#}")),
@@ -340,6 +358,7 @@ impl OwnMovements {
         match delete(&pods, Write::to(name).uid(Some(&pod.uid))).await {
             WriteResult::Written(()) => {
                 info!(%kind, %name, why = pod.why, "the data mover pod was lost, and is made again");
+                self.report_replaced(item, &pod.why);
                 Ok(())
             }
             WriteResult::Gone(_) | WriteResult::Conflict(_) => Ok(()),
@@ -347,59 +366,9 @@ impl OwnMovements {
         }
     }
 
-    /// Remembers why a movement does not go on, and logs it once.
-    fn tell(&self, item: &Item, told: &Mutex<HashMap<String, String>>, why: &str) {
-        let before = told.lock().insert(item.mover.uid.clone(), why.to_owned());
-        if before.as_deref() != Some(why) {
-            let Mover { kind, name, .. } = &item.mover;
-            warn!(%kind, %name, why, "a data movement does not go on yet");
-        }
-    }
-
-    fn reason(&self, item: &Item, fault: OwnFault, told: &Mutex<HashMap<String, String>>) -> String {
-        let of_pod = item.pod.as_ref().map(|pod| pod.why.clone()).filter(|why| !why.is_empty());
-        let why = of_pod.or_else(|| told.lock().get(&item.mover.uid).cloned());
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        let volume = item.annotation(keys::RESTORED_VOLUME);
-        let volume = volume.map(|volume| format!("; its data is in PersistentVolume {volume}"));
-        format!("{fault}{why}{}", volume.unwrap_or_default())
-    }
-
-    async fn end(&self, item: &Item, phase: &str, message: &str) {
-        self.write(item, ended(phase, message)).await;
-    }
-
-    /// Writes on what was seen. What has changed meanwhile is decided on anew.
-    async fn write(&self, item: &Item, change: Value) {
-        let Mover { kind, name, .. } = &item.mover;
-        let metadata = item.object.metadata();
-        let as_seen =
-            Write::to(name).uid(metadata.uid.as_deref()).version(metadata.resource_version.as_deref());
-        let phase = change.pointer("/status/phase").and_then(Value::as_str).map(str::to_owned);
-        let message = change.pointer("/status/message").and_then(Value::as_str).map(str::to_owned);
-        match patch_metadata(&api(self.client(), &self.namespace, *kind), as_seen, change).await {
-            WriteResult::Written(_) => {
-                if let Some(phase) = phase {
-                    info!(%kind, %name, phase, message, "a data movement of berth's own");
-                }
-            }
-            WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
-            answer => {
-                let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                warn!(%kind, %name, error, "a data movement could not be written");
-            }
-        }
-    }
-
     fn client(&self) -> &Client {
         &self.clients.call
     }
-}
-
-fn ended(phase: &str, message: &str) -> Value {
-    let message: String = message.chars().take(MESSAGE).collect();
-    let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
-    json!({"status": status})
 }
 
 #[cfg(test)]

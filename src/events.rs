@@ -108,6 +108,13 @@ reasons! {
     Held => "Grant", Normal;
     /// A data mover starts again because its node-agent was gone.
     Recovered => "Grant", Warning;
+    /// A DataUpload or DataDownload that berth carries itself has a place: its claim and its pod are
+    /// made.
+    MovementAccepted => "Move", Normal;
+    /// The pod of a data movement of berth's own was evicted, or lost its node, and is made again.
+    MoverPodReplaced => "Move", Warning;
+    /// A data movement of berth's own has failed; the note says why.
+    MovementFailed => "Move", Warning;
     /// Something is wrong with where a data mover may run.
     Placement => "Place", Warning;
     /// A pod of a data mover was created while no webhook answered.

@@ -12,6 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::movers::own::metrics::OwnMetrics;
+
 const EVENTS_DROPPED: &str = "Events dropped because too many waited to be sent";
 
 /// Gauges with the labels of a list that changes. A scrape never sees a part of them missing,
@@ -85,6 +87,7 @@ pub struct MoverMetrics {
     pub missed: Counter,
     pub configuration_faults: Gauge,
     pub configuration_rejected: Gauge,
+    pub own: OwnMetrics,
 }
 
 impl MoverMetrics {
@@ -114,6 +117,7 @@ impl MoverMetrics {
             "1 where the node-agents' ConfigMap is unusable and the last good one is in use",
             metrics.configuration_rejected.clone(),
         );
+        metrics.own.register(movers);
         metrics
     }
 }

@@ -17,7 +17,9 @@ pub use backup_storage_location::{
 };
 pub use delete_backup_request::{DeleteBackupRequest, DeleteBackupRequestPhase};
 pub use download_request::{DownloadRequest, DownloadRequestPhase, DownloadTargetKind};
-pub use mover::{DataDownload, DataMover, DataUpload, PodReference, PodVolumeBackup, PodVolumeRestore};
+pub use mover::{
+    DataDownload, DataMover, DataMoverStatus, DataUpload, PodReference, PodVolumeBackup, PodVolumeRestore,
+};
 pub use schedule::{Schedule, SchedulePhase, ScheduleSpec, ScheduleStatus};
 pub use server_status_request::{
     PluginInfo, ServerStatusRequest, ServerStatusRequestPhase, ServerStatusRequestStatus,

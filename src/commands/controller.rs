@@ -232,8 +232,13 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
         events: events.clone(),
         metrics: metrics.clone(),
     };
-    let own =
-        OwnMovements { clients: clients.clone(), namespace: namespace.to_owned(), fleet: Arc::clone(&fleet) };
+    let own = OwnMovements {
+        clients: clients.clone(),
+        namespace: namespace.to_owned(),
+        fleet: Arc::clone(&fleet),
+        events: events.clone(),
+        metrics: metrics.own.clone(),
+    };
     tokio::join!(
         fleet.follow(&clients.watch, namespace),
         configuration::follow(&clients.watch, namespace, configmap, &fleet),

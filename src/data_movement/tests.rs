@@ -4,7 +4,11 @@ mod binding;
 mod clearing;
 
 use berth_core::mover::grant::MoverPhase;
+use berth_core::mover::own::OwnFault;
 use berth_test_scripted::{Ask, Scripted, delete, get, list, patch, post};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use serde_json::Value;
 
 use super::*;
 use crate::install::pod_volumes::AGENT;
@@ -21,8 +25,10 @@ const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
 
 fn movements(api: &Scripted) -> OwnMovements {
     let client = api.client("velero");
+    let (events, _) = Events::new(client.clone(), "velero", Counter::default());
     let clients = Clients { watch: client.clone(), call: client };
-    OwnMovements { clients, namespace: "velero".to_owned(), fleet: Arc::default() }
+    let (namespace, metrics) = ("velero".to_owned(), OwnMetrics::default());
+    OwnMovements { clients, namespace, fleet: Arc::default(), events, metrics }
 }
 
 fn item(object: Carried) -> Item {
@@ -350,6 +356,48 @@ async fn what_is_decided_is_written_on_what_was_seen() {
     assert_eq!(phases, [&json!("Accepted"), &json!("Failed"), &json!("Prepared")]);
     assert!(writes[0]["metadata"]["annotations"]["berth.dev/made"].is_string());
     assert!(writes[1]["status"]["message"].as_str().unwrap().ends_with(": OOMKilled"), "{}", writes[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_movement_that_has_ended_is_counted_when_nothing_is_left_of_it() {
+    let mut item = download(&json!({}));
+    let status = json!({
+        "phase": "Failed", "message": "why", "progress": {"bytesDone": 7, "totalBytes": 9},
+        "startTimestamp": "2026-01-01T00:00:00Z", "completionTimestamp": "2026-01-01T00:01:00Z",
+    });
+    if let Carried::Download(object) = &mut item.object {
+        Arc::make_mut(object).status = serde_json::from_value(status).unwrap();
+    }
+    item.mover = item.object.mover();
+    let path = UPLOAD.replace("datauploads/up", "datadownloads/down");
+    let gone = |path: &str| get(&at(path, "down")).refuses(404);
+    let api = Scripted::new()
+        .next(gone(PODS))
+        .next(gone(CLAIMS))
+        .next(patch(&path).refuses(409))
+        .next(gone(PODS))
+        .next(gone(CLAIMS))
+        .next(patch(&path).answers(made("down", "d")));
+    let own = movements(&api);
+    let mut registry = Registry::default();
+    own.metrics.register(&mut registry);
+    let registry = Arc::new(registry);
+    let told = Mutex::default();
+    own.take(&item, OwnStep::Clear, &told).await;
+    let text = crate::metrics::encode(&registry).unwrap();
+    assert!(!text.contains("own_ended_total{"), "it is cleared once more: {text}");
+    own.take(&item, OwnStep::Clear, &told).await;
+    let text = crate::metrics::encode(&registry).unwrap();
+    for line in [
+        r#"own_ended_total{kind="DataDownload",phase="Failed"} 1"#,
+        r#"own_bytes_total{kind="DataDownload"} 7"#,
+        r#"own_seconds_sum{kind="DataDownload"} 60.0"#,
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    own.metrics.show([(item.mover.kind, item.mover.phase)]);
+    let text = crate::metrics::encode(&registry).unwrap();
+    assert!(text.contains(r#"own{kind="DataDownload",phase="Failed"} 1"#), "{text}");
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_api::velero::Backup;
+use berth_core::mover::MoverKind;
+use berth_core::mover::grant::MoverPhase;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -59,7 +61,9 @@ fn controller() -> anyhow::Result<Registry> {
     let queue = QueueMetrics::new(&mut registry);
     drop(queue.waiting.get_or_create(&ReasonLabels { reason: ANY }));
     drop(queue.passed_over.get_or_create(&ReasonLabels { reason: ANY }));
-    MoverMetrics::new(&mut registry);
+    let movers = MoverMetrics::new(&mut registry);
+    movers.own.show([(MoverKind::DataUpload, MoverPhase::InProgress)]);
+    movers.own.ended(MoverKind::DataUpload, MoverPhase::Completed, 0, Some(0.0));
     let garden = GardenMetrics::new(&mut registry);
     let bucket = ByBucket { bucket: ANY.to_owned() };
     drop(garden.entries.get_or_create(&bucket));

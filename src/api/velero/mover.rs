@@ -93,6 +93,9 @@ pub struct DataMoverStatus {
     /// As text, so that an object with a phase unknown to berth can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
+    /// Why it failed, or what people should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// The node on which the data path runs, or will run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -100,6 +103,19 @@ pub struct DataMoverStatus {
     pub accepted_by_node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<MoverProgress>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MoverProgress {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_done: Option<i64>,
 }
 
 /// A backup of a pod's volume through the file system of its node.
