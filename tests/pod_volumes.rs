@@ -2,6 +2,7 @@
 //! what it wrote.
 
 mod alone;
+mod device;
 mod failures;
 mod large;
 mod movements;

@@ -34,8 +34,9 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// What the API server says of a pod with a PriorityClass that does not exist.
 const NO_PRIORITY_CLASS: &str = "no PriorityClass with name";
 
-/// Why block volumes are left to others.
-const BLOCK: &str = "it is a block volume, of which berth moves no data: leave its data movement to Velero's node-agents (spec.datamover: velero), or keep the snapshot in its storage (snapshotMoveData: false)";
+/// The mode of a volume that pods have as a device.
+const BLOCK: &str = "Block";
+const FILES: &str = "Filesystem";
 
 impl OwnMovements {
     /// Makes what is missing. Every object is made once, because its name is that of the movement.
@@ -52,13 +53,13 @@ impl OwnMovements {
         })?;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
         let what = "its claim in berth's namespace cannot be read";
-        let is_there = match claims.get_opt(name).await.map_err(Unmade::call(what))? {
+        let there = match claims.get_opt(name).await.map_err(Unmade::call(what))? {
             Some(found) if !item.owns(&found.metadata) => return Err(taken("claim", name)),
-            found => found.is_some(),
+            found => found,
         };
         let place = match &item.object {
-            Carried::Upload(upload) => self.for_upload(item, upload, is_there).await?,
-            Carried::Download(download) => self.for_download(item, download, is_there).await?,
+            Carried::Upload(upload) => self.for_upload(item, upload, there).await?,
+            Carried::Download(download) => self.for_download(item, download, there.is_some()).await?,
         };
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
         let own = self.fleet.read(|state| state.configuration.config.pods.clone());
@@ -78,7 +79,12 @@ impl OwnMovements {
 
     /// Makes the claim from the snapshot. The original snapshot stays as it is: the copy of its
     /// content is retained, so nothing that becomes of the copy touches the storage.
-    async fn for_upload(&self, item: &Item, upload: &DataUpload, is_there: bool) -> Result<PodPlace, Unmade> {
+    async fn for_upload(
+        &self,
+        item: &Item,
+        upload: &DataUpload,
+        there: Option<PersistentVolumeClaim>,
+    ) -> Result<PodPlace, Unmade> {
         let Mover { name, .. } = &item.mover;
         let spec = &upload.spec;
         let of = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
@@ -96,12 +102,15 @@ impl OwnMovements {
             }
             None => None,
         };
-        if !is_there {
-            let original = of(&snapshot.volume_snapshot);
-            let original = original.ok_or_else(|| empty("spec.csiSnapshot.volumeSnapshot"))?;
-            let found = self.content(&namespace, &original).await?;
-            self.copy(item, &found, source.as_ref(), &class, &own).await?;
-        }
+        let mode = match there {
+            Some(claim) => claim.spec.and_then(|spec| spec.volume_mode),
+            None => {
+                let original = of(&snapshot.volume_snapshot);
+                let original = original.ok_or_else(|| empty("spec.csiSnapshot.volumeSnapshot"))?;
+                let found = self.content(&namespace, &original).await?;
+                self.copy(item, &found, source.as_ref(), &class, &own).await?
+            }
+        };
         // Where the claim waits for its pod, the pod must go where its volume can be.
         let waits = self.waits(&class);
         let bound =
@@ -121,6 +130,7 @@ impl OwnMovements {
             claim: name.clone(),
             is_read_only: true,
             is_claim_read_only: own.read_only,
+            is_block: mode.as_deref() == Some(BLOCK),
             no_relabeling: own.no_relabeling,
             terms,
             ..PodPlace::default()
@@ -149,6 +159,7 @@ impl OwnMovements {
         }
     }
 
+    /// Returns the mode of the volume.
     async fn copy(
         &self,
         item: &Item,
@@ -156,7 +167,7 @@ impl OwnMovements {
         source: Option<&PersistentVolumeClaim>,
         class: &str,
         own: &BackupClaim,
-    ) -> Result<(), Unmade> {
+    ) -> Result<Option<String>, Unmade> {
         let Mover { name, uid, .. } = &item.mover;
         let spec = &content.spec;
         let status = content.status.clone().unwrap_or_default();
@@ -165,9 +176,6 @@ impl OwnMovements {
         let of_source = source.and_then(|claim| claim.spec.as_ref());
         let mode = spec.source_volume_mode.clone();
         let mode = mode.or_else(|| of_source.and_then(|spec| spec.volume_mode.clone()));
-        if mode.as_deref() == Some("Block") {
-            return Err(Unmade::Never(BLOCK.to_owned()));
-        }
         let asked = of_source.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
         let size = size(status.restore_size, asked.map(|asked| asked.0.as_str()));
         let size = size.ok_or_else(|| {
@@ -200,11 +208,11 @@ impl OwnMovements {
         let snapshots: Api<DynamicObject> =
             Api::namespaced_with(self.client().clone(), &self.namespace, &kind);
         self.ensure(&snapshots, &dynamic(&kind, snapshot)?, item, "VolumeSnapshot").await?;
+        let access = if own.read_only { "ReadOnlyMany" } else { "ReadWriteOnce" };
         let mut claim = json!({
             "metadata": item.made(),
             "spec": {
-                "accessModes": [if own.read_only { "ReadOnlyMany" } else { "ReadWriteOnce" }],
-                "volumeMode": "Filesystem",
+                "accessModes": [access], "volumeMode": mode.as_deref().unwrap_or(FILES),
                 "resources": {"requests": {"storage": size}},
                 "dataSource": {
                     "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name,
@@ -217,7 +225,8 @@ impl OwnMovements {
         if !own.annotations.is_empty() {
             claim["metadata"]["annotations"] = json!(own.annotations);
         }
-        self.ensure_claim(item, claim).await
+        self.ensure_claim(item, claim).await?;
+        Ok(mode)
     }
 
     /// Makes the claim into which the data is restored, like the one that it is for.
@@ -238,9 +247,7 @@ impl OwnMovements {
                 "claim {of} has volume {volume} already, and data is restored only into a new one: give the claim a selector that no volume has (velero.io/dynamic-pv-restore), so that nobody else makes it one"
             )));
         }
-        if spec.volume_mode.as_deref() == Some("Block") {
-            return Err(Unmade::Never(BLOCK.to_owned()));
-        }
+        let mode = spec.volume_mode.unwrap_or_else(|| FILES.to_owned());
         let class = spec.storage_class_name.clone().unwrap_or_default();
         let ignores = self.fleet.read(|state| state.configuration.config.ignore_delay_binding);
         let node = match annotations.get(SELECTED_NODE) {
@@ -256,7 +263,7 @@ impl OwnMovements {
             let claim = json!({
                 "metadata": item.made(),
                 "spec": {
-                    "accessModes": spec.access_modes, "volumeMode": "Filesystem",
+                    "accessModes": spec.access_modes, "volumeMode": mode,
                     "storageClassName": spec.storage_class_name, "resources": spec.resources,
                 },
             });
@@ -268,7 +275,12 @@ impl OwnMovements {
             ignore_delay_binding: ignores,
             selected_node: node.as_deref(),
         };
-        let place = PodPlace { claim: item.mover.name.clone(), node: node.clone(), ..PodPlace::default() };
+        let place = PodPlace {
+            claim: item.mover.name.clone(),
+            is_block: mode == BLOCK,
+            node: node.clone(),
+            ..PodPlace::default()
+        };
         Ok(self.placed(operation, place))
     }
 

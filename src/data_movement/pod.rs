@@ -9,12 +9,12 @@ use berth_core::mover::grant::Mover;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     PersistentVolumeClaimVolumeSource, Pod, PodSpec, PodTemplateSpec, ResourceRequirements, SELinuxOptions,
-    Toleration, Volume, VolumeMount,
+    Toleration, Volume, VolumeDevice, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::node_agent::mover::VOLUME;
+use crate::node_agent::mover::{DEVICE, OF_DEVICE, VOLUME};
 use crate::objects::PART_OF;
 use crate::patch::digest;
 
@@ -39,6 +39,8 @@ pub(super) struct PodPlace {
     pub is_read_only: bool,
     /// The claim itself takes no writes.
     pub is_claim_read_only: bool,
+    /// The volume is a device without files.
+    pub is_block: bool,
     /// The SELinux labels of the volume stay as they are.
     pub no_relabeling: bool,
     pub node: Option<String>,
@@ -80,12 +82,17 @@ pub(super) fn pod(
     let is_kept = |mount: &&VolumeMount| mount.name != HOST_PODS;
     let mut mounts: Vec<VolumeMount> =
         container.volume_mounts.iter().flatten().filter(is_kept).cloned().collect();
-    mounts.push(VolumeMount {
-        name: MOVED.to_owned(),
-        mount_path: VOLUME.to_owned(),
-        read_only: Some(place.is_read_only),
-        ..VolumeMount::default()
-    });
+    let mut devices = container.volume_devices.clone().unwrap_or_default();
+    if place.is_block {
+        devices.push(VolumeDevice { name: MOVED.to_owned(), device_path: DEVICE.to_owned() });
+    } else {
+        mounts.push(VolumeMount {
+            name: MOVED.to_owned(),
+            mount_path: VOLUME.to_owned(),
+            read_only: Some(place.is_read_only),
+            ..VolumeMount::default()
+        });
+    }
     let is_kept = |volume: &&Volume| volume.name != HOST_PODS;
     let mut volumes: Vec<Volume> = of_agents.volumes.iter().flatten().filter(is_kept).cloned().collect();
     volumes.push(Volume {
@@ -97,10 +104,12 @@ pub(super) fn pod(
         ..Volume::default()
     });
     let mut args = container.args.clone().unwrap_or_default();
-    args.push(format!("--carry={}/{name}/{uid}", kind.as_str()));
+    let device = if place.is_block { OF_DEVICE } else { "" };
+    args.push(format!("--carry={}/{name}/{uid}{device}", kind.as_str()));
     let container = Container {
         args: Some(args),
         volume_mounts: Some(mounts),
+        volume_devices: Some(devices).filter(|devices| !devices.is_empty()),
         ports: None,
         startup_probe: None,
         readiness_probe: None,
@@ -254,6 +263,25 @@ mod tests {
         assert!(container["readinessProbe"].is_null() && container["ports"].is_null());
         assert_eq!(spec["serviceAccountName"], AGENT);
         assert_eq!(spec["restartPolicy"], "OnFailure");
+    }
+
+    #[test]
+    fn a_block_volume_is_a_device_of_its_pod_and_not_mounted() {
+        let place =
+            PodPlace { claim: "up".to_owned(), is_read_only: true, is_block: true, ..PodPlace::default() };
+        let spec = made(&place)["spec"].clone();
+        let container = &spec["containers"][0];
+        assert_eq!(
+            container["volumeDevices"],
+            json!([{"name": "berth-moved-volume", "devicePath": "/volume/device"}])
+        );
+        assert_eq!(container["volumeMounts"], json!([{"name": "stores", "mountPath": "/stores"}]));
+        let args = container["args"].as_array().unwrap();
+        assert_eq!(args.last().unwrap(), "--carry=DataUpload/up/u/Block");
+        let volume = spec["volumes"].as_array().unwrap().last().unwrap();
+        assert_eq!(volume["persistentVolumeClaim"], json!({"claimName": "up"}));
+        let files = made(&PodPlace { is_block: false, ..place });
+        assert!(files["spec"]["containers"][0]["volumeDevices"].is_null());
     }
 
     #[test]

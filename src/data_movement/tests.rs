@@ -297,7 +297,6 @@ async fn what_is_somebody_elses_is_not_used_and_says_so() {
     for (api, wanted) in [
         (begin().next(get(&at(CLAIMS, "up")).answers(theirs)), "was not made for this movement"),
         (of_snapshot(content("another", "Filesystem")), "names the content of another one"),
-        (of_snapshot(content("s", "Block")), "is a block volume"),
         (Scripted::new().next(get(AGENTS).refuses(404)), "berth install --pod-volumes"),
     ] {
         let unmade = movements(&api).make(&upload()).await;
@@ -305,6 +304,49 @@ async fn what_is_somebody_elses_is_not_used_and_says_so() {
         assert!(why.contains(wanted), "{why}");
         assert_eq!(api.writes(), []);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_data_of_a_block_volume_is_moved_through_a_device() {
+    let shape = |writes: &[berth_test_scripted::Write]| {
+        let [.., claim, pod] = writes else { panic!("{writes:#?}") };
+        let container = &pod.body["spec"]["containers"][0];
+        (claim.body["spec"]["volumeMode"].clone(), container["volumeDevices"][0]["devicePath"].clone())
+    };
+    let wanted = (json!("Block"), json!("/volume/device"));
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(agents()))
+        .next(get(&at(CLAIMS, "up")).refuses(404))
+        .next(get(SOURCE).answers(source()))
+        .next(get(ORIGINAL).answers(original(&json!({}))))
+        .next(get(&at(CONTENTS, "content")).answers(content("s", "Block")))
+        .next(post(CONTENTS).takes_as("1"))
+        .next(post(SNAPSHOTS).takes_as("1"))
+        .next(post(CLAIMS).takes_as("1"))
+        .next(post(PODS).takes_as("1"));
+    assert_eq!(movements(&api).make(&upload()).await, Ok(()));
+    assert_eq!(shape(&api.writes()), wanted);
+    let mut target = source();
+    target["spec"]["volumeMode"] = json!("Block");
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(agents()))
+        .next(get(&at(CLAIMS, "down")).refuses(404))
+        .next(get(SOURCE).answers(target))
+        .next(post(CLAIMS).takes_as("1"))
+        .next(post(PODS).takes_as("1"));
+    assert_eq!(movements(&api).make(&download(&json!({}))).await, Ok(()));
+    assert_eq!(shape(&api.writes()), wanted);
+    // The claim that a dead leader has made says it as well.
+    let mut there = claim("velero", "up", "uid-up", &json!({"volumeMode": "Block"}));
+    there["metadata"] = made("up", "u")["metadata"].clone();
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(agents()))
+        .next(get(&at(CLAIMS, "up")).answers(there))
+        .next(get(SOURCE).refuses(404))
+        .next(post(PODS).takes_as("1"));
+    assert_eq!(movements(&api).make(&upload()).await, Ok(()));
+    let devices = api.writes()[0].body["spec"]["containers"][0]["volumeDevices"].clone();
+    assert_eq!(devices[0]["devicePath"], "/volume/device");
 }
 
 #[tokio::test(start_paused = true)]

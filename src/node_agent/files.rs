@@ -32,7 +32,7 @@ impl Job {
         let claim = found.claim_uid.as_deref().or_else(|| object.labels().get(PVC_UID).map(String::as_str));
         let given = spec.tags.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
         let source = Source {
-            folder: found.folder.clone(),
+            data: found.folder.clone().into(),
             host: namespace.to_owned(),
             tags: tags(given)?,
             reader: settings.node.clone(),
@@ -82,8 +82,8 @@ impl Job {
             return Err(NotYet.into());
         }
         ensure_few(runs(&*object))?;
-        let folder = found.folder.clone();
-        let restored = match self.bring(location, namespace, snapshot, folder).await? {
+        let data = found.folder.clone().into();
+        let restored = match self.bring(location, namespace, snapshot, data).await? {
             Ok(restored) => restored,
             Err(why) => return Ok(End::failed(&json!({}), why)),
         };

@@ -13,7 +13,7 @@ use berth_api::velero::{DataDownload, DataMover, DataUpload};
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::MoverPhase;
 use berth_core::pod_volume::{number, same, tags};
-use berth_pod_volumes::{Folder, Progress, Saved, Source, Watched, descend};
+use berth_pod_volumes::{Data, Device, Progress, Saved, Source, Watched, descend};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::Api;
@@ -35,11 +35,17 @@ use crate::text::chain;
 
 /// Where the pod has the volume.
 pub const VOLUME: &str = "/volume";
+/// Where it has a volume that is a device without files.
+pub const DEVICE: &str = "/volume/device";
+/// What the task of such a volume ends with. The path alone would not tell, because any volume may
+/// have a file of that name.
+pub const OF_DEVICE: &str = "/Block";
 /// How often the object is read: before the work for its phase, and during the work for its
 /// cancellation.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Moves the data of `task`, which is kind, name and UID of an object with slashes in between.
+/// Moves the data of `task`, which is kind, name and UID of an object with slashes in between, and
+/// [`OF_DEVICE`] if its volume is a device.
 ///
 /// # Errors
 /// When the end could not be written, or the process was told to end before: then the kubelet
@@ -51,10 +57,11 @@ pub async fn run(
     task: &str,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut parts = task.split('/');
+    let (of, is_device) = task.strip_suffix(OF_DEVICE).map_or((task, false), |of| (of, true));
+    let mut parts = of.split('/');
     let (Some(kind), Some(name), Some(uid), None) = (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        bail!("--carry={task}: it must be KIND/NAME/UID");
+        bail!("--carry={task}: it must be KIND/NAME/UID or KIND/NAME/UID{OF_DEVICE}");
     };
     let repositories = Repositories::new(
         clients.call.clone(),
@@ -65,8 +72,8 @@ pub async fn run(
     .reporting();
     let context = Arc::new(Context { clients, settings, repositories });
     let is_done = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
-        Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, &stop).await,
-        Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, &stop).await,
+        Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, is_device, &stop).await,
+        Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,
         _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
     };
     ensure!(is_done, "what became of {kind} {name} could not be written");
@@ -89,11 +96,17 @@ trait Carried:
     /// Location and namespace of the repository that has the data, or gets it.
     fn repository(&self) -> (Option<&str>, Option<&str>);
 
-    fn work(&self, job: &Job, folder: Folder) -> impl Future<Output = anyhow::Result<End>> + Send;
+    fn work(&self, job: &Job, data: Data) -> impl Future<Output = anyhow::Result<End>> + Send;
 }
 
 /// `false`: the end could not be written.
-async fn carry<K: Carried>(context: Arc<Context>, name: &str, uid: &str, stop: &CancellationToken) -> bool {
+async fn carry<K: Carried>(
+    context: Arc<Context>,
+    name: &str,
+    uid: &str,
+    is_device: bool,
+    stop: &CancellationToken,
+) -> bool {
     let api: Api<K> = Api::namespaced(context.clients.call.clone(), &context.settings.namespace);
     let Some(object) = begun(&api, name, uid, stop).await else { return true };
     let watched = Watched::default();
@@ -101,10 +114,17 @@ async fn carry<K: Carried>(context: Arc<Context>, name: &str, uid: &str, stop: &
     let work = || async {
         ensure_few(runs(&object))?;
         let of = object.namespace().unwrap_or_default();
-        let path = Path::new(VOLUME);
-        let below = path.strip_prefix("/")?;
-        let opened = volume::blocking(&of, move || Ok(descend(Path::new("/"), below)?)).await;
-        object.work(&job, opened.with_context(|| format!("{VOLUME} cannot be opened"))?).await
+        let below = Path::new(VOLUME).strip_prefix("/")?;
+        let writes = K::KIND == MoverKind::DataDownload;
+        let open = move || -> anyhow::Result<Data> {
+            Ok(match is_device {
+                true => Data::Device(Device::open(Path::new(DEVICE), writes)?),
+                false => Data::Folder(descend(Path::new("/"), below)?),
+            })
+        };
+        let path = if is_device { DEVICE } else { VOLUME };
+        let opened = volume::blocking(&of, open).await;
+        object.work(&job, opened.with_context(|| format!("{path} cannot be opened"))?).await
     };
     tokio::select! {
         is_done = job.carry_unlocked(&object, object.repository(), work) => is_done,
@@ -176,7 +196,8 @@ impl Carried for DataUpload {
         (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
     }
 
-    async fn work(&self, job: &Job, folder: Folder) -> anyhow::Result<End> {
+    async fn work(&self, job: &Job, data: Data) -> anyhow::Result<End> {
+        let path = if matches!(data, Data::Device(_)) { DEVICE } else { VOLUME };
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
         let claim = named(&self.spec.source_pvc, "spec.sourcePVC")?;
@@ -193,7 +214,7 @@ impl Carried for DataUpload {
         ];
         let given = given.into_iter().filter_map(|(key, value)| Some((key, value?)));
         let source = Source {
-            folder,
+            data,
             host: namespace.to_owned(),
             tags: tags(given)?,
             reader: job.context.settings.node.clone(),
@@ -201,10 +222,10 @@ impl Carried for DataUpload {
         };
         Ok(match job.store(location, namespace, source).await? {
             Ok(Saved { snapshot, bytes, added, .. }) => End::completed(&json!({
-                "snapshotID": snapshot, "path": VOLUME, "incrementalBytes": number(added),
+                "snapshotID": snapshot, "path": path, "incrementalBytes": number(added),
                 "progress": progress(Progress { done: bytes, total: bytes }),
             })),
-            Err(why) => End::failed(&json!({"path": VOLUME}), why),
+            Err(why) => End::failed(&json!({"path": path}), why),
         })
     }
 }
@@ -215,11 +236,11 @@ impl Carried for DataDownload {
     }
 
     /// The leader completes it, when the volume is bound to its claim.
-    async fn work(&self, job: &Job, folder: Folder) -> anyhow::Result<End> {
+    async fn work(&self, job: &Job, data: Data) -> anyhow::Result<End> {
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
         let snapshot = named(&self.spec.snapshot_id, "spec.snapshotID")?;
-        let restored = match job.bring(location, namespace, snapshot, folder).await? {
+        let restored = match job.bring(location, namespace, snapshot, data).await? {
             Ok(restored) => restored,
             Err(why) => return Ok(End::failed(&json!({}), why)),
         };
@@ -283,6 +304,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_pod_of_a_block_volume_opens_the_device() {
+        let api = Scripted::new()
+            .next(get(UPLOAD).answers(upload("u", "Prepared")))
+            .next(patch(UPLOAD).answers(upload("u", "InProgress")))
+            .next(get(UPLOAD).answers(upload("u", "InProgress")))
+            .next(patch(UPLOAD).answers(upload("u", "Failed")));
+        ran(&api, "DataUpload/up/u/Block", &CancellationToken::new()).await.unwrap();
+        let ended = api.writes()[1].body["status"].clone();
+        assert!(ended["message"].as_str().unwrap().starts_with("/volume/device cannot be opened"), "{ended}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_pod_ends_at_once_when_nobody_wants_it() {
         for object in [upload("u", "Failed"), upload("u", "Canceled"), upload("another", "Prepared")] {
             let api = Scripted::new().next(get(UPLOAD).answers(object));
@@ -310,7 +343,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_no_movement_of_a_snapshot_is_refused() {
-        for task in ["DataUpload/up", "PodVolumeBackup/b/u", "DataUpload/up/u/more", ""] {
+        for task in
+            ["DataUpload/up", "PodVolumeBackup/b/u", "DataUpload/up/u/more", "DataUpload/up/Block", ""]
+        {
             assert!(ran(&Scripted::new(), task, &CancellationToken::new()).await.is_err(), "{task}");
         }
     }

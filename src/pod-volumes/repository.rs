@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use crate::backend::Backend;
 use crate::beneath::Folder;
+use crate::device::{self, Device, DeviceSource};
 use crate::fault::Fault;
 use crate::hung::Hung;
 use crate::lock::{Guard, Lock, Sealer};
@@ -33,10 +34,23 @@ pub struct Repository {
     is_read_only: bool,
 }
 
+/// What a snapshot is made of, or is brought back into.
+#[derive(Clone, Debug)]
+pub enum Data {
+    Folder(Folder),
+    Device(Device),
+}
+
+impl From<Folder> for Data {
+    fn from(folder: Folder) -> Self {
+        Self::Folder(folder)
+    }
+}
+
 /// What is backed up.
 #[derive(Clone, Debug)]
 pub struct Source {
-    pub folder: Folder,
+    pub data: Data,
     /// What restic shows as the host of the snapshot.
     pub host: String,
     pub tags: Vec<String>,
@@ -115,14 +129,15 @@ impl Repository {
         self.judged(done, watched)
     }
 
-    /// Brings a snapshot back into a folder. What the folder has besides stays.
+    /// Brings a snapshot back. What a folder has besides stays, and so do the bytes of a device
+    /// behind those of the snapshot.
     ///
     /// # Errors
     /// [`Fault::Unfinished`]: the rest of the snapshot is there.
     pub async fn restore(
         &self,
         snapshot: &str,
-        folder: Folder,
+        data: impl Into<Data>,
         reader: &str,
         watched: &Watched,
     ) -> Result<Restored, Fault> {
@@ -132,10 +147,13 @@ impl Repository {
         } else {
             Some(Lock::take(&self.store, &self.sealer, reader, watched).await?)
         };
-        let (this, job, snapshot) = (self.clone(), watched.clone(), snapshot.to_owned());
+        let (this, job, snapshot, data) = (self.clone(), watched.clone(), snapshot.to_owned(), data.into());
         let work = move |handle: Handle| {
             let repository = this.opened(&job, None, &handle)?;
-            restore::restore(repository, &snapshot, &folder, &job)
+            match &data {
+                Data::Folder(folder) => restore::restore(repository, &snapshot, folder, &job),
+                Data::Device(device) => device::restore(repository, &snapshot, device, &job),
+            }
         };
         let done = until_canceled(watched, self.store.place(), blocking(work), TO_END).await;
         if let Some(lock) = lock {
@@ -169,13 +187,16 @@ impl Repository {
 
     fn add(&self, source: Source, watched: &Watched, guard: Guard, handle: &Handle) -> Result<Saved, Fault> {
         let repository = self.opened(watched, Some(guard), handle)?;
-        let parent = latest(&repository, &source.same)?;
+        let is_device = matches!(source.data, Data::Device(_));
+        // Nothing tells whether a device was written to, so all of it is read.
+        let parent = if is_device { None } else { latest(&repository, &source.same)? };
         let repository = repository.to_indexed_ids()?;
         let command = "berth node-agent".to_owned();
         let mut snapshot = SnapshotOptions::default().host(source.host).command(command).to_snapshot()?;
         snapshot.program_version = format!("berth {}", env!("CARGO_PKG_VERSION"));
         let mut tags = StringList::default();
-        for tag in source.tags.into_iter().chain([source.same]) {
+        let of_device = is_device.then(|| device::TAG.to_owned());
+        for tag in source.tags.into_iter().chain([source.same]).chain(of_device) {
             tags.add(tag);
         }
         snapshot.tags = tags;
@@ -186,9 +207,17 @@ impl Repository {
         }
         // The name is turned round in rustic_core: only with this it compares inodes.
         options.parent_opts.ignore_inode = true;
-        let volume = Volume { folder: source.folder, watched: watched.clone() };
-        let top = [PathBuf::from("/").join(TOP)];
-        let saved = repository.archive(&options, &volume, snapshot, &top)?;
+        let (top, watching) = ([PathBuf::from("/").join(TOP)], watched.clone());
+        let saved = match source.data {
+            Data::Folder(folder) => {
+                let volume = Volume { folder, watched: watching };
+                repository.archive(&options, &volume, snapshot, &top)?
+            }
+            Data::Device(device) => {
+                let device = DeviceSource { device, watched: watching };
+                repository.archive(&options, &device, snapshot, &top)?
+            }
+        };
         let id = saved.id.to_hex().as_str().to_owned();
         if let Some(failed) = watched.failed() {
             let snapshot = Some(id);

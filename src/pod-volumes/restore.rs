@@ -10,16 +10,18 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, futimens, mkdirat, mknodat, utimensat};
 use nix::unistd::{Gid, Uid, fchown, fchownat, linkat, symlinkat};
 use ring::digest::{SHA256, digest};
 use rustic_core::repofile::{BlobType, Metadata, Node, NodeType, SnapshotFile, SnapshotId};
-use rustic_core::{BlobId, IndexedFullStatus, LsOptions, OpenStatus, Repository};
+use rustic_core::{BlobId, DataId, IndexedFullStatus, LsOptions, OpenStatus, Repository};
 use xattr::FileExt as _;
 
 use crate::beneath::{Folder, clear, is_name};
+use crate::device;
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
 use crate::source::TOP;
@@ -32,7 +34,7 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-type Full = Repository<IndexedFullStatus>;
+pub(crate) type Full = Repository<IndexedFullStatus>;
 
 pub(crate) fn restore(
     repository: Repository<OpenStatus>,
@@ -40,15 +42,10 @@ pub(crate) fn restore(
     folder: &Folder,
     watched: &Watched,
 ) -> Result<Restored, Fault> {
-    let is_id = snapshot.len() >= 8 && snapshot.chars().all(|c| c.is_ascii_hexdigit());
-    let mut ids = Vec::new();
-    if is_id {
-        let all = repository.list::<SnapshotId>()?.map(|id| id.to_hex().as_str().to_owned());
-        ids.extend(all.filter(|id| id.starts_with(snapshot)));
+    let (id, snapshot) = &found(&repository, snapshot)?;
+    if snapshot.tags.contains(device::TAG) {
+        return Err(Fault::Repository(format!("snapshot {id} is of a device, and the volume takes files")));
     }
-    let [id] = ids.as_slice() else { return Err(Fault::NoSnapshot(snapshot.to_owned())) };
-    let found = repository.get_snapshots(&[id])?;
-    let [snapshot] = found.as_slice() else { return Err(Fault::NoSnapshot(snapshot.to_owned())) };
     watched.set_total(snapshot.summary.as_ref().map_or(0, |summary| summary.total_bytes_processed));
     let repository = repository.to_indexed()?;
     let (top, is_ours) = top(&repository, snapshot)?;
@@ -96,6 +93,39 @@ pub(crate) fn restore(
             Err(Fault::Repository(format!("snapshot {id} was made of {wanted} files, and has {seen}")))
         }
         _ => Ok(target.done),
+    }
+}
+
+/// The snapshot that this ID names, or the beginning of it, and the whole ID.
+pub(crate) fn found(
+    repository: &Repository<OpenStatus>,
+    snapshot: &str,
+) -> Result<(String, SnapshotFile), Fault> {
+    let none = || Fault::NoSnapshot(snapshot.to_owned());
+    let is_id = snapshot.len() >= 8 && snapshot.chars().all(|c| c.is_ascii_hexdigit());
+    let mut ids = Vec::new();
+    if is_id {
+        let all = repository.list::<SnapshotId>()?.map(|id| id.to_hex().as_str().to_owned());
+        ids.extend(all.filter(|id| id.starts_with(snapshot)));
+    }
+    let [id] = ids.as_slice() else { return Err(none()) };
+    let mut found = repository.get_snapshots(&[id])?;
+    match (found.pop(), found.is_empty()) {
+        (Some(snapshot), true) => Ok((id.clone(), snapshot)),
+        _ => Err(none()),
+    }
+}
+
+/// Some bytes of a file, which are those that their name says.
+pub(crate) fn blob(repository: &Full, id: &DataId) -> Result<Bytes, String> {
+    let data = repository.get_blob_cached(&BlobId::from(**id), BlobType::Data);
+    let data = data.map_err(|error| crate::fault::told(&error))?;
+    let name = id.to_hex();
+    let name = name.as_str();
+    if digest(&SHA256, &data).as_ref() == bytes_of(name).as_slice() {
+        Ok(data)
+    } else {
+        Err(format!("blob {name} of the repository has other bytes than its name says"))
     }
 }
 
@@ -207,15 +237,7 @@ impl Target<'_> {
             if self.watched.is_canceled() {
                 return Err("canceled".to_owned());
             }
-            let blob = BlobId::from(**id);
-            let data = repository.get_blob_cached(&blob, BlobType::Data);
-            let data = data.map_err(|error| crate::fault::told(&error))?;
-            let name = id.to_hex();
-            let is_whole = digest(&SHA256, &data).as_ref() == bytes_of(name.as_str()).as_slice();
-            if !is_whole {
-                let name = name.as_str();
-                return Err(format!("blob {name} of the repository has other bytes than its name says"));
-            }
+            let data = blob(repository, id)?;
             // Nothing but zeros is a hole.
             if data.iter().all(|byte| *byte == 0) {
                 let over = i64::try_from(data.len()).unwrap_or(i64::MAX);

@@ -1,13 +1,14 @@
-//! The work of a job on a repository: it stores a folder there, or brings a snapshot back into one.
+//! The work of a job on a repository: it stores a folder or a device there, or brings a snapshot
+//! back into one.
 
-use berth_pod_volumes::{Fault, Folder, Restored, Saved, Source};
+use berth_pod_volumes::{Data, Fault, Restored, Saved, Source};
 
 use super::super::Context;
 use super::Job;
 use crate::text::chain;
 
 impl Job {
-    /// Stores a folder. The inner error says why there is no snapshot to go by, though there may be
+    /// Stores a folder or a device. The inner error says why there is no snapshot to go by, though there may be
     /// one.
     pub(in crate::node_agent) async fn store(
         &self,
@@ -32,17 +33,17 @@ impl Job {
         }
     }
 
-    /// Brings a snapshot back into a folder. The inner error says which files are missing.
+    /// Brings a snapshot back into a folder or a device. The inner error says which files are missing.
     pub(in crate::node_agent) async fn bring(
         &self,
         location: &str,
         namespace: &str,
         snapshot: &str,
-        folder: Folder,
+        data: Data,
     ) -> anyhow::Result<Result<Restored, String>> {
         let Context { settings, repositories, .. } = &*self.context;
         let repository = repositories.get(location, namespace, false).await?;
-        match repository.restore(snapshot, folder, &settings.node, &self.watched).await {
+        match repository.restore(snapshot, data, &settings.node, &self.watched).await {
             Ok(restored) => Ok(Ok(restored)),
             Err(fault) => self.unfinished(fault, location, namespace),
         }

@@ -16,7 +16,7 @@ fn store() -> Store {
 
 fn source(root: &FilePath) -> Source {
     Source {
-        folder: descend(root, FilePath::new("volume")).unwrap(),
+        data: descend(root, FilePath::new("volume")).unwrap().into(),
         host: "shop".into(),
         tags: vec!["backup=b".into()],
         reader: "n1".into(),
