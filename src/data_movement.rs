@@ -143,6 +143,7 @@ impl Item {
             restored_at: restored.map(|text| text.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
             has_objects: has_objects(self.object.metadata()),
             pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
+            pod_since: self.pod.as_ref().and_then(|pod| pod.since),
             node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
             lost_pods: self
                 .lost_pods()
@@ -309,7 +310,10 @@ impl OwnMovements {
                 change["metadata"]["annotations"][keys::MADE] = since;
                 self.write(item, change).await;
             }
-            OwnStep::Fail(fault) => self.end(item, "Failed", &self.reason(item, fault, told)).await,
+            OwnStep::Fail(fault) => {
+                let why = self.reason(item, fault, told) + &self.kept_volume(item).await;
+                self.end(item, "Failed", &why).await;
+            }
             OwnStep::Make => match self.make(item).await {
                 Ok(()) => {}
                 Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,

@@ -104,6 +104,24 @@ impl OwnMovements {
         change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await.map(|_| true)
     }
 
+    /// Says where the restored data stays when the movement has failed; the empty text if it does
+    /// not stay. A volume that is not retained goes with the claim that made it.
+    pub(super) async fn kept_volume(&self, item: &Item) -> String {
+        let Some(volume) = item.annotation(RESTORED_VOLUME) else { return String::new() };
+        let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
+        let is_kept = |found: PersistentVolume| {
+            found.labels().get(MADE_FOR) == Some(&item.mover.uid)
+                && found
+                    .spec
+                    .is_some_and(|spec| spec.persistent_volume_reclaim_policy.as_deref() == Some(RETAIN))
+        };
+        match volumes.get_opt(volume).await {
+            Ok(found) if found.is_some_and(is_kept) => format!("; its data is in PersistentVolume {volume}"),
+            Ok(_) => String::new(),
+            Err(_) => format!("; its data may be in PersistentVolume {volume}, which could not be read"),
+        }
+    }
+
     /// Puts back the reclaim policy of a volume that its claim does not have yet, when the movement
     /// is deleted: nothing is left then that could say where this copy of the data is.
     pub(super) async fn let_go(&self, item: &Item) -> anyhow::Result<()> {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use berth_api::keys;
 use berth_core::mover::grant::{Mover, MoverPhase};
 use berth_core::mover::own::OwnFault;
 use jiff::Timestamp;
@@ -38,9 +37,7 @@ impl OwnMovements {
         let of_pod = item.pod.as_ref().map(|pod| pod.why.clone()).filter(|why| !why.is_empty());
         let why = of_pod.or_else(|| told.lock().get(&item.mover.uid).cloned());
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        let volume = item.annotation(keys::RESTORED_VOLUME);
-        let volume = volume.map(|volume| format!("; its data is in PersistentVolume {volume}"));
-        format!("{fault}{why}{}", volume.unwrap_or_default())
+        format!("{fault}{why}")
     }
 
     pub(super) async fn end(&self, item: &Item, phase: &str, message: &str) {

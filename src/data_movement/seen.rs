@@ -1,6 +1,7 @@
 //! The pod of a movement, as it is seen.
 
 use berth_core::mover::own::PodStage;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::ResourceExt as _;
 
@@ -10,6 +11,8 @@ pub(super) struct SeenPod {
     pub of: String,
     pub uid: String,
     pub stage: PodStage,
+    /// When it was made or, if it is being deleted, when it was to be gone.
+    pub since: Option<Timestamp>,
     pub node: Option<String>,
     /// Why it does not run, as far as that is known.
     pub why: String,
@@ -50,6 +53,12 @@ impl SeenPod {
             of: owner.uid,
             uid: pod.uid().unwrap_or_default(),
             stage,
+            since: pod
+                .metadata
+                .deletion_timestamp
+                .as_ref()
+                .or(pod.metadata.creation_timestamp.as_ref())
+                .map(|time| time.0),
             node: node.filter(|node| !node.is_empty()),
             why: why.join(": "),
         });

@@ -119,7 +119,7 @@ fn deleted() -> Value {
 }
 
 fn seen_pod(stage: PodStage, why: &str) -> SeenPod {
-    SeenPod { of: "u".to_owned(), uid: "pod".to_owned(), stage, node: None, why: why.to_owned() }
+    SeenPod { of: "u".to_owned(), uid: "pod".to_owned(), stage, since: None, node: None, why: why.to_owned() }
 }
 
 fn at(path: &str, name: &str) -> String {
@@ -447,7 +447,8 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
     let read = |status: Value, deleted: bool| {
         let mut pod = json!({
             "metadata": {
-                "name": "up", "uid": "pod", "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
+                "name": "up", "uid": "pod", "creationTimestamp": "2025-12-31T00:00:00Z",
+                "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
                     "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "up", "uid": "u", "controller": true,
                 }],
             },
@@ -457,7 +458,9 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         let (name, seen) = SeenPod::read(&serde_json::from_value(pod).unwrap());
-        let SeenPod { of, uid, stage, node, why } = seen.unwrap();
+        let SeenPod { of, uid, stage, since, node, why } = seen.unwrap();
+        let wanted = if deleted { "2026-01-01T00:00:00Z" } else { "2025-12-31T00:00:00Z" };
+        assert_eq!(since, Some(wanted.parse().unwrap()));
         assert_eq!(
             (name.as_str(), of.as_str(), uid.as_str(), node.as_deref()),
             ("up", "u", "pod", Some("n1"))

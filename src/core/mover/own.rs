@@ -28,7 +28,7 @@ pub fn is_foreign(datamover: Option<&str>) -> bool {
 }
 
 /// How long a movement may take from Accepted until its pod has begun, as with Velero's
-/// node-agents.
+/// node-agents; and how long a pod that is made again may take until it runs.
 pub const PREPARE: SignedDuration = SignedDuration::from_mins(30);
 /// How long a volume whose data is restored may take until it is bound to its claim.
 pub const BIND: SignedDuration = SignedDuration::from_mins(10);
@@ -68,6 +68,8 @@ pub struct OwnMover<'a> {
     /// Objects may be there that were made for it.
     pub has_objects: bool,
     pub pod: PodStage,
+    /// When the pod was made or, if it is being deleted, when it was to be gone.
+    pub pod_since: Option<Timestamp>,
     /// The node of the pod.
     pub node: Option<&'a str>,
     /// How many of its pods were lost before this one.
@@ -213,7 +215,10 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
         // Its node was drained: what is stored is not stored twice.
         (InProgress | Canceling, PodStage::Absent) => OwnStep::Make,
         (InProgress | Canceling, PodStage::Lost) => replace(one),
-        (InProgress | Canceling, PodStage::Waiting) => OwnStep::Nothing,
+        (InProgress | Canceling, PodStage::Waiting) => {
+            let is_late = one.pod_since.is_some_and(|since| now.duration_since(since) >= PREPARE);
+            if is_late { OwnStep::Fail(OwnFault::NotPrepared) } else { OwnStep::Nothing }
+        }
         (InProgress | Canceling, PodStage::Ended) => OwnStep::Fail(OwnFault::PodEnded),
         (Canceled | Completed | Failed, _) if one.has_objects => OwnStep::Clear,
         (Canceled | Completed | Failed | Unknown, _) => OwnStep::Nothing,
@@ -248,6 +253,7 @@ mod tests {
             restored_at: None,
             has_objects: true,
             pod,
+            pod_since: (pod != PodStage::Absent).then_some(at(1)),
             node: (pod == PodStage::Running).then_some("n1"),
             lost_pods: 0,
         }
@@ -321,9 +327,13 @@ mod tests {
         assert_eq!(step(&found, at(31)), Fail(OwnFault::NotPrepared));
         found.phase = Prepared;
         assert_eq!(step(&found, at(31)), Fail(OwnFault::NotPrepared));
-        // A movement that has begun has no such limit.
+        // One that has begun, and lost its node, has as long for the pod that is made then.
         found.phase = InProgress;
-        assert_eq!(step(&found, at(999)), Nothing);
+        found.pod_since = Some(at(100));
+        assert_eq!(step(&found, at(129)), Nothing);
+        assert_eq!(step(&found, at(130)), Fail(OwnFault::NotPrepared));
+        // While its pod runs it has no limit here.
+        assert_eq!(step(&upload("u", InProgress, PodStage::Running), at(999)), Nothing);
         for pod in [PodStage::Absent, PodStage::Running, PodStage::Ended] {
             let restored = OwnMover { restored_at: Some(at(100)), ..upload("d", InProgress, pod) };
             assert_eq!(step(&restored, at(109)), Bind, "{pod:?}");

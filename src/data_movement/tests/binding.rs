@@ -91,6 +91,34 @@ async fn a_restored_volume_is_retained_until_its_claim_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_a_volume_that_stays_is_named_when_it_was_not_bound_in_time() {
+    let claim = json!({"namespace": "velero", "name": "down"});
+    let of = |policy: &str, uid: &str| {
+        let mut volume = volume(&claim, &json!({}), policy);
+        volume["metadata"]["labels"] = json!({"berth.dev/made-for": uid});
+        get(VOLUME).answers(volume)
+    };
+    let named = "its data is in PersistentVolume pv-new";
+    for (answer, is_named, wanted) in [
+        (of("Retain", "d"), true, named),
+        (of("Delete", "d"), false, "PersistentVolume"),
+        (of("Retain", "another"), false, "PersistentVolume"),
+        (get(VOLUME).refuses(404), false, "PersistentVolume"),
+        (
+            get(VOLUME).refuses(403),
+            true,
+            "its data may be in PersistentVolume pv-new, which could not be read",
+        ),
+    ] {
+        let api = Scripted::new().next(answer).next(patch(DOWNLOAD).answers(made("down", "d")));
+        let item = download(&json!({"berth.dev/restored-volume": "pv-new"}));
+        movements(&api).take(&item, OwnStep::Fail(OwnFault::NotBound), &Mutex::default()).await;
+        let message = api.writes()[0].body["status"]["message"].as_str().unwrap().to_owned();
+        assert_eq!(message.contains(wanted), is_named, "{message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_somebody_else_has_is_not_given_away() {
     let named = json!({"berth.dev/restored-volume": "pv-new"});
     let theirs = volume(&json!({"namespace": "shop", "name": "other"}), &json!({}), "Delete");
