@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::movers::own::metrics::OwnMetrics;
+use crate::data_movement::metrics::OwnMetrics;
 
 const EVENTS_DROPPED: &str = "Events dropped because too many waited to be sent";
 

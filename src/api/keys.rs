@@ -193,8 +193,8 @@ keys! {
     /// Annotation of a DataUpload or DataDownload that berth carries: since when objects may be
     /// there that were made for it, RFC 3339. The leader removes it when all of them are gone.
     pub const MADE: &str = "berth.dev/made";
-    /// Label of an object that was made for a DataUpload or DataDownload which berth carries: its
-    /// UID.
+    /// Label of an object that was made for a DataUpload or DataDownload, or of the snapshot that
+    /// was taken for one: its UID.
     pub const MADE_FOR: &str = "berth.dev/made-for";
     /// Finalizer of a DataUpload or DataDownload that berth carries: berth removes it when all that
     /// was made for it is gone.

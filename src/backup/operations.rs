@@ -65,11 +65,12 @@ pub struct Moved {
 
 /// Moves the data of snapshots.
 pub trait MoveData: Send + Sync {
-    /// Begins to move the data. From then on the snapshot belongs to the movement.
+    /// Begins to move the data. From then on the snapshot belongs to the movement, whose UID is
+    /// returned.
     ///
     /// # Errors
     /// Why the data is not moved, for a message.
-    fn move_data(&self, moved: Moved) -> impl Future<Output = Result<(), String>> + Send;
+    fn move_data(&self, moved: Moved) -> impl Future<Output = Result<String, String>> + Send;
 
     /// The value of the annotation `velero.io/data-upload-name` of a claim in the archive, by which
     /// a restore finds its data. `None`: its data is not moved.
@@ -231,7 +232,7 @@ impl<'a> DataUploadCreator<'a> {
 }
 
 impl MoveData for DataUploadCreator<'_> {
-    async fn move_data(&self, moved: Moved) -> Result<(), String> {
+    async fn move_data(&self, moved: Moved) -> Result<String, String> {
         if self.movements.len() >= MOST_MOVEMENTS {
             return Err(format!("a backup moves the data of {MOST_MOVEMENTS} claims at most"));
         }
@@ -239,7 +240,7 @@ impl MoveData for DataUploadCreator<'_> {
         let name = &upload.name;
         self.log
             .info(&format!("DataUpload {name} moves the data of claim {}/{}", moved.namespace, moved.claim));
-        let created = upload.created.unwrap_or_else(Timestamp::now);
+        let (created, uid) = (upload.created.unwrap_or_else(Timestamp::now), upload.object.metadata.uid);
         self.movements.note(Movement {
             upload: upload.name,
             namespace: moved.namespace,
@@ -250,7 +251,7 @@ impl MoveData for DataUploadCreator<'_> {
             driver: moved.driver,
             created: created.to_string(),
         });
-        Ok(())
+        Ok(uid.unwrap_or_default())
     }
 
     fn upload_of(&self, claim_uid: &str) -> Option<String> {

@@ -80,13 +80,13 @@ const TRAITS: usize = 100_000;
 
 /// [`MoveData`] behind a reference.
 trait MoveLater: Send + Sync {
-    fn move_later(&self, moved: Moved) -> BoxFuture<'_, Result<(), String>>;
+    fn move_later(&self, moved: Moved) -> BoxFuture<'_, Result<String, String>>;
 
     fn moved_by(&self, claim_uid: &str) -> Option<String>;
 }
 
 impl<M: MoveData> MoveLater for M {
-    fn move_later(&self, moved: Moved) -> BoxFuture<'_, Result<(), String>> {
+    fn move_later(&self, moved: Moved) -> BoxFuture<'_, Result<String, String>> {
         Box::pin(self.move_data(moved))
     }
 
@@ -477,8 +477,8 @@ impl<'a> RunVolumes<'a> {
             Some(mover) => mover.move_later(moved).await,
             None => Err("nothing moves data".to_owned()),
         };
-        if done.is_ok()
-            && let Err(why) = self.part_with(ask, &taken.name).await
+        if let Ok(movement) = &done
+            && let Err(why) = self.part_with(ask, &taken.name, movement).await
         {
             // Its data is moved nonetheless.
             let message = format!(
@@ -487,7 +487,7 @@ impl<'a> RunVolumes<'a> {
             );
             self.log.warning(&ResultsHeading::Namespace(&ask.namespace), "persistentvolumeclaims", &message);
         }
-        done.map_err(|why| NoSnapshot {
+        done.map(drop).map_err(|why| NoSnapshot {
             why: format!("its snapshot cannot be moved: {why}"),
             attempted: true,
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use anyhow::Context as _;
-use berth_api::keys::{BACKUP_NAME, MADE_FOR};
+use berth_api::keys::{BACKUP_UID, MADE_FOR};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::DataUpload;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -112,16 +112,16 @@ impl OwnMovements {
     }
 }
 
-/// Did a backup take this snapshot, of the claim whose data is moved, for that movement?
+/// Did a backup take this snapshot, of the claim whose data is moved, for that movement? It has the
+/// movement's UID or, until the backup has handed it over, the one of that very Backup.
 fn is_taken_for(snapshot: &VolumeSnapshot, upload: &DataUpload) -> bool {
-    let backup = upload.labels().get(BACKUP_NAME).filter(|name| !name.is_empty());
-    let is_of_backup = upload.owner_references().iter().any(|owner| owner.kind == "Backup");
+    let has =
+        |key: &str, uid: &str| !uid.is_empty() && snapshot.labels().get(key).is_some_and(|of| of == uid);
+    let mut owners = upload.owner_references().iter().filter(|owner| owner.kind == "Backup");
+    let is_its = has(MADE_FOR, upload.metadata.uid.as_deref().unwrap_or_default())
+        || owners.any(|backup| has(BACKUP_UID, &backup.uid));
     let claim = snapshot.spec.source.persistent_volume_claim_name.as_ref();
-    is_of_backup
-        && backup.is_some()
-        && snapshot.labels().get(BACKUP_NAME) == backup
-        && claim.is_some()
-        && claim == upload.spec.source_pvc.as_ref()
+    is_its && claim.is_some() && claim == upload.spec.source_pvc.as_ref()
 }
 
 /// Removes an object that was made for a movement. `true`: there is none any more.

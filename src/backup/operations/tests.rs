@@ -44,7 +44,7 @@ async fn moves(api: &Scripted) -> (Result<(), String>, Movements) {
     let (movements, log) = (Movements::default(), BackupLog::new("velero/nightly".into()));
     let moved_well = {
         let mover = DataUploadCreator::new(&api.client("velero"), "velero", &backup(), &movements, &log);
-        mover.move_data(moved()).await
+        mover.move_data(moved()).await.map(drop)
     };
     (moved_well, movements)
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::keys::{BACKUP_NAME, BACKUP_UID, label_value};
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, MADE_FOR, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotSource, VolumeSnapshotSpec};
 use kube::ResourceExt as _;
 use kube::api::Api;
@@ -248,11 +248,12 @@ impl RunVolumes<'_> {
         kept
     }
 
-    /// Leaves a snapshot to what moves its data: without the label no run of the backup touches it.
-    pub(super) async fn part_with(&self, ask: &Ask, name: &str) -> Result<(), String> {
+    /// Leaves a snapshot to what moves its data, whose UID it gets: without the label of the backup
+    /// no run of that touches it.
+    pub(super) async fn part_with(&self, ask: &Ask, name: &str, movement: &str) -> Result<(), String> {
         let Some(access) = &self.access else { return Ok(()) };
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
-        let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null}}});
+        let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null, MADE_FOR: movement}}});
         match insist(|| patch(&api, Write::to(name), unlabelled.clone())).await {
             // What moves its data may have removed it already.
             Err(error) if !crate::client::is_not_found(&error) => Err(chain(&error)),

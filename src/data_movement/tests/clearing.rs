@@ -4,7 +4,6 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn all_that_was_made_goes_and_then_the_snapshot_that_was_taken_for_it() {
-    let label = json!({"velero.io/backup-name": "nightly"});
     let going = |path: &str| {
         let mut going = made("up", "u");
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -27,16 +26,27 @@ async fn all_that_was_made_goes_and_then_the_snapshot_that_was_taken_for_it() {
         let gone = |path: &str| get(&at(path, "up")).refuses(404);
         Scripted::new().next(gone(PODS)).next(gone(CLAIMS)).next(gone(SNAPSHOTS)).next(gone(CONTENTS))
     };
-    let api = all_gone()
-        .next(get(ORIGINAL).answers(original(&label)))
-        .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
-        .next(patch(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
-        .next(delete(ORIGINAL).answers(deleted()));
-    assert!(movements(&api).clear(&upload()).await.unwrap());
-    // Somebody has named a snapshot of his own.
-    let api = all_gone().next(get(ORIGINAL).answers(original(&json!({}))));
-    assert!(movements(&api).clear(&upload()).await.unwrap());
-    assert_eq!(api.writes(), []);
+    // It is handed over to the movement, or not yet.
+    for label in [json!({"berth.dev/made-for": "u"}), json!({"velero.io/backup-uid": "b"})] {
+        let api = all_gone()
+            .next(get(ORIGINAL).answers(original(&label)))
+            .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
+            .next(patch(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
+            .next(delete(ORIGINAL).answers(deleted()));
+        assert!(movements(&api).clear(&upload()).await.unwrap());
+    }
+    // Somebody has named a snapshot of his own, or that of another movement of the same claim, for
+    // a Backup that had the same name.
+    for label in [
+        json!({}),
+        json!({"velero.io/backup-name": "nightly"}),
+        json!({"velero.io/backup-name": "nightly", "berth.dev/made-for": "another"}),
+        json!({"velero.io/backup-name": "nightly", "velero.io/backup-uid": "another"}),
+    ] {
+        let api = all_gone().next(get(ORIGINAL).answers(original(&label)));
+        assert!(movements(&api).clear(&upload()).await.unwrap());
+        assert_eq!(api.writes(), [], "{label}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
