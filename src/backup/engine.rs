@@ -21,6 +21,7 @@ use super::metrics::BackupMetrics;
 use super::status::{BackupWriter, WriteError};
 use super::turns::Turns;
 use super::upload::UploadError;
+use crate::node_agent::repositories::Repositories;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{ClaimError, OpenError, Opener};
 
@@ -53,6 +54,8 @@ pub struct Engine {
     pub namespace: String,
     pub discovery: Arc<Discovery>,
     pub opener: Opener,
+    /// Those of berth's own, with the data of volumes.
+    pub repositories: Arc<Repositories>,
     /// Runs the commands of hooks.
     pub exec: Arc<dyn Exec>,
     /// Blocks of a run that are processed at one time.

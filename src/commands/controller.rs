@@ -268,12 +268,12 @@ async fn execute(
             .writing(args.store_write_check_frequency)
             .keeping_one_default(events.clone());
     let secret = args.repository_secret.clone();
-    let repositories = Repositories::new(client.clone(), namespace, secret, opener.clone());
+    let repositories = Arc::new(Repositories::new(client.clone(), namespace, secret, opener.clone()));
     let lifecycle = Lifecycle {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         opener: opener.clone(),
-        repositories: Arc::new(repositories),
+        repositories: Arc::clone(&repositories),
         events: events.clone(),
         links: links(args, clients),
         certificate_secret: args.common.certificate_secret.clone(),
@@ -293,6 +293,7 @@ async fn execute(
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
         opener,
+        repositories,
         client,
         namespace: namespace.to_owned(),
         // The watch client, because a hook may be silent for as long as a watch.

@@ -24,6 +24,7 @@ use crate::backup::exec::played::Played;
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
+use crate::node_agent::repositories::Repositories;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{Opener, Roots};
 
@@ -64,9 +65,11 @@ fn location(folder: &Path) -> Value {
 
 fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engine {
     let client = api.client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()]));
     Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
-        opener: Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()])),
+        repositories: Arc::new(Repositories::new(client.clone(), "velero", None, opener.clone())),
+        opener,
         client,
         namespace: "velero".to_owned(),
         exec: Arc::new(Played::default()),
