@@ -2,6 +2,7 @@
 
 mod binding;
 mod clearing;
+mod making;
 
 use berth_core::mover::grant::MoverPhase;
 use berth_core::mover::own::OwnFault;
@@ -169,103 +170,6 @@ async fn a_claim_is_made_of_a_copy_that_takes_nothing_from_the_storage() {
     assert_eq!(pod.body["spec"]["restartPolicy"], "OnFailure");
 }
 
-fn configure(own: &OwnMovements, config: &Value) {
-    let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
-    let config = berth_api::node_agent::parse(&data).unwrap().config;
-    let state = crate::movers::configuration::ConfigurationState::default();
-    own.fleet
-        .configure(crate::movers::configuration::ConfigurationState { config: Arc::new(config), ..state });
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_node_agents_configuration_says_how_claim_and_pod_are_made() {
-    let api = Scripted::new()
-        .next(get(AGENTS).answers(agents()))
-        .next(get(&at(CLAIMS, "up")).refuses(404))
-        .next(get(SOURCE).answers(source()))
-        .next(get(ORIGINAL).answers(original(&json!({}))))
-        .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
-        .next(post(CONTENTS).takes_as("1"))
-        .next(post(SNAPSHOTS).takes_as("1"))
-        .next(post(CLAIMS).takes_as("1"))
-        .next(post(PODS).takes_as("1"));
-    let own = movements(&api);
-    let backup = json!({
-        "storageClass": "shared", "readOnly": true, "spcNoRelabeling": true, "annotations": {"some/hint": "x"},
-    });
-    let of_class = json!({"nodeSelector": {"matchLabels": {"pool": "backup"}}, "storageClass": "shared"});
-    let toleration = json!({"key": "pool", "operator": "Exists"});
-    configure(
-        &own,
-        &json!({
-            "backupPVC": {"fast": backup},
-            "loadAffinity": [{"nodeSelector": {"matchLabels": {"pool": "other"}}}, of_class],
-            "loadTolerations": [{"tolerations": [toleration]}],
-            "podLabels": {"team": "storage"},
-        }),
-    );
-    assert_eq!(own.make(&upload()).await, Ok(()));
-    let writes = api.writes();
-    let [_, _, claim, pod] = writes.as_slice() else { panic!("{writes:#?}") };
-    let (claim, pod) = (&claim.body, &pod.body);
-    assert_eq!(claim["spec"]["accessModes"], json!(["ReadOnlyMany"]));
-    assert_eq!(claim["spec"]["storageClassName"], "shared");
-    assert_eq!(claim["metadata"]["annotations"], json!({"some/hint": "x"}));
-    let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-    let pool = json!([{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["backup"]}]}]);
-    assert_eq!(*terms, pool, "also where no webhook answers");
-    assert_eq!(pod["spec"]["tolerations"], json!([toleration]));
-    assert_eq!(pod["metadata"]["labels"]["team"], "storage");
-    assert_eq!(pod["spec"]["securityContext"]["seLinuxOptions"]["type"], "spc_t");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_restore_is_placed_by_the_class_of_its_claim() {
-    let api = {
-        let mut claim = source();
-        claim["spec"]["storageClassName"] = json!("fast");
-        Scripted::new()
-            .next(get(AGENTS).answers(agents()))
-            .next(get(&at(CLAIMS, "down")).refuses(404))
-            .next(get(SOURCE).answers(claim))
-            .next(post(CLAIMS).takes_as("1"))
-            .next(post(PODS).takes_as("1"))
-    };
-    let own = movements(&api);
-    configure(
-        &own,
-        &json!({"loadAffinity": [{"nodeSelector": {"matchLabels": {"a": "b"}}, "storageClass": "fast"}]}),
-    );
-    assert_eq!(own.make(&download(&json!({}))).await, Ok(()));
-    let spec = api.writes()[1].body["spec"].clone();
-    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    assert_eq!(required["nodeSelectorTerms"][0]["matchExpressions"][0]["key"], "a", "{required}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_priority_class_that_does_not_exist_is_ignored() {
-    let mut there = made("up", "u");
-    there["apiVersion"] = json!("v1");
-    there["kind"] = json!("PersistentVolumeClaim");
-    let message = "pods \"up\" is forbidden: no PriorityClass with name low was found";
-    let refusal = json!({
-        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "reason": "Forbidden",
-        "code": 403, "message": message,
-    });
-    let api = Scripted::new()
-        .next(get(AGENTS).answers(agents()))
-        .next(get(&at(CLAIMS, "up")).answers(there))
-        .next(get(SOURCE).refuses(404))
-        .next(post(PODS).refuses_with(403, refusal))
-        .next(post(PODS).takes_as("1"));
-    let own = movements(&api);
-    configure(&own, &json!({"priorityClassName": "low"}));
-    assert_eq!(own.make(&upload()).await, Ok(()));
-    let classes: Vec<Value> =
-        api.writes().into_iter().map(|write| write.body["spec"]["priorityClassName"].clone()).collect();
-    assert_eq!(classes, [json!("low"), json!("berth")], "as the agents have it");
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_leader_has_made_is_gone_on_with() {
     let mut there = made("up", "u");
@@ -304,49 +208,6 @@ async fn what_is_somebody_elses_is_not_used_and_says_so() {
         assert!(why.contains(wanted), "{why}");
         assert_eq!(api.writes(), []);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_data_of_a_block_volume_is_moved_through_a_device() {
-    let shape = |writes: &[berth_test_scripted::Write]| {
-        let [.., claim, pod] = writes else { panic!("{writes:#?}") };
-        let container = &pod.body["spec"]["containers"][0];
-        (claim.body["spec"]["volumeMode"].clone(), container["volumeDevices"][0]["devicePath"].clone())
-    };
-    let wanted = (json!("Block"), json!("/volume/device"));
-    let api = Scripted::new()
-        .next(get(AGENTS).answers(agents()))
-        .next(get(&at(CLAIMS, "up")).refuses(404))
-        .next(get(SOURCE).answers(source()))
-        .next(get(ORIGINAL).answers(original(&json!({}))))
-        .next(get(&at(CONTENTS, "content")).answers(content("s", "Block")))
-        .next(post(CONTENTS).takes_as("1"))
-        .next(post(SNAPSHOTS).takes_as("1"))
-        .next(post(CLAIMS).takes_as("1"))
-        .next(post(PODS).takes_as("1"));
-    assert_eq!(movements(&api).make(&upload()).await, Ok(()));
-    assert_eq!(shape(&api.writes()), wanted);
-    let mut target = source();
-    target["spec"]["volumeMode"] = json!("Block");
-    let api = Scripted::new()
-        .next(get(AGENTS).answers(agents()))
-        .next(get(&at(CLAIMS, "down")).refuses(404))
-        .next(get(SOURCE).answers(target))
-        .next(post(CLAIMS).takes_as("1"))
-        .next(post(PODS).takes_as("1"));
-    assert_eq!(movements(&api).make(&download(&json!({}))).await, Ok(()));
-    assert_eq!(shape(&api.writes()), wanted);
-    // The claim that a dead leader has made says it as well.
-    let mut there = claim("velero", "up", "uid-up", &json!({"volumeMode": "Block"}));
-    there["metadata"] = made("up", "u")["metadata"].clone();
-    let api = Scripted::new()
-        .next(get(AGENTS).answers(agents()))
-        .next(get(&at(CLAIMS, "up")).answers(there))
-        .next(get(SOURCE).refuses(404))
-        .next(post(PODS).takes_as("1"));
-    assert_eq!(movements(&api).make(&upload()).await, Ok(()));
-    let devices = api.writes()[0].body["spec"]["containers"][0]["volumeDevices"].clone();
-    assert_eq!(devices[0]["devicePath"], "/volume/device");
 }
 
 #[tokio::test(start_paused = true)]
