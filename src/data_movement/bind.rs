@@ -109,14 +109,15 @@ impl OwnMovements {
     pub(super) async fn kept_volume(&self, item: &Item) -> String {
         let Some(volume) = item.annotation(RESTORED_VOLUME) else { return String::new() };
         let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
-        let is_kept = |found: PersistentVolume| {
+        let is_kept = |found: &PersistentVolume| {
             found.labels().get(MADE_FOR) == Some(&item.mover.uid)
                 && found
                     .spec
+                    .as_ref()
                     .is_some_and(|spec| spec.persistent_volume_reclaim_policy.as_deref() == Some(RETAIN))
         };
         match volumes.get_opt(volume).await {
-            Ok(found) if found.is_some_and(is_kept) => format!("; its data is in PersistentVolume {volume}"),
+            Ok(Some(found)) if is_kept(&found) => format!("; its data is in PersistentVolume {volume}"),
             Ok(_) => String::new(),
             Err(_) => format!("; its data may be in PersistentVolume {volume}, which could not be read"),
         }

@@ -196,7 +196,7 @@ impl NodeCache {
         self.state.changed()
     }
 
-    pub(super) fn configure(&self, configuration: ConfigurationState) {
+    pub(crate) fn configure(&self, configuration: ConfigurationState) {
         self.state.write(|state| {
             state.configuration = configuration;
             state.synced.configuration = true;
