@@ -11,7 +11,9 @@
 //! first line whether to read more, reads the rest only in a run that has been counted, and unpacks
 //! the scope only if its digest stands on the Backup.
 
-use std::collections::HashSet;
+mod moved;
+
+use std::collections::{BTreeSet, HashSet};
 use std::io::{BufReader, Read as _};
 
 use anyhow::{Context as _, ensure};
@@ -32,6 +34,7 @@ use super::log::{LogMessage, Untold, gzip_json, read_told};
 use super::operations::{MOST_MOVEMENTS, Movement};
 use super::volumes::outcomes::VolumeOutcomes;
 use crate::storage::Receipt;
+use moved::MovedNamespaces;
 
 const VERSION: u32 = 3;
 /// Most bytes of the first line.
@@ -403,6 +406,18 @@ impl Checkpoint {
         let [remembered, lines, ..] = head.lengths;
         let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
         Ok((unpacked(&remembered, MOST_NOTED)?, lines))
+    }
+
+    /// Reads the namespaces of a backup's movements from the first [`NOTES`] bytes of its
+    /// checkpoint. This happens outside a counted run, too, so it keeps nothing else.
+    ///
+    /// # Errors
+    /// When this version of berth cannot read the checkpoint, or no run begins as many movements.
+    pub fn read_namespaces(start: Bytes) -> anyhow::Result<BTreeSet<String>> {
+        let (head, mut rest) = CheckpointHead::read(start)?;
+        let [remembered, ..] = head.lengths;
+        let moved: MovedNamespaces = unpacked(&part(&mut rest, remembered)?, MOST_TOLD)?;
+        Ok(moved.operations)
     }
 }
 

@@ -176,6 +176,25 @@ fn no_more_is_noted_of_a_checkpoint_than_a_run_tells() {
     assert!(Checkpoint::read(with(10_003, "m").into()).is_err());
 }
 
+/// What a deleted Backup has stored is forgotten without counting a run for that, too.
+#[test]
+fn of_the_movements_of_a_deleted_backup_only_namespaces_are_read_and_of_so_many() {
+    let namespaces = |operations: Vec<Movement>| {
+        let mut forged = checkpoint();
+        forged.remembered.operations = operations;
+        let content = Bytes::from(forged.content().unwrap());
+        Checkpoint::read_namespaces(content.slice(..content.len().min(NOTES)))
+    };
+    let of = |namespace: &str| Movement { namespace: namespace.into(), ..Movement::default() };
+    let odd = [of("shop"), of("../up"), of("app"), of(""), of(&"a".repeat(1000)), of("shop")];
+    let found: Vec<String> = namespaces(odd.to_vec()).unwrap().into_iter().collect();
+    assert_eq!(found, ["app", "shop"], "the others cannot be namespaces");
+    assert!(namespaces(vec![of("shop"); MOST_MOVEMENTS]).is_ok());
+    assert!(namespaces(vec![of("shop"); MOST_MOVEMENTS + 1]).is_err());
+    assert!(namespaces(vec![of(&"a".repeat(1 << 20)); 40]).is_err(), "it unpacks to more than is read");
+    assert!(Checkpoint::read_namespaces(Bytes::new()).is_err());
+}
+
 #[test]
 fn what_would_lead_elsewhere_in_an_address_is_no_type() {
     let open = |group: &str, version: &str, resource: &str| {

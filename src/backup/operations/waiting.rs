@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::uploads::{DataUploadObject, cancel, of_backup};
-use crate::backup::checkpoint::Checkpoint;
+use crate::backup::checkpoint::{Checkpoint, NOTES};
 use crate::backup::engine::{Engine, Signals};
 use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
@@ -144,12 +144,16 @@ impl Engine {
         location: &BackupStorageLocation,
         layout: &BackupLayout,
     ) {
+        // No run is counted for it, so of a checkpoint that anybody may have written only the
+        // beginning is read, and of one Backup of a location at a time.
         let namespaces = async {
-            let Some((content, _)) = layout.read_checkpoint().await? else { return Ok(BTreeSet::new()) };
-            let movements = Checkpoint::read(content)?.remembered.operations;
-            anyhow::Ok(movements.into_iter().map(|movement| movement.namespace).collect())
+            let turn = self.turns.inspect(&location.name_any()).await;
+            match turn.spend(layout.read_checkpoint_start(NOTES)).await? {
+                Some((start, _)) => Checkpoint::read_namespaces(start),
+                None => Ok(BTreeSet::new()),
+            }
         };
-        let namespaces: BTreeSet<String> = match namespaces.await {
+        let namespaces = match namespaces.await {
             Ok(namespaces) => namespaces,
             Err(error) => {
                 warn!(%name, error = format!("{error:#}"), "could not read which movements a deleted Backup had");

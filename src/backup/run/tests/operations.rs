@@ -275,6 +275,10 @@ async fn what_movements_of_a_deleted_backup_have_stored_is_forgotten() {
     };
     engine.forget("one", "another", "default").await;
     assert_eq!(snapshots(), 3, "another Backup of that name has no folder there");
+    // No run is counted for it, so no more than the beginning of the checkpoint is read.
+    let path = moving.site.folder.path().join("bucket/backups/one/berth-checkpoint");
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
     engine.forget("one", "u", "default").await;
     assert_eq!(snapshots(), 2, "the others are of other Backups");
     assert!(!moving.site.stored().contains(&"berth-checkpoint".to_owned()), "it tells of which namespaces");
