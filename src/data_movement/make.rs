@@ -98,7 +98,11 @@ impl OwnMovements {
             Some(source) => {
                 let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
                 let what = "the claim that is backed up cannot be read";
-                claims.get_opt(&source).await.map_err(Unmade::call(what))?
+                let found = claims.get_opt(&source).await.map_err(Unmade::call(what))?;
+                // Another claim may have the name by now, and ask for any size: no quota of its
+                // namespace counts here.
+                let wanted = upload.labels().get(keys::PVC_UID);
+                found.filter(|claim| wanted.is_none_or(|uid| claim.metadata.uid.as_ref() == Some(uid)))
             }
             None => None,
         };

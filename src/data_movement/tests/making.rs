@@ -141,3 +141,27 @@ async fn the_data_of_a_block_volume_is_moved_through_a_device() {
     let devices = api.writes()[0].body["spec"]["containers"][0]["volumeDevices"].clone();
     assert_eq!(devices[0]["devicePath"], "/volume/device");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_only_has_the_name_of_the_one_that_was_backed_up_says_nothing_of_its_size() {
+    for (uid, size) in [("c", "1Gi"), ("another", "5")] {
+        let mut item = upload();
+        if let Carried::Upload(object) = &mut item.object {
+            let labels = [(keys::PVC_UID.to_owned(), uid.to_owned())];
+            Arc::make_mut(object).metadata.labels = Some(labels.into());
+        }
+        let api = Scripted::new()
+            .next(get(AGENTS).answers(agents()))
+            .next(get(&at(CLAIMS, "up")).refuses(404))
+            .next(get(SOURCE).answers(source()))
+            .next(get(ORIGINAL).answers(original(&json!({}))))
+            .next(get(&at(CONTENTS, "content")).answers(content("s", "Filesystem")))
+            .next(post(CONTENTS).takes_as("1"))
+            .next(post(SNAPSHOTS).takes_as("1"))
+            .next(post(CLAIMS).takes_as("1"))
+            .next(post(PODS).takes_as("1"));
+        assert_eq!(movements(&api).make(&item).await, Ok(()));
+        let claim = &api.writes()[2].body;
+        assert_eq!(claim["spec"]["resources"]["requests"]["storage"], size, "{uid}");
+    }
+}
