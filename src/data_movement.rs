@@ -121,6 +121,8 @@ struct Item {
     object: Carried,
     mover: Mover,
     pod: Option<SeenPod>,
+    /// Since when this leader has seen that it is canceled.
+    canceled_at: Option<Timestamp>,
 }
 
 impl Item {
@@ -137,6 +139,7 @@ impl Item {
             created_at: *created_at,
             phase: *phase,
             canceled: *canceled,
+            canceled_at: self.canceled_at,
             granted: *granted,
             accepted_at: *accepted_at,
             // What is no time was long ago.
@@ -187,7 +190,7 @@ impl State {
             let mover = object.mover();
             let pod = pods.get(&mover.name).and_then(Option::as_ref);
             let pod = pod.filter(|pod| pod.of == mover.uid).cloned();
-            Item { object, mover, pod }
+            Item { object, mover, pod, canceled_at: None }
         };
         Some(uploads.chain(downloads).map(item).collect())
     }
@@ -202,6 +205,18 @@ fn is_wanted<K: DataMover>(object: &K) -> bool {
 fn has_objects(metadata: &ObjectMeta) -> bool {
     let is_made = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
     is_made || metadata.finalizers.iter().flatten().any(|one| one == keys::MOVER_FINALIZER)
+}
+
+/// Notes since when each movement is seen to be canceled, which no object says. A new leader counts
+/// anew.
+fn note_canceled(items: &mut [Item], known: &mut HashMap<String, Timestamp>, now: Timestamp) {
+    let mut noted = HashMap::new();
+    for item in items.iter_mut().filter(|item| item.mover.canceled) {
+        let since = known.get(&item.mover.uid).copied().unwrap_or(now);
+        noted.insert(item.mover.uid.clone(), since);
+        item.canceled_at = Some(since);
+    }
+    *known = noted;
 }
 
 impl OwnMovements {
@@ -239,11 +254,13 @@ impl OwnMovements {
     async fn work(&self, state: &SharedCache<State>) {
         let mut changed = state.changed();
         let mut told = Mutex::new(HashMap::new());
+        let mut canceled = HashMap::new();
         let mut swept: Option<Instant> = None;
         loop {
             changed.mark_unchanged();
             let frozen = self.fleet.is_synced().then(|| state.read().frozen()).flatten();
-            if let Some(items) = frozen {
+            if let Some(mut items) = frozen {
+                note_canceled(&mut items, &mut canceled, Timestamp::now());
                 self.metrics.show(items.iter().map(|item| (item.mover.kind, item.mover.phase)));
                 self.look(&items, &told).await;
                 let known: BTreeSet<&str> = items.iter().map(|item| item.mover.uid.as_str()).collect();

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use super::{Item, OwnMovements};
 use crate::events::EventReason;
 use crate::movers::objects::{api, reference};
-use crate::text::chain;
+use crate::text::{beginning, chain};
 use crate::write::{Write, WriteResult, patch_metadata};
 
 /// The longest message of a status.
@@ -21,8 +21,10 @@ const MESSAGE: usize = 1000;
 impl OwnMovements {
     /// Remembers why a movement does not go on, and logs it once.
     pub(super) fn tell(&self, item: &Item, told: &Mutex<HashMap<String, String>>, why: &str) {
-        let before = told.lock().insert(item.mover.uid.clone(), why.to_owned());
-        if before.as_deref() != Some(why) {
+        // The API server's answer may quote what others have written.
+        let why = beginning(why, MESSAGE).into_owned();
+        let before = told.lock().insert(item.mover.uid.clone(), why.clone());
+        if before.as_ref() != Some(&why) {
             let Mover { kind, name, .. } = &item.mover;
             warn!(%kind, %name, why, "a data movement does not go on yet");
         }

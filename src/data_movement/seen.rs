@@ -5,6 +5,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::ResourceExt as _;
 
+use crate::text::beginning;
+
+/// Most characters that are kept of what a kubelet and a scheduler say of a pod.
+const WHY: usize = 500;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenPod {
     /// UID of the movement.
@@ -60,7 +65,7 @@ impl SeenPod {
                 .or(pod.metadata.creation_timestamp.as_ref())
                 .map(|time| time.0),
             node: node.filter(|node| !node.is_empty()),
-            why: why.join(": "),
+            why: beginning(&why.join(": "), WHY).into_owned(),
         });
         (pod.name_any(), seen)
     }

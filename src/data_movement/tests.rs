@@ -33,7 +33,7 @@ fn movements(api: &Scripted) -> OwnMovements {
 }
 
 fn item(object: Carried) -> Item {
-    Item { mover: object.mover(), object, pod: None }
+    Item { mover: object.mover(), object, pod: None, canceled_at: None }
 }
 
 fn upload() -> Item {
@@ -357,7 +357,22 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
     ] {
         assert_eq!(read(status.clone(), deleted), (stage, why.to_owned()), "{status}");
     }
+    let (_, why) = read(json!({"phase": "Failed", "message": "long ".repeat(100_000)}), false);
+    assert_eq!(why.chars().count(), 501, "a kubelet may say anything");
     assert!(SeenPod::read(&Pod::default()).1.is_none());
+}
+
+#[test]
+fn since_when_a_movement_is_canceled_is_known_as_long_as_it_is() {
+    let mut known = HashMap::new();
+    let mut look = |canceled: bool, second: i64| {
+        let mut items = [upload()];
+        items[0].mover.canceled = canceled;
+        note_canceled(&mut items, &mut known, Timestamp::from_second(second).unwrap());
+        items[0].seen().canceled_at.map(Timestamp::as_second)
+    };
+    let seen = [(false, 1), (true, 2), (true, 3), (false, 4), (true, 5)].map(|(is, at)| look(is, at));
+    assert_eq!(seen, [None, Some(2), Some(2), None, Some(5)]);
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub fn is_foreign(datamover: Option<&str>) -> bool {
 pub const PREPARE: SignedDuration = SignedDuration::from_mins(30);
 /// How long a volume whose data is restored may take until it is bound to its claim.
 pub const BIND: SignedDuration = SignedDuration::from_mins(10);
+/// How long a pod that runs may take to end a movement that is canceled. One that hangs, or whose
+/// node says so for ever, would keep a data path of that node.
+pub const CANCEL: SignedDuration = SignedDuration::from_mins(10);
 
 /// So many pods of a movement that were evicted, or lost their nodes, are made again.
 pub const MOST_LOST: usize = 3;
@@ -60,6 +63,8 @@ pub struct OwnMover<'a> {
     pub phase: MoverPhase,
     /// `spec.cancel`, or the object is being deleted.
     pub canceled: bool,
+    /// Since when the leader has seen that.
+    pub canceled_at: Option<Timestamp>,
     /// It carries a grant.
     pub granted: bool,
     pub accepted_at: Option<Timestamp>,
@@ -209,8 +214,11 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
             true => OwnStep::Fail(OwnFault::NotBound),
             false => OwnStep::Bind,
         },
-        // The pod sees by itself that it is canceled.
-        (InProgress | Canceling, PodStage::Running) => OwnStep::Nothing,
+        // The pod sees by itself that it is canceled, unless it hangs.
+        (InProgress | Canceling, PodStage::Running) => {
+            let is_hung = one.canceled && one.canceled_at.is_some_and(|at| now.duration_since(at) >= CANCEL);
+            if is_hung { OwnStep::Cancel } else { OwnStep::Nothing }
+        }
         (InProgress | Canceling, _) if one.canceled => OwnStep::Cancel,
         // Its node was drained: what is stored is not stored twice.
         (InProgress | Canceling, PodStage::Absent) => OwnStep::Make,
@@ -248,6 +256,7 @@ mod tests {
             created_at: at(0),
             phase,
             canceled: false,
+            canceled_at: None,
             granted: false,
             accepted_at: Some(at(1)),
             restored_at: None,
@@ -286,6 +295,17 @@ mod tests {
         }
         let cleared = OwnMover { has_objects: false, ..upload("u", Completed, PodStage::Absent) };
         assert_eq!(step(&cleared, at(2)), Nothing);
+    }
+
+    #[test]
+    fn a_canceled_movement_whose_pod_does_not_end_it_ends_without_it() {
+        for phase in [InProgress, Canceling] {
+            let running = upload("u", phase, PodStage::Running);
+            let canceled = OwnMover { canceled: true, canceled_at: Some(at(10)), ..running };
+            assert_eq!(step(&canceled, at(19)), Nothing, "{phase:?}");
+            assert_eq!(step(&canceled, at(20)), Cancel, "{phase:?}");
+            assert_eq!(step(&OwnMover { canceled: false, ..canceled }, at(99)), Nothing, "{phase:?}");
+        }
     }
 
     #[test]
