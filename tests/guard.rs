@@ -3,6 +3,7 @@
 
 mod deletions;
 mod generated;
+mod node_agent;
 mod schedules;
 mod secrets;
 mod trust;
