@@ -694,7 +694,7 @@ async fn grants_are_given_and_taken_by_the_controller_alone() {
 fn nobody_runs_anything_but_hooks_in_pods_with_a_token_of_berth() {
     let berth = start("connecting", 1);
     let kubectl = berth.kubectl();
-    let accounts = ["controller", "webhook", "garden-agent"]
+    let accounts = ["controller", "webhook", "garden-agent", "node-agent"]
         .map(|duty| format!("system:serviceaccount:connecting:berth-{duty}"));
     let of_pods = "/api/v1/namespaces/default/pods/nobody";
     let answers = |path: &str, account: &str, words: &str| {

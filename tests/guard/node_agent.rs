@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{annotation, born, client_of, dry_run, let_do_everything, passes, with_movers};
 use crate::queue::PATIENCE;
-use crate::support::{manifest, wait_until};
+use crate::support::{manifest, wait_for, wait_until};
 
 /// The leader copies snapshots, binds volumes and removes snapshots by what a movement says.
 #[tokio::test]
@@ -49,4 +49,34 @@ async fn the_node_agent_says_how_far_a_mover_is_and_nothing_else() {
             assert!(passes("berth-grants", answer), "the leader: {kind} {patch}");
         }
     }
+}
+
+#[test]
+fn the_node_agent_makes_secrets_for_the_passwords_of_repositories_alone() {
+    const NS: &str = "node-agent-secrets";
+    let plane = with_movers();
+    let _report = plane.report_on_panic();
+    plane.install(manifest::objects(NS, "https://127.0.0.1:1", false).unwrap()).unwrap();
+    let kubectl = plane.kubectl();
+    let agent = format!("system:serviceaccount:{NS}:berth-node-agent");
+    let_do_everything(kubectl, &[&agent]);
+    let make = |name: &str, kind: &str| {
+        let annotations = json!({"kubernetes.io/service-account.name": "default"});
+        let metadata = json!({"name": name, "namespace": NS, "annotations": annotations});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind});
+        let flags = ["create", "--dry-run=server", "--as", &agent, "-f", "-"];
+        kubectl.answer(&flags, &secret.to_string()).unwrap()
+    };
+    let refused = |name: &str, kind: &str, words: &str| {
+        // The API server takes a policy up a moment after it was made.
+        wait_for(&format!("{name} of type {kind} to be refused"), PATIENCE, || {
+            Ok(make(name, kind).stderr.contains(words).then_some(()))
+        })
+        .unwrap();
+    };
+    refused("cloud-credentials", "Opaque", "makes Secrets for the passwords of repositories alone");
+    let token = "kubernetes.io/service-account-token";
+    refused("berth-repository-default.shop", token, "make no tokens of other accounts");
+    let made = make("berth-repository-default.shop", "Opaque");
+    assert!(made.status.success(), "{}", made.stderr);
 }
