@@ -18,7 +18,7 @@ async fn the_node_agent_says_how_far_a_mover_is_and_nothing_else() {
     plane.install(manifest::objects(NS, "https://127.0.0.1:1", false).unwrap()).unwrap();
     let accounts = ["berth-controller", "berth-node-agent"];
     let [controller, agent] = accounts.map(|name| format!("system:serviceaccount:{NS}:{name}"));
-    let_do_everything(plane.kubectl(), &[&controller, &agent]);
+    let_do_everything(plane.kubectl(), &[controller.as_str(), &agent]);
     let (controller, agent) = (client_of(plane, &controller).await, client_of(plane, &agent).await);
     let owner = json!([{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "b", "uid": "u"}]);
     for kind in MoverKind::ALL {
@@ -59,7 +59,7 @@ fn the_node_agent_makes_secrets_for_the_passwords_of_repositories_alone() {
     plane.install(manifest::objects(NS, "https://127.0.0.1:1", false).unwrap()).unwrap();
     let kubectl = plane.kubectl();
     let agent = format!("system:serviceaccount:{NS}:berth-node-agent");
-    let_do_everything(kubectl, &[&agent]);
+    let_do_everything(kubectl, &[agent.as_str()]);
     let make = |name: &str, kind: &str| {
         let annotations = json!({"kubernetes.io/service-account.name": "default"});
         let metadata = json!({"name": name, "namespace": NS, "annotations": annotations});
