@@ -166,7 +166,10 @@ fn give_work(plane: &ControlPlane, name: &str) {
         "spec": {
             "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}, "storageClassName": "",
             "csi": {"driver": "csi.test", "volumeHandle": down},
-            "claimRef": {"kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": down, "uid": made["metadata"]["uid"]},
+            "claimRef": {
+                "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": down,
+                "uid": made["metadata"]["uid"],
+            },
         },
     });
     plane.apply(vec![volume]).unwrap();
