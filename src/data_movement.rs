@@ -347,7 +347,10 @@ impl OwnMovements {
                     self.write(item, json!({"status": status})).await;
                 }
                 Ok(false) => {}
-                Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,
+                Err(Unmade::Never(why)) => {
+                    let why = why + &self.kept_volume(item).await;
+                    self.end(item, "Failed", &why).await;
+                }
                 Err(Unmade::Later(why)) => self.tell(item, told, &why),
             },
             OwnStep::Clear => match self.clear(item).await {

@@ -61,7 +61,27 @@ impl OwnMovements {
             return Err(Unmade::Never(format!("PersistentVolume {volume} is bound to another claim")));
         }
         let policy = spec.persistent_volume_reclaim_policy.unwrap_or_default();
+        let of_target = target.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
+        let is_bound = target.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"));
+        let is_given = is_there && holder.uid == target.metadata.uid && of_target == volume;
+        let not_its = || Unmade::Never(format!("PersistentVolume {volume} was not made for this movement"));
         let Some(former) = found.annotations().get(RECLAIM_POLICY) else {
+            // All was done, and only the phase could not be written.
+            if is_given && is_bound {
+                return Ok(true);
+            }
+            // Whoever may write to a DataDownload could name any volume there, and the claim of
+            // that volume could have the name of the movement.
+            let made = claims.get_opt(name).await.map_err(Unmade::call("its claim cannot be read"))?;
+            let is_its = made.is_some_and(|made| {
+                item.owns(&made.metadata)
+                    && holder.uid.is_some()
+                    && holder.uid == made.metadata.uid
+                    && made.spec.is_some_and(|spec| spec.volume_name.as_deref() == Some(volume))
+            });
+            if !is_its {
+                return Err(not_its());
+            }
             // The selector of a restored claim asks for labels that no other volume has.
             let selector = target.spec.as_ref().and_then(|spec| spec.selector.clone());
             let mut labels = selector.and_then(|selector| selector.match_labels).unwrap_or_default();
@@ -70,24 +90,24 @@ impl OwnMovements {
             let spec = json!({"persistentVolumeReclaimPolicy": RETAIN});
             return change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await;
         };
+        if found.labels().get(MADE_FOR) != Some(&item.mover.uid) {
+            return Err(not_its());
+        }
         if policy != RETAIN {
             return Err(Unmade::Never(format!("PersistentVolume {volume} is not retained any more")));
         }
         if !gone(&claims, name, owns).await.map_err(|error| Unmade::Later(chain(error.as_ref())))? {
             return Ok(false);
         }
-        let of_target = target.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
         if of_target.is_empty() {
             let namespace = target.namespace().unwrap_or_default();
             let targets: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
             return change(&targets, &target, json!({"spec": {"volumeName": volume}})).await;
         }
         if of_target != volume {
-            return Err(Unmade::Never(format!(
-                "claim {of} has volume {of_target} by now; the restored data is in PersistentVolume {volume}"
-            )));
+            return Err(Unmade::Never(format!("claim {of} has volume {of_target} by now")));
         }
-        if !is_there || holder.uid != target.metadata.uid {
+        if !is_given {
             let to = json!({
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": target.namespace(),
                 "name": target.metadata.name, "uid": target.metadata.uid, "resourceVersion": null,
@@ -95,7 +115,6 @@ impl OwnMovements {
             let metadata = json!({"annotations": {BY_CONTROLLER: null}});
             return change(&volumes, &found, json!({"metadata": metadata, "spec": {"claimRef": to}})).await;
         }
-        let is_bound = target.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"));
         if !is_bound {
             return Ok(false);
         }

@@ -151,17 +151,8 @@ fn give_work(plane: &ControlPlane, name: &str) {
     let of_download = json!({
         "snapshotID": "s", "targetVolume": {"namespace": "shop", "pvc": name, "pv": ""},
     });
-    let volume = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": down},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}, "storageClassName": "",
-            "csi": {"driver": "csi.test", "volumeHandle": down},
-            "claimRef": {"kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": down},
-        },
-    });
     plane
         .apply(vec![
-            volume,
             movement("DataUpload", name, &of_upload, "New"),
             // Nobody looks at it before its claim is there.
             movement("DataDownload", &down, &of_download, "Completed"),
@@ -169,6 +160,19 @@ fn give_work(plane: &ControlPlane, name: &str) {
         .unwrap();
     let download = read("datadownloads.velero.io", NAMESPACE, &down);
     plane.apply(vec![claim(NAMESPACE, &down, &down, Some(&download))]).unwrap();
+    let made = read("persistentvolumeclaims", NAMESPACE, &down);
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": down},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}, "storageClassName": "",
+            "csi": {"driver": "csi.test", "volumeHandle": down},
+            "claimRef": {
+                "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": down,
+                "uid": made["metadata"]["uid"],
+            },
+        },
+    });
+    plane.apply(vec![volume]).unwrap();
     // No controller here would remove the finalizer once the claim is not in use.
     patch(&["pvc", &down, "-n", NAMESPACE], &json!({"metadata": {"finalizers": null}}));
     patch(

@@ -8,11 +8,25 @@ const DOWNLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datadownloads
 const VOLUME: &str = "/api/v1/persistentvolumes/pv-new";
 
 fn volume(claim: &Value, annotations: &Value, policy: &str) -> Value {
+    // One that is retained for a movement is labelled in the same write.
+    let labels = match annotations.get("berth.dev/reclaim-policy") {
+        Some(_) => json!({"berth.dev/made-for": "d"}),
+        None => json!({}),
+    };
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": {"name": "pv-new", "uid": "pv", "resourceVersion": "4", "annotations": annotations},
+        "metadata": {
+            "name": "pv-new", "uid": "pv", "resourceVersion": "4", "annotations": annotations, "labels": labels,
+        },
         "spec": {"claimRef": claim, "persistentVolumeReclaimPolicy": policy},
     })
+}
+
+/// The claim that was made for the movement, which has the volume.
+fn made_claim_with_volume() -> Value {
+    let mut there = claim("velero", "down", "uid-down", &json!({"volumeName": "pv-new"}));
+    there["metadata"] = made("down", "d")["metadata"].clone();
+    there
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,12 +44,10 @@ async fn a_restored_volume_is_retained_until_its_claim_has_it() {
     let gone = |path: &str| get(&at(path, "down")).refuses(404);
 
     // First the volume is noted, because soon no claim names it.
-    let mut there = claim("velero", "down", "uid-down", &with("pv-new"));
-    there["metadata"] = made("down", "d")["metadata"].clone();
     let api = Scripted::new()
         .next(get(SOURCE).answers(target(&selector, "Pending")))
         .next(gone(PODS))
-        .next(get(&at(CLAIMS, "down")).answers(there))
+        .next(get(&at(CLAIMS, "down")).answers(made_claim_with_volume()))
         .next(patch(DOWNLOAD).answers(made("down", "d")));
     assert_eq!(
         movements(&api).bind(&download(&json!({keys::RESTORED: "2026-01-01T00:00:00Z"}))).await,
@@ -52,6 +64,7 @@ async fn a_restored_volume_is_retained_until_its_claim_has_it() {
     };
     let changed = volume(&made_claim, &kept, "Retain");
     let api = begin(target(&selector, "Pending"), volume(&made_claim, &json!({}), "Delete"))
+        .next(get(&at(CLAIMS, "down")).answers(made_claim_with_volume()))
         .next(patch(VOLUME).answers(changed.clone()));
     assert_eq!(movements(&api).bind(&download(&named)).await, Ok(false));
     let written = &api.writes()[0].body;
@@ -88,6 +101,12 @@ async fn a_restored_volume_is_retained_until_its_claim_has_it() {
     let written = &api.writes()[0].body;
     assert_eq!(written["spec"], json!({"persistentVolumeReclaimPolicy": "Delete"}));
     assert!(written["metadata"]["annotations"]["berth.dev/reclaim-policy"].is_null());
+
+    // The phase could not be written then.
+    let given = volume(&json!({"namespace": "shop", "name": "data", "uid": "c"}), &json!({}), "Delete");
+    let api = begin(target(&with("pv-new"), "Bound"), given);
+    assert_eq!(movements(&api).bind(&download(&named)).await, Ok(true));
+    assert_eq!(api.writes(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,4 +181,54 @@ async fn the_volume_of_a_deleted_movement_goes_as_it_would_have_gone() {
     // Its message names the volume as long as it is there.
     let api = all_gone();
     assert!(movements(&api).clear(&movement(false)).await.unwrap());
+}
+
+async fn ensure_kept(api: &Scripted) {
+    let done = movements(api).bind(&download(&json!({"berth.dev/restored-volume": "pv-new"}))).await;
+    assert!(matches!(&done, Err(Unmade::Never(why)) if why.contains("was not made for")), "{done:?}");
+    assert_eq!(api.writes(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_not_made_for_the_movement_is_not_given_away() {
+    let begin = |volume: Value| {
+        Scripted::new()
+            .next(get(SOURCE).answers(claim("shop", "data", "c", &json!({}))))
+            .next(get(&at(PODS, "down")).refuses(404))
+            .next(get(VOLUME).answers(volume))
+    };
+    // A claim of somebody in berth's namespace has the name of the movement.
+    let holder = |uid: &str| json!({"namespace": "velero", "name": "down", "uid": uid});
+    let theirs = claim("velero", "down", "theirs", &json!({"volumeName": "pv-new"}));
+    let api =
+        begin(volume(&holder("theirs"), &json!({}), "Delete")).next(get(&at(CLAIMS, "down")).answers(theirs));
+    ensure_kept(&api).await;
+    // Such a claim is gone, and its volume is still there.
+    let api = begin(volume(&holder("theirs"), &json!({}), "Retain"))
+        .next(get(&at(CLAIMS, "down")).answers(made_claim_with_volume()));
+    ensure_kept(&api).await;
+    // Another movement has restored it.
+    let mut other = volume(&holder("uid-down"), &json!({"berth.dev/reclaim-policy": "Delete"}), "Retain");
+    other["metadata"]["labels"] = json!({"berth.dev/made-for": "another"});
+    ensure_kept(&begin(other)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_claim_is_gone_is_named() {
+    let its = volume(
+        &json!({"namespace": "velero", "name": "down"}),
+        &json!({"berth.dev/reclaim-policy": "Delete"}),
+        "Retain",
+    );
+    let api = Scripted::new()
+        .next(get(SOURCE).refuses(404))
+        .next(get(VOLUME).answers(its))
+        .next(patch(DOWNLOAD).answers(made("down", "d")));
+    let item = download(&json!({"berth.dev/restored-volume": "pv-new"}));
+    movements(&api).take(&item, OwnStep::Bind, &Mutex::default()).await;
+    let status = &api.writes()[0].body["status"];
+    assert_eq!(
+        (&status["phase"], &status["message"]),
+        (&json!("Failed"), &json!("claim shop/data is gone; its data is in PersistentVolume pv-new"))
+    );
 }
