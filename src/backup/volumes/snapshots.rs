@@ -175,7 +175,7 @@ impl RunVolumes<'_> {
             Ok(Err(why)) => why,
             Err(_) => late("cut", cut_until - begun, fault.as_deref()),
         };
-        self.discard(access, &ask.namespace, &name, &uid).await;
+        self.discard(access, &ask.namespace, (name.as_str(), uid.as_str()), true).await;
         Err(NoSnapshot { why, attempted: true })
     }
 
@@ -237,13 +237,15 @@ impl RunVolumes<'_> {
             Ok(found) => found,
             Err(_) => Err(late("ready", cut.until - cut.begun, fault.as_deref())),
         };
+        // A leader that lost its place without noticing must not remove what its successor has kept.
+        let spares_kept = found.is_err();
         let kept = match found {
             Ok((snapshot, content)) if ask.moves => Ok(taken(cut, &snapshot, &content)),
             Ok((snapshot, content)) => self.keep(access, ask, cut, &snapshot, &content).await,
             Err(why) => Err(why),
         };
         if kept.is_err() {
-            self.discard(access, &ask.namespace, &cut.name, &cut.uid).await;
+            self.discard(access, &ask.namespace, (cut.name.as_str(), cut.uid.as_str()), spares_kept).await;
         }
         kept
     }
@@ -277,7 +279,11 @@ impl RunVolumes<'_> {
             "spec": {"deletionPolicy": "Retain"},
         });
         let to = || Write::to(&cut.content).uid(Some(&content.uid));
-        insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
+        let retained = insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
+        // The driver may have removed it from the storage before it was retained.
+        if retained.metadata.deletion_timestamp.is_some() {
+            return Err("somebody deleted its VolumeSnapshot before it was kept".to_owned());
+        }
         let mut annotated = json!({"metadata": {}});
         let seen = json!({
             "spec": {"deletionPolicy": cut.policy, "driver": content.driver},
