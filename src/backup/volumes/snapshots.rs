@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::group_objects::GroupPlan;
+use super::objects::gone;
 use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -252,15 +253,18 @@ impl RunVolumes<'_> {
 
     /// Leaves a snapshot to what moves its data, whose UID it gets: without the label of the backup
     /// no run of that touches it.
-    pub(super) async fn part_with(&self, ask: &Ask, name: &str, movement: &str) -> Result<(), String> {
+    pub(super) async fn part_with(
+        &self,
+        ask: &Ask,
+        (name, uid): (&str, &str),
+        movement: &str,
+    ) -> Result<(), String> {
         let Some(access) = &self.access else { return Ok(()) };
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
         let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null, MADE_FOR: movement}}});
-        match insist(|| patch(&api, Write::to(name), unlabelled.clone())).await {
-            // What moves its data may have removed it already.
-            Err(error) if !crate::client::is_not_found(&error) => Err(chain(&error)),
-            _ => Ok(()),
-        }
+        let to = || Write::to(name).uid(Some(uid));
+        // What moves its data may have removed it already, and its name may be of another one.
+        gone(insist(|| patch(&api, to(), unlabelled.clone())).await.map(drop))
     }
 
     /// Makes a snapshot the backup's own.

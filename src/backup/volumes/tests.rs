@@ -378,3 +378,26 @@ async fn a_run_that_is_late_leaves_a_snapshot_that_another_run_has_kept() {
         api.finish();
     }
 }
+
+/// Whoever may change a VolumeSnapshot may have put another one in its place, and that one would go
+/// with the movement.
+#[tokio::test(start_paused = true)]
+async fn a_movement_gets_the_snapshot_that_was_taken_and_no_other_one_of_that_name() {
+    let path = format!("{IN_APP}/velero-a");
+    for is_there in [true, false] {
+        let asked = patch(&path);
+        let api = Scripted::new().next(if is_there {
+            asked.answers(snapshot("velero-a", "a"))
+        } else {
+            asked.refuses(409)
+        });
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+        volumes.part_with(&ask("a"), ("velero-a", "uid-velero-a"), "uid-upload").await.unwrap();
+        let writes = api.writes();
+        let sent = &writes[0].body["metadata"];
+        let labels = json!({"velero.io/backup-uid": null, "berth.dev/made-for": "uid-upload"});
+        assert_eq!((&sent["uid"], &sent["labels"]), (&json!("uid-velero-a"), &labels));
+        api.finish();
+    }
+}
