@@ -2,6 +2,7 @@
 //! brings them back.
 
 mod driver;
+mod going;
 mod left;
 mod played;
 mod player;

@@ -405,6 +405,7 @@ impl<'a> RunVolumes<'a> {
         batches: &mpsc::Sender<Batch>,
     ) {
         let PlannedClaim { kind, page, mut item, ask, under_way } = planned;
+        let uid = cut.as_ref().map(|cut| cut.uid.clone()).unwrap_or_default();
         let taken = match cut {
             Ok(cut) => self.ready(&ask, &cut).await.map_err(|why| NoSnapshot { why, attempted: true }),
             Err(uncut) => Err(uncut),
@@ -413,7 +414,7 @@ impl<'a> RunVolumes<'a> {
             |fate| ClaimOutcome { volume: ask.volume.clone(), traits: Some(ask.traits.clone()), fate };
         let handed = match taken {
             Ok(taken) if ask.moves => self
-                .hand_over(&ask, &taken)
+                .hand_over(&ask, &taken, &uid)
                 .await
                 .map(|()| (taken, VolumeDataResult::Moved, self.upload_of(&ask))),
             Ok(taken) => {
@@ -455,9 +456,14 @@ impl<'a> RunVolumes<'a> {
         self.mover.filter(|_| ask.moves).and_then(|mover| mover.moved_by(&ask.uid))
     }
 
-    /// Has the data of a snapshot moved. From then on the snapshot belongs to the movement, and is
-    /// neither kept nor removed with the backup.
-    async fn hand_over(&self, ask: &Ask, taken: &outcomes::CompletedSnapshot) -> Result<(), NoSnapshot> {
+    /// Has the data of a snapshot (with this UID) moved. From then on the snapshot belongs to the
+    /// movement, and is neither kept nor removed with the backup.
+    async fn hand_over(
+        &self,
+        ask: &Ask,
+        taken: &outcomes::CompletedSnapshot,
+        uid: &str,
+    ) -> Result<(), NoSnapshot> {
         // An earlier run has handed one over.
         if taken.name.is_empty() {
             return Ok(());
@@ -478,7 +484,7 @@ impl<'a> RunVolumes<'a> {
             None => Err("nothing moves data".to_owned()),
         };
         if let Ok(movement) = &done
-            && let Err(why) = self.part_with(ask, &taken.name, movement).await
+            && let Err(why) = self.part_with(ask, (taken.name.as_str(), uid), movement).await
         {
             // Its data is moved nonetheless.
             let message = format!(

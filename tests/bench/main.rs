@@ -25,6 +25,7 @@ mod report;
 mod resume;
 mod stock;
 mod system;
+mod volumes;
 mod webhook;
 
 use std::path::PathBuf;
@@ -97,6 +98,7 @@ enum Part {
     Growth,
     Resume,
     Hooks,
+    Volumes,
     Queue,
     Burst,
     Install,
@@ -178,6 +180,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Hooks) {
         hooks::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Volumes) {
+        volumes::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Queue) {
         queue::measure(&runtime, &berth, &queues, &mut report)?;

@@ -48,7 +48,7 @@ pub fn start(name: &str, more: &[&str]) -> (Berth, &'static Player) {
 }
 
 /// A claim of a namespace, bound to a volume of its own.
-fn make(berth: &Berth, space: &str, name: &str, source: &Value, labels: &Value) {
+pub fn make(berth: &Berth, space: &str, name: &str, source: &Value, labels: &Value) {
     let volume = format!("pv-{space}-{name}");
     let mut spec = json!({
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Delete",
@@ -76,7 +76,7 @@ fn make(berth: &Berth, space: &str, name: &str, source: &Value, labels: &Value) 
     berth.kubectl().run(&args).unwrap();
 }
 
-fn csi(driver: &str) -> Value {
+pub fn csi(driver: &str) -> Value {
     json!({"csi": {"driver": driver, "volumeHandle": "h"}})
 }
 
@@ -85,17 +85,17 @@ fn run(berth: &Berth, name: &str, spec: Value) -> berth_api::velero::Backup {
     ended(berth, &[name]).remove(name).unwrap()
 }
 
-fn begin(berth: &Berth, name: &str, spec: Value) {
+pub fn begin(berth: &Berth, name: &str, spec: Value) {
     let made = berth.kubectl().create(berth.namespace(), &[backup(name, spec)]).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
 }
 
-fn stored(berth: &Berth, name: &str) -> PathBuf {
+pub fn stored(berth: &Berth, name: &str) -> PathBuf {
     berth.archives().join("backups").join(name)
 }
 
 /// Until nothing of the snapshots of a namespace is left in the cluster.
-fn wait_gone(berth: &Berth, space: &str) {
+pub fn wait_gone(berth: &Berth, space: &str) {
     wait_for("the snapshots' objects to be gone", PATIENCE, || {
         let names = |args: &[&str]| berth.kubectl().run(args);
         let snapshots = names(&["get", "volumesnapshots", "-n", space, "-o", "name"])?;
@@ -238,7 +238,7 @@ fn a_driver_that_errs_on_every_third_costs_a_backup_nothing() {
     wait_gone(&berth, "third");
 }
 
-fn wait_asked(player: &Player, claim: &str, times: usize) {
+pub fn wait_asked(player: &Player, claim: &str, times: usize) {
     wait_for(
         &format!("a snapshot of {claim}"),
         PATIENCE,

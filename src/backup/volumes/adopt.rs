@@ -75,7 +75,8 @@ impl RunVolumes<'_> {
                         return Ok(Some((found, noted)));
                     }
                     // What is missing of its block is taken only now.
-                    self.discard(access, &ask.namespace, &noted.name, &noted.uid).await;
+                    self.discard(access, &ask.namespace, (noted.name.as_str(), noted.uid.as_str()), false)
+                        .await;
                 }
                 Err(error) if !is_not_found(&error) => {
                     let error = chain(&error);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::keys::{BACKUP_NAME, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::mover::PodVolumeBackup;
 use futures::StreamExt as _;
@@ -25,6 +26,7 @@ use crate::backup::list::ListError;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
+use crate::patch::digest;
 use crate::text::chain;
 use crate::write::{Write, delete, patch};
 
@@ -55,12 +57,23 @@ impl Which<'_> {
 
 impl RunVolumes<'_> {
     /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the
-    /// run.
-    pub(super) async fn discard(&self, access: &VolumeAccess, namespace: &str, name: &str, uid: &str) {
+    /// run. `spares_kept`: this run has not kept it, so if it is kept another run of the backup has
+    /// taken it over, and an archive may name it.
+    pub(super) async fn discard(
+        &self,
+        access: &VolumeAccess,
+        namespace: &str,
+        (name, uid): (&str, &str),
+        spares_kept: bool,
+    ) {
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), namespace);
         let removed = match timeout(CALL, api.get_opt(name)).await {
             Ok(Ok(Some(found))) if found.uid().as_deref() == Some(uid) => {
-                remove(&access.client, &found).await
+                match own_content(&access.client, &found).await {
+                    Ok(content) if spares_kept && is_named(&found, content.as_ref()) => Ok(()),
+                    Ok(content) => end(&access.client, &found, content, false).await,
+                    Err(error) => Err(error),
+                }
             }
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(chain(&error)),
@@ -78,15 +91,11 @@ impl Engine {
     /// removed from the storage as well.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
-            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(uid).await);
+            let backup = label_value(name, digest);
+            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(&backup, uid).await);
             for_each(made, |snapshot| {
-                let client = self.client.clone();
-                async move {
-                    let content = own_content(&client, &snapshot).await?;
-                    // A user may take the annotation from the snapshot.
-                    let is_named = is_kept(&snapshot) || content.as_ref().is_some_and(was_kept);
-                    end(&client, &snapshot, content, is_named).await
-                }
+                let (client, backup) = (self.client.clone(), backup.as_str());
+                async move { end_made(&client, &snapshot, backup, true).await }
             })
             .await?;
             // After their snapshots, which would not be found without them.
@@ -141,7 +150,8 @@ impl Engine {
             let mut made = self.made_snapshots(uid).await?;
             made.retain(is_going);
             // The storage removes a group whole, so all that it has of the group must go.
-            let groups = self.made_groups(uid).await.map(|mut groups| {
+            let backup = label_value(name, digest);
+            let groups = self.made_groups(&backup, uid).await.map(|mut groups| {
                 let left = groups.iter().filter(|seen| !seen.is_whole).count();
                 if left > 0 {
                     warn!(%name, groups = left, "leaving group snapshots, because not all of their snapshots are seen: an archive may name the others");
@@ -170,8 +180,8 @@ impl Engine {
                 info!(%name, snapshots = made.len(), "removing snapshots of a run that has not stored them");
             }
             let removed = for_each(made, |snapshot| {
-                let client = self.client.clone();
-                async move { remove(&client, &snapshot).await }
+                let (client, backup) = (self.client.clone(), backup.as_str());
+                async move { end_made(&client, &snapshot, backup, false).await }
             });
             removed.await?;
             let removed = for_each(groups?, |seen| {
@@ -185,17 +195,22 @@ impl Engine {
     }
 
     /// The snapshots that were made for a Backup. Where the cluster has no such kind there are
-    /// none.
+    /// none. Everyone who may change a VolumeSnapshot can give it the label. One that is not of a
+    /// claim brings a snapshot that existed before it, which an archive of another backup may name,
+    /// as after a restore.
     async fn made_snapshots(&self, uid: &str) -> Result<Vec<VolumeSnapshot>, String> {
         if !is_uid(uid) {
             return Ok(Vec::new());
         }
-        list_all(&Api::all(self.client.clone()), uid).await.map_err(|error| chain(&error))
+        let all = list_all::<VolumeSnapshot>(&Api::all(self.client.clone()), uid).await;
+        let mut all = all.map_err(|error| chain(&error))?;
+        all.retain(|snapshot| snapshot.spec.source.persistent_volume_claim_name.is_some());
+        Ok(all)
     }
 
-    /// The group snapshots that were made for a Backup.
-    async fn made_groups(&self, uid: &str) -> Result<Vec<SeenGroup>, String> {
-        if is_uid(uid) { group_objects::made(&self.client, uid).await } else { Ok(Vec::new()) }
+    /// The group snapshots that were made for a Backup. `backup`: the value of its label.
+    async fn made_groups(&self, backup: &str, uid: &str) -> Result<Vec<SeenGroup>, String> {
+        if is_uid(uid) { group_objects::made(&self.client, (backup, uid)).await } else { Ok(Vec::new()) }
     }
 
     /// What a backup says of the data of its volumes when all is taken. What is missing, and was
@@ -302,6 +317,30 @@ fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
 pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let content = own_content(client, snapshot).await?;
     end(client, snapshot, content, false).await
+}
+
+/// Whether an archive may name this snapshot. A user may take the annotation from it.
+fn is_named(snapshot: &VolumeSnapshot, content: Option<&VolumeSnapshotContent>) -> bool {
+    is_kept(snapshot) || content.is_some_and(was_kept)
+}
+
+/// Ends a snapshot that has the label of a Backup (`backup`: the value of its other label). What
+/// another Backup has kept is left to that one: whoever may change a VolumeSnapshot can move it from
+/// one Backup to another, whose end would remove what the archive of the first one names.
+/// `is_stored`: an archive may name it.
+async fn end_made(
+    client: &Client,
+    snapshot: &VolumeSnapshot,
+    backup: &str,
+    is_stored: bool,
+) -> Result<(), String> {
+    let content = own_content(client, snapshot).await?;
+    let kept = content.as_ref().filter(|content| was_kept(content));
+    if kept.is_some_and(|content| content.labels().get(BACKUP_NAME).is_some_and(|of| of != backup)) {
+        return Ok(());
+    }
+    let stays = is_stored && is_named(snapshot, content.as_ref());
+    end(client, snapshot, content, stays).await
 }
 
 /// Removes the objects of a snapshot. `stays`: it stays in the storage.

@@ -111,10 +111,10 @@ fn is_made(group: &DynamicObject) -> bool {
         && group.data["spec"]["source"]["selector"].is_object()
 }
 
-/// The groups that were made for a Backup. There are none where berth may not list them: it cannot
-/// list their classes either then, and makes none (the cluster has no such kind, for example, and
-/// berth may only list the kinds that there are).
-pub(super) async fn made(client: &Client, uid: &str) -> Result<Vec<SeenGroup>, String> {
+/// The groups that were made for a Backup (the value of its label, and its UID). There are none
+/// where berth may not list them: it cannot list their classes either then, and makes none (the
+/// cluster has no such kind, for example, and berth may only list the kinds that there are).
+pub(super) async fn made(client: &Client, (backup, uid): (&str, &str)) -> Result<Vec<SeenGroup>, String> {
     let mut all = match list_all(&groups(client, None), uid).await {
         Ok(all) => all,
         Err(error) if is_forbidden(&error) => return Ok(Vec::new()),
@@ -138,23 +138,30 @@ pub(super) async fn made(client: &Client, uid: &str) -> Result<Vec<SeenGroup>, S
     let mut seen = Vec::new();
     for group in all {
         let of_group = group.metadata.uid.as_ref().and_then(|uid| members.remove(uid));
-        seen.push(see(client, group, of_group.unwrap_or_default()).await?);
+        seen.extend(see(client, backup, group, of_group.unwrap_or_default()).await?);
     }
     Ok(seen)
 }
 
 /// Whether these snapshots are all of a group, by what only the snapshot controller and the sidecar
-/// write: the handles in the content of the group, and the contents of the snapshots.
+/// write: the handles in the content of the group, and the contents of the snapshots. `None`: by
+/// that content another Backup has retained the group, and somebody has changed its label.
 async fn see(
     client: &Client,
+    backup: &str,
     group: DynamicObject,
     members: Vec<VolumeSnapshot>,
-) -> Result<SeenGroup, String> {
+) -> Result<Option<SeenGroup>, String> {
     // Anybody can make objects that name the group as their owner.
     if members.len() > MOST {
-        return Ok(SeenGroup { group, members, is_whole: false, is_named: true });
+        return Ok(Some(SeenGroup { group, members, is_whole: false, is_named: true }));
     }
     let content = content_of_group(&contents(client), &group).await?;
+    if let GroupContent::Own(content) = &content
+        && content.labels().get(BACKUP_NAME).is_some_and(|of| of != backup)
+    {
+        return Ok(None);
+    }
     let read = futures::stream::iter(members).map(|member| {
         let client = client.clone();
         async move {
@@ -176,7 +183,7 @@ async fn see(
         GroupContent::Own(content) => has_only(&content.data["status"], &handles),
     };
     let members = read.into_iter().map(|(member, _)| member).collect();
-    Ok(SeenGroup { group, members, is_whole, is_named })
+    Ok(Some(SeenGroup { group, members, is_whole, is_named }))
 }
 
 /// Whether the storage has no snapshots of a group but these (handles), by the status of its

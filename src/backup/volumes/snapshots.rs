@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::group_objects::GroupPlan;
+use super::objects::gone;
 use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -175,7 +176,7 @@ impl RunVolumes<'_> {
             Ok(Err(why)) => why,
             Err(_) => late("cut", cut_until - begun, fault.as_deref()),
         };
-        self.discard(access, &ask.namespace, &name, &uid).await;
+        self.discard(access, &ask.namespace, (name.as_str(), uid.as_str()), true).await;
         Err(NoSnapshot { why, attempted: true })
     }
 
@@ -237,28 +238,33 @@ impl RunVolumes<'_> {
             Ok(found) => found,
             Err(_) => Err(late("ready", cut.until - cut.begun, fault.as_deref())),
         };
+        // A leader that lost its place without noticing must not remove what its successor has kept.
+        let spares_kept = found.is_err();
         let kept = match found {
             Ok((snapshot, content)) if ask.moves => Ok(taken(cut, &snapshot, &content)),
             Ok((snapshot, content)) => self.keep(access, ask, cut, &snapshot, &content).await,
             Err(why) => Err(why),
         };
         if kept.is_err() {
-            self.discard(access, &ask.namespace, &cut.name, &cut.uid).await;
+            self.discard(access, &ask.namespace, (cut.name.as_str(), cut.uid.as_str()), spares_kept).await;
         }
         kept
     }
 
     /// Leaves a snapshot to what moves its data, whose UID it gets: without the label of the backup
     /// no run of that touches it.
-    pub(super) async fn part_with(&self, ask: &Ask, name: &str, movement: &str) -> Result<(), String> {
+    pub(super) async fn part_with(
+        &self,
+        ask: &Ask,
+        (name, uid): (&str, &str),
+        movement: &str,
+    ) -> Result<(), String> {
         let Some(access) = &self.access else { return Ok(()) };
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
         let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null, MADE_FOR: movement}}});
-        match insist(|| patch(&api, Write::to(name), unlabelled.clone())).await {
-            // What moves its data may have removed it already.
-            Err(error) if !crate::client::is_not_found(&error) => Err(chain(&error)),
-            _ => Ok(()),
-        }
+        let to = || Write::to(name).uid(Some(uid));
+        // What moves its data may have removed it already, and its name may be of another one.
+        gone(insist(|| patch(&api, to(), unlabelled.clone())).await.map(drop))
     }
 
     /// Makes a snapshot the backup's own.
@@ -277,7 +283,11 @@ impl RunVolumes<'_> {
             "spec": {"deletionPolicy": "Retain"},
         });
         let to = || Write::to(&cut.content).uid(Some(&content.uid));
-        insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
+        let retained = insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
+        // The driver may have removed it from the storage before it was retained.
+        if retained.metadata.deletion_timestamp.is_some() {
+            return Err("somebody deleted its VolumeSnapshot before it was kept".to_owned());
+        }
         let mut annotated = json!({"metadata": {}});
         let seen = json!({
             "spec": {"deletionPolicy": cut.policy, "driver": content.driver},

@@ -321,3 +321,83 @@ async fn what_was_cut_beside_missing_data_is_taken_over_only_where_its_pods_are_
         api.finish();
     }
 }
+
+/// The driver may have removed it from the storage by then, and an archive would name it.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_somebody_deletes_before_it_is_kept_does_not_become_the_backups() {
+    let name = made("a");
+    let (path, of_content) = (format!("{IN_APP}/{name}"), format!("{CONTENTS}/content-{name}"));
+    let (mut ready, mut of_ready) = (snapshot(&name, "a"), content(&name, true, "Delete"));
+    ready["status"]["readyToUse"] = json!(true);
+    of_ready["status"]["readyToUse"] = json!(true);
+    let mut going = of_ready.clone();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let api = serve(std::slice::from_ref(&ready), &[of_ready]);
+    api.next(post(IN_APP).answers(ready.clone()));
+    // What the watches show is older than this.
+    api.next(patch(&of_content).answers(going.clone()));
+    // Nothing of it stays.
+    api.next(get(&path).answers(ready.clone())).next(get(&of_content).answers(going.clone()));
+    api.next(patch(&of_content).answers(going)).next(delete(&path).answers(ready));
+    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+    let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+    let cut = volumes.cut_later(&ask("a")).await.unwrap();
+    let why = volumes.ready(&ask("a"), &cut).await.unwrap_err();
+    assert!(why.contains("somebody deleted its VolumeSnapshot"), "{why}");
+    let policies: Vec<Value> =
+        api.writes().iter().map(|write| write.body["spec"]["deletionPolicy"].clone()).collect();
+    assert_eq!(policies, [Value::Null, json!("Retain"), json!("Delete"), Value::Null]);
+    api.finish();
+}
+
+/// Its process was stopped for long, and the next leader has taken the snapshot over meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_late_leaves_a_snapshot_that_another_run_has_kept() {
+    for (annotated, labelled, is_kept) in [(true, false, true), (false, true, true), (false, false, false)] {
+        let name = made("a");
+        let (path, of_content) = (format!("{IN_APP}/{name}"), format!("{CONTENTS}/content-{name}"));
+        let api = serve(&[snapshot(&name, "a")], &[content(&name, true, "Delete")]);
+        api.next(post(IN_APP).answers(snapshot(&name, "a")));
+        let (mut found, mut of_found) = (snapshot(&name, "a"), content(&name, true, "Delete"));
+        if annotated {
+            found["metadata"]["annotations"] = json!({"velero.io/csi-volumesnapshot-handle": "handle"});
+        }
+        if labelled {
+            of_found["metadata"]["labels"] = json!({"velero.io/backup-name": "nightly"});
+            of_found["spec"]["deletionPolicy"] = json!("Retain");
+        }
+        api.next(get(&path).answers(found.clone())).next(get(&of_content).answers(of_found.clone()));
+        if !is_kept {
+            api.next(patch(&of_content).answers(of_found)).next(delete(&path).answers(found));
+        }
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+        let cut = volumes.cut_later(&ask("a")).await.unwrap();
+        let why = volumes.ready(&ask("a"), &cut).await.unwrap_err();
+        assert!(why.contains("was not ready within"), "{why}");
+        api.finish();
+    }
+}
+
+/// Whoever may change a VolumeSnapshot may have put another one in its place, and that one would go
+/// with the movement.
+#[tokio::test(start_paused = true)]
+async fn a_movement_gets_the_snapshot_that_was_taken_and_no_other_one_of_that_name() {
+    let path = format!("{IN_APP}/velero-a");
+    for is_there in [true, false] {
+        let asked = patch(&path);
+        let api = Scripted::new().next(if is_there {
+            asked.answers(snapshot("velero-a", "a"))
+        } else {
+            asked.refuses(409)
+        });
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+        volumes.part_with(&ask("a"), ("velero-a", "uid-velero-a"), "uid-upload").await.unwrap();
+        let writes = api.writes();
+        let sent = &writes[0].body["metadata"];
+        let labels = json!({"velero.io/backup-uid": null, "berth.dev/made-for": "uid-upload"});
+        assert_eq!((&sent["uid"], &sent["labels"]), (&json!("uid-velero-a"), &labels));
+        api.finish();
+    }
+}

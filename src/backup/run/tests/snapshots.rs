@@ -294,3 +294,39 @@ async fn a_snapshot_without_its_annotation_leaves_the_storage_only_if_its_conten
         api.finish();
     }
 }
+
+/// Whoever may change a VolumeSnapshot can give it the label of another Backup, and end that one.
+#[tokio::test]
+async fn what_another_backup_has_kept_stays_whichever_label_it_was_given() {
+    let of_other = json!({"velero.io/backup-name": "other"});
+    for is_stored in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let api = Scripted::new();
+        let record = taken_over(&api).await;
+        let (of_one, mut content_of_one) = content("one");
+        let (of_group, mut content_of_group) = content_of("of-one", &["one"]);
+        for content in [&mut content_of_one, &mut content_of_group] {
+            content["metadata"]["labels"] = of_other.clone();
+            content["spec"]["deletionPolicy"] = json!("Retain");
+        }
+        // An archive may name what a restore has brought. Nobody looks at its content.
+        let mut brought = snapshot("brought");
+        brought["spec"]["source"] = json!({"volumeSnapshotContentName": "c"});
+        api.next(get(ALL).answers(list("1", &[brought, snapshot("one")])));
+        api.next(get(GROUPS).answers(list("1", &[group("of-one")])));
+        api.next(get(IN_APP).answers(list("1", &[snapshot("one")])));
+        api.next(get(&of_group).answers(content_of_group));
+        if !is_stored {
+            api.next(get(FILES).answers(list("1", &[]))).next(get(ONE).answers(had_by("ours")));
+        }
+        api.next(get(&of_one).answers(content_of_one));
+        let engine = engine(&api, &folder, AfterInterruption::Resume);
+        if is_stored {
+            engine.let_go_of_snapshots("one", "u").await;
+        } else {
+            engine.remove_snapshots("one", &record).await;
+        }
+        assert_eq!(api.writes().len(), 1, "that by which the Backup was taken over");
+        api.finish();
+    }
+}

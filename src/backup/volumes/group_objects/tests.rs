@@ -35,7 +35,7 @@ async fn a_group_that_only_has_the_label_of_a_backup_is_left_alone() {
     )));
     api.next(get(SNAPSHOTS).answers(list("7", &[])));
     api.next(get(&format!("{CONTENTS}/groupsnapcontent-g")).refuses(404));
-    let found = made(&api.client("velero"), "b").await.unwrap();
+    let found = made(&api.client("velero"), ("b", "b")).await.unwrap();
     assert_eq!(found.len(), 1);
     let group = &found[0].group;
     assert!(group.name_any() == own && group.data["spec"]["source"] == selector());
@@ -124,7 +124,7 @@ async fn a_group_is_whole_if_each_of_its_snapshots_is_seen_and_named_if_one_was_
                 found.map_or_else(|| path.clone().refuses(404), |found| path.clone().answers(found.clone())),
             );
         }
-        let seen = made(&api.client("velero"), "b").await.unwrap().remove(0);
+        let seen = made(&api.client("velero"), ("b", "b")).await.unwrap().remove(0);
         assert_eq!(
             (seen.is_whole, seen.is_named),
             (is_whole, is_named),
@@ -141,7 +141,7 @@ async fn of_a_group_that_more_snapshots_name_than_it_can_have_nothing_is_believe
         (0..=MOST).map(|at| serde_json::from_value(member(&at.to_string())).unwrap()).collect();
     let api = Scripted::new();
     let group = serde_json::from_value(group("velero-1", &json!({"selector": {}}))).unwrap();
-    let seen = see(&api.client("velero"), group, all).await.unwrap();
+    let seen = see(&api.client("velero"), "b", group, all).await.unwrap().unwrap();
     assert!(!seen.is_whole && seen.is_named);
     api.finish();
 }

@@ -1,0 +1,68 @@
+//! Claims and classes that go while a snapshot is cut.
+
+use serde_json::json;
+
+use super::played::{begin, csi, make, start, stored, wait_asked, wait_gone};
+use super::player::DRIVER;
+use crate::archive::{items, side_text};
+use crate::hooks::{create, namespace};
+use crate::queue::ended;
+use crate::support::{PATIENCE, wait_for};
+
+/// It was there when the backup began, and the snapshot is cut nonetheless.
+#[test]
+fn a_claim_that_is_deleted_while_its_snapshot_is_cut_is_stored_with_its_data() {
+    let (berth, player) = start("vol-going", &[]);
+    create(&berth, &[namespace("going")]);
+    make(&berth, "going", "data", &csi(DRIVER), &json!({}));
+    player.hold("going/data");
+    begin(&berth, "going", json!({"includedNamespaces": ["going"]}));
+    wait_asked(player, "going/data", 1);
+    berth.kubectl().run(&["delete", "pvc", "data", "-n", "going", "--wait=false"]).unwrap();
+    player.let_go("going/data");
+    let done = ended(&berth, &["going"]).remove("going").unwrap();
+    let folder = stored(&berth, "going");
+    let status = done.status.unwrap();
+    let log = side_text(&folder, "going-logs.gz");
+    assert_eq!(
+        (status.csi_volume_snapshots_attempted, status.csi_volume_snapshots_completed),
+        (Some(1), Some(1)),
+        "{log}"
+    );
+    let found = items(&folder.join("going.tar.gz"));
+    assert!(found.iter().any(|item| item == "persistentvolumeclaims/namespaces/going/data"), "{found:?}");
+    wait_gone(&berth, "going");
+    // The snapshot that the archive names.
+    assert_eq!(player.stored("going"), ["going/data"]);
+}
+
+/// Somebody deletes the VolumeSnapshot itself, as a clean-up by hand would.
+#[test]
+fn a_snapshot_that_somebody_deletes_before_it_is_ready_is_an_error_of_its_claim() {
+    let (berth, player) = start("vol-taken", &[]);
+    create(&berth, &[namespace("taken")]);
+    for name in ["data", "late"] {
+        make(&berth, "taken", name, &csi(DRIVER), &json!({}));
+    }
+    player.make_late("taken/late");
+    begin(&berth, "taken", json!({"includedNamespaces": ["taken"]}));
+    wait_asked(player, "taken/late", 1);
+    // Only one that is cut is in the storage.
+    wait_for("both to be cut", PATIENCE, || Ok((player.stored("taken").len() == 2).then_some(()))).unwrap();
+    let path =
+        "jsonpath={range .items[?(@.spec.source.persistentVolumeClaimName==\"late\")]}{.metadata.name}{end}";
+    let name = berth.kubectl().run(&["get", "volumesnapshots", "-n", "taken", "-o", path]).unwrap();
+    berth.kubectl().run(&["delete", "volumesnapshot", name.trim(), "-n", "taken", "--wait=false"]).unwrap();
+    let done = ended(&berth, &["taken"]).remove("taken").unwrap();
+    let log = side_text(&stored(&berth, "taken"), "taken-logs.gz");
+    let status = done.status.unwrap();
+    assert_eq!(
+        (status.csi_volume_snapshots_attempted, status.csi_volume_snapshots_completed, status.errors),
+        (Some(2), Some(1), Some(1)),
+        "{log}"
+    );
+    let told = "claim late is stored without the data of its volume: somebody deleted its VolumeSnapshot";
+    assert!(log.contains(told), "{log}");
+    player.make_ready("taken/late");
+    wait_gone(&berth, "taken");
+}
