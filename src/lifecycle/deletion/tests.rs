@@ -437,10 +437,15 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let mut earlier = restore("shared", "b", "Completed");
     earlier["status"]["startTimestamp"] = json!("2026-01-01T00:00:00Z");
     earlier["status"]["completionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    // Nobody knows when this one stopped.
+    let mut cut = restore("cut", "b", "InProgress");
+    cut["metadata"]["deletionTimestamp"] = json!("2100-01-01T00:00:00Z");
+    cut["status"] = json!({"phase": "InProgress", "startTimestamp": "2026-01-01T00:00:00Z"});
     let all = [
         restore("good", "b", "Completed"),
         restore("refused", "b", "FailedValidation"),
         earlier,
+        cut,
         restore("running", "b", "InProgress"),
         restore("other", "c", "Completed"),
     ];
@@ -454,12 +459,12 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let names = |found: &[DynamicObject]| -> Vec<String> {
         found.iter().filter_map(|restore| restore.metadata.name.clone()).collect()
     };
-    assert_eq!(names(&ended), ["good", "refused", "shared"]);
+    assert_eq!(names(&ended), ["good", "refused", "shared", "cut"]);
     assert_eq!(names(&running), ["running"]);
 
     let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
-    for restore in ["good", "refused", "shared"] {
+    for restore in ["good", "refused", "shared", "cut"] {
         layout.store().put(&file(restore), "x".into()).await.unwrap();
         let one = format!("{kind}/{restore}");
         api.next(patching(&one).answers(all[0].clone()))
@@ -468,8 +473,8 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     carrying.remove_restores(Some(&layout), &ended).await.unwrap();
     assert_eq!(api.writes()[0].body["metadata"]["finalizers"], json!(["example.com/own"]));
     assert!(layout.store().head(&file("good")).await.is_err());
-    for others in ["refused", "shared"] {
-        assert!(layout.store().head(&file(others)).await.is_ok(), "it is somebody else's");
+    for others in ["refused", "shared", "cut"] {
+        assert!(layout.store().head(&file(others)).await.is_ok(), "it is not provably this one's");
     }
     api.finish();
 }
