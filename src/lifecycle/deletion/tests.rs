@@ -414,6 +414,48 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_does_not_stand_still_while_requests_change() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    reads(&api, "1", "New", Some(backup("5", "Queued")));
+    let gone = json!({"kind": "Status", "status": "Success"});
+    api.next(deleting(&path("backups", "b")).answers(gone.clone()))
+        .next(deleting(&path("deletebackuprequests", "r")).answers(gone));
+    let lifecycle = lifecycle(&api, root.path());
+    let requests = DeletionRequests::default();
+    let made = |name: &str| -> berth_api::velero::DeleteBackupRequest {
+        let mut made = request("1", if name == "r" { "New" } else { "Processed" });
+        made["metadata"]["name"] = json!(name);
+        made["spec"]["backupName"] = json!(if name == "r" { "b" } else { name });
+        made["metadata"]["uid"] = json!(format!("{name}u"));
+        made["metadata"]["creationTimestamp"] = json!(jiff::Timestamp::now().to_string());
+        serde_json::from_value(made).unwrap()
+    };
+    let all = vec![("r".to_owned(), Arc::new(made("r")))];
+    requests.write(|cache| cache.observe(WatchEvent::Replaced(all)));
+    // Somebody else's requests change all the time.
+    let changing = async {
+        for i in 0_u32.. {
+            let name = format!("other-{}", i % 3);
+            let event = WatchEvent::Applied((name.clone(), Arc::new(made(&name))));
+            requests.write(|cache| cache.observe(event));
+            tokio::task::yield_now().await;
+            if i % 100 == 99 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let begun = Instant::now();
+    tokio::select! {
+        () = super::work(&lifecycle, &requests) => {}
+        () = changing => {}
+        () = api.played() => {}
+    }
+    assert!(begun.elapsed() < super::SETTLE, "{:?}", begun.elapsed());
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     use kube::api::DynamicObject;
     use object_store::memory::InMemory;
