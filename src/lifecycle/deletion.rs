@@ -150,8 +150,14 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
             };
             under_way.push(carried.boxed());
         }
+        // Beside the deletions, which must not stand still whenever a request changes: each of them
+        // changes its own several times. If one of them ends meanwhile, all requests are looked at.
+        let settled = async {
+            let _ = changed.changed().await;
+            sleep(SETTLE).await;
+        };
         tokio::select! {
-            _ = changed.changed() => sleep(SETTLE).await,
+            () = settled => {}
             Some(done) = under_way.next(), if !under_way.is_empty() => match done {
                 FinishedDeletion::Carried { backup, uid, ended } => {
                     backups.remove(&backup);

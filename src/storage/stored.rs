@@ -133,6 +133,23 @@ impl StoredBackups {
         Ok(MetadataFile::Found { json: found.bytes().await?.to_vec(), tag })
     }
 
+    /// Is the archive there, without which a backup cannot be restored? Where `files` shows it, the
+    /// store is not asked.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn has_archive(&self, backup: &str, files: Option<&FileSizes>) -> object_store::Result<bool> {
+        let layout = self.layout(backup);
+        if let Some(files) = files {
+            return Ok(files.has(backup, &layout.archive_name()));
+        }
+        match self.store.head(&layout.archive()).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The claim of a deletion that has begun, if the folder has one. A deletion claims the folder
     /// before it removes anything, so a backup whose metadata was read before this found none was
     /// whole then.

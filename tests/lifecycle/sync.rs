@@ -103,6 +103,7 @@ fn backups_come_from_a_store_and_go_only_with_it() {
     put("newer", "velero-backup.json", &newer);
     let running = whole.replace("\"first\"", "\"running\"").replace("\"Completed\"", "\"InProgress\"");
     put("running", "velero-backup.json", &running);
+    put("headless", "velero-backup.json", &whole.replace("\"first\"", "\"headless\""));
 
     // Another control plane's view: an empty namespace with the same store.
     let two = start(plane, "sync-two");
@@ -138,6 +139,7 @@ fn backups_come_from_a_store_and_go_only_with_it() {
         ("NewerFormat", 1),
         ("Unfinished", 1),
         ("NoMetadata", 1),
+        ("NoArchive", 1),
     ] {
         let line =
             format!("berth_sync_folders_skipped{{location=\"{LOCATION}\",reason=\"{reason}\"}} {count}");

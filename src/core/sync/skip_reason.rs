@@ -5,6 +5,8 @@
 pub enum SyncSkipReason {
     /// The folder has no `velero-backup.json`: a backup that is being written, or something else.
     NoMetadata,
+    /// The folder has no archive: another cluster is just writing it, or has died before it could.
+    NoArchive,
     /// The backup has not ended.
     Unfinished,
     /// Somebody has asked for the deletion of the backup.
@@ -30,8 +32,9 @@ pub enum SyncSkipReason {
 }
 
 impl SyncSkipReason {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoMetadata,
+        Self::NoArchive,
         Self::Unfinished,
         Self::BeingDeleted,
         Self::HalfDeleted,
@@ -49,6 +52,7 @@ impl SyncSkipReason {
     pub fn word(self) -> &'static str {
         match self {
             Self::NoMetadata => "NoMetadata",
+            Self::NoArchive => "NoArchive",
             Self::Unfinished => "Unfinished",
             Self::BeingDeleted => "BeingDeleted",
             Self::HalfDeleted => "HalfDeleted",
@@ -67,6 +71,9 @@ impl SyncSkipReason {
     pub fn message(self) -> &'static str {
         match self {
             Self::NoMetadata => "the folder has no velero-backup.json: it is being written, or is no backup",
+            Self::NoArchive => {
+                "the folder has no archive: it is being written, or can never be restored: remove the folder if nobody writes it"
+            }
             Self::Unfinished => "the backup has not ended",
             Self::BeingDeleted => "a DeleteBackupRequest asks for its deletion",
             Self::HalfDeleted => {
@@ -96,13 +103,13 @@ impl SyncSkipReason {
     }
 
     /// Can a folder that is skipped for this reason bring a Backup whose name the cluster lacks?
-    /// Not if it is no whole backup, or if its name is taken, or if no Backup can have it.
+    /// Not if the backup has not ended, or if its name is taken, or if no Backup can have it.
     pub fn may_come(self) -> bool {
         !matches!(self, Self::NoMetadata | Self::Unfinished | Self::NameTaken | Self::Name)
     }
 
     /// Is this a state that passes by itself, of which nobody needs to be told?
     pub fn passes(self) -> bool {
-        matches!(self, Self::NoMetadata | Self::Unfinished | Self::BeingDeleted)
+        matches!(self, Self::NoMetadata | Self::NoArchive | Self::Unfinished | Self::BeingDeleted)
     }
 }

@@ -22,14 +22,11 @@ fn phase(restore: &DynamicObject) -> &str {
     restore.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// When it ran. One that is being removed does not run any more.
+/// When it ran. Its removal does not bound that: somebody may remove it weeks after it has stopped,
+/// and another cluster may have written files of a Restore of this name meanwhile.
 fn times(restore: &DynamicObject) -> RestoreTimes {
     let time = |pointer: &str| restore.data.pointer(pointer)?.as_str()?.parse::<Timestamp>().ok();
-    let removed = restore.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    RestoreTimes {
-        started: time("/status/startTimestamp"),
-        ended: time("/status/completionTimestamp").or(removed),
-    }
+    RestoreTimes { started: time("/status/startTimestamp"), ended: time("/status/completionTimestamp") }
 }
 
 impl Carrying<'_> {

@@ -414,6 +414,48 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_does_not_stand_still_while_requests_change() {
+    let root = tempfile::tempdir().unwrap();
+    let api = script(root.path());
+    reads(&api, "1", "New", Some(backup("5", "Queued")));
+    let gone = json!({"kind": "Status", "status": "Success"});
+    api.next(deleting(&path("backups", "b")).answers(gone.clone()))
+        .next(deleting(&path("deletebackuprequests", "r")).answers(gone));
+    let lifecycle = lifecycle(&api, root.path());
+    let requests = DeletionRequests::default();
+    let made = |name: &str| -> berth_api::velero::DeleteBackupRequest {
+        let mut made = request("1", if name == "r" { "New" } else { "Processed" });
+        made["metadata"]["name"] = json!(name);
+        made["spec"]["backupName"] = json!(if name == "r" { "b" } else { name });
+        made["metadata"]["uid"] = json!(format!("{name}u"));
+        made["metadata"]["creationTimestamp"] = json!(jiff::Timestamp::now().to_string());
+        serde_json::from_value(made).unwrap()
+    };
+    let all = vec![("r".to_owned(), Arc::new(made("r")))];
+    requests.write(|cache| cache.observe(WatchEvent::Replaced(all)));
+    // Somebody else's requests change all the time.
+    let changing = async {
+        for i in 0_u32.. {
+            let name = format!("other-{}", i % 3);
+            let event = WatchEvent::Applied((name.clone(), Arc::new(made(&name))));
+            requests.write(|cache| cache.observe(event));
+            tokio::task::yield_now().await;
+            if i % 100 == 99 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let begun = Instant::now();
+    tokio::select! {
+        () = super::work(&lifecycle, &requests) => {}
+        () = changing => {}
+        () = api.played() => {}
+    }
+    assert!(begun.elapsed() < super::SETTLE, "{:?}", begun.elapsed());
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
 async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     use kube::api::DynamicObject;
     use object_store::memory::InMemory;
@@ -437,10 +479,15 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let mut earlier = restore("shared", "b", "Completed");
     earlier["status"]["startTimestamp"] = json!("2026-01-01T00:00:00Z");
     earlier["status"]["completionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    // Nobody knows when this one stopped.
+    let mut cut = restore("cut", "b", "InProgress");
+    cut["metadata"]["deletionTimestamp"] = json!("2100-01-01T00:00:00Z");
+    cut["status"] = json!({"phase": "InProgress", "startTimestamp": "2026-01-01T00:00:00Z"});
     let all = [
         restore("good", "b", "Completed"),
         restore("refused", "b", "FailedValidation"),
         earlier,
+        cut,
         restore("running", "b", "InProgress"),
         restore("other", "c", "Completed"),
     ];
@@ -454,12 +501,12 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     let names = |found: &[DynamicObject]| -> Vec<String> {
         found.iter().filter_map(|restore| restore.metadata.name.clone()).collect()
     };
-    assert_eq!(names(&ended), ["good", "refused", "shared"]);
+    assert_eq!(names(&ended), ["good", "refused", "shared", "cut"]);
     assert_eq!(names(&running), ["running"]);
 
     let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let file = |restore: &str| StorePath::from(format!("restores/{restore}/restore-{restore}-logs.gz"));
-    for restore in ["good", "refused", "shared"] {
+    for restore in ["good", "refused", "shared", "cut"] {
         layout.store().put(&file(restore), "x".into()).await.unwrap();
         let one = format!("{kind}/{restore}");
         api.next(patching(&one).answers(all[0].clone()))
@@ -468,8 +515,8 @@ async fn restores_go_with_their_files_and_what_was_refused_has_none() {
     carrying.remove_restores(Some(&layout), &ended).await.unwrap();
     assert_eq!(api.writes()[0].body["metadata"]["finalizers"], json!(["example.com/own"]));
     assert!(layout.store().head(&file("good")).await.is_err());
-    for others in ["refused", "shared"] {
-        assert!(layout.store().head(&file(others)).await.is_ok(), "it is somebody else's");
+    for others in ["refused", "shared", "cut"] {
+        assert!(layout.store().head(&file(others)).await.is_ok(), "it is not provably this one's");
     }
     api.finish();
 }

@@ -130,6 +130,15 @@ impl SyncRoundContext<'_> {
             Ok(restored) => restored,
             Err(why) => return skipped(why, tag),
         };
+        // Velero writes it after the metadata. A backup that failed may have none, and nobody can
+        // restore it.
+        if restored.object["status"]["phase"] != "Failed" {
+            match self.stored.has_archive(name, self.files).await {
+                Ok(true) => {}
+                Ok(false) => return skipped(SyncSkipReason::NoArchive, tag),
+                Err(error) => return FolderResult::Failed(chain(&error)),
+            }
+        }
         match self.stored.deletion(name, self.files).await {
             Ok(None) => {}
             Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),

@@ -60,6 +60,7 @@ impl Place {
 
     fn stored(&self, name: &str) {
         self.store(name, "velero-backup.json", backup(name).to_string());
+        self.store(name, &format!("{name}.tar.gz"), "");
     }
 
     fn known(&self, name: &str) {
@@ -152,6 +153,32 @@ async fn a_backup_that_a_deletion_has_claimed_does_not_come_until_its_claim_is_g
     std::fs::remove_file(place.root.path().join("b/p/backups/half/berth-run.json")).unwrap();
     let api = Scripted::new().once(asked()).once(post(&format!("{VELERO}/backups")).answers(backup("half")));
     place.round(&api).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_comes_when_its_archive_is_there_and_one_that_failed_needs_none() {
+    use berth_core::sync::SyncSkipReason;
+    let asked = || get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[]));
+    let created = |name| post(&format!("{VELERO}/backups")).answers(backup(name));
+    // With many known ones, nobody lists all files.
+    for known in [0, 60] {
+        let mut place = Place::new();
+        for i in 0..known {
+            place.stored(&format!("known-{i}"));
+            place.known(&format!("known-{i}"));
+        }
+        place.store("new", "velero-backup.json", backup("new").to_string());
+        place.round(&Scripted::new().once(asked())).await;
+        assert_eq!(place.past.memory.skipped(), [(SyncSkipReason::NoArchive, 1)].into(), "{known}");
+        place.past.memory = berth_core::sync::Memory::default();
+        place.stored("new");
+        place.round(&Scripted::new().once(asked()).once(created("new"))).await;
+        let mut failed = backup("failed");
+        failed["status"]["phase"] = json!("Failed");
+        place.store("failed", "velero-backup.json", failed.to_string());
+        place.round(&Scripted::new().once(asked()).once(created("failed"))).await;
+        assert!(place.past.memory.skipped().is_empty(), "{known}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
