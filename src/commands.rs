@@ -24,6 +24,7 @@ use anyhow::Context as _;
 
 use crate::args::garden::GardenCommand;
 use crate::args::{Args, Command, Definitions, ReportArgs};
+use crate::cli::print::{stdout, unless_closed};
 use crate::{reference, telemetry};
 
 /// # Errors
@@ -51,13 +52,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Completion { shell } => {
             let mut script = Vec::new();
             crate::cli::completion::write(shell, &mut script)?;
-            let printed = std::io::stdout().lock().write_all(&script).context("the script cannot be printed");
+            let printed = stdout().write_all(&script).context("the script cannot be printed");
             return written(printed.map(|()| ExitCode::SUCCESS));
         }
         Command::CompleteNames { words } => {
             let names: String = names::of(&words).into_iter().map(|name| name + "\n").collect();
             // Nobody may read any more.
-            let _ = std::io::stdout().lock().write_all(names.as_bytes());
+            let _ = stdout().write_all(names.as_bytes());
             Ok(())
         }
         Command::Version(args) => tokio::runtime::Runtime::new()?.block_on(version::run(args)),
@@ -87,7 +88,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
         },
     };
-    done.map(|()| ExitCode::SUCCESS)
+    written(done.map(|()| ExitCode::SUCCESS))
 }
 
 /// The exit code of an error: 2 where the command line itself is wrong, as where its flags cannot
@@ -97,19 +98,11 @@ pub fn exit_code(error: &anyhow::Error) -> ExitCode {
 }
 
 fn shown(text: &str) -> anyhow::Result<()> {
-    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+    Ok(stdout().write_all(text.as_bytes())?)
 }
 
-/// Whoever reads the output may have had enough of it, as `head` has.
 fn written(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
-    let is_broken_pipe = |error: &anyhow::Error| {
-        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
-        causes.any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-    };
-    match done {
-        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-        done => done,
-    }
+    unless_closed(done, ExitCode::SUCCESS)
 }
 
 /// Blocking threads of the runtime: those that tokio needs for files and DNS, plus the archive
@@ -136,7 +129,7 @@ fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
     };
     for (name, text) in berth_api::crd::files(&definitions)? {
         match &write {
-            None => println!("---\n{text}"),
+            None => shown(&format!("---\n{text}\n"))?,
             Some(folder) => {
                 std::fs::create_dir_all(folder).with_context(|| format!("--write {}", folder.display()))?;
                 let path = folder.join(name);

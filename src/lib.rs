@@ -7,6 +7,9 @@
 //! it ([`storage`]). Data movers carry volume data ([`movers`]): where their pods may run, and
 //! which of them may prepare next. Buckets that clusters share: [`garden`].
 
+// `cli::print` has what prints, because these macros panic where nobody reads the output.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod args;
 pub mod backup;
 pub mod cache;

@@ -415,11 +415,33 @@ fn completion_and_help_need_no_cluster() {
 
 #[test]
 fn a_reader_who_has_had_enough_is_no_fault() {
-    for args in [&["version", "--client-only"][..], &["--help"], &["completion", "fish"]] {
+    let unread = |command: &mut Command| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = Command::new(program()).args(args).stdout(writer).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && !text.contains("panicked"), "{args:?}: {text}");
+        let output = command.stdout(writer).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for args in [
+        &["version", "--client-only"][..],
+        &["--help"],
+        &["completion", "fish"],
+        &["crd"],
+        &["krew"],
+        &["install", "--output=yaml", "--image=registry.example/berth:1"],
+    ] {
+        let (code, text) = unread(Command::new(program()).args(args));
+        assert!(code == Some(0) && !text.contains("panicked"), "{args:?}: {text}");
+    }
+    let berth = common();
+    for args in [
+        &["check"][..],
+        &["install", "--dry-run", "--image=registry.example/berth:1"],
+        &["uninstall", "--dry-run"],
+        &["queue", "list"],
+        &["node-agent", "check"],
+    ] {
+        let whole = run(&berth, args).status.code();
+        let (code, text) = unread(&mut command(&berth, args));
+        assert!(code == whole && !text.contains("panicked"), "{args:?}: {code:?}, {whole:?}: {text}");
     }
 }

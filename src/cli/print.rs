@@ -32,6 +32,56 @@ pub fn on_stderr(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Marks the error of an output that nobody reads any more, because a connection to the API server
+/// or to a store can break with the same kind of error, and that is a fault.
+#[derive(Debug)]
+struct OutputClosed;
+
+impl fmt::Display for OutputClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the output is not read to its end")
+    }
+}
+
+impl std::error::Error for OutputClosed {}
+
+/// A writer whose errors [`unless_closed`] recognises.
+pub struct Marked<W>(W);
+
+impl<W: Write> Write for Marked<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(marked)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(marked)
+    }
+}
+
+fn marked(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe { io::Error::new(error.kind(), OutputClosed) } else { error }
+}
+
+/// Standard output for what is written in many pieces.
+pub fn stdout() -> Marked<io::StdoutLock<'static>> {
+    Marked(io::stdout().lock())
+}
+
+/// Whoever reads the output may have had enough of it, as `head` has. `default` is the result then.
+///
+/// # Errors
+/// All others.
+pub fn unless_closed<T>(done: anyhow::Result<T>, default: T) -> anyhow::Result<T> {
+    let is_closed = |error: &anyhow::Error| {
+        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+        causes.any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<OutputClosed>()))
+    };
+    match done {
+        Err(error) if is_closed(&error) => Ok(default),
+        done => done,
+    }
+}
+
 /// Says on standard error which cluster a command is about, because a terminal may be set to
 /// another one than its reader has in mind.
 ///
@@ -153,6 +203,8 @@ pub fn age(age: SignedDuration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context as _;
+
     use super::*;
 
     const BAD: &str = "a\x1b[2J\u{9b}1m\r\n\x07\tz\u{e4}";
@@ -193,6 +245,32 @@ mod tests {
         let told = yaml(&text, true);
         assert!(!told.contains(steers) && told.lines().count() > 1, "{told}");
         assert_eq!(yaml(&text, false), text);
+    }
+
+    /// A pipe or a connection whose other end is closed.
+    struct Broken;
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_closed_output_is_no_fault_and_a_broken_connection_is_one() {
+        let rows = [vec!["a".to_owned()]];
+        let told = |out: &mut dyn Write| -> anyhow::Result<u8> {
+            let mut out = io::BufWriter::new(out);
+            table(&mut out, &[ColumnHead::Always("NAME")], &rows)?;
+            Ok(out.flush().map(|()| 1).context("the table")?)
+        };
+        assert_eq!(unless_closed(told(&mut Marked(Vec::new())), 0).unwrap(), 1);
+        assert_eq!(unless_closed(told(&mut Marked(Broken)), 0).unwrap(), 0);
+        assert!(unless_closed(told(&mut Broken), 0).is_err(), "as a connection to the API server");
     }
 
     /// Gives one byte at a time, and an error at the end.

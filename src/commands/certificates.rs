@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::args::{CertificatesArgs, CertificatesCommand};
 use crate::certificates::{AUTHORITY, CA_CERTIFICATE, SECRET, text};
+use crate::cli::print::say;
 use crate::client::Clients;
 use crate::write::{Write, patch_metadata};
 
@@ -39,7 +40,7 @@ pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
     let mut annotations = json!({keys::ROTATE: what});
     if revoke {
         annotations[keys::REVOKE] = json!("true");
-        println!("older authorities are revoked once the certificate of a new one is served: half a minute");
+        say!("older authorities are revoked once the certificate of a new one is served: half a minute");
     }
     let patch = json!({"metadata": {"annotations": annotations}});
     let asked = patch_metadata(&api, Write::to(SECRET), patch).await;
@@ -61,14 +62,14 @@ pub async fn run(args: CertificatesArgs) -> anyhow::Result<()> {
             PATIENCE.as_secs()
         );
     }
-    println!("rotated: {}", if ca { "authority and certificate" } else { "certificate" });
+    say!("rotated: {}", if ca { "authority and certificate" } else { "certificate" });
     if revoke {
         let authority = api.get(AUTHORITY).await.with_context(|| format!("Secret {AUTHORITY}"))?;
         ensure!(
             text(&authority, CA_CERTIFICATE).matches("BEGIN CERTIFICATE").count() == 1,
             "older authorities are still trusted: somebody made the Secrets anew meanwhile. Run this again"
         );
-        println!("revoked: whatever older authorities signed is believed no more");
+        say!("revoked: whatever older authorities signed is believed no more");
     }
     Ok(())
 }

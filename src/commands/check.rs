@@ -9,7 +9,7 @@ use super::person::confirmed;
 use crate::args::{CheckArgs, Output};
 use crate::check::leftovers::{self, Leftover, REMOVED};
 use crate::check::{self, CheckOutcome, Finding};
-use crate::cli::print::{self, ColumnHead, tell_server};
+use crate::cli::print::{self, ColumnHead, note, tell_server};
 use crate::client::persistent;
 use crate::install::InstallCluster;
 use crate::text::{chain, escaped};
@@ -21,7 +21,7 @@ pub async fn run(args: CheckArgs) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("berth: {}", chain(error.as_ref()));
+            note!("berth: {}", chain(error.as_ref()));
             ExitCode::from(2)
         }
     }
@@ -35,13 +35,14 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
         return clean(args, &cluster).await;
     }
     let findings = check::all(&cluster).await?;
-    match args.output {
+    let mut out = print::stdout();
+    let written = match args.output {
         Output::Table => {
-            let mut out = std::io::stdout().lock();
-            findings.iter().try_for_each(|finding| tell(&mut out, finding))?;
+            findings.iter().try_for_each(|finding| tell(&mut out, finding)).map_err(anyhow::Error::from)
         }
-        structured => print::value(&mut std::io::stdout().lock(), &findings, structured)?,
-    }
+        structured => print::value(&mut out, &findings, structured),
+    };
+    print::unless_closed(written, ())?;
     Ok(findings.iter().all(|finding| finding.outcome != CheckOutcome::Fault))
 }
 
@@ -50,23 +51,23 @@ async fn clean(args: &CheckArgs, cluster: &InstallCluster) -> anyhow::Result<boo
     let before = leftovers::look(cluster).await?;
     let count = before.to_remove().count();
     for why in before.unknown().into_iter().chain(before.more()) {
-        eprintln!("{why}");
+        note!("{why}");
     }
     if count == 0 {
         list(&before.all, args.output)?;
-        eprintln!("there is nothing to remove");
+        note!("there is nothing to remove");
         return Ok(true);
     }
     let told: Vec<Leftover> = before.all.clone();
     write_table(&mut std::io::stderr().lock(), &told)?;
-    eprintln!("{count} objects are removed, snapshots in the storage with their objects");
-    eprintln!(
+    note!("{count} objects are removed, snapshots in the storage with their objects");
+    note!(
         "names and labels are no proof, because whoever may change an object gives it labels: look at each"
     );
     if !confirmed(args.confirm)? {
         return Ok(true);
     }
-    eprintln!(
+    note!(
         "waiting until berth's sync has brought all of every storage location twice, because it may bring a Backup back"
     );
     leftovers::wait_synced(cluster, &before).await?;
@@ -77,12 +78,13 @@ async fn clean(args: &CheckArgs, cluster: &InstallCluster) -> anyhow::Result<boo
 }
 
 fn list(all: &[Leftover], output: Output) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match output {
+    let mut out = print::stdout();
+    let written = match output {
         Output::Table if all.is_empty() => Ok(()),
         Output::Table => write_table(&mut out, all),
         structured => print::value(&mut out, &all, structured),
-    }
+    };
+    print::unless_closed(written, ())
 }
 
 fn write_table(out: &mut impl Write, all: &[Leftover]) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use desired::{fit, settings, tell_account};
 use handover::{Hands, difference, let_end, take_over};
 
 use crate::args::InstallArgs;
+use crate::cli::print::{note, say};
 use crate::client::persistent;
 use crate::install::apply::{self, ApplyMode, ApplyOutcome};
 use crate::install::engine::HOOKS;
@@ -59,16 +60,14 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     tell_gaps(settings.engine.as_ref());
     let image = found.installed.as_ref().and_then(Installed::image).filter(|image| image.contains('@'));
     if let (Some(before), Some(now)) = (image, settings.image.as_deref().filter(|now| !now.contains('@'))) {
-        println!(
-            "{before} was named by its digest, {now} is not: say --image with the digest of this version"
-        );
+        say!("{before} was named by its digest, {now} is not: say --image with the digest of this version");
     }
     found.ensure_installable(&cluster.namespace, settings.certificates == Certificates::CertManager)?;
     tell_account(&settings, &found, &args);
     fit(&mut settings, &found, &args)?;
     let mut objects = render(&settings)?;
     for line in kept::keep(&mut objects, found.installed.as_ref())? {
-        println!("{line}");
+        say!("{line}");
     }
     if let Some(hub) = settings.member.as_ref().and_then(MemberParts::hub) {
         member::ensure_hub(&cluster, hub, access.as_ref()).await?;
@@ -78,7 +77,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         objects.insert(deployment.unwrap_or(objects.len()), access.secret(&cluster.namespace));
     }
     if !found.has_policies {
-        println!(
+        say!(
             "Kubernetes {} knows no ValidatingAdmissionPolicy: installed without; while berth is away nothing guards phases and places, and agents of Seeds get no rights here, because nothing would keep one from writing about another's data; nor does berth run hooks, because nothing would keep whoever may create Backups from running commands in any pod",
             found.version
         );
@@ -104,7 +103,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
 /// Prints to standard error, because objects are printed to standard output.
 fn tell_gaps(engine: Option<&BackedUpTypes>) {
     if engine.is_some_and(|types| !types.is_whole) {
-        eprintln!(
+        note!(
             "the API server does not know all of its types now, because a server behind it does not answer: what is not listed is missing in backups; run this again when it answers"
         );
     }
@@ -142,7 +141,7 @@ async fn ensure_allowed(cluster: &InstallCluster, objects: &[Value]) -> anyhow::
 async fn ensure_ours(cluster: &InstallCluster, objects: &[Value], adopt: bool) -> anyhow::Result<()> {
     let strangers = apply::strangers(&cluster.client, objects).await?;
     if adopt {
-        strangers.iter().for_each(|one| println!("{one} is taken over: no `berth install` brought it"));
+        strangers.iter().for_each(|one| say!("{one} is taken over: no `berth install` brought it"));
     } else if !strangers.is_empty() {
         let names: Vec<String> = strangers.iter().map(ToString::to_string).collect();
         bail!(
@@ -161,7 +160,9 @@ async fn preview(
 ) -> anyhow::Result<()> {
     let tell_one = |object: &Value, outcome: ApplyOutcome, difference: &str| {
         if args.diff {
-            print!("{difference}");
+            if !difference.is_empty() {
+                say!("{}", difference.trim_end_matches('\n'));
+            }
         } else {
             tell(object, outcome, " (dry run)");
         }
@@ -170,7 +171,7 @@ async fn preview(
     let mut left_over = apply::left_over(cluster, objects).await?;
     left_over.extend(hands.written(cluster).await?);
     for reference in left_over {
-        println!("{reference} removed (dry run)");
+        say!("{reference} removed (dry run)");
     }
     Ok(())
 }
@@ -203,11 +204,11 @@ async fn install(
         apply::apply_at_once(&cluster.client, some, ApplyMode::Write, tell_one).await?;
     }
     // After the rollout, because the new admission rules need the new replicas.
-    apply::rolled_out(cluster, &others, args.timeout, |line| println!("{line}")).await?;
+    apply::rolled_out(cluster, &others, args.timeout, |line| say!("{line}")).await?;
     if hands.executor_to.is_some() || gives {
         // After the pods have ended, because until then they need their rights and a policy that
         // lets them write.
-        println!("waiting: the controllers before these end");
+        say!("waiting: the controllers before these end");
         remove::leaving_gone(cluster, args.timeout).await?;
     }
     if hands.executor_to == Some(Executor::Velero) {
@@ -225,27 +226,27 @@ async fn install(
     let written = hands.written(cluster).await?;
     for reference in left_over.iter().chain(&written) {
         if remove::delete(cluster, reference).await? {
-            println!("{reference} removed");
+            say!("{reference} removed");
         }
     }
     if hands.from_member && hands.member.is_none() {
         let mut held = left::held(cluster).await?;
         held.retain(|one| one.by != left::By::Controller);
         if let Some(note) = left::note(&held, &cluster.namespace) {
-            println!("{note}");
+            say!("{note}");
         }
     }
     // Without its Certificate the Secret is not renewed.
     let authority = remove::authority(cluster);
     let taken = hands.certificates_to == Some(Certificates::SelfManaged);
     if taken && remove::delete(cluster, &authority).await? {
-        println!("{authority} removed");
+        say!("{authority} removed");
     }
     answers(cluster, args.timeout).await?;
     if let Some(line) = cluster.agents().await?.as_ref().and_then(pod_volumes::told) {
-        println!("{line}");
+        say!("{line}");
     }
-    println!(
+    say!(
         "berth {} is ready in namespace {} after {:.1} s",
         env!("CARGO_PKG_VERSION"),
         cluster.namespace,
@@ -269,7 +270,7 @@ fn rank_of(object: &Value) -> usize {
 
 fn tell(object: &Value, outcome: ApplyOutcome, how: &str) {
     if let Some(reference) = Reference::of(object) {
-        println!("{reference} {}{how}", outcome.word());
+        say!("{reference} {}{how}", outcome.word());
     }
 }
 
@@ -298,7 +299,7 @@ async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor
     let wanted = velero::to_switch_off(executor);
     let Some(deployment) = cluster.velero().await? else {
         if executor == Executor::Velero {
-            println!(
+            say!(
                 "no Velero was found in namespace {}: with --executor=velero nothing runs until there is one",
                 cluster.namespace
             );
@@ -309,7 +310,7 @@ async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor
     if let Some((why, way_out)) = velero::runs_nothing(&deployment, executor)
         && !(args.adjust_velero && change.as_ref().is_some_and(velero::DeploymentChange::switches_on_backups))
     {
-        println!("{why}: {way_out}");
+        say!("{why}: {way_out}");
     }
     // A Deployment that is as wanted is not changed.
     let Some(change) = change else { return Ok(()) };
@@ -317,7 +318,7 @@ async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor
     if !args.adjust_velero {
         let on = velero::still_on(&deployment, wanted);
         if !on.is_empty() {
-            println!(
+            say!(
                 "Velero still runs what berth takes the place of ({}). Run `berth install --executor={} --adjust-velero`, or start it with --disable-controllers={}",
                 on.join(", "),
                 executor.as_str(),
@@ -326,10 +327,10 @@ async fn advise(cluster: &InstallCluster, args: &InstallArgs, executor: Executor
         }
         return Ok(());
     }
-    println!("{}", difference(&name, &change));
+    say!("{}", difference(&name, &change));
     if !args.dry_run && !args.diff {
         change.write(&cluster.client, &deployment).await.context("--adjust-velero")?;
-        println!("deployment/{name} changed; `berth uninstall` changes it back");
+        say!("deployment/{name} changed; `berth uninstall` changes it back");
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::queue::{configmap, lease};
 use crate::args::{ClusterArgs, NodeAgentCommand, NodeAgentServerArgs, Output};
-use crate::cli::print::{self, ColumnHead};
+use crate::cli::print::{self, ColumnHead, note};
 use crate::client::{Clients, persistent};
 use crate::health::{self, Pulse};
 use crate::movers::node_cache::NodeCacheState;
@@ -31,7 +31,7 @@ pub async fn run(target: ClusterArgs, command: NodeAgentCommand) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("berth: {}", chain(error.as_ref()));
+            note!("berth: {}", chain(error.as_ref()));
             ExitCode::from(2)
         }
     }
@@ -76,11 +76,12 @@ async fn check(target: ClusterArgs, command: NodeAgentCommand) -> anyhow::Result
     look::nodes(&client, &mut fleet).await?;
     look::classes(&client, &mut fleet).await?;
     let report = NodeAgentReport::new(&fleet, &look::tolerations(&client, namespace).await?);
-    let mut out = std::io::stdout().lock();
-    match output {
-        Output::Table => report.write(&mut out)?,
-        structured => print::value(&mut out, &report, structured)?,
-    }
+    let mut out = print::stdout();
+    let written = match output {
+        Output::Table => report.write(&mut out).map_err(anyhow::Error::from),
+        structured => print::value(&mut out, &report, structured),
+    };
+    print::unless_closed(written, ())?;
     Ok(report.is_well())
 }
 

@@ -80,7 +80,7 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
         schedules.len()
     );
     let others = others(person).await;
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     for (i, schedule) in schedules.iter().enumerate() {
         let next = next_times(schedule, &others, Timestamp::now());
         match args.output {

@@ -4,6 +4,7 @@ use anyhow::Context as _;
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 
 use crate::args::UninstallArgs;
+use crate::cli::print::say;
 use crate::client::persistent;
 use crate::install::apply::LISTS_AT_ONCE;
 use crate::install::render::{VELERO_GROUP, is_admission};
@@ -35,10 +36,10 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     if args.dry_run {
         for reference in &found {
             let kept = matches!(reference.kind.as_str(), "Namespace" | "CustomResourceDefinition");
-            println!("{reference} would be removed{}", if kept { ", unless it is in use" } else { "" });
+            say!("{reference} would be removed{}", if kept { ", unless it is in use" } else { "" });
         }
         for reference in member::written(&cluster, None).await? {
-            println!("{reference} would be removed");
+            say!("{reference} would be removed");
         }
         tell_running(&cluster).await?;
         tell_held(&cluster).await?;
@@ -58,14 +59,14 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     remove::pods_gone(&cluster, args.timeout).await?;
     remove_all(&cluster, &after).await?;
     for reference in remove::delete_written(&cluster).await? {
-        println!("{reference} removed");
+        say!("{reference} removed");
     }
     let woken = nudge::refused(&cluster.client, &cluster.namespace).await;
     if woken > 0 {
-        println!("{woken} data movers annotated, so that their node-agents check them again");
+        say!("{woken} data movers annotated, so that their node-agents check them again");
     }
     for released in remove::release_holds(&cluster).await? {
-        println!("{released} released");
+        say!("{released} released");
     }
     put_velero_back(&cluster).await?;
     let (definitions, namespaces): (Vec<_>, Vec<_>) =
@@ -76,7 +77,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     let removals = stream::iter(namespaces).map(|one| remove_namespace(&cluster, one));
     tell_all(removals.buffered(AT_ONCE)).await?;
     tell_held(&cluster).await?;
-    println!(
+    say!(
         "berth is removed from namespace {}; Backups, locations and archives are as they were",
         cluster.namespace
     );
@@ -98,7 +99,7 @@ async fn remove_all(cluster: &InstallCluster, references: &[Reference]) -> anyho
 async fn tell_all(told: impl Stream<Item = anyhow::Result<Option<String>>>) -> anyhow::Result<()> {
     let mut told = std::pin::pin!(told);
     while let Some(line) = told.try_next().await? {
-        line.into_iter().for_each(|line| println!("{line}"));
+        line.into_iter().for_each(|line| say!("{line}"));
     }
     Ok(())
 }
@@ -132,7 +133,7 @@ async fn remove_namespace(cluster: &InstallCluster, reference: &Reference) -> an
 async fn tell_running(cluster: &InstallCluster) -> anyhow::Result<()> {
     let all = RunningBackups::read(cluster).await?.by_berth;
     if !all.is_empty() {
-        println!(
+        say!(
             "{} running ({}): without berth that stays InProgress, until a later `berth install` continues it. To have it end first, wait before you uninstall, or `berth queue cancel NAME`",
             match all.len() {
                 1 => "1 Backup is".to_owned(),
@@ -148,7 +149,7 @@ async fn tell_running(cluster: &InstallCluster) -> anyhow::Result<()> {
 async fn tell_held(cluster: &InstallCluster) -> anyhow::Result<()> {
     let held = left::held(cluster).await?;
     if let Some(note) = left::note(&held, &cluster.namespace) {
-        println!("{note}");
+        say!("{note}");
     }
     Ok(())
 }
@@ -163,7 +164,7 @@ async fn put_velero_back(cluster: &InstallCluster) -> anyhow::Result<()> {
             .write(&cluster.client, &deployment)
             .await
             .context("Velero's own queue is still switched off")?;
-        println!("Velero runs backups by itself again");
+        say!("Velero runs backups by itself again");
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use super::cluster::CONFIGURATION;
 use super::{INSTALLER, InstallCluster, Reference, remove};
 use crate::certificates::trust::Trust;
 use crate::certificates::{LEAF_CERTIFICATE, SECRET, text};
+use crate::cli::print::say;
 use crate::client::is_not_found;
 
 const LOOK: Duration = Duration::from_millis(200);
@@ -44,14 +45,14 @@ pub fn is_of_cert_manager(object: &Value) -> bool {
 /// # Errors
 /// When an object cannot be written.
 pub async fn take(cluster: &InstallCluster) -> anyhow::Result<()> {
-    println!("taking the certificates over from cert-manager");
+    say!("taking the certificates over from cert-manager");
     no_injection::<MutatingWebhookConfiguration>(&cluster.client).await?;
     no_injection::<ValidatingWebhookConfiguration>(&cluster.client).await?;
     for reference in apply::installed(cluster).await? {
         if reference.api_version.starts_with("cert-manager.io/")
             && remove::delete(cluster, &reference).await?
         {
-            println!("{reference} removed");
+            say!("{reference} removed");
         }
     }
     Ok(())
@@ -81,7 +82,7 @@ fn params() -> PatchParams {
 /// # Errors
 /// When an object cannot be written, or cert-manager issues no certificate within `patience`.
 pub async fn give(cluster: &InstallCluster, objects: &[Value], patience: Duration) -> anyhow::Result<()> {
-    println!("handing the certificates over to cert-manager");
+    say!("handing the certificates over to cert-manager");
     let trust = Trust { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
     let is_leaf = |object: &&Value| object["spec"]["secretName"] == SECRET;
     for object in objects.iter().filter(|object| !is_leaf(object)) {
@@ -111,10 +112,10 @@ pub async fn give(cluster: &InstallCluster, objects: &[Value], patience: Duratio
     // caBundle.
     let own = remove::own_authority(cluster);
     if remove::delete(cluster, &own).await? {
-        println!("{own} removed");
+        say!("{own} removed");
     }
     for reference in objects.iter().filter_map(Reference::of) {
-        println!("{reference} in use");
+        say!("{reference} in use");
     }
     Ok(())
 }

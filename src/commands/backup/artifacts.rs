@@ -91,7 +91,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
         let source =
             ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline)
                 .await?;
-        let mut out = std::io::stdout().lock();
+        let mut out = print::stdout();
         source.there(source.fetcher.raw(&source.url, deadline, |piece| out.write_all(piece)).await?)?;
         return Ok(());
     }
@@ -255,7 +255,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
         let archive = archive?;
         match looked_up(index, &archive, wanted).await {
             LookedUp::Found(found) => {
-                return print::value(&mut std::io::stdout().lock(), &found, shape);
+                return print::value(&mut print::stdout(), &found, shape);
             }
             LookedUp::Nowhere => {
                 return Err(missing(wanted, ", as the index of its archive says"));
@@ -268,7 +268,7 @@ pub async fn contents(person: &Person, args: &ContentsArgs) -> anyhow::Result<()
     let (wanted, grep) = (args.object.clone(), args.grep.clone());
     let is_found = source
         .read(move |pieces| {
-            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            let mut out = std::io::BufWriter::new(print::stdout());
             let mut is_found = false;
             visit(pieces.unpacked()?, |stored, size, body| {
                 let line = stored.to_string();
@@ -307,7 +307,7 @@ pub async fn diff(person: &Person, args: &DiffArgs) -> anyhow::Result<()> {
     let mut digests = source(&old).await?.read(|pieces| Digests::read(pieces.unpacked()?)).await?;
     let tell = |change: ObjectDifference, stored: &crate::cli::archive::StoredObject| {
         let name = stored.to_string();
-        writeln!(std::io::stdout().lock(), "{} {}", change.sign(), printable(&name))?;
+        writeln!(print::stdout(), "{} {}", change.sign(), printable(&name))?;
         Ok(())
     };
     let digests = source(&new)

@@ -48,7 +48,7 @@ pub async fn run(person: &Person, args: &DescribeArgs) -> anyhow::Result<()> {
         described.pod_volumes = &pod_volumes;
         described.details = args.details;
         described.colour = person.colour();
-        let mut out = std::io::stdout().lock();
+        let mut out = print::stdout();
         match args.output {
             DescribeOutput::Plaintext => {
                 use std::io::Write as _;

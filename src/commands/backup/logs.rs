@@ -93,8 +93,8 @@ pub async fn run(person: &Person, args: &LogsArgs) -> anyhow::Result<()> {
 const ANEW: &str = "The backup began again, and this is its log from the beginning:";
 
 fn show(mut log: impl Read) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    if out.is_terminal() {
+    let mut out = print::stdout();
+    if std::io::stdout().is_terminal() {
         print::log(log, &mut out)?;
     } else {
         std::io::copy(&mut log, &mut out)?;

@@ -39,7 +39,7 @@ pub async fn run(person: &Person, backup: &Backup, output: Option<MadeOutput>) -
         Err(error) => (format!("unknown: {}", chain(error.as_ref())), None, None),
     };
     let plan = BackupPlan::new((namespace, &name), rehearsed, admission, (explained, like));
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     match output {
         Some(MadeOutput::Json) => print::value(&mut out, &plan, Output::Json)?,
         Some(MadeOutput::Yaml) => print::value(&mut out, &plan, Output::Yaml)?,

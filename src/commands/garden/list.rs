@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::args::Output;
 use crate::args::garden::HubTarget;
-use crate::cli::print::{self, ColumnHead};
+use crate::cli::print::{self, ColumnHead, say};
 use crate::client::{Clients, is_not_found};
 
 /// Objects per page of a list request.
@@ -216,12 +216,12 @@ fn show<T: Serialize>(
     heads: &[ColumnHead],
     row: impl Fn(&T, Timestamp) -> Vec<String>,
 ) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     if output != Output::Table {
         return print::value(&mut out, &all, output);
     }
     if all.is_empty() {
-        println!("{nothing}");
+        say!("{nothing}");
         return Ok(());
     }
     let now = Timestamp::now();

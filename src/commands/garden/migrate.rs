@@ -3,6 +3,7 @@
 use berth_garden_core::migration::MigrationPhase;
 
 use crate::args::garden::MigrateArgs;
+use crate::cli::print::say;
 use crate::client::Clients;
 use crate::garden::migration::{Migration, Summary};
 
@@ -19,23 +20,23 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
     if args.dry_run {
         let Summary { phase, counts, there } = migration.survey().await?;
         let so_far = phase.map_or_else(|| "not begun".to_owned(), |phase| format!("{phase:?}"));
-        println!("phase           {so_far}");
-        println!("objects         {}", counts.none + counts.copied + counts.not_found);
-        println!("bytes           {}", counts.bytes);
-        println!("to copy         {}", counts.none);
-        println!("copied          {}", counts.copied);
-        println!("gone meanwhile  {}", counts.not_found);
-        println!("already there   {there}, compared before anything is written");
+        say!("phase           {so_far}");
+        say!("objects         {}", counts.none + counts.copied + counts.not_found);
+        say!("bytes           {}", counts.bytes);
+        say!("to copy         {}", counts.none);
+        say!("copied          {}", counts.copied);
+        say!("gone meanwhile  {}", counts.not_found);
+        say!("already there   {there}, compared before anything is written");
         return Ok(());
     }
-    let done = migration.run(args.retire, &|what| println!("{}", crate::text::printable(what))).await?;
-    println!("{} objects are copied, {} were gone at the source", done.counts.copied, done.counts.not_found);
+    let done = migration.run(args.retire, &|what| say!("{}", crate::text::printable(what))).await?;
+    say!("{} objects are copied, {} were gone at the source", done.counts.copied, done.counts.not_found);
     match done.phase {
         Some(MigrationPhase::Retired) => {
-            println!("location {} has moved; its old place is empty", migration.from)
+            say!("location {} has moved; its old place is empty", migration.from)
         }
         _ => {
-            println!("location {} has moved; its old place is as it was: --retire empties it", migration.from)
+            say!("location {} has moved; its old place is as it was: --retire empties it", migration.from)
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::args::Output;
 use crate::args::garden::PlanArgs;
-use crate::cli::print::{self, ColumnHead};
+use crate::cli::print::{self, ColumnHead, say};
 use crate::text::printable;
 
 /// Stands for the UID of a profile that does not exist yet, which is a part of its buckets' names.
@@ -276,7 +276,7 @@ fn tell(seen: &Outlook, mut warnings: Vec<String>) -> HubPlanOutput {
 }
 
 fn show(told: &HubPlanOutput, output: Output) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     if output != Output::Table {
         return print::value(&mut out, told, output);
     }
@@ -298,7 +298,7 @@ fn show(told: &HubPlanOutput, output: Output) -> anyhow::Result<()> {
         .collect();
     print::table(&mut out, &heads, &rows)?;
     if !told.entries.is_empty() {
-        println!();
+        say!("");
         let heads = [
             ColumnHead::Always("ENTRY"),
             ColumnHead::Always("CLUSTER"),
@@ -320,7 +320,7 @@ fn show(told: &HubPlanOutput, output: Output) -> anyhow::Result<()> {
         print::table(&mut out, &heads, &rows)?;
     }
     for warning in &told.warnings {
-        println!("\nwarning: {}", printable(warning));
+        say!("\nwarning: {}", printable(warning));
     }
     Ok(())
 }

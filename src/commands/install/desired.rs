@@ -4,6 +4,7 @@ use anyhow::bail;
 use kube::ResourceExt as _;
 
 use crate::args::InstallArgs;
+use crate::cli::print::say;
 use crate::image::image_of;
 use crate::install::cluster::Presence;
 use crate::install::hub::HubAccess;
@@ -66,10 +67,10 @@ pub(super) fn tell_account(settings: &InstallSettings, found: &ClusterFindings, 
     let (None, Some(installed), false) = (&found.velero, &found.installed, is_said) else { return };
     let namespace = &settings.namespace;
     match &settings.velero_account {
-        Some(account) => println!(
+        Some(account) => say!(
             "no Velero was found in namespace {namespace}: service account {account} stays trusted with its part, as it is installed; --beside-velero=false takes that back"
         ),
-        None if settings.executor == Executor::Berth && !installed.trusts_no_velero() => println!(
+        None if settings.executor == Executor::Berth && !installed.trusts_no_velero() => say!(
             "no Velero was found in namespace {namespace}: no service account is trusted with its part any more. If there is one, say --velero-service-account"
         ),
         None => {}
@@ -102,7 +103,7 @@ pub(super) fn fit(
     if args.beside_velero.is_none()
         && let Some(velero) = &found.velero
     {
-        println!("found Velero (Deployment {}): installing beside it", velero.name_any());
+        say!("found Velero (Deployment {}): installing beside it", velero.name_any());
     }
     Ok(())
 }

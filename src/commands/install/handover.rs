@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crate::args::InstallArgs;
+use crate::cli::print::say;
 use crate::install::{
     ClusterFindings, InstallCluster, InstallSettings, MemberParts, Reference, RunningBackups, apply, diff,
     member, running, velero,
@@ -58,13 +59,13 @@ pub(super) async fn take_over(cluster: &InstallCluster, args: &InstallArgs) -> a
             wanted.join(",")
         );
     }
-    println!("{}", difference(&name, &change));
+    say!("{}", difference(&name, &change));
     // berth resumes its own Backups.
     let left = running::ended(
         cluster,
         args.timeout,
         |running| running.by_others,
-        |names| println!("waiting: Velero runs {names}"),
+        |names| say!("waiting: Velero runs {names}"),
     );
     let left = left.await?;
     ensure!(
@@ -73,11 +74,11 @@ pub(super) async fn take_over(cluster: &InstallCluster, args: &InstallArgs) -> a
         running::names(&left)
     );
     change.write(&cluster.client, &deployment).await.context("--adjust-velero")?;
-    println!("deployment/{name} changed; `berth uninstall` changes it back");
+    say!("deployment/{name} changed; `berth uninstall` changes it back");
     let written = cluster.velero().await?.context("Velero's Deployment is gone")?;
     let object = serde_json::to_value(&written)?;
     let velero = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object["metadata"]});
-    apply::rolled_out(cluster, &[velero], args.timeout, |line| println!("{line}")).await
+    apply::rolled_out(cluster, &[velero], args.timeout, |line| say!("{line}")).await
 }
 
 /// Where Velero replaces berth as the executor (`was`): waits until berth runs no Backup, because
@@ -90,7 +91,7 @@ pub(super) async fn let_end(
     if was == Executor::Velero {
         let left = RunningBackups::read(cluster).await?.by_berth;
         if !left.is_empty() {
-            println!(
+            say!(
                 "berth began {}, and nobody runs that while Velero runs the backups: `berth install --executor=berth` continues it, `kubectl delete` ends it",
                 running::names(&left)
             );
@@ -102,7 +103,7 @@ pub(super) async fn let_end(
         args.timeout,
         |running| running.by_berth,
         |names| {
-            println!(
+            say!(
                 "waiting: berth runs {names} (`berth queue hold --all` lets nothing that waits start meanwhile)"
             )
         },

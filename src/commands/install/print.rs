@@ -1,7 +1,10 @@
 //! `berth install --output`: prints the objects for GitOps, without reading the cluster.
 
+use std::io::Write as _;
+
 use super::desired::settings;
 use crate::args::InstallArgs;
+use crate::cli::print::{say, stdout};
 use crate::install::hub::HubAccess;
 use crate::install::{BackedUpTypes, MemberParts, pod_volumes, render};
 
@@ -25,14 +28,15 @@ pub(super) fn run(
     if let Some(MemberParts::Courier(hub)) = &mut settings.member {
         // Of what is not printed.
         hub.digest = None;
-        println!(
+        say!(
             "# Secret {} is not among these: it holds a credential. To make it:\n#   {}",
             hub.secret,
             hub.recipe(&settings.namespace)
         );
     }
+    let mut out = stdout();
     for object in render(&settings)? {
-        print!("---\n{}", serde_saphyr::to_string(&object)?);
+        write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub fn print_list(
     table: impl FnOnce(&More) -> Table,
 ) -> anyhow::Result<()> {
     let args = &get.output;
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     let more = More {
         wide: args.output == ListOutput::Wide,
         label_columns: args.label_columns.clone(),
@@ -98,7 +98,7 @@ pub fn print_object(
     made: &MadeArgs,
     table: impl FnOnce(&More) -> Table,
 ) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     match output {
         MadeOutput::Json => print::value(&mut out, object, Output::Json)?,
         MadeOutput::Yaml => print::value(&mut out, object, Output::Yaml)?,

@@ -25,7 +25,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 
 pub fn show(situation: &QueueSituation, output: Output) -> anyhow::Result<()> {
     let lines = situation.lines();
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     match output {
         Output::Table => write_table(&mut out, &lines, situation.now),
         structured => print::value(&mut out, &lines, structured),
@@ -94,11 +94,11 @@ async fn show_changes(
             waiting.send_replace(situation.after.clone());
             situation.operations.clone_from(&read.borrow_and_update());
             if std::io::stdout().is_terminal() {
-                print!("\x1b[2J\x1b[H");
+                write!(print::stdout(), "\x1b[2J\x1b[H")?;
             }
             show(&situation, output)?;
             if output == Output::Table {
-                println!();
+                writeln!(print::stdout())?;
             }
         }
         tokio::time::sleep(CALM).await;
@@ -167,7 +167,7 @@ pub fn told(when: ExpectedTimes, now: Timestamp) -> String {
 /// for.
 pub fn explain(situation: &QueueSituation, name: &str, output: Output) -> anyhow::Result<()> {
     let explained = situation.explain(name)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     if output != Output::Table {
         return print::value(&mut out, &explained, output);
     }

@@ -48,7 +48,7 @@ pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Res
     };
     notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
     let report = MoversReport::new(&fleet, &view, &hidden, notes, now);
-    let mut out = std::io::stdout().lock();
+    let mut out = print::stdout();
     match output {
         Output::Table => Ok(report.write(&mut out, now)?),
         structured => print::value(&mut out, &report, structured),

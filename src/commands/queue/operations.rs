@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::NamespacedClient;
 use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
+use crate::cli::print::note;
 use crate::queue::seen::BackupAfterQueue;
 use crate::text::chain;
 
@@ -100,7 +101,7 @@ pub async fn read(
         }
     }
     if let Some(error) = failed {
-        eprintln!("operations are shown as the Backups say: {}", chain(error.as_ref()));
+        note!("operations are shown as the Backups say: {}", chain(error.as_ref()));
     }
     found
 }
