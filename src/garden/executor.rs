@@ -10,7 +10,7 @@
 mod bucket;
 mod emptying;
 mod entry;
-mod news;
+mod event;
 mod outcome;
 mod owner;
 mod purge;
