@@ -51,7 +51,7 @@ impl Finding {
 /// # Errors
 /// When the API server does not answer, or refuses the most basic reads.
 pub async fn all(cluster: &InstallCluster) -> anyhow::Result<Vec<Finding>> {
-    let found = cluster.look().await?;
+    let found = cluster.inspect().await?;
     let mut findings = vec![installation::api_server(&found)];
     findings.push(installation::definition(&found, &cluster.namespace));
     let Some(installed) = found.installed.clone() else {

@@ -93,7 +93,7 @@ impl LeaseCandidate {
                     return;
                 }
                 Ok(false) => {}
-                Err(error) => warn!(error = chain(&error), "failed to look at the lease"),
+                Err(error) => warn!(error = chain(&error), "failed to read the Lease"),
             }
             sleep(self.retry()).await;
         }

@@ -14,13 +14,13 @@
 //! - [`target`]: the pod whose volume a PodVolumeRestore restores.
 //! - [`recovery`]: orphaned data movers, whose node-agent is gone.
 //! - [`nudge`]: data movers that were refused, once no leader grants any more.
-//! - [`look`]: a one-time read of all of these, for commands.
+//! - [`listing`]: a one-time read of all of these, for commands.
 //! - [`reporter`]: Events, log messages and metrics about all of these.
 
 pub mod configuration;
 pub mod granting;
 pub mod ledger;
-pub mod look;
+pub mod listing;
 pub mod mover_cache;
 pub mod node_cache;
 pub mod nudge;

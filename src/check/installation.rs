@@ -183,7 +183,7 @@ fn deployment(installed: &Installed, name: &'static str, namespace: &str) -> Fin
 /// Nodes come and go, so agents that are missing on some are no fault.
 fn node_agents(agents: &DaemonSet) -> Finding {
     const CHECK: &str = pod_volumes::AGENT;
-    match (pod_volumes::told(agents), pod_volumes::ready(agents)) {
+    match (pod_volumes::not_ready_message(agents), pod_volumes::ready(agents)) {
         (None, ready) => {
             Finding::ok(CHECK, format!("ready on {} nodes", ready.map_or(0, |(ready, _)| ready)))
         }

@@ -114,7 +114,7 @@ impl Leftovers {
 
 /// Told by `berth check`.
 pub(super) async fn find(cluster: &InstallCluster) -> Finding {
-    let left = match look(cluster).await {
+    let left = match inspect(cluster).await {
         Ok(left) => left,
         Err(error) => {
             let message = format!("cannot be looked for: {error:#}");
@@ -148,7 +148,7 @@ pub(super) async fn find(cluster: &InstallCluster) -> Finding {
 ///
 /// # Errors
 /// When something cannot be listed.
-pub async fn look(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
+pub async fn inspect(cluster: &InstallCluster) -> anyhow::Result<Leftovers> {
     let InstallCluster { client, namespace } = cluster;
     let claims = list(&dynamic::<PersistentVolumeClaim>(client, Some(namespace)), AbsentKind::Fault).await?;
     let uploads = list(&dynamic::<DataUpload>(client, Some(namespace)), AbsentKind::Empty).await?;

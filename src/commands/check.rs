@@ -48,7 +48,7 @@ async fn look(args: &CheckArgs) -> anyhow::Result<bool> {
 
 /// Removes what is left. `false`: not all of it could be removed.
 async fn clean(args: &CheckArgs, cluster: &InstallCluster) -> anyhow::Result<bool> {
-    let before = leftovers::look(cluster).await?;
+    let before = leftovers::inspect(cluster).await?;
     let count = before.to_remove().count();
     for why in before.unknown().into_iter().chain(before.more()) {
         note!("{why}");
@@ -71,7 +71,7 @@ async fn clean(args: &CheckArgs, cluster: &InstallCluster) -> anyhow::Result<boo
         "waiting until berth's sync has brought all of every storage location twice, because it may bring a Backup back"
     );
     leftovers::wait_synced(cluster, &before).await?;
-    let now = leftovers::look(cluster).await?;
+    let now = leftovers::inspect(cluster).await?;
     let all = leftovers::remove(cluster, &before, now).await;
     list(&all, args.output)?;
     Ok(all.iter().all(|one| one.doubt.is_some() || one.outcome == REMOVED))

@@ -52,7 +52,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     crate::cli::print::tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
     let cluster = InstallCluster { client, namespace: args.target.namespace.clone() };
-    let found = cluster.look().await?;
+    let found = cluster.inspect().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
     settings.reviews = Reviews::wanted(&args.reviews, Reviews::of(&cluster, &found).await?);
     pod_volumes::ensure_fits(&settings)?;
@@ -243,7 +243,7 @@ async fn install(
         say!("{authority} removed");
     }
     answers(cluster, args.timeout).await?;
-    if let Some(line) = cluster.agents().await?.as_ref().and_then(pod_volumes::told) {
+    if let Some(line) = cluster.agents().await?.as_ref().and_then(pod_volumes::not_ready_message) {
         say!("{line}");
     }
     say!(

@@ -18,7 +18,7 @@ use crate::cli::print::{self, ColumnHead, note};
 use crate::client::{Clients, persistent};
 use crate::health::{self, Pulse};
 use crate::movers::node_cache::NodeCacheState;
-use crate::movers::{look, reporter};
+use crate::movers::{listing, reporter};
 use crate::node_agent::{Agent, Settings, mover};
 use crate::shutdown;
 use crate::storage::Opener;
@@ -72,10 +72,10 @@ async fn check(target: ClusterArgs, command: NodeAgentCommand) -> anyhow::Result
         Some(given) => Some(given),
         None => leaders().await,
     };
-    let mut fleet = look::agents(&client, namespace, given.as_deref()).await?;
-    look::nodes(&client, &mut fleet).await?;
-    look::classes(&client, &mut fleet).await?;
-    let report = NodeAgentReport::new(&fleet, &look::tolerations(&client, namespace).await?);
+    let mut fleet = listing::agents(&client, namespace, given.as_deref()).await?;
+    listing::nodes(&client, &mut fleet).await?;
+    listing::classes(&client, &mut fleet).await?;
+    let report = NodeAgentReport::new(&fleet, &listing::tolerations(&client, namespace).await?);
     let mut out = print::stdout();
     let written = match output {
         Output::Table => report.write(&mut out).map_err(anyhow::Error::from),

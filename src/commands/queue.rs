@@ -6,7 +6,7 @@ mod movers;
 mod operations;
 mod situation;
 
-pub(super) use list::{told, write_explanation};
+pub(super) use list::{expected_time, write_explanation};
 pub(super) use situation::{Explanation, QueueSituation, configmap, lease, read, read_with};
 
 use std::collections::BTreeMap;

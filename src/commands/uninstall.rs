@@ -20,7 +20,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
     crate::cli::print::tell_server(&args.target).await?;
     let client = persistent(args.target.source()).await?;
     let cluster = InstallCluster { client, namespace: args.target.namespace };
-    let there = cluster.look().await?;
+    let there = cluster.inspect().await?;
     if let Some(release) = &there.helm_release {
         anyhow::bail!(
             "berth was installed here by Helm: helm uninstall {release} --namespace {}",

@@ -67,13 +67,13 @@ impl Default for NamespaceSet {
 
 /// An overlap of two sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct NamespaceOverlap {
     /// Names in both sets; where only patterns overlap, the two patterns joined by `&`. At most
-    /// [`Meeting::MAX_NAMES`], because this is for messages.
+    /// [`NamespaceOverlap::MAX_NAMES`], because this is for messages.
     pub namespaces: Vec<String>,
 }
 
-impl Meeting {
+impl NamespaceOverlap {
     pub const MAX_NAMES: usize = 3;
 
     /// Sets that cannot be compared within the effort count as overlapping.
@@ -213,10 +213,10 @@ impl NamespaceSet {
 
     /// Can a namespace, existing or not, be in both sets? `None` if not. Sets that cannot be
     /// compared within the remaining effort count as overlapping.
-    pub fn meets(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
+    pub fn meets(&self, other: &Self, effort: &Effort) -> Option<NamespaceOverlap> {
         let comparison = effort.of_comparison();
         let begun = comparison.left();
-        let meeting = self.compare(other, Meeting::MAX_NAMES, &comparison);
+        let meeting = self.compare(other, NamespaceOverlap::MAX_NAMES, &comparison);
         effort.charge(begun, &comparison);
         meeting
     }
@@ -230,7 +230,7 @@ impl NamespaceSet {
         meet
     }
 
-    fn compare(&self, other: &Self, most: usize, effort: &Effort) -> Option<Meeting> {
+    fn compare(&self, other: &Self, most: usize, effort: &Effort) -> Option<NamespaceOverlap> {
         let (few, many) =
             if self.names().len() <= other.names().len() { (self, other) } else { (other, self) };
         let mut asked = NamespaceLookup::of(many, letters_of_all(few.names()));
@@ -242,7 +242,7 @@ impl NamespaceSet {
         let mut namespaces: Vec<String> = Vec::new();
         for name in names.chain(theirs).map(Glob::as_str) {
             if effort.left() == 0 {
-                return Some(Meeting::perhaps());
+                return Some(NamespaceOverlap::perhaps());
             }
             if !namespaces.iter().any(|known| known == name) {
                 namespaces.push(name.to_owned());
@@ -252,23 +252,23 @@ impl NamespaceSet {
             }
         }
         if !namespaces.is_empty() {
-            return Some(Meeting { namespaces });
+            return Some(NamespaceOverlap { namespaces });
         }
         self.patterns_meet(other, effort)
     }
 
-    fn patterns_meet(&self, other: &Self, effort: &Effort) -> Option<Meeting> {
+    fn patterns_meet(&self, other: &Self, effort: &Effort) -> Option<NamespaceOverlap> {
         if self.is_literal() || other.is_literal() {
             return None;
         }
         let (ours, theirs) = (self.wide(), other.wide());
         let excludes: Vec<&Glob> = self.excludes.iter().chain(other.excludes.iter()).collect();
         if !effort.spend(excludes.len()) {
-            return Some(Meeting::perhaps());
+            return Some(NamespaceOverlap::perhaps());
         }
         for (a, b) in ours.iter().flat_map(|a| theirs.iter().map(move |b| (*a, *b))) {
             if !effort.spend(4) {
-                return Some(Meeting::perhaps());
+                return Some(NamespaceOverlap::perhaps());
             }
             let meet = match (a, b) {
                 (Some(a), Some(b)) if a.is_apart_from(b) => false,
@@ -280,7 +280,7 @@ impl NamespaceSet {
                 (None, None) => name_exists(&[], &excludes, effort),
             };
             if meet && effort.left() == 0 {
-                return Some(Meeting::perhaps());
+                return Some(NamespaceOverlap::perhaps());
             }
             if meet {
                 let shown = match (a, b) {
@@ -290,7 +290,7 @@ impl NamespaceSet {
                     (Some(one), _) | (None, Some(one)) => one.as_str().to_owned(),
                     (None, None) => "*".to_owned(),
                 };
-                return Some(Meeting { namespaces: vec![shown] });
+                return Some(NamespaceOverlap { namespaces: vec![shown] });
             }
         }
         None

@@ -10,7 +10,7 @@
 mod bucket;
 mod emptying;
 mod entry;
-mod news;
+mod event;
 mod outcome;
 mod owner;
 mod purge;
@@ -109,7 +109,7 @@ impl ExtensionExecutor {
             .run(reconcile, after_error, context)
             .for_each(|done| async {
                 match done {
-                    Ok((object, _)) => debug!(kind = %K::kind(&()), name = object.name, "looked at"),
+                    Ok((object, _)) => debug!(kind = %K::kind(&()), name = object.name, "reconciled"),
                     // Logged where it happened, or the object is gone.
                     Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
                     Err(error) => {

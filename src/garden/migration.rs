@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationSpec};
-use berth_garden_core::migration::standing::{FoundRecord, Leads, Resume, standing};
+use berth_garden_core::migration::standing::{FoundRecord, Leads, Resume, resume_for};
 use berth_garden_core::migration::{
     CopyAttempt, CopyCounts, CopyStatus, Items, MigrationPhase, Retirement, SourceObject, ensure_not_emptied,
     expire, gate, leftovers, record as note, relist, retirement,
@@ -233,7 +233,7 @@ impl Migration {
             phase: head.phase,
         };
         let bucket = |spec: &BackupStorageLocationSpec| spec.object_storage.bucket.clone();
-        match standing(&found) {
+        match resume_for(&found) {
             Resume::GoOn(phase) => Ok(Some(phase)),
             Resume::Earlier | Resume::Over => Ok(None),
             Resume::Another => Err(MigrationError::Other(head.location.clone())),

@@ -127,7 +127,7 @@ impl Presence {
 impl InstallCluster {
     /// # Errors
     /// When the API server does not answer, or refuses a read.
-    pub async fn look(&self) -> anyhow::Result<ClusterFindings> {
+    pub async fn inspect(&self) -> anyhow::Result<ClusterFindings> {
         let info = self.client.apiserver_version().await.context("the API server does not answer")?;
         let served = |resource: &'static str| async move {
             let found = self.client.list_api_group_resources("admissionregistration.k8s.io/v1").await?;

@@ -46,7 +46,7 @@ pub fn ready(agents: &DaemonSet) -> Option<(i32, i32)> {
 
 /// One line about agents that are not ready on all nodes. Nodes come and go, so nothing waits for
 /// them.
-pub fn told(agents: &DaemonSet) -> Option<String> {
+pub fn not_ready_message(agents: &DaemonSet) -> Option<String> {
     match ready(agents) {
         Some((ready, wanted)) if ready >= wanted => None,
         Some((ready, wanted)) => Some(format!(
@@ -144,8 +144,8 @@ mod tests {
             }))
             .unwrap()
         };
-        assert_eq!(told(&agents(2, 3)), None);
-        assert!(told(&agents(2, 1)).unwrap().contains("ready on 1 of 3 nodes"));
-        assert!(told(&agents(3, 3)).unwrap().contains("being started"));
+        assert_eq!(not_ready_message(&agents(2, 3)), None);
+        assert!(not_ready_message(&agents(2, 1)).unwrap().contains("ready on 1 of 3 nodes"));
+        assert!(not_ready_message(&agents(3, 3)).unwrap().contains("being started"));
     }
 }

@@ -135,7 +135,7 @@ pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet
 ///
 /// # Errors
 /// The API server cannot be read.
-pub async fn look(
+pub async fn read_once(
     client: &Client,
     namespace: &str,
     given: Option<&str>,

@@ -209,7 +209,7 @@ impl InForce {
                 // If the ledger is no longer in force, the leader has nudged them.
                 let is_stale = self.is_older(self.signs.silent);
                 if is_stale && !was_stale {
-                    warn!("nobody grants places to data movers any more: none is held back from now on");
+                    warn!("no leader grants places to data movers: none is held back from now on");
                     nudge::refused(&clients.call, namespace).await;
                 }
                 was_stale = is_stale;

@@ -140,21 +140,21 @@ impl MoverCache {
     ///
     /// # Errors
     /// The objects cannot be listed.
-    pub async fn look(&self, client: &Client, namespace: &str) -> anyhow::Result<()> {
+    pub async fn list(&self, client: &Client, namespace: &str) -> anyhow::Result<()> {
         let everything = ListParams::default();
         let pods = list(of_namespace(client, namespace), &everything);
         let ((), (), (), (), pods) = tokio::try_join!(
-            self.look_at::<DataUpload>(client, namespace),
-            self.look_at::<DataDownload>(client, namespace),
-            self.look_at::<PodVolumeBackup>(client, namespace),
-            self.look_at::<PodVolumeRestore>(client, namespace),
+            self.list_kind::<DataUpload>(client, namespace),
+            self.list_kind::<DataDownload>(client, namespace),
+            self.list_kind::<PodVolumeBackup>(client, namespace),
+            self.list_kind::<PodVolumeRestore>(client, namespace),
             pods,
         )?;
         self.state.write(|state| state.put_pods(pods.into_iter().map(pod)));
         Ok(())
     }
 
-    async fn look_at<K>(&self, client: &Client, namespace: &str) -> anyhow::Result<()>
+    async fn list_kind<K>(&self, client: &Client, namespace: &str) -> anyhow::Result<()>
     where
         K: DataMover + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned + Send + 'static,

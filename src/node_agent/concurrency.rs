@@ -25,7 +25,7 @@ use crate::pace::paced;
 /// How often the ConfigMap and the labels of the node are read.
 const LOOK: Duration = Duration::from_secs(30);
 /// No more at the same time, whatever the ConfigMap says: the most that the flag may say. And no
-/// more that lend their place.
+/// more that have released their place.
 const MOST: usize = 100;
 
 /// Places for jobs. There may be fewer than jobs that hold one: then none begins until enough have
@@ -43,8 +43,8 @@ pub struct Places {
 struct Counts {
     most: usize,
     taken: usize,
-    /// Places that are lent out while their jobs wait for something else.
-    lent: usize,
+    /// Places that are released while their jobs wait for something else.
+    released: usize,
     /// How many of these jobs want their place back.
     wanted: usize,
 }
@@ -53,13 +53,13 @@ struct Counts {
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    is_lent: AtomicBool,
+    is_released: AtomicBool,
 }
 
 impl Places {
     /// `changed` is notified whenever a place may be free.
     pub fn new(most: usize, changed: Arc<Notify>) -> Arc<Self> {
-        let counts = Mutex::new(Counts { most, taken: 0, lent: 0, wanted: 0 });
+        let counts = Mutex::new(Counts { most, taken: 0, released: 0, wanted: 0 });
         Arc::new(Self { counts, freed: Notify::new(), changed })
     }
 
@@ -70,7 +70,7 @@ impl Places {
             return None;
         }
         counts.taken += 1;
-        Some(Place { places: Arc::clone(self), is_lent: AtomicBool::new(false) })
+        Some(Place { places: Arc::clone(self), is_released: AtomicBool::new(false) })
     }
 
     fn tell(&self) {
@@ -91,28 +91,28 @@ impl Places {
 impl Place {
     /// The place of the only job of a process.
     pub fn only() -> Self {
-        let counts = Mutex::new(Counts { most: 1, taken: 1, lent: 0, wanted: 0 });
+        let counts = Mutex::new(Counts { most: 1, taken: 1, released: 0, wanted: 0 });
         let places = Places { counts, freed: Notify::new(), changed: Arc::default() };
-        Self { places: Arc::new(places), is_lent: AtomicBool::new(false) }
+        Self { places: Arc::new(places), is_released: AtomicBool::new(false) }
     }
 
-    /// Lets others have the place, until [`Place::take_back`]. It is kept where too many are lent
-    /// already, because each job that waits costs memory and requests.
-    pub fn lend(&self) {
+    /// Lets others have the place, until [`Place::reacquire`]. It is kept where too many are
+    /// released already, because each job that waits costs memory and requests.
+    pub fn release(&self) {
         {
             let mut counts = self.places.counts.lock();
-            if counts.lent >= MOST || self.is_lent.swap(true, Ordering::AcqRel) {
+            if counts.released >= MOST || self.is_released.swap(true, Ordering::AcqRel) {
                 return;
             }
             counts.taken = counts.taken.saturating_sub(1);
-            counts.lent += 1;
+            counts.released += 1;
         }
         self.places.tell();
     }
 
-    /// Waits until it has a place again. At once, where it was not lent.
-    pub async fn take_back(&self) {
-        if !self.is_lent.load(Ordering::Acquire) {
+    /// Waits until it has a place again. At once, where it was not released.
+    pub async fn reacquire(&self) {
+        if !self.is_released.load(Ordering::Acquire) {
             return;
         }
         let _wanted = Wanted::new(&self.places);
@@ -123,8 +123,8 @@ impl Place {
                 let mut counts = self.places.counts.lock();
                 if counts.taken < counts.most {
                     counts.taken += 1;
-                    counts.lent = counts.lent.saturating_sub(1);
-                    self.is_lent.store(false, Ordering::Release);
+                    counts.released = counts.released.saturating_sub(1);
+                    self.is_released.store(false, Ordering::Release);
                     return;
                 }
             }
@@ -137,7 +137,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         {
             let mut counts = self.places.counts.lock();
-            let count = if *self.is_lent.get_mut() { &mut counts.lent } else { &mut counts.taken };
+            let count = if *self.is_released.get_mut() { &mut counts.released } else { &mut counts.taken };
             *count = count.saturating_sub(1);
         }
         self.places.tell();
@@ -249,26 +249,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_lent_a_place_has_one_again_before_anybody_new() {
+    async fn whoever_released_a_place_has_one_again_before_anybody_new() {
         let places = Places::new(1, Arc::default());
         let lender = places.take().unwrap();
-        lender.lend();
+        lender.release();
         let other = places.take().unwrap();
         assert!(places.take().is_none());
         {
-            let mut back = std::pin::pin!(lender.take_back());
+            let mut back = std::pin::pin!(lender.reacquire());
             assert!(timeout(LOOK, &mut back).await.is_err(), "another one has it");
             drop(other);
             assert!(places.take().is_none(), "it is for the one that wants it back");
             assert!(timeout(LOOK, &mut back).await.is_ok());
         }
-        lender.take_back().await;
+        lender.reacquire().await;
         drop(lender);
         // Who gives up while it wants a place keeps nobody from it.
         let lender = places.take().unwrap();
-        lender.lend();
+        lender.release();
         let other = places.take().unwrap();
-        assert!(timeout(LOOK, lender.take_back()).await.is_err());
+        assert!(timeout(LOOK, lender.reacquire()).await.is_err());
         drop((lender, other));
         assert!(places.take().is_some());
     }
@@ -276,18 +276,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_only_job_of_a_process_has_its_place_again_at_once() {
         let place = Place::only();
-        place.lend();
-        assert!(timeout(LOOK, place.take_back()).await.is_ok());
+        place.release();
+        assert!(timeout(LOOK, place.reacquire()).await.is_ok());
         let counts = place.places.counts.lock();
-        assert_eq!((counts.taken, counts.lent, counts.wanted), (1, 0, 0));
+        assert_eq!((counts.taken, counts.released, counts.wanted), (1, 0, 0));
     }
 
     #[test]
-    fn places_are_lent_only_so_often() {
+    fn places_are_released_only_so_often() {
         let places = Places::new(1, Arc::default());
         let lenders: Vec<Place> = std::iter::from_fn(|| {
             let place = places.take()?;
-            place.lend();
+            place.release();
             Some(place)
         })
         .take(2 * MOST)
@@ -295,6 +295,6 @@ mod tests {
         assert_eq!(lenders.len(), MOST + 1, "the last one has kept its place");
         drop(lenders);
         let counts = places.counts.lock();
-        assert_eq!((counts.taken, counts.lent, counts.wanted), (0, 0, 0));
+        assert_eq!((counts.taken, counts.released, counts.wanted), (0, 0, 0));
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::person::{Person, typed};
-use super::super::queue::{QueueSituation, read, told};
+use super::super::queue::{QueueSituation, expected_time, read};
 use crate::args::Output;
 use crate::args::backup::{DescribeArgs, DescribeOutput};
 use crate::cli::describe::{self, Described, Fetched, QueueStanding};
@@ -122,7 +122,7 @@ fn standing(situation: &QueueSituation, backup: &Backup) -> Option<QueueStanding
     let now = situation.now;
     let blockers = explained.blockers.iter().map(|blocker| {
         let state = if blocker.running { "runs" } else { "is ahead" };
-        let end = blocker.expected_end.map(|end| format!(", expected to end {}", told(end, now)));
+        let end = blocker.expected_end.map(|end| format!(", expected to end {}", expected_time(end, now)));
         format!(
             "{} {state}, and takes {} too{}",
             blocker.name,
@@ -136,8 +136,8 @@ fn standing(situation: &QueueSituation, backup: &Backup) -> Option<QueueStanding
         position: line.position,
         priority_class: line.priority_class,
         waits_for: line.waits_for,
-        expected_start: line.expected_start.map(|when| told(when, now)),
-        expected_end: line.expected_end.map(|when| told(when, now)),
+        expected_start: line.expected_start.map(|when| expected_time(when, now)),
+        expected_end: line.expected_end.map(|when| expected_time(when, now)),
         blockers,
     })
 }

@@ -12,7 +12,7 @@ use berth_garden_core::check::{self, AdmissionFindings};
 use berth_garden_core::entry::GardenEntry;
 use berth_garden_core::hub::{HubSettings, HubView, ProfileState};
 use berth_garden_core::quota::Quota;
-use berth_garden_core::simulation::{Outlook, simulate};
+use berth_garden_core::simulation::{SimulationResult, simulate};
 use berth_garden_core::view;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -244,7 +244,7 @@ fn parse<K: Resource<DynamicType = ()> + for<'d> Deserialize<'d>>(object: Value)
     serde_json::from_value(object).with_context(|| format!("{} {name}", K::kind(&())))
 }
 
-fn tell(seen: &Outlook, mut warnings: Vec<String>) -> HubPlanOutput {
+fn tell(seen: &SimulationResult, mut warnings: Vec<String>) -> HubPlanOutput {
     let buckets: Vec<BucketLine> = seen
         .view
         .buckets

@@ -124,8 +124,8 @@ fn write_table(out: &mut impl Write, lines: &[QueueRow], now: Timestamp) -> anyh
         return Ok(());
     }
     let expected = |line: &QueueRow| match (line.expected_start, line.expected_end) {
-        (Some(start), _) => format!("starts {}", told(start, now)),
-        (None, Some(end)) => format!("ends {}", told(end, now)),
+        (Some(start), _) => format!("starts {}", expected_time(start, now)),
+        (None, Some(end)) => format!("ends {}", expected_time(end, now)),
         (None, None) => String::new(),
     };
     let rows: Vec<Vec<String>> = lines
@@ -157,7 +157,7 @@ fn write_table(out: &mut impl Write, lines: &[QueueRow], now: Timestamp) -> anyh
 }
 
 /// As in `in 5m (3m to 9m)`.
-pub fn told(when: ExpectedTimes, now: Timestamp) -> String {
+pub fn expected_time(when: ExpectedTimes, now: Timestamp) -> String {
     let [earliest, likely, latest] =
         [when.earliest, when.likely, when.latest].map(|at| age(at.duration_since(now)));
     if earliest == latest { format!("in {likely}") } else { format!("in {likely} ({earliest} to {latest})") }
@@ -199,17 +199,17 @@ pub fn write_explanation(
         writeln!(out, "  all objects are stored; operations that have ended: {operations}")?;
     }
     if let Some(start) = line.expected_start {
-        writeln!(out, "  it is expected to start {}", told(start, now))?;
+        writeln!(out, "  it is expected to start {}", expected_time(start, now))?;
     }
     if let Some(end) = line.expected_end {
-        writeln!(out, "  it is expected to end {}", told(end, now))?;
+        writeln!(out, "  it is expected to end {}", expected_time(end, now))?;
     }
     for blocker in &explained.blockers {
         let state = if blocker.running { "runs" } else { "is ahead" };
         let namespaces = blocker.namespaces.join(", ");
         write!(out, "  {} {state}, and takes {namespaces} too: it must end first", blocker.name)?;
         if let Some(end) = blocker.expected_end {
-            write!(out, ", expected {}", told(end, now))?;
+            write!(out, ", expected {}", expected_time(end, now))?;
         }
         if let Some(waits_for) = blocker.waits_for.as_ref().filter(|_| !blocker.running) {
             write!(out, "; it waits for {}", printable(waits_for))?;

@@ -14,7 +14,7 @@ use crate::cli::print::{self, ColumnHead, age};
 use crate::client::is_forbidden;
 use crate::leader::absence;
 use crate::movers::ledger::GrantLedger;
-use crate::movers::look;
+use crate::movers::listing;
 use crate::movers::node_cache::NodeCacheState;
 use crate::text::printable;
 
@@ -22,11 +22,11 @@ pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Res
     let (client, namespace) = (&here.client, here.namespace.as_str());
     let lease = situation::lease(client, namespace).await;
     let configmap = lease.as_ref().and_then(situation::configmap);
-    let mut fleet = look::agents(client, namespace, configmap.as_deref()).await?;
+    let mut fleet = listing::agents(client, namespace, configmap.as_deref()).await?;
     let mut notes = Vec::new();
     if !fleet.configuration.config.per_node.is_empty() {
         // Nodes matter only for this, and the user may not have the right to list them.
-        match look::nodes(client, &mut fleet).await {
+        match listing::nodes(client, &mut fleet).await {
             Err(error) if error.downcast_ref().is_some_and(is_forbidden) => {
                 notes.push("you may not list nodes, so perNodeConfig is left out of this".to_owned());
             }
@@ -34,7 +34,7 @@ pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Res
         }
     }
     let ledger = GrantLedger::open(client.clone(), namespace).await?.uids();
-    let look::UnfinishedMovers { items, hidden } = look::movers(client, namespace).await?;
+    let listing::UnfinishedMovers { items, hidden } = listing::movers(client, namespace).await?;
     let now = Timestamp::now();
     let (agents, node_labels) = fleet.carriers();
     let view = GrantView {

@@ -65,7 +65,7 @@ impl GardenBucket {
         judged(self) == judged(other)
     }
 
-    pub fn standing(&self) -> BucketHealth {
+    pub fn health(&self) -> BucketHealth {
         use OperationState::{Aborted, Error, Failed, Pending, Processing, Succeeded};
         use OperationType::{Create, Delete, LiveMigrate, Migrate, Reconcile, Restore};
         let Some(OperationReport { kind, state, .. }) = &self.status.operation else {

@@ -14,7 +14,7 @@ pub enum SeedIdentity<'a> {
 
 /// `own`: UID of the cluster. `said`: UID in the Seed's annotation, which a person writes and which
 /// decides. `known`: UID in its status, of the cluster that came first.
-pub fn standing<'a>(own: &str, said: Option<&'a str>, known: Option<&'a str>) -> SeedIdentity<'a> {
+pub fn seed_identity<'a>(own: &str, said: Option<&'a str>, known: Option<&'a str>) -> SeedIdentity<'a> {
     let named = |uid: &&str| !uid.is_empty();
     let known = known.filter(named);
     match (said.map(str::trim).filter(named), known) {
@@ -44,7 +44,7 @@ mod tests {
             (Some(""), Some("b"), SeedIdentity::Another("b")),
         ];
         for (said, known, wanted) in rows {
-            assert_eq!(standing("a", said, known), wanted, "{said:?} {known:?}");
+            assert_eq!(seed_identity("a", said, known), wanted, "{said:?} {known:?}");
         }
     }
 
@@ -52,7 +52,7 @@ mod tests {
     fn of_two_never_both_are() {
         for said in [None, Some("a"), Some("b"), Some("c")] {
             for known in [None, Some("a"), Some("b"), Some("c")] {
-                let is = |own| standing(own, said, known);
+                let is = |own| seed_identity(own, said, known);
                 let both = [is("a"), is("b")].iter().filter(|one| **one == SeedIdentity::Known).count();
                 assert!(both <= 1, "{said:?} {known:?}");
                 // Before anybody is known, the first write decides: it goes with the version that

@@ -12,7 +12,7 @@ use super::operation::{OperationReport, OperationState, OperationType};
 const ROUNDS_PER_OBJECT: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct SimulationResult {
     pub view: HubView,
     /// Names of buckets that would be created.
     pub made: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Outlook {
     pub waiting: Vec<(usize, PlacementWaitReason)>,
 }
 
-pub fn simulate(mut view: HubView, settings: &HubSettings, now: Timestamp) -> Outlook {
+pub fn simulate(mut view: HubView, settings: &HubSettings, now: Timestamp) -> SimulationResult {
     let (mut made, mut waiting) = (Vec::new(), Vec::new());
     let rounds = ROUNDS_PER_OBJECT * (view.entries.len() + view.seeds.len() + view.profiles.len() + 1);
     for _ in 0..rounds {
@@ -32,7 +32,7 @@ pub fn simulate(mut view: HubView, settings: &HubSettings, now: Timestamp) -> Ou
             break;
         }
     }
-    Outlook { view, made, waiting }
+    SimulationResult { view, made, waiting }
 }
 
 fn carry_out(view: &mut HubView, decided: HubPlan, made: &mut Vec<String>, now: Timestamp) {

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::glob::Pattern;
     use crate::limits;
-    use crate::namespace::Meeting;
+    use crate::namespace::NamespaceOverlap;
 
     fn globs(texts: &[String]) -> Vec<Glob> {
         texts.iter().filter_map(|text| Glob::parse(text).ok()).collect()
@@ -131,7 +131,7 @@ mod tests {
             let theirs = many.literals().filter(|name| !few.is_literal() && few.contains(name));
             let more: Vec<&str> = theirs.filter(|name| !expected.contains(name)).collect();
             expected.extend(more);
-            expected.truncate(Meeting::MAX_NAMES);
+            expected.truncate(NamespaceOverlap::MAX_NAMES);
             let found = a.meets(&b, &Effort::of_decision()).map(|meeting| meeting.namespaces);
             if expected.is_empty() {
                 let is_of_patterns = |found: &Vec<String>| found.iter().all(|one| one.contains(['*', '?', '[']));

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::reason::QueueReason;
 use super::view::{QueueEntry, QueueView};
 use crate::glob::{Effort, Glob};
-use crate::namespace::{Meeting, NamespaceSet};
+use crate::namespace::{NamespaceOverlap, NamespaceSet};
 
 /// The cost of a plan, in units that do not depend on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,10 @@ impl<'a> ClaimedNamespaces<'a> {
         let (holder, namespaces) = match by_name {
             Some(holder) => {
                 let same = set.names().iter().filter(|name| self.holder(name) == Some(holder));
-                (holder, same.take(Meeting::MAX_NAMES).map(|name| name.as_str().to_owned()).collect())
+                (
+                    holder,
+                    same.take(NamespaceOverlap::MAX_NAMES).map(|name| name.as_str().to_owned()).collect(),
+                )
             }
             None => self.meets_pattern(set).or_else(|| self.pattern_meets_name(set))?,
         };

@@ -42,7 +42,7 @@ pub struct Others {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetSchedule {
     pub schedule: String,
-    /// What both take: see [`Meeting`](crate::namespace::Meeting).
+    /// What both take: see [`NamespaceOverlap`](crate::namespace::NamespaceOverlap).
     pub namespaces: Vec<String>,
     /// At which of the next times of the one that was asked about, in their order.
     pub at: Vec<Timestamp>,

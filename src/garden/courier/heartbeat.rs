@@ -8,7 +8,7 @@ use berth_api::keys;
 use berth_garden_api::report::with_condition;
 use berth_garden_api::{Condition, Seed};
 use berth_garden_core::assignment::SILENT;
-use berth_garden_core::identity::{SeedIdentity, standing};
+use berth_garden_core::identity::{SeedIdentity, seed_identity};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -136,7 +136,7 @@ impl Heart<'_> {
             };
             let status = found.status.clone().unwrap_or_default();
             let said = found.annotations().get(keys::CLUSTER).map(String::as_str);
-            let (status, look) = match standing(&uid, said, status.cluster_uid.as_deref()) {
+            let (status, look) = match seed_identity(&uid, said, status.cluster_uid.as_deref()) {
                 SeedIdentity::Known | SeedIdentity::First => {
                     (rival.beat(&uid, &status.conditions), HeartbeatResult::Beaten)
                 }

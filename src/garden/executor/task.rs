@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::news::{is_same, news};
+use super::event::{event_reason, is_same};
 use super::outcome::{OperationError, OperationOutcome, ProviderStatus, store_config};
 use super::{Context, secret};
 use crate::events::EventReason;
@@ -228,7 +228,7 @@ impl<'a, K: Actuator> OperationTask<'a, K> {
                 info!(%kind, %name, operation = self.operation.as_str(), description, "done");
                 self.context.retries.forget(&uid);
                 self.tell(OperationState::Succeeded, 100, description.clone(), None).await?;
-                if let Some(what) = news(self.operation, &self.record) {
+                if let Some(what) = event_reason(self.operation, &self.record) {
                     self.context.events.tell_about(what, self.object.object_ref(&()), description);
                 }
                 Ok(None)

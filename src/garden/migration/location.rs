@@ -59,7 +59,7 @@ impl Migration {
                 break;
             }
             if began.elapsed() > self.patience {
-                let why = status.message.unwrap_or_else(|| "nobody looked".to_owned());
+                let why = status.message.unwrap_or_else(|| "it has not been validated yet".to_owned());
                 return Err(MigrationError::NotAvailable(self.from.clone(), self.patience.as_secs(), why));
             }
             sleep(LOOK).await;

@@ -60,7 +60,7 @@ impl Job {
     where
         L: Future<Output = anyhow::Result<()>>,
     {
-        self.place.lend();
+        self.place.release();
         // Anything else than a lock, the next try tells.
         while let Some(patience) = patience(&error) {
             ensure!(!self.watched.is_canceled(), Fault::Canceled);
@@ -89,7 +89,7 @@ impl Job {
     async fn place_again(&self) -> anyhow::Result<()> {
         "waits for a place among the volumes that are read or restored on this node at the same time, because others had its own while the repository was locked"
             .clone_into(&mut self.waits_for.lock());
-        let mut back = std::pin::pin!(self.place.take_back());
+        let mut back = std::pin::pin!(self.place.reacquire());
         loop {
             tokio::select! {
                 () = &mut back => return Ok(()),

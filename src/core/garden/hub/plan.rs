@@ -113,9 +113,9 @@ pub fn plan(view: &HubView, settings: &HubSettings, now: Timestamp) -> HubPlan {
     walk.take_named();
     walk.place_waiting();
     walk.make_buckets();
-    walk.look_at_buckets();
-    walk.look_at_entries();
-    walk.look_at_owners();
+    walk.plan_buckets();
+    walk.plan_entries();
+    walk.plan_owners();
     walk.guard_secrets();
     walk.give_access();
     walk.plan

@@ -40,7 +40,7 @@ pub enum Resume {
     Astray,
 }
 
-pub fn standing(found: &FoundRecord) -> Resume {
+pub fn resume_for(found: &FoundRecord) -> Resume {
     let is_over = found.phase == MigrationPhase::Retired;
     match found.leads {
         _ if !found.is_of_entry => Resume::Earlier,
@@ -85,12 +85,12 @@ mod tests {
             (FoundRecord { is_in_place: false, ..found(CutOver, ToDestination) }, Resume::Moved),
         ];
         for (found, wanted) in rows {
-            assert_eq!(standing(&found), wanted, "{found:?}");
+            assert_eq!(resume_for(&found), wanted, "{found:?}");
         }
         for leads in [ToSource, ToDestination, Elsewhere] {
             for phase in [Copying, CutOver, Retired] {
                 let earlier = FoundRecord { is_of_entry: false, ..found(phase, leads) };
-                assert_eq!(standing(&earlier), Resume::Earlier, "{earlier:?}");
+                assert_eq!(resume_for(&earlier), Resume::Earlier, "{earlier:?}");
             }
         }
     }

@@ -20,21 +20,21 @@ impl<'v> HubPlanner<'v> {
         self.view.profiles.iter().position(|one| one.profile.name == *name)
     }
 
-    pub(super) fn look_at_buckets(&mut self) {
+    pub(super) fn plan_buckets(&mut self) {
         let mut named: HashMap<&str, usize> = HashMap::new();
         for name in self.view.entries.iter().filter_map(|entry| entry.bucket.as_deref()) {
             *named.entry(name).or_default() += 1;
         }
         for (b, bucket) in self.view.buckets.iter().enumerate() {
             let entries = self.used(b).max(named.get(bucket.name.as_str()).copied().unwrap_or(0));
-            let planned = self.look_at_bucket(b, bucket, entries);
+            let planned = self.plan_bucket(b, bucket, entries);
             if planned != (BucketPlan { bucket: b, ..BucketPlan::default() }) {
                 self.plan.buckets.push(planned);
             }
         }
     }
 
-    fn look_at_bucket(&mut self, b: usize, bucket: &GardenBucket, entries: usize) -> BucketPlan {
+    fn plan_bucket(&mut self, b: usize, bucket: &GardenBucket, entries: usize) -> BucketPlan {
         let (found, owner) = (&bucket.status, self.owner(bucket));
         let is_removed = found.operation.as_ref().is_some_and(was_removed) && found.released_at.is_some();
         let fate = retention::bucket_fate(
@@ -109,7 +109,7 @@ impl<'v> HubPlanner<'v> {
             // Created while no webhook could refuse it: data of a bucket in use is not looked for
             // in another store.
             let is_same = was.addresses().iter().zip(&config.addresses()).all(is_kept);
-            if !is_same && bucket.standing().exists() {
+            if !is_same && bucket.health().exists() {
                 (config.endpoint, config.path) = (was.endpoint.clone(), was.path.clone());
             }
             Store {

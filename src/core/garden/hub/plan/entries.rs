@@ -19,14 +19,14 @@ fn give_up(e: usize, entry: &GardenEntry) -> EntryPlan {
 }
 
 impl<'v> HubPlanner<'v> {
-    pub(super) fn look_at_entries(&mut self) {
+    pub(super) fn plan_entries(&mut self) {
         for (e, entry) in self.view.entries.iter().enumerate() {
             let planned = match entry.deleted_at {
                 // Without the hub's finalizer it never had a place, or its end is on record.
                 Some(_) if !entry.is_claimed => continue,
                 Some(_) if !self.holds_name(e, entry) => give_up(e, entry),
-                Some(at) => self.look_at_deleted(e, entry, at),
-                None => self.look_at_entry(e, entry),
+                Some(at) => self.plan_deleted(e, entry, at),
+                None => self.plan_entry(e, entry),
             };
             if planned != (EntryPlan { entry: e, ..EntryPlan::default() }) {
                 self.plan.entries.push(planned);
@@ -37,10 +37,10 @@ impl<'v> HubPlanner<'v> {
         }
     }
 
-    fn look_at_entry(&mut self, e: usize, entry: &GardenEntry) -> EntryPlan {
+    fn plan_entry(&mut self, e: usize, entry: &GardenEntry) -> EntryPlan {
         let target = self.target.get(e).copied().flatten();
         if target.is_some() {
-            return self.look_at_placed(e, entry, target);
+            return self.plan_placed(e, entry, target);
         }
         let found = &entry.status;
         let operation = match self.waiting.get(e) {
@@ -65,7 +65,7 @@ impl<'v> HubPlanner<'v> {
         EntryPlan { entry: e, status, ..EntryPlan::default() }
     }
 
-    fn look_at_placed(&mut self, e: usize, entry: &GardenEntry, target: Option<usize>) -> EntryPlan {
+    fn plan_placed(&mut self, e: usize, entry: &GardenEntry, target: Option<usize>) -> EntryPlan {
         let name = target.and_then(|b| self.view.buckets.get(b)).map(|bucket| &bucket.name);
         let is_told = entry.is_claimed && entry.bucket.as_ref() == name && entry.placed_in.as_ref() == name;
         let found = &entry.status;
@@ -90,7 +90,7 @@ impl<'v> HubPlanner<'v> {
         }
     }
 
-    fn look_at_deleted(&mut self, e: usize, entry: &GardenEntry, at: Timestamp) -> EntryPlan {
+    fn plan_deleted(&mut self, e: usize, entry: &GardenEntry, at: Timestamp) -> EntryPlan {
         let found = &entry.status;
         // The bucket in which it has its place; naming a bucket does not permit to remove data
         // there.

@@ -219,7 +219,7 @@ impl<'v> HubPlanner<'v> {
             let candidate = BucketCandidate {
                 name: &bucket.name,
                 created_at: bucket.created_at,
-                standing: bucket.standing(),
+                standing: bucket.health(),
                 used: self.used(b),
                 limit: self.limit(bucket),
             };

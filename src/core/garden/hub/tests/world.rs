@@ -200,7 +200,7 @@ impl World {
             let Some(_) = &bucket.status.seed else { continue };
             match (bucket.is_deleted, bucket.status.released_at) {
                 (true, Some(_)) => bucket.status.operation = done(OperationType::Delete),
-                (false, _) if !bucket.standing().exists() => {
+                (false, _) if !bucket.health().exists() => {
                     bucket.status.operation = done(OperationType::Create)
                 }
                 _ => {}

@@ -8,7 +8,7 @@ use crate::events::EventReason;
 use crate::storage::bucket::StoreError;
 
 /// The Event of an operation that has succeeded. `None`: nothing has changed.
-pub fn news(operation: OperationType, record: &ProviderStatus) -> Option<EventReason> {
+pub fn event_reason(operation: OperationType, record: &ProviderStatus) -> Option<EventReason> {
     match operation {
         OperationType::Create | OperationType::Restore => Some(EventReason::Created),
         OperationType::Delete if record.forgotten.is_some() || record.name_taken == Some(true) => {
@@ -46,16 +46,16 @@ mod tests {
     #[test]
     fn data_that_was_left_is_not_told_as_removed() {
         let (mut record, forgotten) = (ProviderStatus::default(), Some("given up".to_owned()));
-        assert_eq!(news(OperationType::Create, &record), Some(EventReason::Created));
-        assert_eq!(news(OperationType::Reconcile, &record), None);
-        assert_eq!(news(OperationType::Delete, &record), Some(EventReason::Removed));
+        assert_eq!(event_reason(OperationType::Create, &record), Some(EventReason::Created));
+        assert_eq!(event_reason(OperationType::Reconcile, &record), None);
+        assert_eq!(event_reason(OperationType::Delete, &record), Some(EventReason::Removed));
         record.name_taken = Some(true);
         assert_eq!(
-            news(OperationType::Delete, &record),
+            event_reason(OperationType::Delete, &record),
             Some(EventReason::DataLeft),
             "it is somebody else's"
         );
         let record = ProviderStatus { forgotten, ..ProviderStatus::default() };
-        assert_eq!(news(OperationType::Delete, &record), Some(EventReason::DataLeft));
+        assert_eq!(event_reason(OperationType::Delete, &record), Some(EventReason::DataLeft));
     }
 }

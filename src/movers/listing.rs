@@ -32,7 +32,7 @@ pub async fn agents(
 ) -> anyhow::Result<NodeCacheState> {
     let pods = list(of_namespace::<Pod>(client, namespace), &ListParams::default().labels(AGENTS)).await?;
     let mut state = NodeCacheState::default();
-    state.configuration = configuration::look(client, namespace, configmap).await?;
+    state.configuration = configuration::read_once(client, namespace, configmap).await?;
     state.put_agents(pods.into_iter().filter_map(agent));
     Ok(state)
 }
@@ -88,7 +88,7 @@ pub struct UnfinishedMovers {
 /// The API server cannot be read.
 pub async fn movers(client: &Client, namespace: &str) -> anyhow::Result<UnfinishedMovers> {
     let movers = MoverCache::default();
-    movers.look(client, namespace).await?;
+    movers.list(client, namespace).await?;
     let looked = futures::stream::iter(movers.frozen()).map(|item| with_node(client, item));
     let mut looked = std::pin::pin!(looked.buffer_unordered(CALLS_AT_ONCE));
     let mut found = UnfinishedMovers::default();
