@@ -20,7 +20,7 @@ use tracing::warn;
 use super::Lifecycle;
 use super::known::KnownBackups;
 use crate::backup::metrics::AHEAD;
-use crate::metrics::Followed;
+use crate::metrics::followed::Followed;
 use crate::pace::paced;
 use crate::text::chain;
 

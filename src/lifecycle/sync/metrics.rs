@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::Followed;
+use crate::metrics::followed::Followed;
 
 /// Most locations with metrics of their own.
 const LOCATIONS: usize = 1000;
