@@ -23,6 +23,7 @@ use super::turns::Turns;
 use super::upload::UploadError;
 use crate::node_agent::repositories::Repositories;
 use crate::queue::cycle::CANCELED;
+use crate::queue::refusals::is_lasting;
 use crate::storage::{ClaimError, OpenError, Opener};
 
 /// How long the last file and the last write to the Backup are tried, because everything else is
@@ -143,6 +144,8 @@ impl RunFailure {
     /// Whether the whole API server is gone. Then another attempt may succeed when it is back.
     pub(super) fn is_of_the_api_server(&self) -> bool {
         match self {
+            // It was read as patiently as everything else.
+            Self::Open(OpenError::ReadSecret(_, error)) => !is_lasting(error),
             Self::Cluster(error) => error.downcast_ref().is_some_and(ListError::is_gone),
             Self::List(error) => error.is_gone(),
             Self::Operations(_) => true,
@@ -221,4 +224,26 @@ impl Engine {
 
 pub(super) fn schedule(record: &BackupWriter) -> Option<&str> {
     record.object().labels().get(keys::SCHEDULE).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    /// What earlier runs have stored is lost where such a failure ends the Backup.
+    #[test]
+    fn a_secret_that_the_api_server_does_not_give_now_is_no_fault_of_the_location() {
+        let unread = |code| {
+            let status = Status::failure("the API server says so", "Reason").with_code(code);
+            let error = kube::Error::Api(status.boxed());
+            RunFailure::Open(OpenError::ReadSecret("cloud-credentials".to_owned(), Box::new(error)))
+        };
+        for (code, passes) in [(503, true), (500, true), (429, true), (504, true), (403, false)] {
+            assert_eq!(unread(code).is_of_the_api_server(), passes, "{code}");
+        }
+        let lacking = OpenError::Missing("/backups".to_owned());
+        assert!(!RunFailure::Open(lacking).is_of_the_api_server());
+    }
 }

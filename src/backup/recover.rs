@@ -280,6 +280,13 @@ impl Engine {
         let Opened { store, parts } = match self.open(&scene.location).await {
             Ok(opened) => opened,
             Err(error) => {
+                let failure = RunFailure::Open(error);
+                // What is stored stays for the run that takes the backup up when the API server is
+                // back. This has a limit, because that run reads the same Secret before it decides.
+                if failure.is_of_the_api_server() {
+                    warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
+                    return Ok(());
+                }
                 if let Some(claim) = scene.earlier() {
                     self.clear(scene.place(), claim, None).await;
                 }
@@ -288,7 +295,7 @@ impl Engine {
                     cancel_all(&self.client, &self.namespace, record.uid(), false).await;
                 }
                 Box::pin(self.remove_snapshots(&name, record)).await;
-                return self.fail(record, &RunFailure::Open(error)).await;
+                return self.fail(record, &failure).await;
             }
         };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
