@@ -4,6 +4,7 @@
 //! - [`review`]: AdmissionReview to request, verdict to AdmissionReview; the only place that knows
 //!   the envelope.
 //! - [`listers`]: read access to a replica's watch caches.
+//! - [`events`]: Events about what reviews have found.
 //! - [`assumed`]: Backups that were given a place and are not in the watch cache yet.
 //! - [`state`]: what the handlers of one replica share.
 //! - [`backup`]: Backups: a place in line on create, and every fault of a write in one answer.
@@ -23,6 +24,7 @@
 pub mod assumed;
 pub mod backup;
 pub mod configmap;
+pub mod events;
 pub mod garden;
 pub mod intake;
 pub mod linger;
@@ -38,6 +40,7 @@ pub mod schedule;
 pub mod server;
 pub mod state;
 
+pub use events::EventRecorder;
 pub use intake::Intake;
 pub use listers::Listers;
 pub use router::router;

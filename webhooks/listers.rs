@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::node_agent::ReclaimPolicy;
-use berth_core::affinity::{AffinityDecision, AffinityFinding};
+use berth_core::affinity::AffinityDecision;
 use berth_core::location::Location;
 use berth_core::queue::{Band, QueueEntry, QueueOrder, QueueView};
 use berth_core::schedule::preview::Others;
@@ -28,8 +28,6 @@ pub trait MoverListers: Send + Sync + 'static {
         mover: &MoverRef<'_>,
         pod: &PodConstraints,
     ) -> impl Future<Output = Result<Option<AffinityDecision>, String>> + Send;
-    /// Records an Event about a data mover.
-    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding);
     /// Are data movers prepared only after a leader has granted them a place?
     fn are_granted(&self) -> bool;
     /// Name of the node-agents' ConfigMap.
@@ -73,8 +71,6 @@ pub trait Listers: MoverListers + GardenListers {
     /// When the Backup of this UID in this view may start. `None`: this cannot be estimated
     /// quickly.
     fn expected_start(&self, view: &QueueView, uid: &str, now: Timestamp) -> Option<Band<Timestamp>>;
-    /// Logs, and records as an Event, that the write of another queue to this Backup was refused.
-    fn foreign_queue(&self, name: &str, uid: &str, user: &str);
     /// Starts a watchdog: unless the returned guard is dropped within `limit`, the liveness probe
     /// fails.
     fn within(&self, limit: Duration) -> impl Sized + Send;

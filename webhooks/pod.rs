@@ -45,7 +45,7 @@ pub async fn place<K: Listers>(
     };
     let warnings = decision.findings.iter().map(|finding| format!("berth: {finding}")).collect();
     if !request.is_dry_run() {
-        decision.findings.iter().for_each(|finding| state.listers().tell(&mover, finding));
+        decision.findings.iter().for_each(|finding| state.events().placement(&mover, finding));
     }
     let patch = edit(&pod, &decision).into_patch();
     if !patch.0.is_empty() {

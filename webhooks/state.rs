@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 
 use crate::assumed::Assumed;
+use crate::events::EventRecorder;
 use crate::intake::{Intake, TurnedAway};
 use crate::listers::Listers;
 use crate::metrics::{AdmissionMetrics, Ration, ReviewOutcome};
@@ -52,9 +53,10 @@ pub fn register_with_values(registry: &mut Registry) {
     register(&metrics, &Intake::default(), registry);
 }
 
-/// Watch caches, assumed Backups, limits, metrics and the clock of one replica.
+/// Watch caches, Events, assumed Backups, limits, metrics and the clock of one replica.
 pub struct AdmissionState<K> {
     listers: K,
+    events: Box<dyn EventRecorder>,
     assumed: Assumed,
     identities: Identities,
     metrics: AdmissionMetrics,
@@ -65,9 +67,15 @@ pub struct AdmissionState<K> {
 }
 
 impl<K: Listers> AdmissionState<K> {
-    pub fn new(listers: K, identities: Identities, clock: fn() -> Timestamp) -> Self {
+    pub fn new(
+        listers: K,
+        events: impl EventRecorder,
+        identities: Identities,
+        clock: fn() -> Timestamp,
+    ) -> Self {
         Self {
             listers,
+            events: Box::new(events),
             assumed: Assumed::default(),
             identities,
             metrics: AdmissionMetrics::default(),
@@ -107,6 +115,10 @@ impl<K: Listers> AdmissionState<K> {
 
     pub fn listers(&self) -> &K {
         &self.listers
+    }
+
+    pub(crate) fn events(&self) -> &dyn EventRecorder {
+        self.events.as_ref()
     }
 
     pub(crate) fn assumed(&self) -> &Assumed {

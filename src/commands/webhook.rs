@@ -20,7 +20,7 @@ use berth_garden_core as garden;
 use berth_garden_core::check::SecretLookup;
 use berth_webhooks::listers::{GardenListers, MoverListers};
 use berth_webhooks::placement::{MoverRef, PodConstraints};
-use berth_webhooks::{AdmissionState, Identities, Listers, router, server};
+use berth_webhooks::{AdmissionState, EventRecorder, Identities, Listers, router, server};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -37,6 +37,7 @@ use crate::garden::admission_view::SharedBuckets;
 use crate::lifecycle::schedule::plans::Plans;
 use crate::movers::configuration;
 use crate::movers::ledger::{GrantSignPeriods, InForce};
+use crate::movers::nudge;
 use crate::movers::objects::reference;
 use crate::movers::placing::Placing;
 use crate::movers::snapshot_classes::SnapshotClasses;
@@ -54,7 +55,6 @@ const ESTIMATE_MOST: usize = 32;
 struct Caches {
     store: BackupCache,
     key: Arc<CurrentKey>,
-    events: Events,
     cannot_queue: watch::Sender<Option<String>>,
     executor: Executor,
     placing: Placing,
@@ -62,7 +62,6 @@ struct Caches {
     plans: Plans,
     ledger: InForce,
     garden: SharedBuckets,
-    namespace: String,
     started: Instant,
     pulse: health::Pulse,
 }
@@ -81,12 +80,6 @@ impl MoverListers for WebhookCaches {
         pod: &PodConstraints,
     ) -> impl Future<Output = Result<Option<AffinityDecision>, String>> + Send {
         self.0.placing.decide(mover, pod)
-    }
-
-    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
-        let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
-        let about = reference(&self.0.namespace, &about);
-        self.0.events.tell_about(EventReason::Placement, about, finding.to_string());
     }
 
     /// Only while a leader grants places, because a gate that nobody opens would be worse than
@@ -176,6 +169,20 @@ impl Listers for WebhookCaches {
     fn within(&self, limit: Duration) -> impl Sized + Send {
         self.0.pulse.within(limit)
     }
+}
+
+/// Hands Events to the task that sends them.
+struct ReviewEvents {
+    events: Events,
+    namespace: String,
+}
+
+impl EventRecorder for ReviewEvents {
+    fn placement(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
+        let about = Mover::new(mover.kind, mover.name, mover.uid, Timestamp::UNIX_EPOCH);
+        let about = reference(&self.namespace, &about);
+        self.events.tell_about(EventReason::Placement, about, finding.to_string());
+    }
 
     fn foreign_queue(&self, name: &str, uid: &str, user: &str) {
         let user = tellable(user);
@@ -183,7 +190,7 @@ impl Listers for WebhookCaches {
         let note = format!(
             "refused to {user}, which runs a queue of its own: start Velero with --disable-controllers=backup-queue"
         );
-        self.0.events.tell(EventReason::ForeignQueue, name, uid, note);
+        self.events.tell(EventReason::ForeignQueue, name, uid, note);
     }
 }
 
@@ -220,7 +227,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let caches = Arc::new(Caches {
         store: BackupCache::new(settings),
         key: Arc::default(),
-        events,
         cannot_queue,
         executor: common.executor,
         placing,
@@ -228,7 +234,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         plans: Plans::default(),
         ledger: InForce::new(GrantSignPeriods::new(common.movers.mover_grants_silent_after)),
         garden: SharedBuckets::new(clients.call.clone(), &common.garden_namespace),
-        namespace: namespace.to_owned(),
         started: Instant::now(),
         pulse: health::Pulse::default(),
     });
@@ -245,7 +250,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         executor: or(executor_identities, executor),
         lifecycle: if without_velero { lifecycle_identities } else { or(lifecycle_identities, "velero") },
     };
-    let state = Arc::new(AdmissionState::new(shared.clone(), identities, Timestamp::now));
+    let recorder = ReviewEvents { events: events.clone(), namespace: namespace.to_owned() };
+    let state = Arc::new(AdmissionState::new(shared.clone(), recorder, identities, Timestamp::now));
     state.register(&mut registry);
     let counts = CertificateMetrics::default();
     counts.register(&mut registry);
@@ -268,7 +274,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         secret: common.certificate_secret.clone(),
         current: Arc::clone(&caches.key),
         counts,
-        events: caches.events.clone(),
+        events,
         trust,
     }
     .follow();
@@ -293,6 +299,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
             caches.ledger.follow(&clients, namespace),
         );
     };
+    let nudging = nudge::when_silent(&clients.call, namespace, caches.ledger.silent());
     let plans = caches.plans.follow(&clients.watch, namespace);
     let buckets = caches.garden.follow(&clients.watch);
     let delay = shutdown_delay.unwrap_or_default();
@@ -303,6 +310,6 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let serving = server::serve(listener, tls, router(state), intake, stop.cancelled_owned(), delay);
     tokio::select! {
         served = serving => served.context("the HTTPS server ended"),
-        () = async { tokio::join!(watching, keys, sending, looking, movers, plans, buckets); } => anyhow::bail!("a watch ended"),
+        () = async { tokio::join!(watching, keys, sending, looking, movers, nudging, plans, buckets); } => anyhow::bail!("a watch ended"),
     }
 }

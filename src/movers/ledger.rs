@@ -14,10 +14,9 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::warn;
 
-use super::nudge;
 use crate::client::{Clients, is_conflict, is_not_found};
 use crate::objects::{LEDGER, PART_OF, PART_OF_BERTH};
 use crate::watch::{WatchEvent, of_namespace, reflect};
@@ -155,10 +154,11 @@ fn is_in_force(map: &ConfigMap) -> bool {
 }
 
 /// Whether a leader grants, as admission sees it: the ledger is in force, and is written
-/// repeatedly.
+/// repeatedly. It only reads; [`super::nudge`] writes where the leader is silent.
 pub struct InForce {
     signs: GrantSignPeriods,
     last: Mutex<Option<Sign>>,
+    silent: watch::Sender<bool>,
 }
 
 struct Sign {
@@ -169,7 +169,13 @@ struct Sign {
 
 impl InForce {
     pub fn new(signs: GrantSignPeriods) -> Self {
-        Self { signs, last: Mutex::default() }
+        Self { signs, last: Mutex::default(), silent: watch::Sender::new(false) }
+    }
+
+    /// Whether the ledger is in force and its last sign is too old, so that nobody has nudged the
+    /// data movers that were refused. A leader that retires the ledger nudges them itself.
+    pub fn silent(&self) -> watch::Receiver<bool> {
+        self.silent.subscribe()
     }
 
     /// Is it known whether the ledger is in force?
@@ -198,7 +204,6 @@ impl InForce {
         });
         let api: Api<ConfigMap> = Api::namespaced(clients.call.clone(), namespace);
         let asking = async {
-            let mut was_stale = false;
             loop {
                 sleep(self.signs.look()).await;
                 if self.is_older(self.signs.doubtful())
@@ -206,13 +211,8 @@ impl InForce {
                 {
                     self.see(found.map(|map| (is_in_force(&map), map.metadata.resource_version)));
                 }
-                // If the ledger is no longer in force, the leader has nudged them.
-                let is_stale = self.is_older(self.signs.silent);
-                if is_stale && !was_stale {
-                    warn!("no leader grants places to data movers: none is held back from now on");
-                    nudge::refused(&clients.call, namespace).await;
-                }
-                was_stale = is_stale;
+                let is_silent = self.is_older(self.signs.silent);
+                self.silent.send_if_modified(|silent| std::mem::replace(silent, is_silent) != is_silent);
             }
         };
         tokio::join!(watching, asking);

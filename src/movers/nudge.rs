@@ -15,6 +15,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -41,6 +42,18 @@ pub async fn refused(client: &Client, namespace: &str) -> usize {
         }
     }
     nudged
+}
+
+/// Nudges the refused data movers each time the leader that granted places becomes silent
+/// ([`super::ledger::InForce::silent`]). Never returns.
+pub async fn when_silent(client: &Client, namespace: &str, mut silent: watch::Receiver<bool>) {
+    while silent.changed().await.is_ok() {
+        if *silent.borrow_and_update() {
+            warn!("no leader grants places to data movers: none is held back from now on");
+            refused(client, namespace).await;
+        }
+    }
+    std::future::pending().await
 }
 
 async fn of_kind<K>(client: &Client, namespace: &str) -> anyhow::Result<usize>

@@ -68,7 +68,7 @@ pub async fn validate<K: Listers>(
     if let Err(refusal) = judge(roles, &change) {
         if !request.is_dry_run() && is_of_another_queue(roles, &change) {
             state.metrics().foreign_queue();
-            state.listers().foreign_queue(&request.name, &incoming.metadata.uid, user);
+            state.events().foreign_queue(&request.name, &incoming.metadata.uid, user);
         }
         let mut violations = Violations::default();
         violations.push(Field::root(refusal.field), refusal.message);

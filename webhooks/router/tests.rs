@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use berth_core::affinity::AffinityFinding;
 use berth_core::glob::Glob;
 use berth_core::location::Location;
 use berth_core::namespace::NamespaceSet;
@@ -14,7 +15,9 @@ use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::*;
+use crate::events::EventRecorder;
 use crate::intake::BODY_LIMIT;
+use crate::placement::MoverRef;
 
 #[derive(Default)]
 struct Cluster {
@@ -67,6 +70,12 @@ impl Listers for Arc<Cluster> {
         None
     }
     fn within(&self, _: Duration) -> impl Sized + Send {}
+}
+
+impl EventRecorder for Arc<Cluster> {
+    fn placement(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
+        self.movers.told.lock().push(format!("{}: {finding}", mover.name));
+    }
     fn foreign_queue(&self, name: &str, _: &str, user: &str) {
         self.foreign.lock().push(format!("{name} by {user}"));
     }
@@ -98,7 +107,8 @@ fn state() -> (Arc<Cluster>, Router) {
         lifecycle: vec!["velero".into()],
     };
     let now = || Timestamp::from_second(1_790_000_000).unwrap_or_default();
-    (cluster.clone(), router(Arc::new(AdmissionState::new(cluster, identities, now))))
+    let state = AdmissionState::new(cluster.clone(), cluster.clone(), identities, now);
+    (cluster, router(Arc::new(state)))
 }
 
 fn review(operation: &str, object: Value, old: Option<Value>, dry_run: bool) -> Value {

@@ -4,6 +4,7 @@ use berth_test_scripted::{Scripted, Watch, get, list as whole, patch, post, put,
 use serde_json::{Value, json};
 
 use super::*;
+use crate::movers::nudge;
 
 const MAPS: &str = "/api/v1/namespaces/velero/configmaps";
 const IT: &str = "/api/v1/namespaces/velero/configmaps/berth-mover-grants";
@@ -31,14 +32,22 @@ fn seconds(seconds: u64) -> impl Future<Output = ()> {
     sleep(Duration::from_secs(seconds))
 }
 
-/// Runs a webhook with the periods of a real cluster while `story` goes on.
+/// Runs the watch and the nudges of a webhook, with the periods of a real cluster, while `story`
+/// goes on.
 async fn followed(api: &Scripted, story: impl AsyncFnOnce(&InForce)) {
     let known = InForce::new(GrantSignPeriods::new(Duration::from_secs(60)));
-    let clients = Clients { watch: api.client("velero"), call: api.client("velero") };
+    let client = api.client("velero");
+    let nudging = nudge::when_silent(&client, "velero", known.silent());
     tokio::select! {
-        () = known.follow(&clients, "velero") => unreachable!("it follows for ever"),
+        () = watched(api, &known) => unreachable!("it follows for ever"),
+        () = nudging => unreachable!("it nudges for ever"),
         () = story(&known) => {}
     }
+}
+
+async fn watched(api: &Scripted, known: &InForce) {
+    let clients = Clients { watch: api.client("velero"), call: api.client("velero") };
+    known.follow(&clients, "velero").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,6 +80,32 @@ async fn a_minute_after_the_last_sign_nobody_is_held_back_and_those_that_were_re
     })
     .await;
     api.finish();
+}
+
+/// The watch cache reads only: what follows from it is for a task of its own.
+#[tokio::test(start_paused = true)]
+async fn the_watch_of_the_ledger_tells_that_the_leader_is_silent_and_writes_nothing() {
+    let events = Watch::new();
+    let api = Scripted::new()
+        .next(get(MAPS).answers(whole("5", &[ledger(true, "5")])))
+        .next(watch(MAPS).from("5").streams(&events))
+        .always(get(IT).answers(ledger(true, "5")));
+    let known = InForce::new(GrantSignPeriods::new(Duration::from_secs(60)));
+    let mut silent = known.silent();
+    let story = async {
+        seconds(59).await;
+        assert!(!*silent.borrow_and_update(), "59 s after a sign");
+        seconds(15).await;
+        assert!(*silent.borrow_and_update(), "a minute after the last sign");
+        events.modified(&ledger(true, "6"));
+        seconds(15).await;
+        assert!(!*silent.borrow_and_update(), "a leader grants again");
+    };
+    tokio::select! {
+        () = watched(&api, &known) => unreachable!("it follows for ever"),
+        () = story => {}
+    }
+    assert_eq!(api.writes(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -148,7 +148,8 @@ async fn what_has_no_name_yet_is_not_blamed_for_it() {
 async fn of_secrets_so_many_are_read_in_a_second_and_a_warning_tells_of_the_rest() {
     let cluster = Arc::new(Cluster::default());
     know(&cluster, view());
-    let state = AdmissionState::new(cluster.clone(), crate::Identities::default(), || Timestamp::UNIX_EPOCH);
+    let identities = crate::Identities::default();
+    let state = AdmissionState::new(cluster.clone(), cluster.clone(), identities, || Timestamp::UNIX_EPOCH);
     // A second that begins in an hour lasts longer than this test.
     let later = Instant::now() + Duration::from_secs(3600);
     while state.may_read_secret(later) {}

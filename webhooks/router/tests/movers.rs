@@ -24,7 +24,7 @@ pub struct Known {
 #[derive(Default)]
 pub struct Movers {
     decision: Mutex<Option<Result<Option<AffinityDecision>, String>>>,
-    told: Mutex<Vec<String>>,
+    pub told: Mutex<Vec<String>>,
     granted: AtomicBool,
     pub takers: Mutex<Known>,
 }
@@ -32,9 +32,6 @@ pub struct Movers {
 impl MoverListers for Arc<Cluster> {
     async fn place(&self, _: &MoverRef<'_>, _: &PodConstraints) -> Result<Option<AffinityDecision>, String> {
         self.movers.decision.lock().clone().unwrap_or(Ok(None))
-    }
-    fn tell(&self, mover: &MoverRef<'_>, finding: &AffinityFinding) {
-        self.movers.told.lock().push(format!("{}: {finding}", mover.name));
     }
     fn are_granted(&self) -> bool {
         self.movers.granted.load(Ordering::Relaxed)
