@@ -33,13 +33,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::archive::Batch;
-use super::collect::Counters;
 use super::exec::HookError;
 use super::frozen::FrozenPods;
 use super::hold::HeldPod;
 use super::hooks::{HookRunner, Insistence, read_pod};
 use super::list::Lister;
 use super::log::ResultsHeading;
+use super::progress::Counters;
 use super::volumes::{PlannedClaim, RunVolumes};
 
 /// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that

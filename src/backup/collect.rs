@@ -9,9 +9,9 @@ mod pending;
 mod taken;
 mod unmet;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use berth_api::keys;
 use berth_api::parse::ValidatedBackupSpec;
@@ -20,44 +20,22 @@ use berth_core::policy::filters::Filters;
 use berth_core::revision::OtherRevisionReason;
 use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use berth_core::violation::tellable;
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::archive::Batch;
 use super::hold::PodHolder;
-use super::ledger::{ObjectLedger, Position, StoredNames};
-use super::list::{ListError, ListProgress, Lister, REQUESTS_AT_ONCE};
+use super::ledger::{ObjectLedger, Position};
+use super::list::{FEW_NAMESPACES, ListError, ListProgress, Lister, Namespace, REQUESTS_AT_ONCE};
 use super::log::{BackupLog, ResultsHeading};
-use super::names::{ResourceList, in_order};
+use super::names::{ResourceList, heading, in_order, resource_list};
+use super::progress::Counters;
 use super::related::{Origin, Related};
 use super::volumes::RunVolumes;
 use crate::text::{chain, few};
 use along::Loan;
 use pending::{LONGEST_NAME, Pending};
 use taken::CollectedType;
-
-/// Up to this many namespaces are listed one by one, because a page of the whole cluster would
-/// mostly hold objects of other namespaces.
-pub const FEW_NAMESPACES: usize = 4;
-/// A namespace of the cluster, as it was when the backup began.
-#[derive(Clone)]
-pub struct Namespace {
-    pub name: String,
-    pub labels: BTreeMap<String, String>,
-    pub json: Bytes,
-    pub lacks_type: bool,
-    pub deleting: bool,
-    /// It has the label that keeps it out of backups.
-    pub excluded: bool,
-}
-
-/// Counts of a run, shared by its tasks.
-pub struct Counters {
-    /// Objects known so far: taken, or announced by the server.
-    pub total: AtomicU64,
-    pub done: Arc<AtomicU64>,
-}
 
 /// What a backup takes and from where; shared by its lists.
 pub struct Collector<'a> {
@@ -323,25 +301,9 @@ impl Collector<'_> {
     }
 }
 
-/// The resource list file: what is stored, by type.
-pub(super) fn resource_list(types: &[ResourceType], names: StoredNames) -> ResourceList {
-    let mut list = ResourceList::new();
-    for (place, names) in names.into_iter().filter(|(_, names)| !names.is_empty()) {
-        if let Some(kind) = types.get(place) {
-            list.entry(heading(kind)).or_default().extend(names);
-        }
-    }
-    list
-}
-
 /// Whether these are movements of data. A backup's own enter its archive when they have ended
 /// (`operations::finalize`); a restore refuses a claim of which an archive has those of other
 /// backups as well.
 fn is_movement(kind: &ResourceType) -> bool {
     kind.group == "velero.io" && kind.resource == "datauploads"
-}
-
-/// The name of a type in the resource list.
-fn heading(kind: &ResourceType) -> String {
-    format!("{}/{}", kind.api_version(), kind.kind)
 }

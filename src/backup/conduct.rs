@@ -9,12 +9,12 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::begun::{EarlierProgress, RunSite};
-use super::collect::resource_list;
 use super::engine::{CLOSING, Engine, OPENING, RunFailure, Signals, schedule};
 use super::inputs::ClusterInputs;
 use super::interruption::{SHORTLY, untaken};
 use super::keeper::{CheckpointKeeper, CheckpointSources};
 use super::log::BackupLog;
+use super::names::resource_list;
 use super::prepare::Prepared;
 use super::publication::{StoredArchive, counted, snapshots_counted};
 use super::status::{BackupWriter, WriteError};

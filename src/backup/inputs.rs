@@ -16,10 +16,9 @@ use kube::api::Api;
 use tokio::time::{Instant, sleep};
 
 use super::checkpoint::{BackupScope, Packed};
-use super::collect::{FEW_NAMESPACES, Namespace};
 use super::discovery::{ServedTypes, Unknown};
 use super::engine::{Engine, RunFailure};
-use super::list::{ListError, ListProgress, ListedObject, Lister, ObjectSink};
+use super::list::{FEW_NAMESPACES, ListError, ListProgress, ListedObject, Lister, Namespace, ObjectSink};
 use super::log::{BackupLog, ResultsHeading};
 use super::prepare::{Prepared, StartInput, prepare};
 use super::reading::ReadRetries;

@@ -28,7 +28,7 @@ use super::revision::Revision;
 use super::split::{ListHead, Splitter};
 
 pub use super::reading::ListError;
-pub use found::{ListedObject, ObjectSink};
+pub use found::{ListedObject, Namespace, ObjectSink};
 pub use progress::ListProgress;
 
 /// Longest wait for the first byte of an answer, and between two frames of it.
@@ -43,6 +43,9 @@ const PROBE: Duration = Duration::from_secs(10);
 /// server's cache of that type, up to 100 ms while anything is being written; concurrently, the
 /// types of a small backup wait once and not one after the other.
 pub const REQUESTS_AT_ONCE: usize = 32;
+/// Up to this many namespaces are listed one by one, because a page of the whole cluster would
+/// mostly hold objects of other namespaces.
+pub const FEW_NAMESPACES: usize = 4;
 /// Bytes of pages that one run has read and not handed on yet.
 const READ_AHEAD: usize = 32 * 1024 * 1024;
 /// Most bytes of one page. A larger page is requested again with fewer objects.

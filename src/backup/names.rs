@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use berth_core::selection::ResourceType;
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
@@ -177,6 +178,25 @@ impl PackedNames {
             }
         }
     }
+}
+
+/// The resource list file: what is stored, by type. `names`: by the place of the type in `types`.
+pub fn resource_list(
+    types: &[ResourceType],
+    names: impl IntoIterator<Item = (usize, PackedNames)>,
+) -> ResourceList {
+    let mut list = ResourceList::new();
+    for (place, names) in names.into_iter().filter(|(_, names)| !names.is_empty()) {
+        if let Some(kind) = types.get(place) {
+            list.entry(heading(kind)).or_default().extend(names);
+        }
+    }
+    list
+}
+
+/// The name of a type in the resource list.
+pub fn heading(kind: &ResourceType) -> String {
+    format!("{}/{}", kind.api_version(), kind.kind)
 }
 
 /// A JSON list, in order.

@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::collect::Namespace;
+use super::list::Namespace;
 use super::log::{BackupLog, ResultsHeading};
 use super::operations::moves_data;
 use crate::patch::{digest, kept_until, known_location, merge_into};

@@ -1,6 +1,7 @@
 //! What a run writes to its Backup while it goes on.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_api::keys;
@@ -8,7 +9,6 @@ use berth_api::velero::BackupPhase;
 use serde_json::json;
 use tracing::warn;
 
-use super::collect::Counters;
 use super::engine::RunFailure;
 use super::frozen::FrozenPods;
 use super::ledger::ObjectLedger;
@@ -19,6 +19,13 @@ use crate::text::chain;
 pub(super) const PROGRESS: Duration = Duration::from_secs(1);
 /// How long one write that hooks wait for is tried.
 const RECORD: Duration = Duration::from_secs(5);
+
+/// Counts of a run, shared by its tasks.
+pub struct Counters {
+    /// Objects known so far: taken, or announced by the server.
+    pub total: AtomicU64,
+    pub done: Arc<AtomicU64>,
+}
 
 /// Writes the progress, the number of objects in the checkpoint, and the pods that may be frozen:
 /// once a second, and whenever a hook waits for it, but only if something has changed. Returns when

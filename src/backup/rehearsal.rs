@@ -21,16 +21,17 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 use super::archive::Batch;
-use super::collect::{Collector, Counters, Namespace};
+use super::collect::Collector;
 use super::discovery::Discovery;
 use super::hold::{HeldPod, PodHolder};
 use super::hooks::Tally;
 use super::inputs::{namespaces, tell_unknown};
 use super::ledger::ObjectLedger;
-use super::list::{ListError, Lister};
+use super::list::{ListError, Lister, Namespace};
 use super::log::BackupLog;
 use super::policy::policies_of;
 use super::prepare::{Prepared, StartInput, prepare};
+use super::progress::Counters;
 use super::volumes::outcomes::{Outcomes, VolumeDataResult};
 use super::volumes::{
     RehearsedVolume, RehearsedVolumes, VolumeAccess, WaitLimits, of_spec, serves_snapshots,

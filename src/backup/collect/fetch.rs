@@ -8,10 +8,12 @@ use berth_core::selection::ResourceType;
 use futures::StreamExt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::Collector;
 use super::pending::Pending;
 use super::taken::CollectedType;
-use super::{Collector, FEW_NAMESPACES};
-use crate::backup::list::{ListError, ListProgress, ListedObject, Lister, ObjectSink, REQUESTS_AT_ONCE};
+use crate::backup::list::{
+    FEW_NAMESPACES, ListError, ListProgress, ListedObject, Lister, ObjectSink, REQUESTS_AT_ONCE,
+};
 use crate::backup::log::ResultsHeading;
 use crate::backup::related::{Origin, Related, is_name, key};
 use crate::text::chain;

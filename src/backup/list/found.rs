@@ -1,6 +1,7 @@
 //! An object that a list or a get has brought, and the trait that receives objects.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use berth_api::keys::EXCLUDE_FROM_BACKUP;
 use bytes::Bytes;
@@ -19,6 +20,18 @@ pub struct ListedObject {
     pub excluded: bool,
     /// It has a deletionTimestamp.
     pub deleting: bool,
+}
+
+/// A namespace of the cluster, as it was when the backup began.
+#[derive(Clone)]
+pub struct Namespace {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub json: Bytes,
+    pub lacks_type: bool,
+    pub deleting: bool,
+    /// It has the label that keeps it out of backups.
+    pub excluded: bool,
 }
 
 #[derive(Deserialize)]

@@ -12,12 +12,12 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
 use crate::backup::collect::fetch::FEW_NAMES;
-use crate::backup::collect::{Counters, Namespace};
 use crate::backup::hold::PodHolder;
 use crate::backup::hooks::Tally;
 use crate::backup::ledger::{Balance, Extents, ListExtent, ObjectLedger};
-use crate::backup::list::Lister;
+use crate::backup::list::{Lister, Namespace};
 use crate::backup::log::{BackupLog, MessageCounts, gzip_json};
+use crate::backup::progress::Counters;
 use crate::backup::volumes::RunVolumes;
 use crate::backup::volumes::outcomes::Outcomes;
 

@@ -11,12 +11,11 @@ use tokio::time::sleep;
 
 use super::again::{CHECKPOINT, SMALL, noise};
 use super::*;
-use crate::backup::collect::Counters;
 use crate::backup::exec::HookError;
 use crate::backup::frozen::FrozenPods;
 use crate::backup::ledger::ObjectLedger;
 use crate::backup::list::ListError;
-use crate::backup::progress::{PROGRESS, keep_record};
+use crate::backup::progress::{Counters, PROGRESS, keep_record};
 use crate::backup::runner::Runner;
 use crate::events::Events;
 use crate::queue::{BackupCache, QueueSettings};
