@@ -6,6 +6,7 @@ use berth::install::pod_volumes::AGENT;
 use berth::install::{InstallSettings, render};
 use serde_json::{Value, json};
 
+use super::none::{DATA_MOVERS, NOBODY, granted};
 use super::{logged, refusals, tail};
 use crate::admission::program;
 use crate::support::csi::define_snapshots;
@@ -51,16 +52,19 @@ pub fn needed_for(role: &Value, rule: usize) -> Option<&'static str> {
     RIGHTS.iter().find(is_it).map(|right| right.needed_for)
 }
 
-/// The roles, without one rule, and the node agents whose image and account the pods have.
-fn objects(without: &Right) -> Vec<Value> {
+/// The roles, but for one rule, and the node agents whose image and account the pods have.
+fn objects(without: Option<&Right>) -> Vec<Value> {
     let mut objects =
         render(&InstallSettings { pod_volumes: true, ..InstallSettings::new(NAMESPACE) }).unwrap();
     objects.retain(|object| {
         let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
         name == ROLE || (name == AGENT && (kind == "DaemonSet" || kind == "ServiceAccount"))
     });
-    let role = objects.iter_mut().find(|one| one["metadata"]["name"] == ROLE && one["kind"] == without.kind);
-    role.unwrap()["rules"].as_array_mut().unwrap().remove(without.rule);
+    if let Some(right) = without {
+        let role =
+            objects.iter_mut().find(|one| one["metadata"]["name"] == ROLE && one["kind"] == right.kind);
+        role.unwrap()["rules"].as_array_mut().unwrap().remove(right.rule);
+    }
     objects
 }
 
@@ -191,12 +195,18 @@ fn without_any_one_rule_the_leader_cannot_have_data_moved() {
     let berth = Berth::start(plane, Options::new(program(), NAMESPACE)).unwrap();
     let plane = berth.plane();
     let _report = plane.report_on_panic();
-    // The deletion of backups makes contents, too, and its role would hide what these lack.
-    plane.kubectl().run(&["delete", "clusterrole", "berth-lifecycle"]).unwrap();
+    let kubectl = plane.kubectl();
     let account = format!("system:serviceaccount:{NAMESPACE}:berth-controller");
+    plane.apply(objects(None)).unwrap();
+    kubectl.await_right(&account, NAMESPACE, "create", "pods").unwrap();
+    kubectl.await_right(&account, "shop", "patch", "persistentvolumeclaims").unwrap();
+    let too_many = granted(kubectl, NAMESPACE, "berth-controller", NOBODY.iter().chain(DATA_MOVERS));
+    assert_eq!(too_many, [("create", "pods", "OWN")], "the pods of data movers");
+    // The deletion of backups makes contents, too, and its role would hide what these lack.
+    kubectl.run(&["delete", "clusterrole", "berth-lifecycle"]).unwrap();
     for (index, right) in RIGHTS.iter().enumerate() {
         let name = format!("rule-{index}");
-        plane.apply(objects(right)).unwrap();
+        plane.apply(objects(Some(right))).unwrap();
         let (verb, resource) = right.refused;
         let group = if resource.starts_with("volumesnapshot") { ".snapshot.storage.k8s.io" } else { "" };
         let full = format!("{resource}{group}");

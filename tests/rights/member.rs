@@ -9,6 +9,7 @@ use berth_garden_api::crd;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::none::{GARDEN_AGENT, NOBODY, granted};
 use super::{PATIENCE, logged, refusals, tail};
 use crate::admission::program;
 use crate::support::berth::SHORT_LEASE;
@@ -254,9 +255,13 @@ fn roles(without: Option<&Right>) -> Vec<Value> {
 #[test]
 fn without_any_one_rule_the_agent_cannot_do_something() {
     let site = Site::start().unwrap();
+    let kubectl = site.plane.kubectl();
+    let account = format!("system:serviceaccount:velero:{AGENT}");
+    kubectl.await_right(&account, "velero", "delete", "secrets").unwrap();
+    let too_many = granted(kubectl, "velero", AGENT, NOBODY.iter().chain(GARDEN_AGENT));
+    assert_eq!(too_many, [("delete", "secrets", "OWN")], "credentials of storage locations");
     let (agent, log) = site.start_agent("whole").unwrap();
     site.give_work("whole").unwrap();
-    let kubectl = site.plane.kubectl();
     wait_for("everything to be done with all rights", PATIENCE, || {
         let records = kubectl.run(&["get", "configmaps", "-n", "garden", "-o", "name"])?;
         let buckets = kubectl.run(&["get", "backupbuckets.extensions.gardener.cloud", "-o", "name"])?;

@@ -5,6 +5,7 @@ use std::path::Path;
 use berth::install::pod_volumes::AGENT;
 use serde_json::{Value, json};
 
+use super::none::{NOBODY, NODE_AGENT, granted};
 use super::{PATIENCE, refusals, tail};
 use crate::pod_volumes::{agent_with, roles};
 use crate::support::peers::install_definitions;
@@ -173,6 +174,9 @@ fn without_any_one_rule_the_node_agent_cannot_do_something() {
     for (verb, resource) in [("list", "podvolumebackups.velero.io"), ("list", "pods"), ("get", "secrets")] {
         plane.kubectl().await_right(&account, "velero", verb, resource).unwrap();
     }
+    plane.kubectl().await_right(&account, "default", "get", "persistentvolumeclaims").unwrap();
+    let too_many = granted(plane.kubectl(), "velero", AGENT, NOBODY.iter().chain(NODE_AGENT));
+    assert!(too_many.is_empty(), "{too_many:?}");
     let (kubectl, pods) = (plane.kubectl(), plane.folder().join("pods"));
     std::fs::create_dir_all(&pods).unwrap();
     let agent = |name: &str| agent_with(&plane, &pods, name, &["--node-agent-configmap=node-agents"]);
