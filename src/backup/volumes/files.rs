@@ -209,8 +209,8 @@ impl RunVolumes<'_> {
                 ));
                 Ok(())
             }
-            "Canceled" => Err(format!("its PodVolumeBackup {name} was canceled: {}", short(&files.message))),
-            _ => Err(format!("its PodVolumeBackup {name} failed: {}", short(&files.message))),
+            "Canceled" => Err(format!("its PodVolumeBackup {name} was canceled: {}", files.message)),
+            _ => Err(format!("its PodVolumeBackup {name} failed: {}", files.message)),
         }
     }
 
@@ -340,10 +340,6 @@ fn pod_volume_backup(
         object["spec"]["uploaderSettings"] = json!({"ParallelFilesUpload": parallel.to_string()});
     }
     object
-}
-
-pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use tracing::warn;
 use super::group_objects::{
     self, CALL, GroupPlan, group_name, groups, is_as_planned, kind_of_groups, labels, list_group,
 };
+use super::objects::short;
 use super::outcomes::EarlierCut;
 use super::plan::list_of;
 use super::read::FoundClaim;
@@ -376,5 +377,5 @@ async fn create_group(access: &VolumeAccess, plan: &GroupPlan) -> Result<Dynamic
 async fn fault_of(access: &VolumeAccess, group: &DynamicObject) -> Option<String> {
     let api = groups(&access.client, group.namespace().as_deref());
     let found = timeout(CALL, api.get_opt(&group.name_any())).await.ok()?.ok()??;
-    found.data["status"]["error"]["message"].as_str().map(str::to_owned)
+    found.data["status"]["error"]["message"].as_str().map(short)
 }

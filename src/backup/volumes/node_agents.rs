@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::files::short;
+use super::objects::short;
 use super::{RunVolumes, VolumeAccess};
 use crate::backup::agent_pods::node_agents;
 use crate::backup::insist::insist;

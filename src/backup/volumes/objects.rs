@@ -16,6 +16,14 @@ pub(super) const API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 pub(super) const GROUP: &str = "VolumeGroupSnapshot";
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
+/// Most characters of a message in a status.
+const MESSAGE: usize = 200;
+
+/// The beginning of a message that a driver, a controller or a node-agent has written into a status,
+/// in one line.
+pub(super) fn short(message: &str) -> String {
+    message.chars().filter(|c| !c.is_control()).take(MESSAGE).collect()
+}
 
 /// Whether an archive may name this snapshot.
 pub fn is_kept(snapshot: &VolumeSnapshot) -> bool {

@@ -316,12 +316,10 @@ fn taken(cut: &Cut, snapshot: &WatchedSnapshot, content: &WatchedContent) -> Com
     }
 }
 
+/// `fault`: what its driver says, shortened where it was read.
 pub(super) fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
     let seconds = limit.as_secs();
-    let fault = fault.map(|fault| {
-        let fault: String = fault.chars().filter(|c| !c.is_control()).take(200).collect();
-        format!("; its driver says: {fault}")
-    });
+    let fault = fault.map(|fault| format!("; its driver says: {fault}"));
     format!(
         "its snapshot was not {what} within {seconds} s (spec.csiSnapshotTimeout; less while hooks keep its pod frozen, or when the backup has taken long: --fs-backup-timeout){}",
         fault.unwrap_or_default()

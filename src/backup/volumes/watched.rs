@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::keys::BACKUP_UID;
-use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::snapshot::{SnapshotFault, VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::mover::PodVolumeBackup;
 use kube::api::Api;
 use kube::core::DeserializeGuard;
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::objects::group_of;
+use super::objects::{group_of, short};
 use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 
 /// Objects of one kind, as a watch shows them.
@@ -48,7 +48,7 @@ impl WatchedContent {
             group_handle: status.volume_group_snapshot_handle.filter(|handle| !handle.is_empty()),
             size: status.restore_size.and_then(|size| u64::try_from(size).ok()),
             is_ready: status.ready_to_use == Some(true),
-            fault: status.error.and_then(|fault| fault.message),
+            fault: fault_of(status.error),
         }
     }
 }
@@ -77,9 +77,14 @@ impl WatchedSnapshot {
             content: status.bound_volume_snapshot_content_name.filter(|name| !name.is_empty()),
             cut_at: status.creation_time.map(|time| time.0.to_string()),
             is_ready: status.ready_to_use == Some(true),
-            fault: status.error.and_then(|fault| fault.message),
+            fault: fault_of(status.error),
         }
     }
+}
+
+/// What is kept of a driver's message, because the contents of the whole cluster are watched.
+fn fault_of(error: Option<SnapshotFault>) -> Option<String> {
+    Some(short(&error?.message?))
 }
 
 /// What is known of a PodVolumeBackup.
@@ -92,7 +97,8 @@ pub struct WatchedPodVolumeBackup {
 impl WatchedPodVolumeBackup {
     pub fn read(files: PodVolumeBackup) -> Self {
         let status = files.status.unwrap_or_default();
-        Self { phase: status.phase.unwrap_or_default(), message: status.message.unwrap_or_default() }
+        let message = short(status.message.as_deref().unwrap_or_default());
+        Self { phase: status.phase.unwrap_or_default(), message }
     }
 
     /// Whether a node-agent has ended it.
@@ -226,4 +232,29 @@ where
         .await;
     };
     AbortOnDropHandle::new(tokio::spawn(watching))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::snapshot::{VolumeSnapshotContentSpec, VolumeSnapshotSpec};
+    use berth_api::velero::mover::PodVolumeBackupSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_a_message_in_a_status_the_beginning_is_kept_in_one_line() {
+        let message = format!("no such\n\u{1b}[2Jhandle {}", "x".repeat(1 << 20));
+        let kept = format!("no such[2Jhandle {}", "x".repeat(183));
+        let status = json!({"error": {"message": message}});
+        let mut content = VolumeSnapshotContent::new("c", VolumeSnapshotContentSpec::default());
+        content.status = serde_json::from_value(status.clone()).unwrap();
+        assert_eq!(WatchedContent::read(content).fault.as_ref(), Some(&kept));
+        let mut snapshot = VolumeSnapshot::new("s", VolumeSnapshotSpec::default());
+        snapshot.status = serde_json::from_value(status).unwrap();
+        assert_eq!(WatchedSnapshot::read(snapshot).fault.as_ref(), Some(&kept));
+        let mut files = PodVolumeBackup::new("f", PodVolumeBackupSpec::default());
+        files.status = serde_json::from_value(json!({"message": message})).unwrap();
+        assert_eq!(WatchedPodVolumeBackup::read(files).message, kept);
+    }
 }

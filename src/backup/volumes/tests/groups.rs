@@ -143,13 +143,16 @@ async fn a_group_whose_snapshots_do_not_come_is_removed() {
         played.await;
         let name = api.writes()[0].body["metadata"]["name"].as_str().unwrap().to_owned();
         let path = format!("{GROUPS}/{name}");
-        api.next(get(&path).answers(group(&json!(name))));
+        let mut late = group(&json!(name));
+        late["status"]["error"]["message"] = json!(format!("no such driver\n{}", "x".repeat(1 << 20)));
+        api.next(get(&path).answers(late));
         api.next(get(CONTENT).refuses(404)).next(delete(&path).answers(group(&json!(name))));
     };
     tokio::join!(volumes.take_frozen(admitted, Vec::new()), taken);
     for _ in 0..2 {
         let why = jobs.settled.try_recv().unwrap().cut.unwrap_err().why;
         assert!(why.contains("was not made within") && why.contains("no such driver"), "{why}");
+        assert!(why.len() < 500 && !why.contains(char::is_control), "{} bytes", why.len());
     }
     assert!(outcomes.all().cuts.is_empty());
     api.finish();
