@@ -19,8 +19,8 @@ const PAGE: u32 = 500;
 /// Most characters of a message in a status.
 const MESSAGE: usize = 200;
 
-/// The beginning of a message that a driver, a controller or a node-agent has written into a status,
-/// in one line.
+/// The beginning, in one line, of a message that a driver, a controller or a node-agent has written
+/// into a status.
 pub(super) fn short(message: &str) -> String {
     message.chars().filter(|c| !c.is_control()).take(MESSAGE).collect()
 }
