@@ -19,6 +19,7 @@ mod late;
 mod older;
 mod ordered;
 mod turns;
+mod unread;
 
 /// Bytes of a part.
 pub(super) const SMALL: usize = 64 * 1024;
