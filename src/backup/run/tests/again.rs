@@ -213,6 +213,19 @@ impl Site {
     }
 }
 
+/// Its run was killed when it had written a checkpoint.
+async fn killed_with_a_checkpoint() -> (Site, Standing) {
+    let never = Hold::new();
+    let (site, standing) = three_pages();
+    site.api.once(third().never_answers().held(&never));
+    let story = async {
+        never.asked().await;
+        site.has(CHECKPOINT).await;
+    };
+    site.is_killed_after(story).await;
+    (site, standing)
+}
+
 fn first_page() -> String {
     format!("GET {MAPS}")
 }

@@ -1,4 +1,5 @@
-//! Locations that cannot be opened for a while.
+//! Locations that cannot be opened for a moment, before the folder is claimed and when the backup is
+//! taken up.
 
 use super::*;
 
@@ -44,4 +45,35 @@ async fn a_first_run_to_which_the_api_server_does_not_give_the_secret_leaves_the
         assert!(told.contains("it begins anew (run 2 of 3)"), "{told}");
         site.holds(&["a", "b", "c"]);
     }
+}
+
+/// Its volume is unmounted when the next leader has looked at it, and mounted again when that one
+/// looks once more.
+#[tokio::test]
+async fn a_folder_that_is_gone_for_a_moment_while_its_backup_is_taken_up_costs_no_checkpoint() {
+    let (site, _standing) = killed_with_a_checkpoint().await;
+    let (bucket, away) = (site.folder.path().join("bucket"), site.folder.path().join("away"));
+    // One that was validated is not created.
+    let mut validated = location(site.folder.path());
+    validated["status"] = json!({"phase": "Available", "lastValidationTime": "2026-01-01T00:00:00Z"});
+    let (from, to, again) = (bucket.clone(), away.clone(), Hold::new());
+    site.api
+        .once(get(LOCATION).answers(validated.clone()))
+        .once(get(LOCATION).answers(validated).held(&again))
+        .once(get("/api/v1/namespaces/kube-system").answers_with(move |_| {
+            std::fs::rename(&from, &to).unwrap();
+            json!({"metadata": {"name": "kube-system", "uid": "here"}})
+        }))
+        .once(third().answers(list("5", &[large("c")])));
+    // The pause before the second look takes no time.
+    tokio::time::pause();
+    let story = async {
+        again.asked().await;
+        std::fs::rename(&away, &bucket).unwrap();
+        tokio::time::resume();
+        again.let_go();
+    };
+    let ((told, asked), ()) = tokio::join!(site.recovers(BackupPhase::Completed), story);
+    assert!(told.contains("it goes on from a checkpoint") && !lists_anew(&asked), "{told}");
+    site.holds(&["a", "b", "c"]);
 }
