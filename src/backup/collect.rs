@@ -345,3 +345,6 @@ fn is_movement(kind: &ResourceType) -> bool {
 fn heading(kind: &ResourceType) -> String {
     format!("{}/{}", kind.api_version(), kind.kind)
 }
+
+#[cfg(test)]
+mod tests;
