@@ -307,3 +307,6 @@ impl Collector<'_> {
 fn is_movement(kind: &ResourceType) -> bool {
     kind.group == "velero.io" && kind.resource == "datauploads"
 }
+
+#[cfg(test)]
+mod tests;

@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// What earlier runs have stored is lost where such a failure ends the Backup.
+    /// A Backup that has just begun is left to the next run by it, and is not ended.
     #[test]
     fn a_secret_that_the_api_server_does_not_give_now_is_no_fault_of_the_location() {
         let unread = |code| {

@@ -57,7 +57,8 @@ enum RecoveryStep {
     Nothing,
     /// The Backup ends with this status.
     End(Value),
-    Run(Box<Scene>),
+    /// The Backup is run again in this location.
+    Run(Box<Scene>, Opened),
 }
 
 impl Engine {
@@ -135,12 +136,12 @@ impl Engine {
             let is_unread = next.is_err();
             let status = match next {
                 Ok(RecoveryStep::Nothing) => return Ok(None),
-                Ok(RecoveryStep::Run(scene)) if record.is_after() => {
-                    self.finalize(&mut record, *scene, &thawed.log, &signals).await?;
+                Ok(RecoveryStep::Run(scene, opened)) if record.is_after() => {
+                    self.finalize(&mut record, *scene, opened, &thawed.log, &signals).await?;
                     break;
                 }
-                Ok(RecoveryStep::Run(scene)) => {
-                    Box::pin(self.run_again(&mut record, *scene, thawed, &signals, tell)).await?;
+                Ok(RecoveryStep::Run(scene, opened)) => {
+                    Box::pin(self.run_again(&mut record, *scene, opened, thawed, &signals, tell)).await?;
                     break;
                 }
                 Ok(RecoveryStep::End(status)) => status,
@@ -192,7 +193,7 @@ impl Engine {
         Ok(backup)
     }
 
-    /// Does everything that needs no run.
+    /// Does everything that needs no run, and opens the location for one that is needed.
     async fn next(
         &self,
         record: &BackupWriter,
@@ -200,7 +201,12 @@ impl Engine {
         thawed: &BackupLog,
     ) -> anyhow::Result<RecoveryStep> {
         Ok(match scene.recovery {
-            Recovery::Resume | Recovery::Restart => RecoveryStep::Run(Box::new(scene)),
+            Recovery::Resume | Recovery::Restart => {
+                // The run waits longer for its store than whoever looks at it. It is opened here,
+                // because a location that is away again by now is tried as one that was away before.
+                let opened = self.opener.patient().open_with_parts(&scene.location).await?;
+                RecoveryStep::Run(Box::new(scene), opened)
+            }
             Recovery::Adopt | Recovery::Publish => {
                 if scene.recovery == Recovery::Publish {
                     self.publish_again(record, &scene).await?;
@@ -272,32 +278,12 @@ impl Engine {
         &self,
         record: &mut BackupWriter,
         scene: Scene,
+        Opened { store, parts }: Opened,
         thawed: Thawed,
         signals: &Signals,
         tell: impl FnOnce(&str) + Send,
     ) -> Result<(), WriteError> {
         let name = scene.layout.backup().to_owned();
-        let Opened { store, parts } = match self.open(&scene.location).await {
-            Ok(opened) => opened,
-            Err(error) => {
-                let failure = RunFailure::Open(error);
-                // What is stored stays for the run that takes the backup up when the API server is
-                // back. This has a limit, because that run reads the same Secret before it decides.
-                if failure.is_of_the_api_server() {
-                    warn!(%name, reason = chain(&failure), "the backup cannot be run again yet");
-                    return Ok(());
-                }
-                if let Some(claim) = scene.earlier() {
-                    self.clear(scene.place(), claim, None).await;
-                }
-                // The Backup ends here, and nobody else removes what its runs have made.
-                if record.moves_data() && record.is_still_ours().await {
-                    cancel_all(&self.client, &self.namespace, record.uid(), false).await;
-                }
-                Box::pin(self.remove_snapshots(&name, record)).await;
-                return self.fail(record, &failure).await;
-            }
-        };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let layout = BackupLayout::new(store, prefix, &name);
         let claim = scene.earlier().unwrap_or(&scene.ours).clone();

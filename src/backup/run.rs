@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
-use berth_core::run::RunFollowUp;
+use berth_core::run::{AfterInterruption, RunFollowUp};
 use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -125,7 +125,7 @@ impl Engine {
         let site = match signals.bound(claim).await {
             Ok(site) => site,
             Err(RunFailure::Deleted) => return Err(WriteError::Gone),
-            Err(failure) if self.after(&failure, record, false, false) != RunFollowUp::End => {
+            Err(failure) if self.is_left_unclaimed(&failure, record) => {
                 self.leave(record, &failure, false).await;
                 return Ok(());
             }
@@ -133,6 +133,16 @@ impl Engine {
             Err(failure) => return self.fail(record, &failure).await,
         };
         Box::pin(self.conduct(record, site, &cluster, &prepared, log, signals)).await
+    }
+
+    /// Whether a Backup that has begun, and whose folder this run could not claim, is left to the
+    /// run that takes it up. While the API server is gone it is left without a checkpoint, too,
+    /// because this run has stored nothing. That has a limit: the next run reads the location and
+    /// its Secret before it is counted, and for so long only.
+    fn is_left_unclaimed(&self, failure: &RunFailure, record: &BackupWriter) -> bool {
+        let is_api_server_gone = failure.is_of_the_api_server();
+        (is_api_server_gone && self.after_interruption != AfterInterruption::Fail)
+            || self.after(failure, record, false, false) != RunFollowUp::End
     }
 
     /// Opens the location and reads what is in the Backup's folder. Writes nothing there, so it

@@ -231,6 +231,24 @@ mod tests {
         assert!(!folder.path().join("p/backups/one").exists(), "no empty folder is left");
     }
 
+    /// Whatever cuts a removal short leaves nothing that looks like a whole backup.
+    #[tokio::test]
+    async fn nothing_goes_before_the_file_that_makes_the_backup_visible() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
+        let (layout, ours) = (BackupLayout::new(Arc::new(local), None, "one"), claim("deletion-1"));
+        layout.claim(&ours, None).await.unwrap();
+        put(&layout, "backups/one/one.tar.gz", "archive").await;
+        // A folder in its place is not removed as a file.
+        put(&layout, "backups/one/velero-backup.json/x", "x").await;
+        let before = keys(&layout).await;
+        assert!(matches!(layout.remove_folder(&ours).await, Err(ClaimError::Store(_))));
+        assert_eq!(keys(&layout).await, before);
+        std::fs::remove_dir_all(folder.path().join("backups/one/velero-backup.json")).unwrap();
+        assert!(layout.remove_folder(&ours).await.unwrap());
+        assert_eq!(keys(&layout).await, [""; 0]);
+    }
+
     #[tokio::test]
     async fn a_survey_tells_whose_a_folder_is_whatever_lies_in_it() {
         let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");

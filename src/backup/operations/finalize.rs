@@ -37,7 +37,6 @@ use crate::backup::status::{BackupWriter, WriteError};
 use crate::backup::upload::{ArchiveUpload, UploadError};
 use crate::backup::volumes::outcomes::Outcomes;
 use crate::storage::{BackupLayout, Opened};
-use crate::text::chain;
 use crate::write::Pauses;
 
 /// How long the DataUploads of a Backup are asked for.
@@ -66,14 +65,11 @@ impl Engine {
         &self,
         record: &mut BackupWriter,
         scene: Scene,
+        Opened { store, parts }: Opened,
         heard: &BackupLog,
         signals: &Signals,
     ) -> Result<(), WriteError> {
         let name = scene.layout.backup().to_owned();
-        let Opened { store, parts } = match self.open(&scene.location).await {
-            Ok(opened) => opened,
-            Err(error) => return Err(WriteError::Waits(chain(&error))),
-        };
         let prefix = scene.location.spec.object_storage.prefix.as_deref();
         let mut site = RunSite {
             location: scene.location.clone(),

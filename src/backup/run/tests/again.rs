@@ -19,6 +19,7 @@ mod late;
 mod older;
 mod ordered;
 mod turns;
+mod unread;
 
 /// Bytes of a part.
 pub(super) const SMALL: usize = 64 * 1024;
@@ -210,6 +211,19 @@ impl Site {
         assert_eq!(list["v1/ConfigMap"], json!(listed));
         assert_eq!(self.stored(), WHOLE);
     }
+}
+
+/// Its run was killed when it had written a checkpoint.
+async fn killed_with_a_checkpoint() -> (Site, Standing) {
+    let never = Hold::new();
+    let (site, standing) = three_pages();
+    site.api.once(third().never_answers().held(&never));
+    let story = async {
+        never.asked().await;
+        site.has(CHECKPOINT).await;
+    };
+    site.is_killed_after(story).await;
+    (site, standing)
 }
 
 fn first_page() -> String {

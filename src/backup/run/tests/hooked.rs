@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU64;
 
 use berth_core::claim::FolderClaim;
 use berth_core::hook::PodId;
-use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
 use super::again::{CHECKPOINT, SMALL, noise};
@@ -16,12 +15,9 @@ use crate::backup::frozen::FrozenPods;
 use crate::backup::ledger::ObjectLedger;
 use crate::backup::list::ListError;
 use crate::backup::progress::{Counters, PROGRESS, keep_record};
-use crate::backup::runner::Runner;
-use crate::events::Events;
-use crate::queue::{BackupCache, QueueSettings};
-use crate::watch::WatchEvent;
 
 mod block;
+mod deleted;
 
 const PODS: &str = "/api/v1/namespaces/app/pods";
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
@@ -200,55 +196,6 @@ async fn a_run_whose_lists_fail_for_good_undoes_what_it_has_begun() {
     assert_eq!(ran.unwrap().phase(), BackupPhase::Failed);
     assert_eq!(hooked.played.happened(), [FREEZES, THAWS]);
     assert!(hooked.stands.lock()["metadata"]["annotations"].get(keys::FROZEN).is_none());
-}
-
-/// Else it would freeze pods that the first one thaws a moment later.
-#[tokio::test]
-async fn a_backup_begins_only_when_the_hooks_of_a_deleted_one_of_its_namespaces_have_ended() {
-    let never = Hold::new();
-    let hooked = Hooked::new("wait 50");
-    hooked.site.api.once(get(PODS).page("more").never_answers().held(&never));
-    let two = "/apis/velero.io/v1/namespaces/velero/backups/two";
-    let played = hooked.played.clone();
-    // Not the one that is looked for: more of it is nobody's business.
-    hooked.site.api.always(get(two).answers_with(move |_| {
-        played.note("two".to_owned());
-        backup("9", "Completed")
-    }));
-    let store = Arc::new(BackupCache::new(QueueSettings { slots: 2, ..QueueSettings::default() }));
-    let ready = |name: &str| {
-        let mut ready = backup("7", "ReadyToStart");
-        ready["metadata"]["name"] = json!(name);
-        ready["metadata"]["uid"] = json!(if name == "one" { "u" } else { "v" });
-        serde_json::from_value::<Backup>(ready).unwrap()
-    };
-    store.observe(WatchEvent::Replaced(vec![ready("one")]));
-    let exec: Arc<dyn Exec> = Arc::new(hooked.played.clone());
-    let runner = Runner {
-        engine: Engine { exec, ..engine(&hooked.site.api, &hooked.site.folder, AfterInterruption::Fail) },
-        store: Arc::clone(&store),
-        uploads: Arc::default(),
-        events: Events::new(hooked.site.api.client("velero"), "velero", Counter::default()).0,
-        stop: CancellationToken::new(),
-        drain: Duration::ZERO,
-    };
-    let story = async {
-        never.asked().await;
-        hooked.begins().await;
-        store.observe(WatchEvent::Deleted("one".to_owned()));
-        store.observe(WatchEvent::Applied(ready("two")));
-        while !hooked.played.happened().iter().any(|line| line == "two") {
-            tokio::task::yield_now().await;
-        }
-    };
-    let both = async {
-        tokio::select! {
-            () = runner.run() => {}
-            () = story => {}
-        }
-    };
-    tokio::time::timeout(LONG, both).await.unwrap();
-    assert_eq!(hooked.played.happened(), [FREEZES, THAWS, "two"]);
 }
 
 /// A Backup that a dead run left with these pods on record.

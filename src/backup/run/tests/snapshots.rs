@@ -35,9 +35,9 @@ fn snapshot(name: &str) -> Value {
     })
 }
 
-/// Its folder is there when it is looked at, and gone when the run that takes the backup up opens
-/// it.
-#[tokio::test]
+/// Its folder is there when it is looked at, and gone when it is opened for the run that takes the
+/// backup up. It is waited for as one that cannot be looked at, and does not come back.
+#[tokio::test(start_paused = true)]
 async fn a_location_that_goes_between_two_looks_leaves_nothing_of_a_dead_run_in_the_cluster() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("bucket");
@@ -70,10 +70,12 @@ async fn a_location_that_goes_between_two_looks_leaves_nothing_of_a_dead_run_in_
             delete("/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots/begun")
                 .answers(snapshot("begun")),
         );
-    let engine = engine(&api, &folder, AfterInterruption::Resume);
+    let (engine, begun) = (engine(&api, &folder, AfterInterruption::Resume), Instant::now());
     let ended = engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap().unwrap();
     assert_eq!(ended.phase(), BackupPhase::Failed, "{:?}", ended.status);
     assert!(ended.status.unwrap().failure_reason.unwrap().contains("does not exist"));
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(600) && waited < Duration::from_secs(700), "{waited:?}");
     api.finish();
 }
 

@@ -43,18 +43,6 @@ fn lands(site: &Site, run: &str) -> impl Fn() + Clone + Send + Sync + 'static + 
     }
 }
 
-async fn killed_with_a_checkpoint() -> (Site, Standing) {
-    let never = Hold::new();
-    let (site, standing) = three_pages();
-    site.api.once(third().never_answers().held(&never));
-    let story = async {
-        never.asked().await;
-        site.has(CHECKPOINT).await;
-    };
-    site.is_killed_after(story).await;
-    (site, standing)
-}
-
 /// Of two leaders one was paused, after it had taken the Backup over and before its claim was sent.
 #[tokio::test]
 async fn a_claim_of_an_earlier_run_that_lands_late_does_not_end_the_backup() {

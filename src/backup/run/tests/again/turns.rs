@@ -10,19 +10,6 @@ use super::*;
 /// Shorter than the longest turn of anybody.
 const WHILE: Duration = Duration::from_secs(60);
 
-/// Its run was killed when it had written a checkpoint.
-async fn killed() -> (Site, Standing) {
-    let never = Hold::new();
-    let (site, standing) = three_pages();
-    site.api.once(third().never_answers().held(&never));
-    let story = async {
-        never.asked().await;
-        site.has(CHECKPOINT).await;
-    };
-    site.is_killed_after(story).await;
-    (site, standing)
-}
-
 /// How often its location was looked at.
 fn looked(site: &Site) -> usize {
     let location = format!("GET {LOCATION}");
@@ -32,7 +19,7 @@ fn looked(site: &Site) -> usize {
 /// What lies in another one's folder may be what kills us.
 #[tokio::test]
 async fn nothing_is_read_and_no_run_counted_while_another_backup_is_taken_up() {
-    let (site, standing) = killed().await;
+    let (site, standing) = killed_with_a_checkpoint().await;
     site.api.once(third().answers(list("5", &[large("c")])));
     let before = looked(&site);
     let engine = site.engine_of_small_parts();
@@ -57,7 +44,7 @@ async fn nothing_is_read_and_no_run_counted_while_another_backup_is_taken_up() {
 
 #[tokio::test]
 async fn a_location_at_which_another_backup_waits_for_its_store_holds_up_nobody_elsewhere() {
-    let (site, standing) = killed().await;
+    let (site, standing) = killed_with_a_checkpoint().await;
     site.api.once(third().answers(list("5", &[large("c")])));
     let engine = site.engine_of_small_parts();
     let _away = engine.turns.inspect("away").await;
@@ -72,7 +59,7 @@ async fn a_location_at_which_another_backup_waits_for_its_store_holds_up_nobody_
 #[tokio::test]
 async fn a_cancel_is_heard_while_a_recovery_waits_for_its_turn() {
     for has_looked in [false, true] {
-        let (site, standing) = killed().await;
+        let (site, standing) = killed_with_a_checkpoint().await;
         let (engine, signals, before) = (site.engine_of_small_parts(), Signals::default(), looked(&site));
         let _another = if has_looked {
             engine.turns.read("elsewhere").await
