@@ -1,6 +1,7 @@
 //! The data of volumes: snapshots by a CSI driver and files by node-agents, and a stock Velero that
 //! brings them back.
 
+mod decisions;
 mod driver;
 mod going;
 mod left;
