@@ -7,4 +7,5 @@ mod going;
 mod left;
 mod played;
 mod player;
+mod read;
 mod warned;

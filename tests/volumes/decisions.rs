@@ -17,14 +17,15 @@ const TABLE: &str = include_str!("decisions.txt");
 const SETTINGS: [&str; 4] = ["plain", "all", "unwanted", "policies"];
 /// No kubelet is there: what it would say is written.
 const NODE: &str = "table-node";
-const NAMED: &str = "backup.velero.io/backup-volumes";
+pub const NAMED: &str = "backup.velero.io/backup-volumes";
 const EXCLUDED: &str = "backup.velero.io/backup-volumes-excludes";
-const MOUNTS: &str = "volumeMounts";
+pub const MOUNTS: &str = "volumeMounts";
 const DEVICES: &str = "volumeDevices";
 /// StorageClass of all claims but one.
 const CLASS: &str = "table";
-const FILES: (&str, &str) = ("podvolumebackups", "Completed");
-const REPOSITORIES: (&str, &str) = ("backuprepositories", "Ready");
+/// Kinds, each with the phase in which the work is done.
+pub const FILES: (&str, &str) = ("podvolumebackups", "Completed");
+pub const REPOSITORIES: (&str, &str) = ("backuprepositories", "Ready");
 const POLICIES: &str = "\
 version: v1
 volumePolicies:
@@ -67,7 +68,7 @@ fn spec(setting: &str, space: &str) -> Value {
 }
 
 /// A pod with one volume; `annotation` names it, and its container has it as `mount` says.
-fn pod(space: &str, name: &str, source: &Value, annotation: &str, mount: &str) -> Value {
+pub fn pod(space: &str, name: &str, source: &Value, annotation: &str, mount: &str) -> Value {
     let mut volume = source.clone();
     volume["name"] = json!("v");
     let mut container = json!({"name": "c", "image": "example.com/nothing"});
@@ -181,7 +182,7 @@ fn claims(space: &str) -> Vec<Value> {
     all
 }
 
-fn set_status(kubectl: &Kubectl, kind: &str, (space, name): (&str, &str), status: &Value) {
+pub fn set_status(kubectl: &Kubectl, kind: &str, (space, name): (&str, &str), status: &Value) {
     let patch = json!({"status": status}).to_string();
     let args = ["patch", kind, name, "-n", space, "--subresource=status", "--type=merge", "-p", &patch];
     kubectl.run(&args).unwrap();
@@ -226,7 +227,7 @@ fn populate(kubectl: &Kubectl, at: &str, space: &str) -> BTreeSet<String> {
 }
 
 /// Whoever works on these kinds is done at once.
-fn play(kubectl: &Kubectl, at: &str, kinds: &[(&str, &str)]) -> anyhow::Result<()> {
+pub fn play(kubectl: &Kubectl, at: &str, kinds: &[(&str, &str)]) -> anyhow::Result<()> {
     for &(kind, phase) in kinds {
         let all: Value = serde_json::from_str(&kubectl.run(&["get", kind, "-n", at, "-o", "json"])?)?;
         let all = all["items"].as_array().cloned().unwrap_or_default();
