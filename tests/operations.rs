@@ -47,6 +47,19 @@ fn uploads(cluster: &Cluster, backup: &Value) -> Vec<Value> {
     list["items"].as_array().unwrap().clone()
 }
 
+/// Until there is this Event about a Backup; gives its note.
+fn told(cluster: &Cluster, reason: &str, backup: &str) -> String {
+    let selector = format!("reason={reason},reportingController=berth.dev");
+    let args = ["get", "events.events.k8s.io", "-n", NAMESPACE, "--field-selector", &selector, "-o", "json"];
+    wait_for(&format!("the Event {reason} about {backup}"), PATIENCE, || {
+        let all: Value = serde_json::from_str(&cluster.kubectl().run(&args)?)?;
+        let mut all = all["items"].as_array().into_iter().flatten();
+        let event = all.find(|event| event["regarding"]["name"] == backup);
+        Ok(event.map(|event| event["note"].as_str().unwrap_or_default().to_owned()))
+    })
+    .unwrap()
+}
+
 fn text(cluster: &Cluster, app: &str) -> String {
     let volume = csi::bound(cluster.plane(), app, "data").unwrap();
     std::fs::read_to_string(csi::folder(&volume).unwrap().join("file")).unwrap()
@@ -75,6 +88,8 @@ fn data_is_moved_without_a_slot_whoever_leads_and_comes_back_through_a_stock_vel
     create(&cluster, backup("moved", moving("bank")));
     let waits = wait_phase(&cluster, "backup.velero.io", "moved", WAITING);
     assert_eq!(waits["status"]["backupItemOperationsAttempted"], 1, "{:#}", waits["status"]);
+    let note = told(&cluster, "OperationsBegun", "moved");
+    assert!(note.contains("all objects are stored; 1 data movement"), "{note}");
     let listed = run(&cluster, &format!("berth queue list --namespace {NAMESPACE}"));
     assert!(
         listed.contains(WAITING) && listed.contains("OPERATIONS") && listed.contains("0 of 1"),
@@ -105,6 +120,8 @@ fn data_is_moved_without_a_slot_whoever_leads_and_comes_back_through_a_stock_vel
     let velero = Velero::start(plane, NAMESPACE, &s3, &CONTROLLERS, &FLAGS).unwrap();
     let done = wait_phase(&cluster, "backup.velero.io", "moved", "Completed");
     assert_eq!(done["status"]["backupItemOperationsCompleted"], 1, "{:#}", done["status"]);
+    // By the next leader.
+    assert_eq!(told(&cluster, "OperationsEnded", "moved"), "1 of 1 data movements completed, 0 failed");
     assert_eq!(uploads(&cluster, &done).len(), 1, "none is begun twice");
     let described = velero.run(&["backup", "describe", "moved", "--details", "--colorized=false"]).unwrap();
     for said in ["Operation for persistentvolumeclaims bank/data:", "Data Movement", "Completed"] {

@@ -76,16 +76,68 @@ fn restore(name: &str) -> Value {
     })
 }
 
+/// A pod that keeps a volume without a claim, whose files a node-agent reads.
+fn keeper(app: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "keeper", "namespace": app, "labels": {PLAYED: "no"},
+            "annotations": {"backup.velero.io/backup-volumes": "kept"},
+        },
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": "node-a"},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "bash", "image": BASH,
+                "args": ["-c", "coproc read; wait"],
+                "volumeMounts": [{"name": "kept", "mountPath": "/kept"}],
+            }],
+            "volumes": [{"name": "kept", "emptyDir": {}}],
+        },
+    })
+}
+
+/// The folder of the keeper's volume.
+fn kept(cluster: &Cluster, app: &str) -> PathBuf {
+    let args = ["get", "pod", "keeper", "-n", app, "-o", "jsonpath={.metadata.uid}"];
+    let uid = cluster.kubectl().run(&args).unwrap();
+    cluster.pods_folder().join(uid).join("volumes/kubernetes.io~empty-dir/kept")
+}
+
+/// The restored keeper waits for its files in an init container, as a kubelet would say.
+fn play_keeper(cluster: &Cluster, app: &str) {
+    let pod = ["get", "pod", "keeper", "-n", app, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"];
+    wait_for("the restored pod to be on a node", PATIENCE, || {
+        Ok((!cluster.kubectl().run(&pod)?.is_empty()).then_some(()))
+    })
+    .unwrap();
+    std::fs::create_dir_all(kept(cluster, app)).unwrap();
+    let waiting = json!({
+        "name": "restore-wait", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+    });
+    let status = json!({"status": {"phase": "Pending", "initContainerStatuses": [waiting]}}).to_string();
+    let args = ["patch", "pod", "keeper", "-n", app, "--subresource=status", "--type=merge", "-p", &status];
+    cluster.kubectl().run(&args).unwrap();
+}
+
+/// Objects, hooks, two volumes of a CSI driver and one whose files node-agents read.
 #[test]
-fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
+fn an_application_with_claims_and_files_comes_back_as_it_was_between_its_hooks() {
     const APP: &str = "bank";
     let Site { cluster, kwok, s3, .. } = site();
     let plane = cluster.plane();
+    node_agent::start(cluster, NAMESPACE, &json!({}), &[]).unwrap();
+    // It connects to the repository of the files.
+    let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP}});
+    let settings = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": APP},
+        "data": {"currency": "groat"},
+    });
     let claims = ["accounts", "journal"];
-    plane
-        .apply(vec![namespace, csi::claim(APP, claims[0], IMMEDIATE), csi::claim(APP, claims[1], IMMEDIATE)])
-        .unwrap();
+    let [accounts, journal] = claims.map(|claim| csi::claim(APP, claim, IMMEDIATE));
+    plane.apply(vec![namespace, settings, accounts, journal, keeper(APP)]).unwrap();
     let folders = claims.map(|claim| csi::folder(&csi::bound(plane, APP, claim).unwrap()).unwrap());
     let write = |word: &str| {
         let each = folders.iter().map(|folder| format!("echo {word} >> {}/file", folder.display()));
@@ -100,15 +152,24 @@ fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
     let volume = |claim: &str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
     pod["spec"]["volumes"] = json!([volume(claims[0]), volume(claims[1])]);
     plane.apply(vec![pod]).unwrap();
+    let wait = ["wait", "--for=condition=Ready", "pod/keeper", "--namespace", APP, "--timeout=600s"];
+    cluster.kubectl().run(&wait).unwrap();
+    let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(kept(cluster, APP).join("file"), &bytes).unwrap();
 
     create(cluster, &[backup("bank", json!({"includedNamespaces": [APP]}))]);
     let done = wait_phase(cluster, "backup.velero.io", "bank", "Completed");
     let status = &done["status"];
+    assert_eq!(status["csiVolumeSnapshotsAttempted"], 2, "{status:#}");
     assert_eq!(status["csiVolumeSnapshotsCompleted"], 2, "{status:#}");
     assert_eq!(status["hookStatus"], json!({"hooksAttempted": 2}), "{status:#}");
     for claim in claims {
         assert_eq!(text(cluster, APP, claim, "file"), "frozen\nthawed\n");
     }
+    let label = format!("velero.io/backup-uid={}", done["metadata"]["uid"].as_str().unwrap());
+    let args =
+        ["get", "podvolumebackups", "-n", NAMESPACE, "-l", &label, "-o", "jsonpath={.items[*].status.phase}"];
+    assert_eq!(cluster.kubectl().run(&args).unwrap(), "Completed");
     // Other tests have snapshots, too.
     let left = |kind: &str| cluster.kubectl().run(&["get", kind, "-n", APP, "-o", "name"]).unwrap();
     wait_for("the snapshots' objects to be gone", PATIENCE, || {
@@ -118,20 +179,25 @@ fn an_application_with_two_claims_comes_back_as_it_was_between_its_hooks() {
 
     // Nobody ends the pods of that node.
     cluster.kubectl().run(&["delete", "pod", "db", "-n", APP, "--force", "--grace-period=0"]).unwrap();
+    cluster.kubectl().run(&["delete", "pod", "keeper", "-n", APP]).unwrap();
     // And the claims: a namespace in which something is left is looked at again after eight seconds.
     cluster.kubectl().run(&["delete", "pvc", claims[0], claims[1], "-n", APP]).unwrap();
     cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
-    let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
     let described = velero.run(&["backup", "describe", "bank", "--details", "--colorized=false"]).unwrap();
-    assert!(
-        described.contains("CSI Snapshots:") && described.contains(&format!("{APP}/accounts")),
-        "{described}"
-    );
+    for said in ["CSI Snapshots:", "bank/accounts", "Pod Volume Backups - kopia:", "bank/keeper: kept"] {
+        assert!(described.contains(said), "{said}: {described}");
+    }
+    // It comes back with an init container that waits for its files, which is played here.
+    cluster.leave(PLAYED);
     create(cluster, &[restore("bank")]);
+    play_keeper(cluster, APP);
     wait_phase(cluster, "restore.velero.io", "bank", "Completed");
     for claim in claims {
         assert_eq!(text(cluster, APP, claim, "file"), "frozen\n", "{claim} as it was between the hooks");
     }
+    assert_eq!(std::fs::read(kept(cluster, APP).join("file")).unwrap(), bytes);
+    let currency = ["get", "configmap", "settings", "-n", APP, "-o", "jsonpath={.data.currency}"];
+    assert_eq!(cluster.kubectl().run(&currency).unwrap(), "groat");
     drop(velero);
 }
 
@@ -182,72 +248,5 @@ fn claims_of_a_group_are_cut_together_and_a_stock_velero_brings_them_back() {
     for name in names {
         assert_eq!(text(cluster, APP, name, "file"), name);
     }
-    drop(velero);
-}
-
-#[test]
-fn the_files_of_a_pod_come_back_through_stock_node_agents() {
-    const APP: &str = "kept";
-    let Site { cluster, s3, .. } = site();
-    let plane = cluster.plane();
-    node_agent::start(cluster, NAMESPACE, &json!({}), &[]).unwrap();
-    let velero = Velero::start(plane, NAMESPACE, s3, &CONTROLLERS, &FLAGS).unwrap();
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP}});
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": "keeper", "namespace": APP, "labels": {PLAYED: "no"},
-            "annotations": {"backup.velero.io/backup-volumes": "kept"},
-        },
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": "node-a"},
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{
-                "name": "bash", "image": BASH,
-                "args": ["-c", "coproc read; wait"],
-                "volumeMounts": [{"name": "kept", "mountPath": "/kept"}],
-            }],
-            "volumes": [{"name": "kept", "emptyDir": {}}],
-        },
-    });
-    plane.apply(vec![namespace, pod]).unwrap();
-    let wait = ["wait", "--for=condition=Ready", "pod/keeper", "--namespace", APP, "--timeout=600s"];
-    cluster.kubectl().run(&wait).unwrap();
-    let folder = || {
-        let pod = ["get", "pod", "keeper", "-n", APP, "-o", "jsonpath={.metadata.uid}"];
-        let uid = cluster.kubectl().run(&pod)?;
-        anyhow::Ok(cluster.pods_folder().join(uid).join("volumes/kubernetes.io~empty-dir/kept"))
-    };
-    let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
-    std::fs::write(folder().unwrap().join("file"), &bytes).unwrap();
-
-    create(cluster, &[backup("kept", json!({"includedNamespaces": [APP]}))]);
-    let done = wait_phase(cluster, "backup.velero.io", "kept", "Completed");
-    assert!(done["status"]["csiVolumeSnapshotsAttempted"].is_null(), "{:#}", done["status"]);
-    let uid = done["metadata"]["uid"].as_str().unwrap();
-    let label = format!("velero.io/backup-uid={uid}");
-    let args =
-        ["get", "podvolumebackups", "-n", NAMESPACE, "-l", &label, "-o", "jsonpath={.items[*].status.phase}"];
-    assert_eq!(cluster.kubectl().run(&args).unwrap(), "Completed");
-
-    cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
-    // It comes back with an init container that waits for its files, which is played here.
-    cluster.leave(PLAYED);
-    create(cluster, &[restore("kept")]);
-    let pod = ["get", "pod", "keeper", "-n", APP, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"];
-    wait_for("the restored pod to be on a node", PATIENCE, || {
-        Ok((!cluster.kubectl().run(&pod)?.is_empty()).then_some(()))
-    })
-    .unwrap();
-    std::fs::create_dir_all(folder().unwrap()).unwrap();
-    let waiting = json!({
-        "name": "restore-wait", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-    });
-    let status = json!({"status": {"phase": "Pending", "initContainerStatuses": [waiting]}}).to_string();
-    let args = ["patch", "pod", "keeper", "-n", APP, "--subresource=status", "--type=merge", "-p", &status];
-    cluster.kubectl().run(&args).unwrap();
-    wait_phase(cluster, "restore.velero.io", "kept", "Completed");
-    assert_eq!(std::fs::read(folder().unwrap().join("file")).unwrap(), bytes);
     drop(velero);
 }

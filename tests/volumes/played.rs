@@ -23,7 +23,7 @@ use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 
 const CLASS: &str = "played";
 
-fn site() -> &'static (ControlPlane, Player) {
+pub fn site() -> &'static (ControlPlane, Player) {
     static SITE: OnceLock<(ControlPlane, Player)> = OnceLock::new();
     SITE.get_or_init(|| {
         let plane = ControlPlane::start().unwrap();

@@ -112,9 +112,18 @@ impl Player {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let contents: Api<DynamicObject> = Api::all_with(client.clone(), &kind("VolumeSnapshotContent"));
+        let classes: Api<DynamicObject> = Api::all_with(client.clone(), &kind("VolumeSnapshotClass"));
         let snapshots: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &kind("VolumeSnapshot"));
         // Nobody takes a snapshot that is not asked for any more.
         if snapshots.get_opt(&snapshot.name_any()).await.unwrap().is_none() {
+            return;
+        }
+        // A snapshot controller tells it, and makes no content.
+        let class = snapshot.data["spec"]["volumeSnapshotClassName"].as_str().unwrap_or_default();
+        if classes.get_opt(class).await.unwrap().is_none() {
+            let told = json!({"message": format!("failed to retrieve snapshot class {class}")});
+            let patch = Patch::Merge(json!({"status": {"readyToUse": false, "error": told}}));
+            let _ = snapshots.patch_status(&snapshot.name_any(), &PatchParams::default(), &patch).await;
             return;
         }
         let content = format!("snapcontent-{uid}");

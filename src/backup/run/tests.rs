@@ -35,6 +35,7 @@ mod deleted;
 mod hooked;
 mod odd;
 mod operations;
+mod quiet;
 mod served;
 mod snapshots;
 

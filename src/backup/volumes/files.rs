@@ -189,14 +189,14 @@ impl RunVolumes<'_> {
                 let api = pod_volume_backups(access);
                 let cancel = json!({"spec": {"cancel": true}});
                 let _ = insist(|| patch(&api, Write::to(&name), cancel.clone())).await;
-                match timeout(LAST, ended).await {
+                let lack = self.missing_agent(access, &pod.node);
+                match tokio::join!(timeout(LAST, ended), lack) {
                     // It may have ended well in this moment.
-                    Ok(files) => files?,
-                    Err(_) => {
-                        return Err(format!(
-                            "its PodVolumeBackup {name} has not ended: {}",
-                            too_late(access)
-                        ));
+                    (Ok(files), _) => files?,
+                    (Err(_), lack) => {
+                        let lack = lack.map(|lack| format!("; {lack}")).unwrap_or_default();
+                        let why = too_late(access);
+                        return Err(format!("its PodVolumeBackup {name} has not ended: {why}{lack}"));
                     }
                 }
             }

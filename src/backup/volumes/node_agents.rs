@@ -41,6 +41,12 @@ impl RunVolumes<'_> {
         agent.map_err(|lack| lack.on(node))
     }
 
+    /// Why nobody reads on the node by now, in words. `None`: somebody does, as far as is seen.
+    pub(super) async fn missing_agent(&self, access: &VolumeAccess, node: &str) -> Option<String> {
+        let agents = node_agents(&access.client, &access.namespace).await.ok()?;
+        agents.on(node).err().map(|lack| lack.on(node))
+    }
+
     /// Makes sure that there is a repository for a namespace. Once for each namespace.
     pub(super) async fn repository(&self, access: &VolumeAccess, namespace: &str) -> Result<(), String> {
         let cell = Arc::clone(self.repositories.lock().entry(namespace.to_owned()).or_default());

@@ -11,6 +11,7 @@ use crate::backup::volumes::files::{FilePod, FileVolume, files_name};
 use crate::backup::volumes::{VolumeAccess, WaitLimits};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
+const AGENTS: &str = "/api/v1/namespaces/velero/pods";
 const REPOSITORIES: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
 
 pub fn access(api: &Scripted, lister: Lister) -> VolumeAccess {
@@ -49,22 +50,35 @@ fn volume_backup(name: &str, pod: &str, phase: &str) -> Value {
     })
 }
 
-/// A site with a node-agent, a repository and these PodVolumeBackups.
-fn site(there: &[Value]) -> Site {
+/// The pods of Velero's node-agents on these nodes.
+fn agents(nodes: &[&str]) -> Value {
+    let agent = |node: &&str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("agent-of-{node}")},
+            "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Running"},
+        })
+    };
+    let items: Vec<Value> = nodes.iter().map(agent).collect();
+    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})
+}
+
+/// A site with a repository and these PodVolumeBackups.
+fn without_agents(there: &[Value]) -> Site {
     let site = Site { reads_files: true, ..Site::new() };
-    let agent = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "node-agent"},
-        "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"},
-    });
-    let agents = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [agent]});
     let repository = json!({
         "apiVersion": "velero.io/v1", "kind": "BackupRepository", "metadata": {"name": "shop-default-kopia"},
         "status": {"phase": "Ready"},
     });
-    site.api.always(get("/api/v1/namespaces/velero/pods").answers(agents));
     site.api.always(get(REPOSITORIES).answers(list("BackupRepository", &[repository])));
     site.api.always(get(FILES).answers(list("PodVolumeBackup", there)));
     site.api.always(watch(FILES).never_answers());
+    site
+}
+
+/// The same with a node-agent.
+fn site(there: &[Value]) -> Site {
+    let site = without_agents(there);
+    site.api.always(get(AGENTS).answers(agents(&["n"])));
     site
 }
 
@@ -257,4 +271,30 @@ async fn the_files_of_all_pods_together_take_no_longer_than_those_of_a_backup_ma
     let told = site.log.told();
     assert_eq!(told.iter().filter(|told| told.lasts).count(), 2, "{told:?}");
     site.api.played().await;
+}
+
+/// As when somebody removes their DaemonSet: nobody ends what it was asked for.
+#[tokio::test(start_paused = true)]
+async fn a_node_agent_that_goes_when_it_was_asked_for_files_costs_these_in_time_and_is_told() {
+    let site = without_agents(&[]);
+    // Velero's are listed first, then berth's; from then on there is none.
+    site.api.once(get(AGENTS).answers(agents(&["n"]))).always(get(AGENTS).answers(agents(&[])));
+    site.api.once(post(FILES).takes_as("8"));
+    let name = files_name("nightly", "b", "u", "data", 0);
+    site.api.once(patch(&format!("{FILES}/{name}")).answers(volume_backup(&name, "u", "")));
+    let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    let begun = Instant::now();
+    let stored = site.run(vec![pod], 1).await;
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(4 * 3600) && took < Duration::from_secs(4 * 3600 + 120), "{took:?}");
+    assert_eq!(stored, names(["db"]));
+    assert!(site.played.happened().iter().any(|line| line == "thaw in db/main"));
+    let told: Vec<String> =
+        site.log.told().iter().filter(|told| told.lasts).map(|told| format!("{told:?}")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    for words in [&*name, "has not ended", "no node-agent runs on node n"] {
+        assert!(told[0].contains(words), "{words}: {told:?}");
+    }
+    let cancels = site.api.writes().into_iter().filter(|write| write.body["spec"]["cancel"] == true);
+    assert_eq!(cancels.count(), 1, "nobody who comes later begins it");
 }
