@@ -482,7 +482,7 @@ async fn a_thousand_schedules_of_one_time_are_created_within_a_second_by_two_req
     let api = Scripted::new()
         .next(get(SCHEDULES).answers(list("5", &all)))
         .next(watch(SCHEDULES).never_answers())
-        .next(get(SCHEDULES).answers(list("6", &all)).after(late))
+        .once(get(SCHEDULES).answers(list("6", &all)).after(late))
         .always(post(BACKUPS).takes_as("9").after(late));
     for one in &all {
         api.always(patch(&path_of(one)).answers(recorded(one)).after(late));
@@ -509,7 +509,7 @@ async fn of_many_that_are_due_each_is_decided_as_the_list_shows_it_and_what_it_l
         let api = Scripted::new()
             .next(get(SCHEDULES).answers(list("5", &all)))
             .next(watch(SCHEDULES).never_answers())
-            .next(answer)
+            .once(answer)
             .always(post(BACKUPS).takes_as("9"))
             .always(get(&path_of(&all[0])).answers(now[0].clone()))
             .always(get(&path_of(&all[1])).refuses(404));
@@ -530,7 +530,7 @@ async fn what_was_listed_is_not_decided_on_after_a_while() {
     let api = Scripted::new()
         .next(get(SCHEDULES).answers(list("5", &all)))
         .next(watch(SCHEDULES).never_answers())
-        .next(get(SCHEDULES).answers(list("6", &all)))
+        .once(get(SCHEDULES).answers(list("6", &all)))
         .always(post(BACKUPS).takes_as("9").after(slow));
     for one in &all {
         let path = path_of(one);
