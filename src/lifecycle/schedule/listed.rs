@@ -20,7 +20,7 @@ pub(super) const MANY: usize = 16;
 /// And so are those that are less than one in so many of all Schedules.
 const PART: usize = 8;
 /// Bytes that all Schedules may have as JSON, because a list has them in memory together.
-const MOST: usize = 4 << 20;
+const MOST: usize = 8 << 20;
 /// What was listed is decided on for so long. Afterwards a Schedule is read again.
 const FRESH: Duration = Duration::from_secs(5);
 
@@ -45,8 +45,9 @@ impl ListedSchedules {
             return listed;
         }
         let names: HashSet<&str> = due.iter().map(|item| item.schedule.name.as_str()).collect();
-        let keep = |schedule: Schedule| {
+        let keep = |mut schedule: Schedule| {
             let name = schedule.name_any();
+            schedule.metadata.managed_fields = None;
             names.contains(name.as_str()).then_some((name, schedule))
         };
         let list = list_as(&lifecycle.clients.call, &lifecycle.namespace, keep);
