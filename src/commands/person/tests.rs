@@ -108,7 +108,7 @@ fn colours_are_where_nobody_says_no() {
 
 #[test]
 fn nothing_is_asked_without_a_terminal_and_only_a_yes_deletes() {
-    let mut asked = Vec::new();
+    let mut asked: Vec<u8> = Vec::new();
     let said = answered(false, &b"y\n"[..], &mut asked).unwrap_err().to_string();
     assert!(said.contains("nobody can be asked") && said.contains("--confirm"), "{said}");
     assert!(asked.is_empty(), "{asked:?}");
