@@ -8,7 +8,7 @@ mod week;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -262,6 +262,13 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     said(&berth, &["backup", "create", "b-f", "--from-schedule", "v-s", "--annotations", "note=x"]);
     ended(&berth, &["v-f", "b-f"]);
     are_made_alike(&berth, "backup", "v-f", "b-f");
+    // Without a terminal nobody can be asked.
+    for args in [&["schedule", "delete", "b-s"][..], &["backup-location", "delete", "default"]] {
+        let text = refused(&berth, args);
+        assert!(text.contains("nobody can be asked") && text.contains("--confirm"), "{args:?}: {text}");
+    }
+    assert_eq!(object(&berth, "schedule", "b-s")["metadata"]["deletionTimestamp"], Value::Null);
+    assert_eq!(object(&berth, "backupstoragelocation", "default")["metadata"]["name"], "default");
     said(&berth, &["schedule", "delete", "--all", "--confirm"]);
     // Friday: locations, mistakes, and cleaning up.
     for (name, run) in [("v-l", true), ("b-l", false)] {
@@ -365,6 +372,45 @@ fn what_is_stored_is_read_as_with_velero() {
     let of_berth =
         left["items"].as_array().unwrap().iter().filter(|one| one["metadata"]["generateName"].is_string());
     assert_eq!(of_berth.count(), 0, "{left:#}");
+    follows(&berth, &trust);
+}
+
+/// `logs --follow` of Backups that wait: one ends, and one is removed.
+fn follows(berth: &Berth, trust: &str) {
+    let held = ["--include-namespaces", "default", "--annotations", "berth.dev/hold=true"];
+    for name in ["followed", "gone"] {
+        said(berth, &[&["backup", "create", name][..], &held].concat());
+    }
+    let file = |name: &str| berth.plane().folder().join(format!("cli-follows-{name}"));
+    let text = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+    let follow = |name: &str, of: &str, out: Stdio| {
+        let mut follow = command(berth, &["backup", "logs", of, "--follow", trust]);
+        let err = std::fs::File::create(file(&format!("{name}.err"))).unwrap();
+        let child = follow.stdout(out).stderr(err).spawn().unwrap();
+        wait_for("the command to wait", PATIENCE, || {
+            Ok(text(&format!("{name}.err")).contains(&format!("{of} waits")).then_some(()))
+        })
+        .unwrap();
+        child
+    };
+    let ends = |name: &str, child: &mut Child| {
+        let status = wait_for("the command to end", PATIENCE, || Ok(child.try_wait()?)).unwrap();
+        let said = text(&format!("{name}.err"));
+        assert!(!said.contains("panicked"), "{said}");
+        (status.code(), said)
+    };
+    let mut read = follow("read", "followed", std::fs::File::create(file("read")).unwrap().into());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread = follow("unread", "followed", writer.into());
+    let mut gone = follow("gone", "gone", Stdio::null());
+    said(berth, &["queue", "release", "followed"]);
+    assert_eq!(ends("read", &mut read).0, Some(0));
+    assert_eq!(text("read"), said(berth, &["backup", "logs", "followed", trust]), "the whole log, once");
+    assert_eq!(ends("unread", &mut unread).0, Some(0), "its reader has had enough");
+    berth.kubectl().run(&["delete", "backups.velero.io", "gone", "-n", berth.namespace()]).unwrap();
+    let (code, said) = ends("gone", &mut gone);
+    assert!(code == Some(1) && said.contains("was deleted before it was seen to end"), "{code:?}: {said}");
 }
 
 /// What may be seen and done with each Role, and what the others are told.
@@ -444,4 +490,12 @@ fn a_reader_who_has_had_enough_is_no_fault() {
         let (code, text) = unread(&mut command(&berth, args));
         assert!(code == whole && !text.contains("panicked"), "{args:?}: {code:?}, {whole:?}: {text}");
     }
+    // A full disk is another matter: it is told, and what was asked for is done.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let create = ["backup", "create", "untold", "--include-namespaces", "none"];
+    let create = [&create[..], &["--annotations", "berth.dev/hold=true"]].concat();
+    let output = command(&berth, &create).stdout(full).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("the output cannot be written"), "{text}");
+    assert_eq!(object(&berth, "backup", "untold")["spec"]["includedNamespaces"][0], "none");
 }

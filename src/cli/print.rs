@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal as _, Read, Write};
+use std::sync::Once;
 
 use jiff::SignedDuration;
 use serde::Serialize;
@@ -24,7 +25,18 @@ pub(crate) use {note, say};
 
 /// For `say!`.
 pub fn on_stdout(text: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
+    if let Err(error) = writeln!(io::stdout().lock(), "{text}") {
+        unwritten(&error);
+    }
+}
+
+/// Says once that the output is lost, as on a full disk, where what is done continues without it.
+/// Whoever has stopped reading knows.
+pub fn unwritten(error: &io::Error) {
+    static TOLD: Once = Once::new();
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        TOLD.call_once(|| note!("the output cannot be written, and the command continues: {error}"));
+    }
 }
 
 /// For `note!`.

@@ -6,7 +6,7 @@ mod output;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
-use std::io::{BufRead as _, IsTerminal as _, Write};
+use std::io::{BufRead, IsTerminal as _, Write};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -393,15 +393,19 @@ pub fn confirmed(confirm: bool) -> anyhow::Result<bool> {
     if confirm {
         return Ok(true);
     }
+    let input = std::io::stdin();
+    answered(input.is_terminal(), input.lock(), std::io::stderr())
+}
+
+fn answered(is_terminal: bool, mut input: impl BufRead, mut out: impl Write) -> anyhow::Result<bool> {
     ensure!(
-        std::io::stdin().is_terminal(),
+        is_terminal,
         "nothing was deleted, because nobody can be asked: standard input is no terminal. Give --confirm to delete without a question"
     );
-    let mut err = std::io::stderr();
-    write!(err, "Are you sure you want to continue (Y/N)? ")?;
-    err.flush()?;
+    write!(out, "Are you sure you want to continue (Y/N)? ")?;
+    out.flush()?;
     let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
+    input.read_line(&mut answer)?;
     let is_yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
     if !is_yes {
         note!("nothing was deleted");

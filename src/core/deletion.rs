@@ -150,6 +150,14 @@ pub enum DeletionStep {
     EndLocked(Timestamp),
 }
 
+impl DeletionStep {
+    /// Does the step only write down how far the deletion is? Another step may follow it without a
+    /// new look, if what was written is taken in. Whatever removes something begins with a look.
+    pub fn removes_nothing(&self) -> bool {
+        matches!(self, Self::Begin | Self::Claim | Self::Mark | Self::Record)
+    }
+}
+
 /// The error of a request whose files the store keeps until then.
 pub fn locked(until: Timestamp) -> String {
     format!(

@@ -6,6 +6,7 @@ pub(super) mod calls;
 mod carry;
 mod carrying;
 mod folder;
+mod records;
 mod repositories;
 mod restores;
 mod secrets;

@@ -33,11 +33,13 @@ use crate::text::chain;
 use crate::watch::{WatchEvent, of_namespace, reflect};
 use crate::write::{self, WriteResult};
 use cached::{CachedSchedule, DecidedOn};
+use listed::ListedSchedules;
 use metrics::ScheduleMetrics;
 use retries::ScheduleRetries;
 use unfinished::UnfinishedBackups;
 
 mod cached;
+mod listed;
 pub mod metrics;
 pub mod plans;
 mod retries;
@@ -198,9 +200,10 @@ impl Scheduler {
         if due.is_empty() {
             return rest;
         }
-        let (large, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|item| item.is_large);
-        self.act_on(others, AT_ONCE, &unfinished, retries).await;
-        self.act_on(large, LARGE_AT_ONCE, &unfinished, retries).await;
+        let (large, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|item| item.is_large());
+        let listed = ListedSchedules::of(&self.lifecycle, &items, &others).await;
+        self.act_on(others, listed, AT_ONCE, &unfinished, retries).await;
+        self.act_on(large, ListedSchedules::none(), LARGE_AT_ONCE, &unfinished, retries).await;
         // Once more: what is next follows from what was written.
         Rest { pause: Duration::ZERO, ..rest }
     }
@@ -209,14 +212,15 @@ impl Scheduler {
     async fn act_on(
         &self,
         due: Vec<&CachedSchedule>,
+        mut listed: ListedSchedules,
         at_once: usize,
         unfinished: &UnfinishedBackups,
         retries: &mut ScheduleRetries,
     ) {
         let seen = &*retries;
-        let acts = due.into_iter().map(|item| async move {
-            let done = self.act(item, unfinished, seen.count(item.uid())).await;
-            (item.uid(), done)
+        let acts = due.into_iter().map(|item| {
+            let found = listed.take(&item.schedule.name);
+            async move { (item.uid(), self.act(item, found, unfinished, seen.count(item.uid())).await) }
         });
         let (mut writes, mut failed) = (Vec::new(), Vec::new());
         let acts: Vec<_> = futures::stream::iter(acts).buffer_unordered(at_once).collect().await;
@@ -250,11 +254,21 @@ impl Scheduler {
         schedule.decide_from(first, self.settings, own, now)
     }
 
-    /// Decides on the Schedule as it is now, and creates the Backup that is due. `tries`: how often
-    /// this has failed.
-    async fn act(&self, item: &CachedSchedule, unfinished: &UnfinishedBackups, tries: u32) -> ScheduleResult {
+    /// Decides on the Schedule as it is now, and creates the Backup that is due. `listed`: the
+    /// Schedule, if it need not be read. `tries`: how often this has failed.
+    async fn act(
+        &self,
+        item: &CachedSchedule,
+        listed: Option<Schedule>,
+        unfinished: &UnfinishedBackups,
+        tries: u32,
+    ) -> ScheduleResult {
         let name = item.schedule.name.as_str();
-        let found = match timeout(limits::WRITE, self.schedules.get_opt(name)).await {
+        let read = match listed {
+            Some(found) => Ok(Ok(Some(found))),
+            None => timeout(limits::WRITE, self.schedules.get_opt(name)).await,
+        };
+        let found = match read {
             Ok(Ok(Some(found))) => found,
             Ok(Ok(None)) => {
                 self.cache.write_silently(|cache| cache.forget(name, item.uid()));

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::person::Person;
 use super::super::queue::read;
-use crate::cli::print::{note, say};
+use crate::cli::print::{note, say, unwritten};
 use crate::cli::wait::{WaitOutcome, WatchedBackup, bar, drawn, ending, line};
 use crate::client::{Clients, is_forbidden, is_not_found};
 use crate::text::{chain, printable};
@@ -219,7 +219,9 @@ impl<W: Write> WaitDisplay<W> {
 
     /// Whoever reads may have had enough of it. The exit code tells the outcome all the same.
     fn write(&mut self, text: &str) {
-        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        if let Err(error) = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
+            unwritten(&error);
+        }
     }
 }
 

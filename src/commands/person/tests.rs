@@ -107,6 +107,31 @@ fn colours_are_where_nobody_says_no() {
 }
 
 #[test]
+fn nothing_is_asked_without_a_terminal_and_only_a_yes_deletes() {
+    let mut asked: Vec<u8> = Vec::new();
+    let said = answered(false, &b"y\n"[..], &mut asked).unwrap_err().to_string();
+    assert!(said.contains("nobody can be asked") && said.contains("--confirm"), "{said}");
+    assert!(asked.is_empty(), "{asked:?}");
+    for (answer, deletes) in [
+        ("y\n", true),
+        (" Yes \n", true),
+        ("Y", true),
+        ("n\n", false),
+        ("\n", false),
+        ("yesterday\n", false),
+        // The terminal was closed.
+        ("", false),
+    ] {
+        asked.clear();
+        assert_eq!(answered(true, answer.as_bytes(), &mut asked).unwrap(), deletes, "{answer:?}");
+        assert!(asked.ends_with(b"(Y/N)? "), "{asked:?}");
+    }
+    // What cannot be read is no yes.
+    assert!(answered(true, &b"\xff\n"[..], &mut asked).is_err());
+    assert!(confirmed(true).unwrap());
+}
+
+#[test]
 fn the_text_of_a_warning_is_read() {
     assert_eq!(warning_text("299 - \"at position 3\"").as_deref(), Some("at position 3"));
     assert_eq!(warning_text("299 - \"a \\\"b\\\" \\\\\" \"date\"").as_deref(), Some("a \"b\" \\"));

@@ -24,9 +24,14 @@ pub(super) fn told(error: kube::Error) -> anyhow::Error {
 
 /// Gone is as good as written, where something is removed or no longer matters.
 pub(super) fn written<K>(answer: WriteResult<K>) -> anyhow::Result<()> {
+    as_written(answer).map(drop)
+}
+
+/// The object as it stands now. `None`: it is gone.
+pub(super) fn as_written<K>(answer: WriteResult<K>) -> anyhow::Result<Option<K>> {
     match answer {
-        WriteResult::Written(_) | WriteResult::Gone(_) => Ok(()),
-        answer => answer.written().map(drop).map_err(told),
+        WriteResult::Gone(_) => Ok(None),
+        answer => answer.written().map(Some).map_err(told),
     }
 }
 

@@ -26,9 +26,9 @@ use super::calls::{CALL, told, written};
 use super::carrying::{Carrying, DeletionFindings, VolumeData};
 use super::others;
 use crate::events::EventReason;
-use crate::patch::{digest, known_location};
+use crate::patch::known_location;
 use crate::text::chain;
-use crate::write::{Pauses, Write, delete, patch, patch_to_fit};
+use crate::write::{Pauses, Write, delete, patch};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -38,6 +38,8 @@ const TURN: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_secs(300);
 /// Steps of one deletion that follow each other without a pause.
 const STEPS: usize = 1000;
+/// What is told of a deletion that has succeeded.
+const DELETED: &str = "deleted, with all that was stored of it";
 /// Errors of a request, and characters of each.
 const ERRORS: usize = 20;
 const LENGTH: usize = 1000;
@@ -123,7 +125,6 @@ impl Carrying<'_> {
 
     async fn step(&mut self) -> anyhow::Result<StepResult> {
         let Some(request) = self.read().await? else { return Ok(StepResult::Ended) };
-        let has_begun = request.phase() == Phase::InProgress;
         let name = request.spec.backup_name.clone();
         let backup = match name.as_str() {
             name if !is_name(name) => None,
@@ -132,8 +133,8 @@ impl Carrying<'_> {
         if let Some(backup) = &backup {
             self.schedule = backup.labels().get(keys::SCHEDULE).cloned();
         }
-        let asked = request.labels().get(keys::BACKUP_UID).cloned();
-        let uid = asked.clone().or_else(|| backup.as_ref().and_then(|backup| backup.uid()));
+        let asked = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
+        let uid = asked(&request).or_else(|| backup.as_ref().and_then(|backup| backup.uid()));
         let mut others = others(self.requests, &request, uid.as_deref());
         others.retain(|other| other.uid().is_none_or(|uid| !self.removed.contains(&uid)));
         let wanted = wanted_location(&request, backup.as_ref());
@@ -149,14 +150,16 @@ impl Carrying<'_> {
             restores: Vec::new(),
         };
         let (mut folder, mut lock, mut volumes, mut restores) = (None, None, None, None);
+        let mut recorded = Vec::new();
         loop {
+            let asked = asked(&found.request);
             let step = next(&DeletionState {
                 now: Timestamp::now(),
                 request: DeletionRequest {
                     backup: &name,
                     uid: asked.as_deref(),
                     created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
-                    has_begun,
+                    has_begun: found.request.phase() == Phase::InProgress,
                     has_others: !others.is_empty(),
                 },
                 backup: found.backup.as_ref().map(seen_backup),
@@ -176,9 +179,10 @@ impl Carrying<'_> {
                     lock = Some(until.map_or(StoreLock::None, StoreLock::Until));
                 }
                 DeletionStep::LookAtVolumes => {
-                    let is_strange = matches!(folder, Some(FolderOwner::Stranger(_)));
-                    let layout = found.layout.as_ref().filter(|_| !is_strange);
-                    let of = found.backup.as_ref().and_then(|backup| backup.uid()).or_else(|| asked.clone());
+                    // An empty folder has no files that name volumes.
+                    let has_files = matches!(folder, Some(FolderOwner::Ours | FolderOwner::Claimed));
+                    let layout = found.layout.as_ref().filter(|_| has_files);
+                    let of = found.backup.as_ref().and_then(|backup| backup.uid()).or(asked);
                     found.volumes = self.look_at_volumes(layout, &of.unwrap_or_default()).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
@@ -197,6 +201,18 @@ impl Carrying<'_> {
                     }
                     return Ok(StepResult::Next);
                 }
+                // Once in a look, because what was written may not have stayed.
+                step if step.removes_nothing() && !recorded.contains(&step) => {
+                    if !self.record(&step, &mut found).await? {
+                        return Ok(StepResult::Next);
+                    }
+                    if step == DeletionStep::Claim {
+                        folder = Some(FolderOwner::Claimed);
+                    }
+                    recorded.push(step);
+                }
+                // What removes something, or ends the request, is decided on a look of its own.
+                _ if !recorded.is_empty() => return Ok(StepResult::Next),
                 step => return self.act(step, &found).await,
             }
         }
@@ -210,37 +226,15 @@ impl Carrying<'_> {
                 // Only as it was looked at, because a Backup that waits may start meanwhile.
                 written(delete(&self.backups(), Write::on(backup)).await)
                     .context("failed to remove the Backup")?;
-                if step == DeletionStep::TakeOut {
+                let note = if step == DeletionStep::TakeOut {
                     self.count_begun();
-                    self.done(request, &backup.uid().unwrap_or_default(), "taken out of the queue").await?;
-                    return Ok(StepResult::Ended);
-                }
+                    "taken out of the queue"
+                } else {
+                    DELETED
+                };
+                self.done(request, &backup.uid().unwrap_or_default(), note).await?;
+                return Ok(StepResult::Ended);
             }
-            DeletionStep::Begin => {
-                let backup = found.backup.as_ref().context("the Backup is gone")?;
-                let location = found.location.as_ref().map(|location| location.name_any());
-                let change = json!({
-                    "metadata": {
-                        "labels": {
-                            keys::BACKUP_NAME: keys::label_value(self.backup_name(), digest),
-                            keys::BACKUP_UID: backup.uid(),
-                        },
-                        "annotations": {keys::DELETES_IN: location},
-                    },
-                    "status": {"phase": Phase::InProgress.as_str()},
-                });
-                written(patch(&self.api(), Write::on(request), change).await)
-                    .context("failed to write the request")?;
-                info!(backup = self.backup_name(), uid = backup.uid(), "began to delete a backup");
-            }
-            DeletionStep::Mark => {
-                let backup = found.backup.as_ref().context("the Backup is gone")?;
-                let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
-                written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
-                    .context("failed to make the Backup Deleting")?;
-                self.count_begun();
-            }
-            DeletionStep::Claim => self.claim(found).await?,
             DeletionStep::RemoveSnapshots => {
                 let removed = async {
                     if !found.volumes.snapshots.is_empty() {
@@ -262,19 +256,13 @@ impl Carrying<'_> {
                 }
                 self.are_snapshots_gone = true;
             }
-            DeletionStep::Record => {
-                let backup = found.backup.as_ref().context("the Backup is gone")?;
-                let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
-                written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
-                    .context("failed to write to the Backup that its files go")?;
-            }
             DeletionStep::RemoveFiles => self.remove_files(found).await?,
             DeletionStep::RemoveRestores => {
                 self.remove_restores(found.layout.as_ref(), &found.restores).await?
             }
             DeletionStep::Done => {
                 let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
-                self.done(request, &uid, "deleted, with all that was stored of it").await?;
+                self.done(request, &uid, DELETED).await?;
                 return Ok(StepResult::Ended);
             }
             DeletionStep::Forget => {
@@ -298,6 +286,10 @@ impl Carrying<'_> {
                 return Ok(StepResult::Ended);
             }
             DeletionStep::RemoveOthers
+            | DeletionStep::Begin
+            | DeletionStep::Claim
+            | DeletionStep::Mark
+            | DeletionStep::Record
             | DeletionStep::LookAtFolder
             | DeletionStep::LookAtLock
             | DeletionStep::LookAtVolumes
@@ -306,7 +298,7 @@ impl Carrying<'_> {
         Ok(StepResult::Next)
     }
 
-    fn count_begun(&mut self) {
+    pub(super) fn count_begun(&mut self) {
         if !std::mem::replace(&mut self.is_counted, true) {
             self.lifecycle.metrics.deletion_begun(self.schedule.as_deref());
         }

@@ -14,7 +14,8 @@ use super::calls::{CALL, told};
 use crate::lifecycle::Lifecycle;
 use crate::storage::{BackupLayout, Survey};
 
-/// A deletion, and what this process knows of it. Whatever decides is read again before each step.
+/// A deletion, and what this process knows of it. Whatever decides is read again before each step
+/// that removes something.
 pub(super) struct Carrying<'a> {
     pub(super) lifecycle: &'a Lifecycle,
     pub(super) requests: &'a DeletionRequests,

@@ -11,7 +11,7 @@ use crate::cache::Versioned;
 use crate::patch::json_size;
 use crate::write::Write;
 
-/// Bytes of a Schedule from which on it is large.
+/// Bytes of the JSON of a Schedule from which on it is large.
 pub(super) const LARGE: usize = 64 << 10;
 
 /// What is kept of a Schedule. Its template may be large, so it is read when it is needed.
@@ -23,7 +23,8 @@ pub(super) struct CachedSchedule {
     /// them again, because all Schedules together could keep the leader busy for a minute.
     pub(super) first: Option<Timestamp>,
     pub(super) interval: Option<SignedDuration>,
-    pub(super) is_large: bool,
+    /// Bytes of its JSON.
+    pub(super) bytes: usize,
 }
 
 impl CachedSchedule {
@@ -34,9 +35,13 @@ impl CachedSchedule {
             version: schedule.resource_version().unwrap_or_default(),
             first,
             interval: first.and_then(|first| decided.interval(first)),
-            is_large: json_size(schedule) > LARGE,
+            bytes: json_size(schedule),
             schedule: Arc::new(decided),
         }
+    }
+
+    pub(super) fn is_large(&self) -> bool {
+        self.bytes > LARGE
     }
 }
 

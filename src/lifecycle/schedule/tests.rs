@@ -448,32 +448,97 @@ async fn an_api_server_that_is_silent_does_not_stop_it_for_ever() {
     run_for(&api, "2026-01-01T00:06:00Z", 60).await;
 }
 
+/// A Schedule of many, as a list shows it.
+fn numbered(i: usize) -> Value {
+    let mut one = enabled("2");
+    one["metadata"]["name"] = json!(format!("s{i:04}"));
+    one["metadata"]["uid"] = json!(format!("s{i:04}"));
+    one
+}
+
+fn path_of(schedule: &Value) -> String {
+    format!("{SCHEDULES}/{}", schedule["metadata"]["name"].as_str().unwrap())
+}
+
+/// The same Schedule when its Backup is recorded.
+fn recorded(schedule: &Value) -> Value {
+    let mut done = schedule.clone();
+    done["metadata"]["resourceVersion"] = json!("3");
+    done["status"]["lastBackup"] = json!(TICK);
+    done
+}
+
+/// How many requests of this method had a path that begins so.
+fn count(api: &Scripted, method: &str, path: &str) -> usize {
+    let wanted = format!("{method} {path}");
+    api.asked().iter().filter(|asked| asked.starts_with(&wanted)).count()
+}
+
 /// All are created at the same moment of the test's clock, for which a server takes 20 ms each.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_schedules_of_one_time_are_created_within_a_second() {
-    let name = |i: usize| format!("s{i:04}");
-    let one = |i: usize| {
-        let mut one = enabled("2");
-        one["metadata"]["name"] = json!(name(i));
-        one["metadata"]["uid"] = json!(name(i));
-        one
-    };
-    let all: Vec<Value> = (0..1000).map(one).collect();
+async fn a_thousand_schedules_of_one_time_are_created_within_a_second_by_two_requests_each() {
+    let all: Vec<Value> = (0..1000).map(numbered).collect();
     let late = Duration::from_millis(20);
-    let mut api = Scripted::new()
+    let api = Scripted::new()
         .next(get(SCHEDULES).answers(list("5", &all)))
         .next(watch(SCHEDULES).never_answers())
+        .once(get(SCHEDULES).answers(list("6", &all)).after(late))
         .always(post(BACKUPS).takes_as("9").after(late));
-    for (i, one) in all.into_iter().enumerate() {
-        let path = format!("{SCHEDULES}/{}", name(i));
-        let mut done = one.clone();
-        done["metadata"]["resourceVersion"] = json!("3");
-        done["status"]["lastBackup"] = json!("2026-01-01T00:05:00Z");
-        api = api.always(get(&path).answers(one).after(late)).always(patch(&path).answers(done).after(late));
+    for one in &all {
+        api.always(patch(&path_of(one)).answers(recorded(one)).after(late));
     }
     run_for(&api, "2026-01-01T00:05:00Z", 1).await;
-    let created = api.writes().iter().filter(|write| write.method == "POST").count();
-    assert_eq!(created, 1000);
+    assert_eq!(count(&api, "POST", BACKUPS), 1000);
+    assert_eq!(count(&api, "PATCH", SCHEDULES), 1000);
+    assert_eq!(api.asked().len(), 2003, "two for each, two lists and a watch");
+}
+
+/// The watch may be late.
+#[tokio::test(start_paused = true)]
+async fn of_many_that_are_due_each_is_decided_as_the_list_shows_it_and_what_it_lacks_is_read() {
+    let all: Vec<Value> = (0..2 * listed::MANY).map(numbered).collect();
+    let mut now = all.clone();
+    now[0]["metadata"]["resourceVersion"] = json!("7");
+    now[0]["spec"]["paused"] = json!(true);
+    now.remove(1);
+    for (answer, reads) in [
+        (get(SCHEDULES).answers(list("8", &now)), 1),
+        (get(SCHEDULES).refuses(500), all.len()),
+        (get(SCHEDULES).never_answers(), all.len()),
+    ] {
+        let api = Scripted::new()
+            .next(get(SCHEDULES).answers(list("5", &all)))
+            .next(watch(SCHEDULES).never_answers())
+            .once(answer)
+            .always(post(BACKUPS).takes_as("9"))
+            .always(get(&path_of(&all[0])).answers(now[0].clone()))
+            .always(get(&path_of(&all[1])).refuses(404));
+        for one in &all[2..] {
+            let path = path_of(one);
+            api.always(get(&path).answers(one.clone())).always(patch(&path).answers(recorded(one)));
+        }
+        run_for(&api, TICK, 60).await;
+        assert_eq!(count(&api, "GET", &format!("{SCHEDULES}/")), reads);
+        assert_eq!(count(&api, "POST", BACKUPS), all.len() - 2, "one is paused, and one is gone");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_listed_is_not_decided_on_after_a_while() {
+    let slow = Duration::from_secs(4);
+    let all: Vec<Value> = (0..3 * AT_ONCE).map(numbered).collect();
+    let api = Scripted::new()
+        .next(get(SCHEDULES).answers(list("5", &all)))
+        .next(watch(SCHEDULES).never_answers())
+        .once(get(SCHEDULES).answers(list("6", &all)))
+        .always(post(BACKUPS).takes_as("9").after(slow));
+    for one in &all {
+        let path = path_of(one);
+        api.always(get(&path).answers(one.clone())).always(patch(&path).answers(recorded(one)));
+    }
+    run_for(&api, TICK, 60).await;
+    assert_eq!(count(&api, "POST", BACKUPS), all.len());
+    assert_eq!(count(&api, "GET", &format!("{SCHEDULES}/")), AT_ONCE, "the last ones begin after 8 s");
 }
 
 /// Who may write Schedules chooses how large they are: a hundred of a MiB at the same time would

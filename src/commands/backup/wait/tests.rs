@@ -171,6 +171,36 @@ async fn the_reason_is_worked_out_less_often_the_longer_it_takes() {
     }
 }
 
+/// A pipe whose reader is gone, or a full disk.
+struct Unwritable(std::io::ErrorKind);
+
+impl Write for Unwritable {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(self.0.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Err(self.0.into())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_output_that_cannot_be_written_hides_no_end() {
+    for kind in [std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::StorageFull] {
+        let events = Watch::new();
+        let api = Scripted::new()
+            .next(get(BACKUPS).answers(list("5", &[at("InProgress", "5")])))
+            .next(watch(BACKUPS).from("5").streams(&events));
+        events.modified(&at("PartiallyFailed", "6"));
+        let client = api.client("velero");
+        let (person, backups) = (Person::of(client.clone()), Api::namespaced(client, "velero"));
+        let made: Backup = serde_json::from_value(at("InProgress", "3")).unwrap();
+        let mut display = WaitDisplay::new(true, Unwritable(kind));
+        let (seen, outcome) = follow(&person, backups, &made, &mut display).await.unwrap();
+        assert_eq!((outcome, seen.phase()), (WaitOutcome::PartiallyFailed, BackupPhase::PartiallyFailed));
+    }
+}
+
 #[tokio::test]
 async fn a_terminal_keeps_one_line_for_each_phase() {
     let mut display = WaitDisplay::new(true, Vec::new());

@@ -1,0 +1,75 @@
+//! The steps of a deletion that only write down how far it is. Each is written on the version that
+//! was looked at, so what the write answers is what the next look would find.
+
+use anyhow::Context as _;
+use berth_api::keys;
+use berth_api::velero::{BackupPhase, DeleteBackupRequestPhase as Phase};
+use berth_core::deletion::DeletionStep;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::calls::as_written;
+use super::carrying::{Carrying, DeletionFindings};
+use crate::patch::digest;
+use crate::write::{Write, patch, patch_to_fit};
+
+impl Carrying<'_> {
+    /// Takes a step that removes nothing, and takes in what was written. `false`: what is there now
+    /// is not known.
+    pub(super) async fn record(
+        &mut self,
+        step: &DeletionStep,
+        found: &mut DeletionFindings,
+    ) -> anyhow::Result<bool> {
+        let backup = found.backup.as_ref().context("the Backup is gone")?;
+        match step {
+            DeletionStep::Begin => {
+                let location = found.location.as_ref().map(|location| location.name_any());
+                let change = json!({
+                    "metadata": {
+                        "labels": {
+                            keys::BACKUP_NAME: keys::label_value(self.backup_name(), digest),
+                            keys::BACKUP_UID: backup.uid(),
+                        },
+                        "annotations": {keys::DELETES_IN: location},
+                    },
+                    "status": {"phase": Phase::InProgress.as_str()},
+                });
+                let now = as_written(patch(&self.api(), Write::on(&found.request), change).await)
+                    .context("failed to write the request")?;
+                let Some(now) = now else { return Ok(false) };
+                info!(backup = self.backup_name(), uid = backup.uid(), "began to delete a backup");
+                found.request = now;
+            }
+            DeletionStep::Claim => self.claim(found).await?,
+            DeletionStep::Mark => {
+                let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
+                let now = self.change_backup(backup, change).await;
+                let now = now.context("failed to make the Backup Deleting")?;
+                self.count_begun();
+                let Some(now) = now else { return Ok(false) };
+                found.backup = Some(now);
+            }
+            DeletionStep::Record => {
+                let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
+                let now = self.change_backup(backup, change).await;
+                let now = now.context("failed to write to the Backup that its files go")?;
+                let Some(now) = now else { return Ok(false) };
+                found.backup = Some(now);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// `None`: the Backup is gone.
+    async fn change_backup(
+        &self,
+        backup: &DynamicObject,
+        change: Value,
+    ) -> anyhow::Result<Option<DynamicObject>> {
+        as_written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
+    }
+}
