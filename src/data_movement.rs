@@ -8,6 +8,7 @@
 
 mod bind;
 mod clear;
+mod copy;
 mod make;
 pub mod metrics;
 mod place;

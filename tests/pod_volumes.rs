@@ -440,6 +440,7 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         stage.restic(location, &["check", "--read-data"]);
         assert_eq!(stage.restic(location, &["list", "locks"]).trim(), "");
     }
+    written_by_restic(&mut stage, &source, &other);
     // What a process that died had begun is begun again; and a lock of restic's that others may
     // hold, too, is read.
     let mut child = stage.restic_command("folder");
@@ -487,6 +488,23 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
     for name in ["other-node", "other-uploader"] {
         assert!(stage.read(NAMESPACE, "podvolumebackup", name)["status"]["phase"].is_null());
     }
+}
+
+/// What `restic backup` itself wrote comes back as well: links, modes, times, owners, odd names.
+fn written_by_restic(stage: &mut Stage, source: &Path, pod: &str) {
+    let mut command = stage.restic_command("folder");
+    // So its names stand at the top of the snapshot.
+    let output = command.args(["backup", ".", "--json"]).current_dir(source).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut ids = lines.filter_map(|line| line["snapshot_id"].as_str().map(str::to_owned));
+    let id = ids.next_back().unwrap();
+    let target = stage.folder(pod, "kubernetes.io~empty-dir/data");
+    stage.create(&[pod_volume_restore("of-restic", pod, "folder", &id)]);
+    stage.completed("podvolumerestore", "of-restic");
+    assert_same(source, &target);
+    assert!(fs::metadata(target.join("sparse")).unwrap().blocks() < 20_000, "it is sparse again");
 }
 
 /// The status of a pod that waits for its restores.

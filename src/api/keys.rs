@@ -202,6 +202,9 @@ keys! {
     /// Annotation of a DataUpload or DataDownload that berth carries: UIDs of its pods that were
     /// evicted, or lost their nodes, with spaces between them.
     pub const LOST_PODS: &str = "berth.dev/lost-pods";
+    /// Annotation of a data mover that berth carries: the process that was the last one to begin
+    /// it. Only that one writes how it ends, because an earlier one may live on for a while.
+    pub const CARRIER: &str = "berth.dev/carrier";
     /// Annotation of a DataDownload that berth carries: when all of its data was in the volume,
     /// RFC 3339.
     pub const RESTORED: &str = "berth.dev/restored";

@@ -34,7 +34,7 @@ use super::log::{LogMessage, Untold, gzip_json, read_told};
 use super::operations::{MOST_MOVEMENTS, Movement};
 use super::volumes::outcomes::VolumeOutcomes;
 use crate::storage::Receipt;
-use moved::MovedNamespaces;
+use moved::DataNamespaces;
 
 const VERSION: u32 = 3;
 /// Most bytes of the first line.
@@ -408,16 +408,16 @@ impl Checkpoint {
         Ok((unpacked(&remembered, MOST_NOTED)?, lines))
     }
 
-    /// Reads the namespaces of a backup's movements from the first [`NOTES`] bytes of its
-    /// checkpoint. This happens outside a counted run, too, so it keeps nothing else.
+    /// Reads the namespaces in whose repositories a backup may have data from the first [`NOTES`]
+    /// bytes of its checkpoint. This happens outside a counted run, too, so it keeps nothing else.
     ///
     /// # Errors
-    /// When this version of berth cannot read the checkpoint, or no run begins as many movements.
+    /// When this version of berth cannot read the checkpoint, or no run notes as many.
     pub fn read_namespaces(start: Bytes) -> anyhow::Result<BTreeSet<String>> {
         let (head, mut rest) = CheckpointHead::read(start)?;
         let [remembered, ..] = head.lengths;
-        let moved: MovedNamespaces = unpacked(&part(&mut rest, remembered)?, MOST_TOLD)?;
-        Ok(moved.operations)
+        let found: DataNamespaces = unpacked(&part(&mut rest, remembered)?, MOST_TOLD)?;
+        Ok(found.all())
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod files;
 mod finalize;
+mod forget;
 pub mod shown;
 pub mod uploads;
 mod waiting;

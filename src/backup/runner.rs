@@ -1,7 +1,7 @@
 //! Starts a run for each ReadyToStart Backup, takes up InProgress Backups that no process runs, and
 //! cancels the runs of deleted Backups. Runs only while this process leads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,18 +66,21 @@ impl Runner {
         looks: &Looks,
         hurry: &CancellationToken,
     ) {
-        for gone in self.store.take_gone() {
-            if gone.is_ours && !is_busy(running, &gone.name) {
-                let BackupAfterQueue { name, uid, location, .. } = gone;
-                let engine = self.engine.clone();
-                let work = {
-                    let (name, uid) = (name.clone(), uid.clone());
-                    async move { engine.forget(&name, &uid, &location).await }
-                };
-                let task = runs.spawn(work).id();
-                let signals = Signals::default();
-                running.insert(uid, ActiveRun { name, entry: None, signals, completes_in: None, task });
-            }
+        // One that was deleted while it was looked at is forgotten when that look has ended.
+        let mut names = HashSet::new();
+        let due = self.store.take_gone(|gone| {
+            !gone.is_ours || !is_busy(running, &gone.name) && names.insert(gone.name.clone())
+        });
+        for gone in due.into_iter().filter(|gone| gone.is_ours) {
+            let BackupAfterQueue { name, uid, location, .. } = gone;
+            let engine = self.engine.clone();
+            let work = {
+                let (name, uid) = (name.clone(), uid.clone());
+                async move { engine.forget(&name, &uid, &location).await }
+            };
+            let task = runs.spawn(work).id();
+            let signals = Signals::default();
+            running.insert(uid, ActiveRun { name, entry: None, signals, completes_in: None, task });
         }
         if !self.uploads.is_synced() {
             return;

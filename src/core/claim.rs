@@ -65,6 +65,12 @@ pub fn judge(ours: &FolderClaim, folder: &FolderContents) -> FolderDecision {
     }
 }
 
+/// Whether a folder that was claimed for the removal of a Backup is still nobody else's, so that
+/// what belongs to its backup may go. A run that got the permission to publish may have done that.
+pub fn is_forsaken(ours: &FolderClaim, folder: &FolderContents) -> bool {
+    !folder.published && folder.claim.as_ref() == Some(ours)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +82,22 @@ mod tests {
 
     fn folder(claim: Option<FolderClaim>, others: bool) -> FolderContents {
         FolderContents { published: false, claim, others }
+    }
+
+    #[test]
+    fn what_belongs_to_a_backup_goes_only_while_its_folder_is_claimed_for_that_and_unpublished() {
+        let ours = claim("here", "b", "r");
+        for (found, is_ours) in [
+            (Some(ours.clone()), true),
+            (None, false),
+            (Some(claim("here", "b", "another run")), false),
+            (Some(claim("here", "the next", "r")), false),
+        ] {
+            let mut folder = folder(found, true);
+            assert_eq!(is_forsaken(&ours, &folder), is_ours, "{folder:?}");
+            folder.published = true;
+            assert!(!is_forsaken(&ours, &folder), "{folder:?}");
+        }
     }
 
     #[test]

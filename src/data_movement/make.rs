@@ -5,16 +5,14 @@ use std::fmt::Debug;
 
 use berth_api::keys;
 use berth_api::mover_pod;
-use berth_api::node_agent::{BackupClaim, MoverPods};
-use berth_api::quantity::Quantity;
-use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::node_agent::MoverPods;
 use berth_api::velero::{DataDownload, DataUpload};
 use berth_core::affinity::{MoverOperation, Term};
 use berth_core::mover::grant::Mover;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::Api;
 use kube::{Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +21,6 @@ use tracing::warn;
 
 use super::pod::{PodPlace, pod};
 use super::{Carried, Item, OwnMovements, Unmade};
-use crate::backup::volumes::objects::content_of;
 use crate::install::pod_volumes::AGENT;
 use crate::text::chain;
 use crate::write::{WriteResult, create};
@@ -36,7 +33,7 @@ const NO_PRIORITY_CLASS: &str = "no PriorityClass with name";
 
 /// The mode of a volume that pods have as a device.
 const BLOCK: &str = "Block";
-const FILES: &str = "Filesystem";
+pub(super) const FILES: &str = "Filesystem";
 
 impl OwnMovements {
     /// Makes what is missing. Every object is made once, because its name is that of the movement.
@@ -112,7 +109,7 @@ impl OwnMovements {
                 let original = of(&snapshot.volume_snapshot);
                 let original = original.ok_or_else(|| empty("spec.csiSnapshot.volumeSnapshot"))?;
                 let found = self.content(&namespace, &original).await?;
-                self.copy(item, &found, source.as_ref(), &class, &own).await?
+                Some(self.copy(item, &found, source.as_ref(), &class, &own).await?)
             }
         };
         // Where the claim waits for its pod, the pod must go where its volume can be.
@@ -140,97 +137,6 @@ impl OwnMovements {
             ..PodPlace::default()
         };
         Ok(self.placed(operation, place))
-    }
-
-    async fn content(&self, namespace: &str, name: &str) -> Result<VolumeSnapshotContent, Unmade> {
-        let snapshots: Api<VolumeSnapshot> = Api::namespaced(self.client().clone(), namespace);
-        let what = "its VolumeSnapshot cannot be read";
-        let snapshot = snapshots.get_opt(name).await.map_err(Unmade::call(what))?;
-        let gone = || Unmade::Never(format!("there is no VolumeSnapshot {namespace}/{name}"));
-        let snapshot = snapshot.ok_or_else(gone)?;
-        let contents: Api<VolumeSnapshotContent> = Api::all(self.client().clone());
-        let what = "the content of its VolumeSnapshot cannot be read";
-        let content = content_of(&snapshot).unwrap_or_default();
-        let content = contents.get_opt(&content).await.map_err(Unmade::call(what))?;
-        let late = || Unmade::Later(format!("VolumeSnapshot {namespace}/{name} has no content yet"));
-        let content = content.ok_or_else(late)?;
-        // Whoever may write the status of a VolumeSnapshot could name the content of another one.
-        let is_its = snapshot.uid().is_some() && content.spec.volume_snapshot_ref.uid == snapshot.uid();
-        if is_its {
-            Ok(content)
-        } else {
-            Err(Unmade::Never(format!("VolumeSnapshot {namespace}/{name} names the content of another one")))
-        }
-    }
-
-    /// Returns the mode of the volume.
-    async fn copy(
-        &self,
-        item: &Item,
-        content: &VolumeSnapshotContent,
-        source: Option<&PersistentVolumeClaim>,
-        class: &str,
-        own: &BackupClaim,
-    ) -> Result<Option<String>, Unmade> {
-        let Mover { name, uid, .. } = &item.mover;
-        let spec = &content.spec;
-        let status = content.status.clone().unwrap_or_default();
-        let handle = status.snapshot_handle.filter(|handle| !handle.is_empty());
-        let handle = handle.ok_or_else(|| Unmade::Later("its snapshot is not cut yet".to_owned()))?;
-        let of_source = source.and_then(|claim| claim.spec.as_ref());
-        let mode = spec.source_volume_mode.clone();
-        let mode = mode.or_else(|| of_source.and_then(|spec| spec.volume_mode.clone()));
-        let asked = of_source.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
-        let size = size(status.restore_size, asked.map(|asked| asked.0.as_str()));
-        let size = size.ok_or_else(|| {
-            Unmade::Never("neither its snapshot nor the claim says how large the volume is".to_owned())
-        })?;
-        let mut copy = json!({
-            "metadata": {"name": name, "labels": {keys::MADE_FOR: uid}},
-            "spec": {
-                "deletionPolicy": "Retain", "driver": spec.driver, "source": {"snapshotHandle": handle},
-                "volumeSnapshotRef": {
-                    "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-                    "namespace": self.namespace, "name": name,
-                },
-            },
-        });
-        let mut snapshot = json!({
-            "metadata": item.made(), "spec": {"source": {"volumeSnapshotContentName": name}},
-        });
-        if let Some(class) = &spec.volume_snapshot_class_name {
-            copy["spec"]["volumeSnapshotClassName"] = json!(class);
-            snapshot["spec"]["volumeSnapshotClassName"] = json!(class);
-        }
-        if let Some(mode) = &spec.source_volume_mode {
-            copy["spec"]["sourceVolumeMode"] = json!(mode);
-        }
-        let kind = ApiResource::erase::<VolumeSnapshotContent>(&());
-        let contents: Api<DynamicObject> = Api::all_with(self.client().clone(), &kind);
-        self.ensure(&contents, &dynamic(&kind, copy)?, item, "VolumeSnapshotContent").await?;
-        let kind = ApiResource::erase::<VolumeSnapshot>(&());
-        let snapshots: Api<DynamicObject> =
-            Api::namespaced_with(self.client().clone(), &self.namespace, &kind);
-        self.ensure(&snapshots, &dynamic(&kind, snapshot)?, item, "VolumeSnapshot").await?;
-        let access = if own.read_only { "ReadOnlyMany" } else { "ReadWriteOnce" };
-        let mut claim = json!({
-            "metadata": item.made(),
-            "spec": {
-                "accessModes": [access], "volumeMode": mode.as_deref().unwrap_or(FILES),
-                "resources": {"requests": {"storage": size}},
-                "dataSource": {
-                    "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name,
-                },
-            },
-        });
-        if !class.is_empty() {
-            claim["spec"]["storageClassName"] = json!(class);
-        }
-        if !own.annotations.is_empty() {
-            claim["metadata"]["annotations"] = json!(own.annotations);
-        }
-        self.ensure_claim(item, claim).await?;
-        Ok(mode)
     }
 
     /// Makes the claim into which the data is restored, like the one that it is for.
@@ -304,14 +210,20 @@ impl OwnMovements {
         Ok((found, format!("{namespace}/{name}")))
     }
 
-    async fn ensure_claim(&self, item: &Item, claim: Value) -> Result<(), Unmade> {
+    pub(super) async fn ensure_claim(&self, item: &Item, claim: Value) -> Result<(), Unmade> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
         let claim = serde_json::from_value(claim).map_err(|error| Unmade::Never(chain(&error)))?;
         self.ensure(&claims, &claim, item, "claim").await
     }
 
     /// Makes an object, unless it is there.
-    async fn ensure<K>(&self, api: &Api<K>, object: &K, item: &Item, what: &str) -> Result<(), Unmade>
+    pub(super) async fn ensure<K>(
+        &self,
+        api: &Api<K>,
+        object: &K,
+        item: &Item,
+        what: &str,
+    ) -> Result<(), Unmade>
     where
         K: Resource + Clone + Debug + DeserializeOwned + Serialize,
     {
@@ -368,36 +280,4 @@ fn empty(field: &str) -> Unmade {
 
 fn taken(what: &str, name: &str) -> Unmade {
     Unmade::Never(format!("there is a {what} {name}, and it was not made for this movement: remove it"))
-}
-
-fn dynamic(kind: &ApiResource, mut object: Value) -> Result<DynamicObject, Unmade> {
-    object["apiVersion"] = json!(kind.api_version);
-    object["kind"] = json!(kind.kind);
-    serde_json::from_value(object).map_err(|error| Unmade::Never(chain(&error)))
-}
-
-/// The size of the claim: as large as the snapshot asks for, and as large as the claim was.
-fn size(restore: Option<i64>, asked: Option<&str>) -> Option<String> {
-    let restore = restore.filter(|bytes| *bytes > 0).map(|bytes| bytes.to_string());
-    let asked = asked.map(str::to_owned).filter(|asked| Quantity::parse(asked).is_some());
-    restore.into_iter().chain(asked).max_by_key(|text| Quantity::parse(text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_claim_is_as_large_as_both_ask_for() {
-        for (restore, asked, wanted) in [
-            (Some(1 << 30), Some("2Gi"), Some("2Gi")),
-            (Some(3 << 30), Some("2Gi"), Some("3221225472")),
-            (Some(0), Some("1M"), Some("1M")),
-            (None, Some("odd"), None),
-            (Some(5), None, Some("5")),
-            (None, None, None),
-        ] {
-            assert_eq!(size(restore, asked).as_deref(), wanted, "{restore:?} {asked:?}");
-        }
-    }
 }

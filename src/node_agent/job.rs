@@ -5,11 +5,12 @@ mod locked;
 mod work;
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use berth_api::keys::RUNS;
+use berth_api::keys::{CARRIER, RUNS};
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use berth_core::mover::MoverKind;
 use berth_core::pod_volume::number;
@@ -33,7 +34,7 @@ use crate::text::chain;
 use crate::write::{Write, WriteResult, patch};
 
 use end::write_end;
-pub use end::{End, end_canceled};
+pub use end::{End, EndWrite, end_canceled, write_canceled};
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -64,6 +65,8 @@ pub struct Job {
     stop: CancellationToken,
     is_try: bool,
     place: Place,
+    /// By which its object knows it among all jobs that were begun for it.
+    pub(super) id: String,
     /// What it waits for, as `status.message` tells it; the empty text while it works.
     waits_for: Mutex<String>,
 }
@@ -98,12 +101,13 @@ impl Job {
         is_try: bool,
         place: Place,
     ) -> Self {
-        Self { context, watched, stop, is_try, place, waits_for: Mutex::default() }
+        let id = format!("{}/{:016x}", context.settings.node, RandomState::new().hash_one(()));
+        Self { context, watched, stop, is_try, place, id, waits_for: Mutex::default() }
     }
 
     /// `false`: something could not be written, and it is to be tried again.
     pub async fn run(&self, kind: Kind) -> bool {
-        match kind {
+        let write = match kind {
             Kind::Backup(object) => {
                 let spec = &object.spec;
                 let namespace = spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
@@ -115,17 +119,19 @@ impl Job {
                 let repository = (spec.backup_storage_location.as_deref(), spec.source_namespace.as_deref());
                 self.carry_unlocked(&*object, repository, || self.restore(Arc::clone(&object))).await
             }
-        }
+        };
+        // What another process carries is that one's.
+        write != EndWrite::Failed
     }
 
     /// Carries an object whose work is on one repository (location and namespace), which others may
-    /// lock. `false`: as for [`Job::run`].
+    /// lock.
     pub(super) async fn carry_unlocked<K, F>(
         &self,
         object: &K,
         (location, namespace): (Option<&str>, Option<&str>),
         work: impl Fn() -> F,
-    ) -> bool
+    ) -> EndWrite
     where
         K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned,
@@ -134,8 +140,7 @@ impl Job {
         self.carry(object, self.unlocked(work, || self.look(location, namespace))).await
     }
 
-    /// `false`: as for [`Job::run`].
-    async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> bool
+    async fn carry<K>(&self, object: &K, work: impl Future<Output = anyhow::Result<End>>) -> EndWrite
     where
         K: DataMover + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned,
@@ -158,13 +163,14 @@ impl Job {
         if self.is_try {
             change["metadata"] = counted(runs_before.saturating_add(1));
         }
+        change["metadata"]["annotations"][CARRIER] = json!(self.id);
         match patch(&api, Write::on(object), change).await {
             WriteResult::Written(_) => {}
-            WriteResult::Conflict(_) | WriteResult::Gone(_) => return false,
+            WriteResult::Conflict(_) | WriteResult::Gone(_) => return EndWrite::Failed,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
                 warn!(kind = K::KIND.as_str(), name, error, "it could not be begun");
-                return false;
+                return EndWrite::Failed;
             }
         }
         info!(kind = K::KIND.as_str(), name, "begun");
@@ -219,13 +225,13 @@ impl Job {
             let change = json!({"metadata": counted(runs_before)});
             drop(patch(&api, Write::to(&name).uid(uid.as_deref()), change).await);
             info!(kind = K::KIND.as_str(), name, "handed over to the next process");
-            return true;
+            return EndWrite::Done;
         }
         if let Err(error) = &result
             && error.is::<NotYet>()
         {
             info!(kind = K::KIND.as_str(), name, %error, "not begun again");
-            return false;
+            return EndWrite::Failed;
         }
         let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
         let shown = self.watched.progress();
@@ -260,7 +266,7 @@ impl Job {
         }
         let (phase, message) = (&change["status"]["phase"], &change["status"]["message"]);
         info!(kind = K::KIND.as_str(), name, %phase, %message, "ended");
-        write_end(&api, &name, uid.as_deref(), &change).await
+        write_end(&api, &name, uid.as_deref(), Some(&self.id), &change).await
     }
 }
 
@@ -331,7 +337,7 @@ mod tests {
             Err(anyhow::anyhow!("why"))
         };
         let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
-        assert!(job.carry(&object, work).await);
+        assert_eq!(job.carry(&object, work).await, EndWrite::Done);
         let writes = api.writes();
         let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
         assert_eq!(told, [&json!(null), &json!("somebody"), &json!(""), &json!("why")]);
@@ -356,7 +362,8 @@ mod tests {
             Ok(End::completed(&json!({"path": "p"})))
         };
         let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
-        assert!(job.carry_unlocked(&object, (Some("default"), Some("shop")), work).await);
+        let carried = job.carry_unlocked(&object, (Some("default"), Some("shop")), work).await;
+        assert_eq!(carried, EndWrite::Done);
         assert_eq!(tries.load(Ordering::Relaxed), 2);
         let writes = api.writes();
         let mut told = writes.iter().filter_map(|write| write.body["status"]["message"].as_str());
@@ -366,6 +373,41 @@ mod tests {
         );
         let ended = &writes.last().unwrap().body["status"];
         assert_eq!((&ended["phase"], &ended["path"]), (&json!("Completed"), &json!("p")), "{ended}");
+    }
+
+    /// A process whose pod was removed by force may live on while the next one works.
+    #[tokio::test(start_paused = true)]
+    async fn only_the_process_that_began_an_object_last_writes_how_it_ends() {
+        for is_last in [true, false] {
+            let carrier = Arc::new(Mutex::new(Value::Null));
+            let (begun, found) = (Arc::clone(&carrier), Arc::clone(&carrier));
+            let api = Scripted::new()
+                .next(patching(PATH).answers_with(move |sent| {
+                    *begun.lock() = sent["metadata"]["annotations"][CARRIER].clone();
+                    object()
+                }))
+                .next(get(PATH).answers_with(move |_| {
+                    let mut object = object();
+                    object["metadata"]["annotations"] = json!({CARRIER: *found.lock()});
+                    object
+                }));
+            if is_last {
+                api.next(patching(PATH).answers(object()));
+            }
+            let job = job(&api, &Places::new(1, Arc::default()));
+            let work = async {
+                if !is_last {
+                    *carrier.lock() = json!("n1/another");
+                }
+                Ok(End::completed(&json!({"path": "p"})))
+            };
+            let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+            let wanted = if is_last { EndWrite::Done } else { EndWrite::OfAnother };
+            assert_eq!(job.carry(&object, work).await, wanted);
+            let phases: Vec<Value> =
+                api.writes().into_iter().map(|write| write.body["status"]["phase"].clone()).collect();
+            assert_eq!(phases.contains(&json!("Completed")), is_last, "{phases:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use berth_api::keys::{BACKUP_NAME, BACKUP_UID, PVC_UID, RESTORED};
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, CARRIER, PVC_UID, RESTORED};
 use berth_api::velero::{DataDownload, DataMover, DataUpload};
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::MoverPhase;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::concurrency::Place;
-use super::job::{End, Job, ensure_few, progress, runs};
+use super::job::{End, EndWrite, Job, ensure_few, progress, runs, write_canceled};
 use super::repositories::Repositories;
 use super::{Context, Settings, volume};
 use crate::client::Clients;
@@ -48,8 +48,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// [`OF_DEVICE`] if its volume is a device.
 ///
 /// # Errors
-/// When the end could not be written, or the process was told to end before: then the kubelet
-/// should start the pod's container again.
+/// When the end could not be written, the process was told to end before, or another one has begun
+/// the movement: then the kubelet should start the container again, if the pod is still there.
 pub async fn run(
     clients: Clients,
     settings: Settings,
@@ -71,12 +71,13 @@ pub async fn run(
     )
     .reporting();
     let context = Arc::new(Context { clients, settings, repositories });
-    let is_done = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
+    let write = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
         Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, is_device, &stop).await,
         Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,
         _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
     };
-    ensure!(is_done, "what became of {kind} {name} could not be written");
+    ensure!(write != EndWrite::Failed, "what became of {kind} {name} could not be written");
+    ensure!(write != EndWrite::OfAnother, "another process carries {kind} {name} by now");
     // Where the kubelet does not remove the pod, for example because it restarts with its machine,
     // it starts this again.
     ensure!(!stop.is_cancelled(), "told to end: the next process goes on with {kind} {name}");
@@ -99,16 +100,18 @@ trait Carried:
     fn work(&self, job: &Job, data: Data) -> impl Future<Output = anyhow::Result<End>> + Send;
 }
 
-/// `false`: the end could not be written.
 async fn carry<K: Carried>(
     context: Arc<Context>,
     name: &str,
     uid: &str,
     is_device: bool,
     stop: &CancellationToken,
-) -> bool {
+) -> EndWrite {
     let api: Api<K> = Api::namespaced(context.clients.call.clone(), &context.settings.namespace);
-    let Some(object) = begun(&api, name, uid, stop).await else { return true };
+    let Some(object) = begun(&api, name, uid, stop).await else { return EndWrite::Done };
+    if object.phase() == MoverPhase::Canceling {
+        return write_canceled(&api, name, uid).await;
+    }
     let watched = Watched::default();
     let job = Job::new(context, watched.clone(), stop.clone(), true, Place::only());
     let work = || async {
@@ -127,8 +130,8 @@ async fn carry<K: Carried>(
         object.work(&job, opened.with_context(|| format!("{path} cannot be opened"))?).await
     };
     tokio::select! {
-        is_done = job.carry_unlocked(&object, object.repository(), work) => is_done,
-        () = follow(&api, name, uid, &watched, stop) => false,
+        write = job.carry_unlocked(&object, object.repository(), work) => write,
+        () = follow(&api, (name, uid, &job.id), &watched, stop) => EndWrite::Failed,
     }
 }
 
@@ -155,14 +158,14 @@ async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &Cancellat
     None
 }
 
-/// Has the work end when nobody wants it any more. Never ends.
+/// Has the work end when nobody wants it any more, or another process has begun it. Never ends.
 async fn follow<K: Carried>(
     api: &Api<K>,
-    name: &str,
-    uid: &str,
+    (name, uid, carrier): (&str, &str, &str),
     watched: &Watched,
     stop: &CancellationToken,
 ) {
+    let mut has_begun = false;
     loop {
         tokio::select! {
             () = sleep(paced(LOOK)) => {}
@@ -173,14 +176,20 @@ async fn follow<K: Carried>(
         }
         let is_wanted = match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => {
+                let last = found.annotations().get(CARRIER);
+                let is_last = last.is_some_and(|last| last == carrier);
+                // Until this process has begun it, that of an earlier one stands there.
+                has_begun |= is_last;
+                let is_another = has_begun && last.is_some() && !is_last;
                 let mover = found.mover();
-                !mover.canceled && !mover.phase.is_final()
+                let is_canceled = mover.canceled || mover.phase == MoverPhase::Canceling;
+                !is_canceled && !mover.phase.is_final() && !is_another
             }
             Ok(_) => false,
             Err(_) => true,
         };
         if !is_wanted && !watched.is_canceled() {
-            info!(name, "it is canceled");
+            info!(name, "it is canceled, or another process carries it");
             watched.cancel();
         }
     }
@@ -328,6 +337,55 @@ mod tests {
         stop.cancel();
         let ended = ran(&Scripted::new(), "DataUpload/up/u", &stop).await;
         assert!(ended.is_err(), "or the kubelet would not start it again");
+    }
+
+    /// Somebody else than berth wrote the phase, and asked for no cancellation in the spec.
+    #[tokio::test(start_paused = true)]
+    async fn a_movement_that_is_being_canceled_is_not_begun_again() {
+        let api = Scripted::new()
+            .next(get(UPLOAD).answers(upload("u", "Canceling")))
+            .next(get(UPLOAD).answers(upload("u", "Canceling")))
+            .next(patch(UPLOAD).answers(upload("u", "Canceled")));
+        ran(&api, "DataUpload/up/u", &CancellationToken::new()).await.unwrap();
+        let phases: Vec<Value> =
+            api.writes().into_iter().map(|write| write.body["status"]["phase"].clone()).collect();
+        assert_eq!(phases, [json!("Canceled")]);
+    }
+
+    /// As after its pod was removed by force, and made again, while its node lives.
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_is_not_the_last_one_stops_and_writes_no_end() {
+        let carried = |carrier: &str| {
+            let mut object = upload("u", "InProgress");
+            object["metadata"]["annotations"] = json!({CARRIER: carrier});
+            object
+        };
+        let api = Scripted::new()
+            // One of an earlier process, which this one may replace.
+            .next(get(UPLOAD).answers(carried("n0/old")))
+            .next(get(UPLOAD).answers(carried("n1/this")))
+            .next(get(UPLOAD).answers(carried("n2/next")));
+        let client = api.client("velero");
+        let (watched, stop) = (Watched::default(), CancellationToken::new());
+        let objects: Api<DataUpload> = Api::namespaced(client, "velero");
+        let stopped = async {
+            api.played().await;
+            assert!(watched.is_canceled(), "both would write the volume");
+        };
+        tokio::select! {
+            () = follow(&objects, ("up", "u", "n1/this"), &watched, &stop) => {}
+            () = stopped => {}
+        }
+        let api = Scripted::new()
+            .next(get(UPLOAD).answers(upload("u", "Prepared")))
+            .next(patch(UPLOAD).answers(upload("u", "InProgress")))
+            .next(get(UPLOAD).answers(carried("n2/next")));
+        let ended = ran(&api, "DataUpload/up/u", &CancellationToken::new()).await;
+        assert!(
+            ended.is_err(),
+            "or the kubelet would not start it again where its pod is the one that stays"
+        );
+        assert_eq!(api.writes().len(), 1, "that it was begun");
     }
 
     #[tokio::test(start_paused = true)]

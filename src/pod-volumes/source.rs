@@ -316,6 +316,49 @@ mod tests {
     }
 
     #[test]
+    fn what_vanishes_before_it_is_read_is_told_and_nothing_fails_by_it() {
+        let root = tempfile::tempdir().unwrap();
+        let volume = root.path().join("v");
+        std::fs::create_dir_all(volume.join("folder")).unwrap();
+        for name in ["file", "stays"] {
+            std::fs::write(volume.join(name), "text").unwrap();
+        }
+        let folder = crate::beneath::descend(root.path(), Path::new("v")).unwrap();
+        let watched = Watched::default();
+        let mut walk = Walk::new(folder, watched.clone(), true);
+        // The volume itself: its names have been read now.
+        assert_eq!(walk.next().unwrap().unwrap().path, Path::new("/volume"));
+        std::fs::remove_file(volume.join("file")).unwrap();
+        std::fs::remove_dir(volume.join("folder")).unwrap();
+        let found: Vec<PathBuf> = walk.map(|entry| entry.unwrap().path).collect();
+        assert_eq!(found, [PathBuf::from("/volume/stays")]);
+        assert_eq!(watched.failed(), None);
+        assert_eq!(watched.notes(), "2 files vanished before they were read");
+    }
+
+    #[test]
+    fn of_a_file_that_changes_its_size_while_it_is_read_no_more_is_read_than_was_found() {
+        for (then, wanted, note) in
+            [("text and more", "text", ""), ("te", "te", "/volume/file: it became shorter while it was read")]
+        {
+            let root = tempfile::tempdir().unwrap();
+            let file = root.path().join("v/file");
+            std::fs::create_dir(root.path().join("v")).unwrap();
+            std::fs::write(&file, "text").unwrap();
+            let folder = crate::beneath::descend(root.path(), Path::new("v")).unwrap();
+            let watched = Watched::default();
+            let entry = Walk::new(folder, watched.clone(), true).nth(1).unwrap().unwrap();
+            assert_eq!(entry.node.meta.size, 4);
+            let mut reader = entry.open.unwrap().open().unwrap();
+            std::fs::write(&file, then).unwrap();
+            let mut read = String::new();
+            reader.read_to_string(&mut read).unwrap();
+            assert_eq!((read.as_str(), watched.notes().as_str()), (wanted, note));
+            assert_eq!(watched.failed(), None);
+        }
+    }
+
+    #[test]
     fn only_large_holes_are_endless() {
         for (size, blocks, endless) in [
             (1 << 62, 8, true),

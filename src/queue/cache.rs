@@ -152,9 +152,13 @@ impl BackupCache {
         self.state.read().after.values().cloned().collect()
     }
 
-    /// Those of them that were deleted since the last call.
-    pub fn take_gone(&self) -> Vec<BackupAfterQueue> {
-        self.state.write_silently(|state| std::mem::take(&mut state.gone))
+    /// Those of them that were deleted and are due now. The others wait for a later call.
+    pub fn take_gone(&self, is_due: impl FnMut(&BackupAfterQueue) -> bool) -> Vec<BackupAfterQueue> {
+        self.state.write_silently(|state| {
+            let (due, later) = std::mem::take(&mut state.gone).into_iter().partition(is_due);
+            state.gone = later;
+            due
+        })
     }
 
     /// Is this Backup there, and has not ended?

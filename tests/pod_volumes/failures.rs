@@ -2,6 +2,7 @@
 //! it.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -69,6 +70,7 @@ fn what_ends_an_agent_or_keeps_it_from_its_repository_loses_nothing() {
     locked(&mut stage, &uid, &folder);
     with_another_password(&mut stage, &uid);
     maintained(&mut stage, &uid);
+    denied(&mut stage, &uid, &folder);
 }
 
 fn killed_in_mid_upload(stage: &mut Stage, uid: &str, folder: &Path) {
@@ -206,6 +208,29 @@ fn maintained(stage: &mut Stage, uid: &str) {
     stage.restic("folder", &["check", "--read-data"]);
     stage.create(&[pod_volume_backup("after", uid, "folder", &json!({}))]);
     stage.completed("podvolumebackup", "after");
+}
+
+/// A file that the agent may not read is told, and all others are in the snapshot.
+fn denied(stage: &mut Stage, uid: &str, folder: &Path) {
+    stage.agent.terminate(PATIENCE).unwrap();
+    fs::write(folder.join("denied"), "of somebody else").unwrap();
+    fs::set_permissions(folder.join("denied"), fs::Permissions::from_mode(0o600)).unwrap();
+    chown(folder.join("denied"), Some(999), Some(999)).unwrap();
+    fs::write(folder.join("beside"), "may be read").unwrap();
+    let mut command = in_own_session(Path::new("setpriv"));
+    // What makes root read the files of others.
+    command.arg("--bounding-set=-dac_override,-dac_read_search").arg(program());
+    stage.agent = agent_by(command, &stage.plane, &stage.pods, "agent-without-rights", &[]);
+    stage.create(&[pod_volume_backup("denied", uid, "folder", &json!({}))]);
+    let failed = stage.ended("podvolumebackup", "denied");
+    let message = failed["status"]["message"].as_str().unwrap();
+    assert_eq!(failed["status"]["phase"], "Failed", "{message}");
+    let wanted = ["1 files are not whole in snapshot ", "/volume/denied: Permission denied"];
+    assert!(wanted.iter().all(|part| message.contains(part)), "{message}");
+    let id = message.split("snapshot ").nth(1).unwrap().split(':').next().unwrap();
+    let listed = stage.restic("folder", &["ls", id]);
+    assert!(listed.contains("/volume/beside") && !listed.contains("/volume/denied"), "{listed}");
+    stage.restic("folder", &["check", "--read-data"]);
 }
 
 /// A pod of a node with an agent, whose volume is to be backed up. The folder of all pods, and that

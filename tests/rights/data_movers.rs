@@ -131,6 +131,7 @@ fn give_work(plane: &ControlPlane, name: &str) {
             "metadata": {"name": format!("of-{name}")},
             "spec": {
                 "deletionPolicy": "Delete", "driver": "csi.test", "source": {"volumeHandle": "h"},
+                "sourceVolumeMode": "Filesystem",
                 "volumeSnapshotRef": {
                     "name": name, "namespace": "shop", "uid": snapshot["metadata"]["uid"],
                 },

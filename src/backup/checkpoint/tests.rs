@@ -9,6 +9,7 @@ use crate::backup::ledger::{ListExtent, read_names};
 use crate::backup::live_log;
 use crate::backup::log::{BackupLog, MessageCounts, ResultsHeading};
 use crate::backup::operations::Movement;
+use crate::backup::volumes::outcomes;
 
 fn kind(resource: &str, group: &str) -> ResourceType {
     ResourceType {
@@ -178,7 +179,7 @@ fn no_more_is_noted_of_a_checkpoint_than_a_run_tells() {
 
 /// What a deleted Backup has stored is forgotten without counting a run for that, too.
 #[test]
-fn of_the_movements_of_a_deleted_backup_only_namespaces_are_read_and_of_so_many() {
+fn of_the_data_of_a_deleted_backup_only_namespaces_are_read_and_so_many() {
     let namespaces = |operations: Vec<Movement>| {
         let mut forged = checkpoint();
         forged.remembered.operations = operations;
@@ -193,6 +194,17 @@ fn of_the_movements_of_a_deleted_backup_only_namespaces_are_read_and_of_so_many(
     assert!(namespaces(vec![of("shop"); MOST_MOVEMENTS + 1]).is_err());
     assert!(namespaces(vec![of(&"a".repeat(1 << 20)); 40]).is_err(), "it unpacks to more than is read");
     assert!(Checkpoint::read_namespaces(Bytes::new()).is_err());
+    let of_files = |all: Vec<String>| {
+        let mut forged = checkpoint();
+        forged.remembered.operations = vec![of("shop")];
+        forged.remembered.volumes.file_namespaces = all.into_iter().collect();
+        Checkpoint::read_namespaces(forged.content().unwrap().into())
+    };
+    let found = of_files(vec!["../up".to_owned(), "files".to_owned()]).unwrap();
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), ["files", "shop"], "of both kinds of data");
+    let many = |count: usize| (0..count).map(|i| format!("n{i}")).collect();
+    assert_eq!(of_files(many(outcomes::MOST_NOTED)).unwrap().len(), outcomes::MOST_NOTED + 1);
+    assert!(of_files(many(outcomes::MOST_NOTED + 1)).is_err());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::files::EndedMovement;
 use super::uploads::{DataUploadObject, of_backup};
@@ -300,16 +300,6 @@ impl Engine {
         let volumes = Box::pin(self.data(record, &site.outcomes, &BTreeMap::new(), log)).await?;
         let (hooks, index) = (site.tally.status(), ledger.index());
         Ok(StoredArchive { list, bytes, hooks, volumes, index, ..StoredArchive::default() })
-    }
-
-    /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and
-    /// removes what it has stored.
-    pub async fn forget(&self, name: &str, uid: &str, location: &str) {
-        super::uploads::cancel_all(&self.client, &self.namespace, uid, false).await;
-        self.own.lock().remove(uid);
-        if let Err(error) = self.try_forget(name, uid, location).await {
-            warn!(%name, error = format!("{error:#}"), "could not remove what a deleted Backup has stored");
-        }
     }
 }
 

@@ -178,6 +178,14 @@ impl DataUploadObject {
         self.is_deleted || self.phase == "Canceled" || self.is_canceled && !has_ended
     }
 
+    /// Whether a data mover of berth may still store something for it. Its pod goes before berth's
+    /// finalizer does, because a pod that hangs does not write how it ends.
+    pub fn may_store(&self) -> bool {
+        let is_own = own::is_own(self.object.data.pointer("/spec/datamover").and_then(Value::as_str));
+        let has_ended = matches!(self.phase.as_str(), "Completed" | "Failed" | "Canceled");
+        is_own && (!has_ended || self.object.finalizers().iter().any(|one| one == keys::MOVER_FINALIZER))
+    }
+
     pub fn standing(&self, timeout: Duration, now: Timestamp) -> OperationProgress {
         let created = self.created.unwrap_or(now);
         OperationProgress::of(Some(&OperationObject { phase: &self.phase, created }), timeout, now)

@@ -156,7 +156,7 @@ impl RunVolumes<'_> {
         volume: &FileVolume,
         agent: NodeAgent,
     ) -> Result<(), String> {
-        self.outcomes.note_files();
+        self.outcomes.note_files(&pod.namespace);
         let shown = self.shown_files(access).await;
         let asked = self.ask_files(access, shown, pod, volume, agent).await;
         let name = match asked {

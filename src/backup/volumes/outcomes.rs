@@ -18,8 +18,8 @@ pub use pod_volume_backups::{standing, volume_of};
 /// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint
 /// has room for so many.
 const MOST: usize = 50_000;
-/// Most snapshots and pods that are noted for the next run, should this one end.
-const MOST_NOTED: usize = 10_000;
+/// Most snapshots, pods and namespaces that are noted for the next run, should this one end.
+pub const MOST_NOTED: usize = 10_000;
 
 /// What became of the data of one claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +113,9 @@ pub struct VolumeOutcomes {
     /// There may be PodVolumeBackups.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_files: bool,
+    /// Namespaces of these, and so those of repositories that may have snapshots for the backup.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub file_namespaces: BTreeSet<String>,
     /// Volumes (namespace, slash, pod, slash, volume) and claims whose files are missing and were
     /// told of.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
@@ -141,8 +144,13 @@ impl Outcomes {
         Self(Mutex::new(earlier))
     }
 
-    pub fn note_files(&self) {
-        self.0.lock().has_files = true;
+    /// Notes that the files of a volume in this namespace are asked for.
+    pub fn note_files(&self, namespace: &str) {
+        let VolumeOutcomes { has_files, file_namespaces, .. } = &mut *self.0.lock();
+        *has_files = true;
+        if file_namespaces.len() < MOST_NOTED && !file_namespaces.contains(namespace) {
+            file_namespaces.insert(namespace.to_owned());
+        }
     }
 
     /// Notes that a pod was thawed while its files were read.
@@ -304,6 +312,7 @@ mod tests {
     fn what_is_known_is_the_same_after_a_checkpoint() {
         let outcomes = Outcomes::default();
         outcomes.spoil("pod-uid");
+        outcomes.note_files("ns");
         let cut = |claim: &str| {
             (format!("ns/{claim}"), StillCut { name: format!("velero-{claim}"), ..StillCut::default() })
         };
@@ -313,6 +322,7 @@ mod tests {
         let text = serde_json::to_string(&outcomes.all()).unwrap();
         let again = Outcomes::of(serde_json::from_str(&text).unwrap());
         assert_eq!(again.all(), outcomes.all());
+        assert_eq!(again.all().file_namespaces, BTreeSet::from(["ns".to_owned()]));
         assert!(again.is_spoiled("pod-uid") && !again.is_spoiled("other"));
         again.retain(|claim| claim == "ns/a");
         assert_eq!(again.objects(), BTreeSet::from(["ns/velero-a-1".to_owned(), "snapcontent-1".to_owned()]));

@@ -165,3 +165,64 @@ async fn a_claim_that_only_has_the_name_of_the_one_that_was_backed_up_says_nothi
         assert_eq!(claim["spec"]["resources"]["requests"]["storage"], size, "{uid}");
     }
 }
+
+/// Snapshot controllers before version 7 do not say the mode. A claim of that name may have been
+/// made again in the other one, and the bytes of a device would be mounted.
+#[tokio::test(start_paused = true)]
+async fn where_the_snapshot_does_not_say_it_only_the_volume_that_was_cut_says_its_mode() {
+    const VOLUME: &str = "/api/v1/persistentvolumes/pv";
+    let volume = |of: Value| {
+        get(VOLUME).answers(json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"},
+            "spec": {"volumeMode": "Block", "claimRef": {"namespace": "shop", "name": "data", "uid": of}},
+        }))
+    };
+    let bound = |uid: &str| {
+        let asked = json!({"requests": {"storage": "1Gi"}});
+        let spec = json!({"volumeMode": "Block", "volumeName": "pv", "resources": asked});
+        get(SOURCE).answers(claim("shop", "data", uid, &spec))
+    };
+    for (label, there, volume, is_made) in [
+        (Some("c"), bound("c"), Some(volume(json!("c"))), true),
+        // It was made again.
+        (Some("c"), bound("another"), None, false),
+        (Some("c"), get(SOURCE).refuses(404), None, false),
+        (Some("c"), get(SOURCE).answers(source()), None, false),
+        (Some("c"), bound("c"), Some(volume(json!("another"))), false),
+        (Some("c"), bound("c"), Some(volume(Value::Null)), false),
+        (Some("c"), bound("c"), Some(get(VOLUME).refuses(404)), false),
+        // Nobody knows which one was backed up.
+        (None, bound("c"), Some(volume(json!("c"))), false),
+        (None, bound("c"), Some(volume(Value::Null)), false),
+    ] {
+        let mut item = upload();
+        if let Carried::Upload(object) = &mut item.object {
+            let labels = label.map(|uid| (keys::PVC_UID.to_owned(), uid.to_owned()));
+            Arc::make_mut(object).metadata.labels = Some(labels.into_iter().collect());
+        }
+        let mut silent = content("s", "");
+        silent["spec"].as_object_mut().unwrap().remove("sourceVolumeMode");
+        let api = Scripted::new()
+            .next(get(AGENTS).answers(agents()))
+            .next(get(&at(CLAIMS, "up")).refuses(404))
+            .next(there)
+            .next(get(ORIGINAL).answers(original(&json!({}))))
+            .next(get(&at(CONTENTS, "content")).answers(silent));
+        if let Some(volume) = volume {
+            api.next(volume);
+        }
+        if !is_made {
+            let made = movements(&api).make(&item).await;
+            let Err(Unmade::Never(why)) = made else { panic!("{made:?}") };
+            assert!(why.contains("--prevent-volume-mode-conversion"), "{why}");
+            assert_eq!(api.writes(), []);
+            continue;
+        }
+        for path in [CONTENTS, SNAPSHOTS, CLAIMS, PODS] {
+            api.next(post(path).takes_as("1"));
+        }
+        assert_eq!(movements(&api).make(&item).await, Ok(()));
+        let claim = &api.writes()[2].body;
+        assert_eq!(claim["spec"]["volumeMode"], "Block", "{claim:#}");
+    }
+}

@@ -3,14 +3,16 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use berth_api::keys::CARRIER;
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::super::Context;
 use super::Kind;
@@ -37,8 +39,27 @@ impl End {
     }
 }
 
+/// What became of the write of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndWrite {
+    /// It is written, or nobody needs it any more.
+    Done,
+    /// Another process has begun the object since then, and says how it ends.
+    OfAnother,
+    /// It is to be tried again.
+    Failed,
+}
+
 /// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-pub(super) async fn write_end<K>(api: &Api<K>, name: &str, uid: Option<&str>, change: &Value) -> bool
+/// `carrier`: the job that began it. Another one may have begun it meanwhile, and be in the middle of
+/// its work: a pod that is removed by force lives on until its kubelet knows.
+pub(super) async fn write_end<K>(
+    api: &Api<K>,
+    name: &str,
+    uid: Option<&str>,
+    carrier: Option<&str>,
+    change: &Value,
+) -> EndWrite
 where
     K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -46,15 +67,20 @@ where
     loop {
         let object = match api.get_opt(name).await {
             Ok(Some(object)) if object.meta().uid.as_deref() == uid => Some(object),
-            Ok(_) => return true,
+            Ok(_) => return EndWrite::Done,
             Err(_) => None,
         };
         if let Some(object) = object {
             if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
-                return true;
+                return EndWrite::Done;
+            }
+            let last = object.annotations().get(CARRIER);
+            if last.zip(carrier).is_some_and(|(last, carrier)| last != carrier) {
+                info!(name, "another process carries it by now: leaving its end to that one");
+                return EndWrite::OfAnother;
             }
             match patch(api, Write::on(&object), change.clone()).await {
-                WriteResult::Written(_) | WriteResult::Gone(_) => return true,
+                WriteResult::Written(_) | WriteResult::Gone(_) => return EndWrite::Done,
                 WriteResult::Conflict(_) => {}
                 answer => {
                     let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
@@ -63,10 +89,20 @@ where
             }
         }
         if begun.elapsed() > END {
-            return false;
+            return EndWrite::Failed;
         }
         pauses.wait().await;
     }
+}
+
+/// Writes that a movement is canceled which no job begins any more.
+pub async fn write_canceled<K>(api: &Api<K>, name: &str, uid: &str) -> EndWrite
+where
+    K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let status =
+        json!({"phase": "Canceled", "message": "canceled", "completionTimestamp": Time(Timestamp::now())});
+    write_end(api, name, Some(uid), None, &json!({"status": status})).await
 }
 
 /// Writes that an object is canceled that no job works on.

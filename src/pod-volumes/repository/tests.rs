@@ -225,6 +225,32 @@ async fn attributes_of_files_links_and_folders_come_back() {
     assert_eq!(std::fs::read_link(target.join("link")).unwrap(), FilePath::new("folder/file"));
 }
 
+/// restic itself takes no sockets.
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_and_devices_come_back_and_nobody_opens_them() {
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let (root, store, watched) = (volume(), store(), Watched::default());
+    let (volume, target) = (root.path().join("volume"), root.path().join("target"));
+    let (mode, null) = (Mode::S_IRUSR | Mode::S_IWUSR, makedev(1, 3));
+    mknod(&volume.join("socket"), SFlag::S_IFSOCK, mode, 0).unwrap();
+    // Only root may make one.
+    let has_device = mknod(&volume.join("device"), SFlag::S_IFCHR, mode, null).is_ok();
+    let repository = Repository::make(&store, "secret").await.unwrap();
+    let saved = repository.backup(source(root.path()), &watched).await.unwrap();
+    assert_eq!((saved.bytes, watched.notes().as_str()), (9, ""), "they have no bytes");
+    let folder = descend(root.path(), FilePath::new("target")).unwrap();
+    repository.restore(&saved.snapshot, folder, "n1", &Watched::default()).await.unwrap();
+    let found = |name: &str| std::fs::symlink_metadata(target.join(name)).unwrap();
+    assert!(found("socket").file_type().is_socket());
+    assert_eq!(found("socket").mode() & 0o7777, 0o600);
+    if has_device {
+        assert!(found("device").file_type().is_char_device());
+        assert_eq!(found("device").rdev(), null);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attribute_whose_name_is_no_text_is_told() {
     use std::os::unix::ffi::OsStrExt as _;

@@ -52,6 +52,22 @@ fn an_answer_is_seen_once_its_backup_or_another_one_of_its_name_is() {
     assert!(!store.has_seen(&answered("b2", 9)));
 }
 
+/// Nobody else would remove what it has stored.
+#[test]
+fn a_deleted_backup_that_is_not_due_waits_for_a_later_call() {
+    let store = BackupCache::new(QueueSettings::default());
+    store.observe(WatchEvent::Replaced(vec![backup(1, "WaitingForPluginOperations")]));
+    let taken = |is_due: bool| {
+        let due = store.take_gone(|gone| gone.uid == "u" && is_due);
+        due.into_iter().map(|gone| gone.name).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(true), [""; 0]);
+    store.observe(WatchEvent::Deleted("b".to_owned()));
+    assert_eq!(taken(false), [""; 0]);
+    assert_eq!(taken(true), ["b"]);
+    assert_eq!(taken(true), [""; 0]);
+}
+
 #[test]
 fn a_list_does_not_undo_an_answer_that_is_newer() {
     let store = BackupCache::new(QueueSettings::default());

@@ -7,6 +7,8 @@ use flate2::read::MultiGzDecoder;
 use super::*;
 use crate::backup::operations::Attended;
 
+mod forgotten;
+
 const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
 
 /// A cluster with DataUploads, and a Backup that is written as it is sent.
@@ -231,57 +233,6 @@ async fn what_is_canceled_while_it_waits_cancels_its_movements_and_leaves_nothin
         let left: &[&str] = if is_canceled { &[] } else { &LOG };
         assert_eq!(moving.site.stored(), left);
     }
-}
-
-#[tokio::test]
-async fn what_was_stored_of_a_deleted_backup_is_removed_and_its_movements_are_canceled() {
-    let moving = Moving::new(&["data"], AfterInterruption::Resume);
-    let engine = moving.waits().await;
-    engine.forget("one", "another", "default").await;
-    assert!(moving.site.stored().contains(&"berth-checkpoint".to_owned()));
-    engine.forget("one", "u", "default").await;
-    assert_eq!(moving.uploads.lock()["data"]["spec"]["cancel"], json!(true));
-    assert_eq!(moving.site.stored(), [""; 0]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_movements_of_a_deleted_backup_have_stored_is_forgotten() {
-    let moving = Moving::new(&["data"], AfterInterruption::Resume);
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"},
-        "data": {"repository-password": "c2VjcmV0"},
-    });
-    let path = "/api/v1/namespaces/velero/secrets/berth-repository-default.app";
-    moving.site.api.always(get(path).answers(secret));
-    let engine = moving.waits().await;
-    let repository = engine.repositories.get("default", "app", true).await.unwrap();
-    let root = tempfile::tempdir().unwrap();
-    std::fs::create_dir(root.path().join("volume")).unwrap();
-    for tags in
-        [["backup=one", "backup-uid=u"], ["backup=one", "backup-uid=v"], ["backup=two", "backup-uid=u"]]
-    {
-        let source = berth_pod_volumes::Source {
-            data: berth_pod_volumes::descend(root.path(), std::path::Path::new("volume")).unwrap().into(),
-            host: "app".to_owned(),
-            tags: tags.map(str::to_owned).to_vec(),
-            reader: "n1".to_owned(),
-            same: "same=claim/c".to_owned(),
-        };
-        repository.backup(source, &berth_pod_volumes::Watched::default()).await.unwrap();
-    }
-    let snapshots = || {
-        let folder = moving.site.folder.path().join("bucket/restic/app/snapshots");
-        std::fs::read_dir(folder).unwrap().count()
-    };
-    engine.forget("one", "another", "default").await;
-    assert_eq!(snapshots(), 3, "another Backup of that name has no folder there");
-    // No run is counted for it, so no more than the beginning of the checkpoint is read.
-    let path = moving.site.folder.path().join("bucket/backups/one/berth-checkpoint");
-    let whole = std::fs::read(&path).unwrap();
-    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    engine.forget("one", "u", "default").await;
-    assert_eq!(snapshots(), 2, "the others are of other Backups");
-    assert!(!moving.site.stored().contains(&"berth-checkpoint".to_owned()), "it tells of which namespaces");
 }
 
 #[tokio::test]
