@@ -1,5 +1,7 @@
 //! How far a list is read while nothing of it is packed.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use berth_api::{parse, policy};
