@@ -223,5 +223,13 @@ fn without_any_one_rule_the_leader_cannot_have_data_moved() {
             Ok(told.iter().any(|line| line.contains(&refusal)).then_some(()))
         })
         .unwrap_or_else(|error| panic!("{error}: {}", tail(&logged(&berth.logs()))));
+        // It would keep the only place for movements, which the next one needs. What was made for it
+        // is not removed where the rule for that is missing.
+        let upload = ["datauploads.velero.io", &name, "-n", NAMESPACE];
+        let delete = [&["delete"][..], &upload, &["--wait=false"]].concat();
+        plane.kubectl().run(&delete).unwrap();
+        let unheld = r#"--patch={"metadata":{"finalizers":null}}"#;
+        let patch = [&["patch"][..], &upload, &["--type=merge", unheld]].concat();
+        plane.kubectl().answer(&patch, "").unwrap();
     }
 }
