@@ -22,10 +22,11 @@ impl Moving {
         engine.repositories.get("default", namespace, true).await.unwrap()
     }
 
-    /// How many snapshots the repository of a namespace has.
+    /// How many snapshots the repository of a namespace has. A folder goes with its last file.
     fn snapshots(&self, namespace: &str) -> usize {
-        let folder = format!("bucket/restic/{namespace}/snapshots");
-        std::fs::read_dir(self.site.folder.path().join(folder)).unwrap().count()
+        let repository = self.site.folder.path().join("bucket/restic").join(namespace);
+        assert!(repository.join("config").exists());
+        std::fs::read_dir(repository.join("snapshots")).map_or(0, Iterator::count)
     }
 
     /// Waits until somebody has asked again for its DataUploads.
