@@ -7,6 +7,7 @@ mod work;
 use std::fmt::Debug;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -67,6 +68,8 @@ pub struct Job {
     place: Place,
     /// By which its object knows it among all jobs that were begun for it.
     pub(super) id: String,
+    /// That is written there.
+    pub(super) has_begun: AtomicBool,
     /// What it waits for, as `status.message` tells it; the empty text while it works.
     waits_for: Mutex<String>,
 }
@@ -102,7 +105,8 @@ impl Job {
         place: Place,
     ) -> Self {
         let id = format!("{}/{:016x}", context.settings.node, RandomState::new().hash_one(()));
-        Self { context, watched, stop, is_try, place, id, waits_for: Mutex::default() }
+        let has_begun = AtomicBool::new(false);
+        Self { context, watched, stop, is_try, place, id, has_begun, waits_for: Mutex::default() }
     }
 
     /// `false`: something could not be written, and it is to be tried again.
@@ -173,6 +177,7 @@ impl Job {
                 return EndWrite::Failed;
             }
         }
+        self.has_begun.store(true, Ordering::Release);
         info!(kind = K::KIND.as_str(), name, "begun");
         let mut is_silent = false;
         let result = {

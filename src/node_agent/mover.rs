@@ -5,6 +5,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -131,7 +132,7 @@ async fn carry<K: Carried>(
     };
     tokio::select! {
         write = job.carry_unlocked(&object, object.repository(), work) => write,
-        () = follow(&api, (name, uid, &job.id), &watched, stop) => EndWrite::Failed,
+        () = follow(&api, (name, uid, &job.id), &job.has_begun, &watched, stop) => EndWrite::Failed,
     }
 }
 
@@ -162,10 +163,10 @@ async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &Cancellat
 async fn follow<K: Carried>(
     api: &Api<K>,
     (name, uid, carrier): (&str, &str, &str),
+    has_begun: &AtomicBool,
     watched: &Watched,
     stop: &CancellationToken,
 ) {
-    let mut has_begun = false;
     loop {
         tokio::select! {
             () = sleep(paced(LOOK)) => {}
@@ -174,13 +175,14 @@ async fn follow<K: Carried>(
                 std::future::pending::<()>().await;
             }
         }
+        // Until this process has begun it, an earlier one stands there. Asked before the object is
+        // read; and not learned from the object, because another process may have begun it before
+        // the first answer, for example while the API server did not answer here.
+        let has_begun = has_begun.load(Ordering::Acquire);
         let is_wanted = match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => {
                 let last = found.annotations().get(CARRIER);
-                let is_last = last.is_some_and(|last| last == carrier);
-                // Until this process has begun it, that of an earlier one stands there.
-                has_begun |= is_last;
-                let is_another = has_begun && last.is_some() && !is_last;
+                let is_another = has_begun && last.is_some_and(|last| last != carrier);
                 let mover = found.mover();
                 let is_canceled = mover.canceled || mover.phase == MoverPhase::Canceling;
                 !is_canceled && !mover.phase.is_final() && !is_another
@@ -360,22 +362,33 @@ mod tests {
             object["metadata"]["annotations"] = json!({CARRIER: carrier});
             object
         };
-        let api = Scripted::new()
-            // One of an earlier process, which this one may replace.
-            .next(get(UPLOAD).answers(carried("n0/old")))
-            .next(get(UPLOAD).answers(carried("n1/this")))
-            .next(get(UPLOAD).answers(carried("n2/next")));
-        let client = api.client("velero");
         let (watched, stop) = (Watched::default(), CancellationToken::new());
+        let (has_begun, is_early) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (begins, early) = (Arc::clone(&has_begun), Arc::clone(&is_early));
+        let (older, next, seen) = (carried("n0/old"), carried("n2/next"), watched.clone());
+        let api = Scripted::new()
+            // One of an earlier process, which this one replaces while it reads that.
+            .next(get(UPLOAD).answers_with(move |_| {
+                begins.store(true, Ordering::Release);
+                older.clone()
+            }))
+            // It has never read that it was the last one itself.
+            .next(get(UPLOAD).refuses(500))
+            .next(get(UPLOAD).answers_with(move |_| {
+                early.store(seen.is_canceled(), Ordering::Release);
+                next.clone()
+            }));
+        let client = api.client("velero");
         let objects: Api<DataUpload> = Api::namespaced(client, "velero");
         let stopped = async {
             api.played().await;
             assert!(watched.is_canceled(), "both would write the volume");
         };
         tokio::select! {
-            () = follow(&objects, ("up", "u", "n1/this"), &watched, &stop) => {}
+            () = follow(&objects, ("up", "u", "n1/this"), &has_begun, &watched, &stop) => {}
             () = stopped => {}
         }
+        assert!(!is_early.load(Ordering::Acquire), "an earlier process stops nobody");
         let api = Scripted::new()
             .next(get(UPLOAD).answers(upload("u", "Prepared")))
             .next(patch(UPLOAD).answers(upload("u", "InProgress")))
