@@ -32,7 +32,7 @@ pub struct Device {
 
 impl Device {
     /// # Errors
-    /// When it is none, or cannot be opened.
+    /// When it is none, has no bytes, or cannot be opened.
     pub fn open(path: &Path, writes: bool) -> io::Result<Self> {
         let file = File::options().read(true).write(writes).open(path)?;
         if !file.metadata()?.file_type().is_block_device() {
@@ -45,6 +45,10 @@ impl Device {
     pub(crate) fn of(mut file: File) -> io::Result<Self> {
         // Its metadata does not tell how large a device is.
         let size = file.seek(SeekFrom::End(0))?;
+        // One that has lost its storage shows that as well: its backup would be an empty one.
+        if size == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has no bytes"));
+        }
         Ok(Self { file: Arc::new(file), size })
     }
 }

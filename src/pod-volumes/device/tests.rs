@@ -119,3 +119,10 @@ fn a_regular_file_is_no_device() {
     let error = Device::open(file.path(), false).unwrap_err();
     assert_eq!(error.to_string(), "it is no block device");
 }
+
+/// As when its storage is gone. A backup of it would be complete, and have nothing.
+#[test]
+fn a_device_without_bytes_is_not_opened() {
+    let error = Device::of(tempfile::tempfile().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "it has no bytes");
+}
