@@ -124,6 +124,15 @@ struct Item {
     pod: Option<SeenPod>,
     /// Since when this leader has seen that it is canceled.
     canceled_at: Option<Timestamp>,
+    /// The same: that all of its data is in the volume.
+    restored_at: Option<Timestamp>,
+}
+
+/// What this leader has seen of movements, by UID, and since when.
+#[derive(Default)]
+struct SeenSince {
+    canceled: HashMap<String, Timestamp>,
+    restored: HashMap<String, Timestamp>,
 }
 
 impl Item {
@@ -133,7 +142,6 @@ impl Item {
 
     fn seen(&self) -> OwnMover<'_> {
         let Mover { kind, name, created_at, phase, canceled, granted, accepted_at, .. } = &self.mover;
-        let restored = self.annotation(keys::RESTORED);
         OwnMover {
             kind: *kind,
             name,
@@ -143,8 +151,7 @@ impl Item {
             canceled_at: self.canceled_at,
             granted: *granted,
             accepted_at: *accepted_at,
-            // What is no time was long ago.
-            restored_at: restored.map(|text| text.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
+            restored_at: self.restored_at,
             has_objects: has_objects(self.object.metadata()),
             pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
             pod_since: self.pod.as_ref().and_then(|pod| pod.since),
@@ -191,7 +198,7 @@ impl State {
             let mover = object.mover();
             let pod = pods.get(&mover.name).and_then(Option::as_ref);
             let pod = pod.filter(|pod| pod.of == mover.uid).cloned();
-            Item { object, mover, pod, canceled_at: None }
+            Item { object, mover, pod, canceled_at: None, restored_at: None }
         };
         Some(uploads.chain(downloads).map(item).collect())
     }
@@ -208,16 +215,24 @@ fn has_objects(metadata: &ObjectMeta) -> bool {
     is_made || metadata.finalizers.iter().flatten().any(|one| one == keys::MOVER_FINALIZER)
 }
 
-/// Notes since when each movement is seen to be canceled, which no object says. A new leader counts
-/// anew.
-fn note_canceled(items: &mut [Item], known: &mut HashMap<String, Timestamp>, now: Timestamp) {
-    let mut noted = HashMap::new();
-    for item in items.iter_mut().filter(|item| item.mover.canceled) {
-        let since = known.get(&item.mover.uid).copied().unwrap_or(now);
-        noted.insert(item.mover.uid.clone(), since);
-        item.canceled_at = Some(since);
+/// Notes since when each movement is seen to be canceled, which no object says, and to have all its
+/// data, which the clock of a node says: by that one, and after a time without a leader, a volume
+/// could be too late before anybody has bound it. A new leader counts anew.
+fn note_since(items: &mut [Item], known: &mut SeenSince, now: Timestamp) {
+    let before = std::mem::take(known);
+    for item in items {
+        let uid = &item.mover.uid;
+        if item.mover.canceled {
+            let since = before.canceled.get(uid).copied().unwrap_or(now);
+            known.canceled.insert(uid.clone(), since);
+            item.canceled_at = Some(since);
+        }
+        if item.annotation(keys::RESTORED).is_some() {
+            let since = before.restored.get(uid).copied().unwrap_or(now);
+            known.restored.insert(uid.clone(), since);
+            item.restored_at = Some(since);
+        }
     }
-    *known = noted;
 }
 
 impl OwnMovements {
@@ -255,13 +270,13 @@ impl OwnMovements {
     async fn work(&self, state: &SharedCache<State>) {
         let mut changed = state.changed();
         let mut told = Mutex::new(HashMap::new());
-        let mut canceled = HashMap::new();
+        let mut since = SeenSince::default();
         let mut swept: Option<Instant> = None;
         loop {
             changed.mark_unchanged();
             let frozen = self.fleet.is_synced().then(|| state.read().frozen()).flatten();
             if let Some(mut items) = frozen {
-                note_canceled(&mut items, &mut canceled, Timestamp::now());
+                note_since(&mut items, &mut since, Timestamp::now());
                 self.metrics.show(items.iter().map(|item| (item.mover.kind, item.mover.phase)));
                 self.look(&items, &told).await;
                 let known: BTreeSet<&str> = items.iter().map(|item| item.mover.uid.as_str()).collect();

@@ -16,7 +16,8 @@ pub(super) struct SeenPod {
     pub of: String,
     pub uid: String,
     pub stage: PodStage,
-    /// When it was made or, if it is being deleted, when it was to be gone.
+    /// When it was made, or was last ready: after a restart of its node it may wait again. If it is
+    /// being deleted, when it was to be gone.
     pub since: Option<Timestamp>,
     pub node: Option<String>,
     /// Why it does not run, as far as that is known.
@@ -52,18 +53,19 @@ impl SeenPod {
             [status.reason.clone(), status.message.clone()].into_iter().flatten().collect();
         let why = waiting.chain(ended).chain(unscheduled).chain([of_pod]).flatten();
         let why: Vec<String> = why.filter(|text| !text.is_empty()).collect();
+        let unready =
+            status.conditions.iter().flatten().filter(|one| one.type_ == "Ready" && one.status == "False");
+        let waits_since = unready
+            .filter_map(|one| one.last_transition_time.as_ref())
+            .chain(pod.metadata.creation_timestamp.as_ref())
+            .max();
         let owner = berth_api::mover_pod::owner(&pod.metadata);
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let seen = owner.map(|owner| Self {
             of: owner.uid,
             uid: pod.uid().unwrap_or_default(),
             stage,
-            since: pod
-                .metadata
-                .deletion_timestamp
-                .as_ref()
-                .or(pod.metadata.creation_timestamp.as_ref())
-                .map(|time| time.0),
+            since: pod.metadata.deletion_timestamp.as_ref().or(waits_since).map(|time| time.0),
             node: node.filter(|node| !node.is_empty()),
             why: beginning(&why.join(": "), WHY).into_owned(),
         });

@@ -33,7 +33,7 @@ fn movements(api: &Scripted) -> OwnMovements {
 }
 
 fn item(object: Carried) -> Item {
-    Item { mover: object.mover(), object, pod: None, canceled_at: None }
+    Item { mover: object.mover(), object, pod: None, canceled_at: None, restored_at: None }
 }
 
 fn upload() -> Item {
@@ -362,17 +362,54 @@ fn a_pod_tells_how_far_it_is_and_why_it_is_no_further() {
     assert!(SeenPod::read(&Pod::default()).1.is_none());
 }
 
+/// Its movement would fail at once if it were counted from its creation.
+#[test]
+fn a_pod_that_waits_again_after_it_ran_waits_since_then() {
+    let since = |ready: &str, at: &str| {
+        let pod = json!({
+            "metadata": {
+                "name": "up", "uid": "pod", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"velero.io/data-upload": "up"}, "ownerReferences": [{
+                    "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "name": "up", "uid": "u", "controller": true,
+                }],
+            },
+            "status": {
+                "phase": "Pending", "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": at}],
+            },
+        });
+        let (_, seen) = SeenPod::read(&serde_json::from_value(pod).unwrap());
+        seen.unwrap().since.unwrap().to_string()
+    };
+    assert_eq!(since("False", "2026-01-01T05:00:00Z"), "2026-01-01T05:00:00Z");
+    assert_eq!(since("True", "2026-01-01T05:00:00Z"), "2026-01-01T00:00:00Z");
+    assert_eq!(since("False", "2025-01-01T05:00:00Z"), "2026-01-01T00:00:00Z");
+}
+
 #[test]
 fn since_when_a_movement_is_canceled_is_known_as_long_as_it_is() {
-    let mut known = HashMap::new();
+    let mut known = SeenSince::default();
     let mut look = |canceled: bool, second: i64| {
         let mut items = [upload()];
         items[0].mover.canceled = canceled;
-        note_canceled(&mut items, &mut known, Timestamp::from_second(second).unwrap());
+        note_since(&mut items, &mut known, Timestamp::from_second(second).unwrap());
         items[0].seen().canceled_at.map(Timestamp::as_second)
     };
     let seen = [(false, 1), (true, 2), (true, 3), (false, 4), (true, 5)].map(|(is, at)| look(is, at));
     assert_eq!(seen, [None, Some(2), Some(2), None, Some(5)]);
+}
+
+/// The node's clock is late, or nobody led for a while.
+#[test]
+fn a_restored_volume_has_its_time_from_when_the_leader_sees_it() {
+    let mut known = SeenSince::default();
+    let mut look = |minute: i64| {
+        let mut items = [download(&json!({keys::RESTORED: "2020-01-01T00:00:00Z"}))];
+        let now = Timestamp::from_second(1_767_225_600 + 60 * minute).unwrap();
+        note_since(&mut items, &mut known, now);
+        plan(&[items[0].seen()], &DataPaths::default(), now)
+    };
+    let steps = [0, 9, 10].map(&mut look);
+    assert_eq!(steps, [[OwnStep::Bind], [OwnStep::Bind], [OwnStep::Fail(OwnFault::NotBound)]]);
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub struct OwnMover<'a> {
     /// It carries a grant.
     pub granted: bool,
     pub accepted_at: Option<Timestamp>,
-    /// When all data of a DataDownload was in the volume.
+    /// Since when the leader has seen that all data of a DataDownload is in the volume.
     pub restored_at: Option<Timestamp>,
     /// Objects may be there that were made for it.
     pub has_objects: bool,
