@@ -58,15 +58,9 @@ impl Runner {
         view
     }
 
-    /// Takes up the Backups that have left the queue and must be looked at now.
-    fn attend(
-        &self,
-        runs: &mut JoinSet<()>,
-        running: &mut HashMap<String, ActiveRun>,
-        looks: &Looks,
-        hurry: &CancellationToken,
-    ) {
-        // One that was deleted while it was looked at is forgotten when that look has ended.
+    /// Does what is left of Backups that were deleted while they waited. One that was looked at then
+    /// is forgotten when that look has ended.
+    fn forget_gone(&self, runs: &mut JoinSet<()>, running: &mut HashMap<String, ActiveRun>) {
         let mut names = HashSet::new();
         let due = self.store.take_gone(|gone| {
             !gone.is_ours || !is_busy(running, &gone.name) && names.insert(gone.name.clone())
@@ -82,6 +76,16 @@ impl Runner {
             let signals = Signals::default();
             running.insert(uid, ActiveRun { name, entry: None, signals, completes_in: None, task });
         }
+    }
+
+    /// Takes up the Backups that have left the queue and must be looked at now.
+    fn attend(
+        &self,
+        runs: &mut JoinSet<()>,
+        running: &mut HashMap<String, ActiveRun>,
+        looks: &Looks,
+        hurry: &CancellationToken,
+    ) {
         if !self.uploads.is_synced() {
             return;
         }
@@ -216,6 +220,9 @@ impl Runner {
                 }
             }
             if !self.stop.is_cancelled() {
+                // Before one of the same name begins: once that one has taken the folder, nobody
+                // can tell any more of which namespaces the data is.
+                self.forget_gone(&mut runs, &mut running);
                 for item in self.store.in_phase(QueuePhase::ReadyToStart) {
                     if is_busy(&running, &item.entry.name) {
                         continue;

@@ -1,10 +1,17 @@
 //! Backups that are deleted while they wait.
 
 use berth_pod_volumes::{Repository, Source, Watched, descend};
+use berth_test_scripted::{Hold, watch};
+use prometheus_client::metrics::counter::Counter;
 
 use super::*;
 use crate::backup::checkpoint::Checkpoint;
+use crate::backup::operations::shown::UploadCache;
+use crate::backup::runner::Runner;
 use crate::backup::volumes::outcomes::VolumeOutcomes;
+use crate::events::Events;
+use crate::queue::{BackupCache, QueueSettings};
+use crate::watch::WatchEvent;
 
 const SECRET: &str = "/api/v1/namespaces/velero/secrets/berth-repository-default.";
 
@@ -176,4 +183,54 @@ async fn what_a_movement_stores_when_it_is_canceled_is_forgotten_too() {
     let forgotten = async { tokio::join!(engine.forget("one", "u", "default"), story) };
     tokio::time::timeout(LONG, forgotten).await.unwrap();
     assert_eq!(moving.snapshots("app"), 0);
+}
+
+/// It was looked at when it was deleted, and the next one was due before that look had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_begins_only_when_what_is_left_of_a_deleted_one_of_its_name_is_forgotten() {
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    drop(moving.waits().await);
+    let waiting = moving.backup.lock().clone();
+    let (api, client) = (&moving.site.api, moving.site.api.client("velero"));
+    let (look, found) = (Hold::new(), Arc::new(Mutex::new(None)));
+    let (at_begin, folder) = (Arc::clone(&found), moving.site.folder.path().to_owned());
+    api.always(watch(UPLOADS).never_answers());
+    api.once(get(ONE).answers(waiting.clone()).held(&look));
+    // What each run asks for first, besides its Backup.
+    api.once(get("/readyz").answers_with(move |_| {
+        *at_begin.lock() = Some(stored(&folder));
+        json!("ok")
+    }));
+    let store = Arc::new(BackupCache::new(QueueSettings { slots: 1, ..QueueSettings::default() }));
+    store.observe(WatchEvent::Replaced(vec![serde_json::from_value(waiting).unwrap()]));
+    let uploads = Arc::new(UploadCache::default());
+    let runner = Runner {
+        engine: moving.engine(),
+        store: Arc::clone(&store),
+        uploads: Arc::clone(&uploads),
+        events: Events::new(client.clone(), "velero", Counter::default()).0,
+        stop: CancellationToken::new(),
+        drain: Duration::ZERO,
+    };
+    let story = async {
+        look.asked().await;
+        let mut next = backup("9", "ReadyToStart");
+        next["metadata"]["uid"] = json!("v");
+        moving.backup.lock().clone_from(&next);
+        store.observe(WatchEvent::Deleted("one".to_owned()));
+        store.observe(WatchEvent::Applied(serde_json::from_value(next).unwrap()));
+        look.let_go();
+        while found.lock().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let all = async {
+        tokio::select! {
+            () = runner.run() => unreachable!("nobody stops it"),
+            () = uploads.follow(&client, "velero") => unreachable!("it watches for ever"),
+            () = story => {}
+        }
+    };
+    tokio::time::timeout(LONG, all).await.unwrap();
+    assert_eq!(found.lock().take(), Some(Vec::new()));
 }
