@@ -15,9 +15,10 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::group_objects::{self, SeenGroup, was_kept};
-use super::objects::{gone, is_kept, list_all, own_content, policy};
+use super::objects::{gone, group_of, is_kept, list_all, own_content, policy};
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
+use super::snapshots::MADE;
 use super::watched::has_ended;
 use super::{RunVolumes, VolumeAccess};
 use crate::backup::engine::{Engine, RunFailure};
@@ -195,16 +196,18 @@ impl Engine {
     }
 
     /// The snapshots that were made for a Backup. Where the cluster has no such kind there are
-    /// none. Everyone who may change a VolumeSnapshot can give it the label. One that is not of a
-    /// claim brings a snapshot that existed before it, which an archive of another backup may name,
-    /// as after a restore.
+    /// none. Everyone who may change a VolumeSnapshot can give it the label, and what is removed here
+    /// goes in the storage as well, also where its content says Retain. So it has the form of those
+    /// that are made, because nobody can change the name or the source: one that is not of a claim
+    /// brings a snapshot that existed before it, which an archive of another backup may name, as
+    /// after a restore.
     async fn made_snapshots(&self, uid: &str) -> Result<Vec<VolumeSnapshot>, String> {
         if !is_uid(uid) {
             return Ok(Vec::new());
         }
         let all = list_all::<VolumeSnapshot>(&Api::all(self.client.clone()), uid).await;
         let mut all = all.map_err(|error| chain(&error))?;
-        all.retain(|snapshot| snapshot.spec.source.persistent_volume_claim_name.is_some());
+        all.retain(is_made);
         Ok(all)
     }
 
@@ -290,6 +293,14 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
         }
     })
     .await
+}
+
+/// Whether a snapshot has the form of those that are made for a backup: by berth, or by the snapshot
+/// controller for a group.
+fn is_made(snapshot: &VolumeSnapshot) -> bool {
+    let is_named_so =
+        || snapshot.name_any().starts_with(MADE) || group_of(snapshot.owner_references()).is_some();
+    snapshot.spec.source.persistent_volume_claim_name.is_some() && is_named_so()
 }
 
 /// UIDs become part of a label selector.

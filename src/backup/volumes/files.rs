@@ -189,12 +189,13 @@ impl RunVolumes<'_> {
                 let api = pod_volume_backups(access);
                 let cancel = json!({"spec": {"cancel": true}});
                 let _ = insist(|| patch(&api, Write::to(&name), cancel.clone())).await;
-                let lack = self.missing_agent(access, &pod.node);
+                // The pod may be frozen, so it waits no longer for these words than for its files.
+                let lack = timeout(LAST, self.missing_agent(access, &pod.node));
                 match tokio::join!(timeout(LAST, ended), lack) {
                     // It may have ended well in this moment.
                     (Ok(files), _) => files?,
                     (Err(_), lack) => {
-                        let lack = lack.map(|lack| format!("; {lack}")).unwrap_or_default();
+                        let lack = lack.ok().flatten().map(|lack| format!("; {lack}")).unwrap_or_default();
                         let why = too_late(access);
                         return Err(format!("its PodVolumeBackup {name} has not ended: {why}{lack}"));
                     }

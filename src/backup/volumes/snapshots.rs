@@ -35,6 +35,8 @@ use crate::write::{Write, create, patch};
 /// Most characters of a claim's name in the name of a snapshot: a label of the claim holds the
 /// whole name.
 const OF_CLAIM: usize = 44;
+/// Begins the names of snapshots.
+pub(super) const MADE: &str = "velero-";
 
 /// A claim of which a snapshot is to be taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +94,7 @@ pub fn snapshot_name(claim: &str, uid: &str, run: &str) -> String {
     let head: String = claim.chars().take(OF_CLAIM).collect();
     let head = head.trim_end_matches(['.', '-']);
     let hash = digest(&format!("{run}/{uid}"));
-    format!("velero-{head}-{}", hash.get(..10).unwrap_or_default())
+    format!("{MADE}{head}-{}", hash.get(..10).unwrap_or_default())
 }
 
 impl RunVolumes<'_> {

@@ -53,6 +53,15 @@ impl ArtifactSource {
         }
     }
 
+    /// Writes the artifact, as it is stored, to `out`.
+    async fn copy_to(&self, mut out: impl Write) -> anyhow::Result<()> {
+        let written = self.fetcher.raw(&self.url, self.deadline, |piece| out.write_all(piece)).await?;
+        self.there(written)?;
+        // Standard output keeps what is behind the last line feed until the process ends, and then
+        // nobody would learn that it cannot be written.
+        Ok(out.flush()?)
+    }
+
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(Pieces) -> anyhow::Result<T> + Send + 'static,
@@ -91,9 +100,7 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
         let source =
             ArtifactSource::of(person, &backup, DownloadArtifact::Contents, &args.fetch.tls, deadline)
                 .await?;
-        let mut out = print::stdout();
-        source.there(source.fetcher.raw(&source.url, deadline, |piece| out.write_all(piece)).await?)?;
-        return Ok(());
+        return source.copy_to(print::stdout()).await;
     }
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}-data.tar.gz", args.name)));
     let mut target = OutputFile::open(&path, args.force)?;

@@ -375,7 +375,7 @@ fn wanted_location(request: &DeleteBackupRequest, backup: Option<&DynamicObject>
     of_backup.or_else(recorded).unwrap_or_default()
 }
 
-fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
+pub(super) fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
     let annotations = backup.annotations();
     let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
     DeletionBackup {

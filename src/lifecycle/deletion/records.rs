@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::calls::as_written;
+use super::carry::seen_backup;
 use super::carrying::{Carrying, DeletionFindings};
 use crate::patch::digest;
 use crate::write::{Write, patch, patch_to_fit};
@@ -43,7 +44,15 @@ impl Carrying<'_> {
                 info!(backup = self.backup_name(), uid = backup.uid(), "began to delete a backup");
                 found.request = now;
             }
-            DeletionStep::Claim => self.claim(found).await?,
+            DeletionStep::Claim => {
+                // To look takes a while, and no cluster brings back what a deletion has claimed. So
+                // a hold that has come since must be seen before.
+                let now = self.get(&self.backups(), self.backup_name()).await?;
+                if now.as_ref().map(seen_backup) != Some(seen_backup(backup)) {
+                    return Ok(false);
+                }
+                self.claim(found).await?;
+            }
             DeletionStep::Mark => {
                 let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
                 let now = self.change_backup(backup, change).await;

@@ -123,9 +123,10 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     let gone = json!({"kind": "Status", "status": "Success"});
     let mut recorded = backup("7", "Deleting");
     recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
-    // Between the first two is the claim, which a store may refuse.
+    // Between the first two is the claim, which a store may refuse. Nobody holds the Backup by then.
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")))
+        .next(get(&backup_path).answers(backup("5", "Completed")))
         .next(patching(&backup_path).answers(backup("6", "Deleting")))
         .next(patching(&backup_path).answers(recorded.clone()));
     // The files go.
@@ -150,8 +151,9 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(writes[2].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
     assert_eq!(writes[3].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
     assert_eq!(writes[4].body["preconditions"], json!({"uid": "ru"}));
-    // Each of three looks reads three objects and lists three kinds. The cluster's UID is read once.
-    assert_eq!(api.asked().len(), 3 * 6 + 1 + writes.len(), "{:#?}", api.asked());
+    // Each of three looks reads three objects and lists three kinds. The cluster's UID is read once,
+    // and the Backup once more before the claim.
+    assert_eq!(api.asked().len(), 3 * 6 + 2 + writes.len(), "{:#?}", api.asked());
     api.finish();
 }
 
@@ -166,6 +168,7 @@ async fn a_hold_that_comes_meanwhile_is_seen_before_anything_goes() {
     held["metadata"]["annotations"] = json!({"berth.dev/keep": "a court asks for it"});
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")))
+        .next(get(&backup_path).answers(backup("5", "Completed")))
         .next(patching(&backup_path).refuses(409));
     reads(&api, "2", "InProgress", Some(held));
     api.next(patching(&request_path).answers(request("3", "Processed")));
@@ -177,6 +180,39 @@ async fn a_hold_that_comes_meanwhile_is_seen_before_anything_goes() {
         assert!(root.join("bucket/backups/b").join(file).exists(), "{file}");
     }
     api.finish();
+}
+
+/// No cluster would bring it back from its store, as after the loss of this one.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_held_or_gone_before_its_folder_is_claimed_stays_as_it_was() {
+    let mut held = backup("6", "Completed");
+    held["metadata"]["annotations"] = json!({"berth.dev/keep": "a court asks for it"});
+    for now in [Some(held), None] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"});
+        store(root, &claim);
+        let api = script(root);
+        let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
+        reads(&api, "1", "New", Some(backup("5", "Completed")));
+        let read = get(&backup_path);
+        api.next(patching(&request_path).answers(request("2", "InProgress"))).next(match &now {
+            Some(held) => read.answers(held.clone()),
+            None => read.refuses(404),
+        });
+        let is_held = now.is_some();
+        reads(&api, "2", "InProgress", now);
+        api.next(if is_held {
+            patching(&request_path).answers(request("3", "Processed"))
+        } else {
+            // Somebody has removed the Backup, which leaves its files.
+            deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"}))
+        });
+        assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
+        let stored = std::fs::read_to_string(root.join("bucket/backups/b/berth-run.json")).unwrap();
+        assert_eq!(stored, claim.to_string());
+        api.finish();
+    }
 }
 
 /// As where a webhook takes the phase back: what was written is believed in the next look only.

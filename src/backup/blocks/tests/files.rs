@@ -298,3 +298,22 @@ async fn a_node_agent_that_goes_when_it_was_asked_for_files_costs_these_in_time_
     let cancels = site.api.writes().into_iter().filter(|write| write.body["spec"]["cancel"] == true);
     assert_eq!(cancels.count(), 1, "nobody who comes later begins it");
 }
+
+/// Why its files are late is asked for its message only.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_files_are_late_is_not_frozen_longer_because_node_agents_cannot_be_listed() {
+    let site = without_agents(&[]);
+    // Velero's are listed first, then berth's; from then on nobody answers.
+    site.api.once(get(AGENTS).answers(agents(&["n"]))).once(get(AGENTS).answers(agents(&[])));
+    site.api.always(get(AGENTS).never_answers());
+    site.api.once(post(FILES).takes_as("8"));
+    let name = files_name("nightly", "b", "u", "data", 0);
+    site.api.once(patch(&format!("{FILES}/{name}")).answers(volume_backup(&name, "u", "")));
+    let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    let most = Duration::from_secs(4 * 3600 + 120);
+    let stored = tokio::time::timeout(most, site.run(vec![pod], 1)).await.expect("its pod stays frozen");
+    assert_eq!(stored, names(["db"]));
+    assert!(site.played.happened().iter().any(|line| line == "thaw in db/main"));
+    let told = site.log.told();
+    assert_eq!(told.iter().filter(|told| told.lasts).count(), 1, "{told:?}");
+}

@@ -314,7 +314,10 @@ async fn what_another_backup_has_kept_stays_whichever_label_it_was_given() {
         // An archive may name what a restore has brought. Nobody looks at its content.
         let mut brought = snapshot("brought");
         brought["spec"]["source"] = json!({"volumeSnapshotContentName": "c"});
-        api.next(get(ALL).answers(list("1", &[brought, snapshot("one")])));
+        // No backup gives such a name, and it is not of a group.
+        let mut manual = snapshot("manual");
+        manual["metadata"]["ownerReferences"] = json!([]);
+        api.next(get(ALL).answers(list("1", &[brought, manual, snapshot("one")])));
         api.next(get(GROUPS).answers(list("1", &[group("of-one")])));
         api.next(get(IN_APP).answers(list("1", &[snapshot("one")])));
         api.next(get(&of_group).answers(content_of_group));

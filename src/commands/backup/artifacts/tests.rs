@@ -1,5 +1,5 @@
-use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, LineWriter};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -126,28 +126,38 @@ fn archive() -> (Vec<u8>, ArchiveIndex) {
     ([first, second].concat(), index)
 }
 
-async fn look(wanted: &str, index: Vec<u8>, archive: Vec<u8>, way: Way) -> (LookedUp, Vec<String>, u64) {
+/// Starts the store.
+fn serve(store: &Arc<Store>) -> SocketAddr {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let (asked, sent) = (Mutex::default(), AtomicU64::new(0));
-    let store = Arc::new(Store { index, archive, way, asked, sent });
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let serving = Arc::clone(&store);
+    let serving = Arc::clone(store);
     std::thread::spawn(move || {
         for connection in listener.incoming() {
             // Whoever has enough takes no more.
             let _ = serving.answer(connection.unwrap());
         }
     });
-    let source = |name: &str, artifact| ArtifactSource {
+    address
+}
+
+fn source(address: SocketAddr, name: &str, artifact: DownloadArtifact) -> ArtifactSource {
+    ArtifactSource {
         url: format!("http://{address}/{name}"),
         fetcher: Fetcher::new(&[], false).unwrap(),
         name: "b".to_owned(),
         artifact,
         deadline: Instant::now() + Duration::from_secs(120),
-    };
-    let archive = source("archive", DownloadArtifact::Contents);
-    let found = looked_up(Ok(source("index", DownloadArtifact::Index)), &archive, wanted).await;
+    }
+}
+
+async fn look(wanted: &str, index: Vec<u8>, archive: Vec<u8>, way: Way) -> (LookedUp, Vec<String>, u64) {
+    let (asked, sent) = (Mutex::default(), AtomicU64::new(0));
+    let store = Arc::new(Store { index, archive, way, asked, sent });
+    let address = serve(&store);
+    let archive = source(address, "archive", DownloadArtifact::Contents);
+    let index = source(address, "index", DownloadArtifact::Index);
+    let found = looked_up(Ok(index), &archive, wanted).await;
     let asked = store.asked.lock().clone();
     (found, asked, store.sent.load(Ordering::Relaxed))
 }
@@ -246,4 +256,31 @@ async fn an_index_that_names_too_many_pieces_is_not_followed() {
 fn no_archive_is_written_to_a_terminal() {
     assert!(takes_archives(false).is_ok());
     assert!(takes_archives(true).unwrap_err().is::<crate::commands::person::WrongFlags>());
+}
+
+/// A disk that is full.
+struct Full;
+
+impl Write for Full {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_archive_is_downloaded_when_its_last_bytes_are_written() {
+    let archive = b"it has no line feed".to_vec();
+    let (asked, sent) = (Mutex::default(), AtomicU64::new(0));
+    let store = Arc::new(Store { index: Vec::new(), archive, way: Way::Rightly, asked, sent });
+    let source = source(serve(&store), "archive", DownloadArtifact::Contents);
+    let mut whole = Vec::new();
+    source.copy_to(&mut whole).await.unwrap();
+    assert_eq!(whole, store.archive);
+    // As standard output, which writes whole lines.
+    let error = source.copy_to(LineWriter::new(Full)).await.unwrap_err();
+    assert!(error.is::<std::io::Error>(), "{error:#}");
 }
