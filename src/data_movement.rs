@@ -10,7 +10,6 @@ mod bind;
 mod clear;
 mod copy;
 mod make;
-pub mod metrics;
 mod place;
 mod pod;
 mod report;
@@ -37,7 +36,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::info;
 
-use metrics::OwnMetrics;
+use crate::metrics::data_movement::OwnMetrics;
 use report::ended;
 use seen::SeenPod;
 

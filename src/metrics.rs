@@ -1,5 +1,6 @@
 //! The metrics of berth's processes, in Prometheus' text format.
 
+pub mod data_movement;
 pub mod followed;
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::data_movement::metrics::OwnMetrics;
+use data_movement::OwnMetrics;
 
 const EVENTS_DROPPED: &str = "Events dropped because too many waited to be sent";
 

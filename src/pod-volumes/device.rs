@@ -15,13 +15,11 @@ use rustic_core::{OpenStatus, ReadSource, ReadSourceEntry, Repository, RusticRes
 use crate::fault::Fault;
 use crate::metadata::mode_of_go;
 use crate::restore::{Full, Restored, blob, found};
-use crate::source::TOP;
+use crate::source::{DEVICE_TAG, TOP};
 use crate::watched::Watched;
 
 /// Its name in a snapshot.
 const NAME: &str = "device";
-/// A tag of its snapshots.
-pub(crate) const TAG: &str = "volume-mode=Block";
 
 /// An open block device.
 #[derive(Clone, Debug)]
@@ -136,7 +134,7 @@ pub(crate) fn restore(
     watched: &Watched,
 ) -> Result<Restored, Fault> {
     let (id, snapshot) = found(&repository, snapshot)?;
-    if !snapshot.tags.contains(TAG) {
+    if !snapshot.tags.contains(DEVICE_TAG) {
         return Err(Fault::Repository(format!("snapshot {id} has files, and the volume is a device")));
     }
     let repository = repository.to_indexed()?;

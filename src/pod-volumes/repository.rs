@@ -20,7 +20,7 @@ use crate::fault::Fault;
 use crate::hung::Hung;
 use crate::lock::{Guard, Lock, Sealer};
 use crate::restore::{self, Restored};
-use crate::source::{TOP, Volume};
+use crate::source::{DEVICE_TAG, TOP, Volume};
 use crate::store::Store;
 use crate::watched::Watched;
 
@@ -195,7 +195,7 @@ impl Repository {
         let mut snapshot = SnapshotOptions::default().host(source.host).command(command).to_snapshot()?;
         snapshot.program_version = format!("berth {}", env!("CARGO_PKG_VERSION"));
         let mut tags = StringList::default();
-        let of_device = is_device.then(|| device::TAG.to_owned());
+        let of_device = is_device.then(|| DEVICE_TAG.to_owned());
         for tag in source.tags.into_iter().chain([source.same]).chain(of_device) {
             tags.add(tag);
         }

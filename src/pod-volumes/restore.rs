@@ -21,10 +21,9 @@ use rustic_core::{BlobId, DataId, IndexedFullStatus, LsOptions, OpenStatus, Repo
 use xattr::FileExt as _;
 
 use crate::beneath::{Folder, clear, is_name};
-use crate::device;
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
-use crate::source::TOP;
+use crate::source::{DEVICE_TAG, TOP};
 use crate::watched::Watched;
 
 /// What was brought back.
@@ -43,7 +42,7 @@ pub(crate) fn restore(
     watched: &Watched,
 ) -> Result<Restored, Fault> {
     let (id, snapshot) = &found(&repository, snapshot)?;
-    if snapshot.tags.contains(device::TAG) {
+    if snapshot.tags.contains(DEVICE_TAG) {
         return Err(Fault::Repository(format!("snapshot {id} is of a device, and the volume takes files")));
     }
     watched.set_total(snapshot.summary.as_ref().map_or(0, |summary| summary.total_bytes_processed));

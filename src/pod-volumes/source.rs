@@ -19,6 +19,8 @@ use crate::watched::Watched;
 
 /// Where in a snapshot the volume is. So its own owner and mode are in the snapshot, too.
 pub(crate) const TOP: &str = "volume";
+/// A tag of the snapshots of devices.
+pub(crate) const DEVICE_TAG: &str = "volume-mode=Block";
 
 pub(crate) struct Volume {
     pub folder: Folder,
