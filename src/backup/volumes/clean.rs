@@ -15,21 +15,19 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::group_objects::{self, SeenGroup, was_kept};
-use super::objects::{gone, group_of, is_kept, list_all, own_content, policy};
+use super::objects::{delete_own, group_of, is_kept, list_all, own_content, patch_own, policy};
 use super::outcomes::{Data, Outcomes, standing};
 use super::read::VolumeTraits;
 use super::snapshots::MADE;
 use super::watched::has_ended;
 use super::{RunVolumes, VolumeAccess};
 use crate::backup::engine::{Engine, RunFailure};
-use crate::backup::insist::insist;
 use crate::backup::list::ListError;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Write, delete, patch};
 
 const CALL: Duration = Duration::from_secs(10);
 /// Snapshots that are written at one time.
@@ -54,6 +52,13 @@ impl Which<'_> {
             Self::Only(these) => these.contains(snapshot),
         }
     }
+}
+
+/// What was made for a Backup.
+struct MadeSnapshots {
+    snapshots: Vec<VolumeSnapshot>,
+    /// An error: they could not be read.
+    groups: Result<Vec<SeenGroup>, String>,
 }
 
 impl RunVolumes<'_> {
@@ -93,8 +98,8 @@ impl Engine {
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
             let backup = label_value(name, digest);
-            let (made, groups) = (self.made_snapshots(uid).await?, self.made_groups(&backup, uid).await);
-            for_each(made, |snapshot| {
+            let MadeSnapshots { snapshots, groups } = self.made_snapshots(&backup, uid).await?;
+            for_each(snapshots, |snapshot| {
                 let (client, backup) = (self.client.clone(), backup.as_str());
                 async move { end_made(&client, &snapshot, backup, true).await }
             })
@@ -148,11 +153,11 @@ impl Engine {
         let work = async {
             let is_going =
                 |found: &VolumeSnapshot| which.has(&key(found.namespace().as_deref(), &found.name_any()));
-            let mut made = self.made_snapshots(uid).await?;
+            let backup = label_value(name, digest);
+            let MadeSnapshots { snapshots: mut made, groups } = self.made_snapshots(&backup, uid).await?;
             made.retain(is_going);
             // The storage removes a group whole, so all that it has of the group must go.
-            let backup = label_value(name, digest);
-            let groups = self.made_groups(&backup, uid).await.map(|mut groups| {
+            let groups = groups.map(|mut groups| {
                 let left = groups.iter().filter(|seen| !seen.is_whole).count();
                 if left > 0 {
                     warn!(%name, groups = left, "leaving group snapshots, because not all of their snapshots are seen: an archive may name the others");
@@ -195,25 +200,25 @@ impl Engine {
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
     }
 
-    /// The snapshots that were made for a Backup. Where the cluster has no such kind there are
-    /// none. Everyone who may change a VolumeSnapshot can give it the label, and what is removed here
-    /// goes in the storage as well, also where its content says Retain. So it has the form of those
-    /// that are made, because nobody can change the name or the source: one that is not of a claim
-    /// brings a snapshot that existed before it, which an archive of another backup may name, as
-    /// after a restore.
-    async fn made_snapshots(&self, uid: &str) -> Result<Vec<VolumeSnapshot>, String> {
+    /// The snapshots that were made for a Backup (`backup`: the value of its label), and the group
+    /// snapshots. Where the cluster has no such kind there are none. Everyone who may change a
+    /// VolumeSnapshot can give it the label, and what is removed here goes in the storage as well,
+    /// also where its content says Retain. So it has the form of those that are made, because nobody
+    /// can change the name or the source: one that is not of a claim brings a snapshot that existed
+    /// before it, which an archive of another backup may name, as after a restore. The snapshot
+    /// controller names those of a group, so their group has to be one of the Backup's: where the
+    /// groups cannot be read, their snapshots are left.
+    async fn made_snapshots(&self, backup: &str, uid: &str) -> Result<MadeSnapshots, String> {
         if !is_uid(uid) {
-            return Ok(Vec::new());
+            return Ok(MadeSnapshots { snapshots: Vec::new(), groups: Ok(Vec::new()) });
         }
         let all = list_all::<VolumeSnapshot>(&Api::all(self.client.clone()), uid).await;
-        let mut all = all.map_err(|error| chain(&error))?;
-        all.retain(is_made);
-        Ok(all)
-    }
-
-    /// The group snapshots that were made for a Backup. `backup`: the value of its label.
-    async fn made_groups(&self, backup: &str, uid: &str) -> Result<Vec<SeenGroup>, String> {
-        if is_uid(uid) { group_objects::made(&self.client, (backup, uid)).await } else { Ok(Vec::new()) }
+        let mut snapshots = all.map_err(|error| chain(&error))?;
+        let groups = group_objects::made(&self.client, (backup, uid)).await;
+        let of_backup: BTreeSet<&str> =
+            groups.iter().flatten().filter_map(|seen| seen.group.metadata.uid.as_deref()).collect();
+        snapshots.retain(|snapshot| is_made(snapshot, &of_backup));
+        Ok(MadeSnapshots { snapshots, groups })
     }
 
     /// What a backup says of the data of its volumes when all is taken. What is missing, and was
@@ -287,20 +292,19 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     for_each(all, |files| {
         let api = api.clone();
         async move {
-            let (name, uid) = (files.name_any(), files.uid());
-            let write = || Write::to(&name).uid(uid.as_deref());
-            gone(insist(|| patch(&api, write(), json!({"spec": {"cancel": true}}))).await.map(drop))
+            let canceled = json!({"spec": {"cancel": true}});
+            patch_own(&api, (&files.name_any(), files.uid().as_deref()), canceled).await
         }
     })
     .await
 }
 
 /// Whether a snapshot has the form of those that are made for a backup: by berth, or by the snapshot
-/// controller for a group.
-fn is_made(snapshot: &VolumeSnapshot) -> bool {
-    let is_named_so =
-        || snapshot.name_any().starts_with(MADE) || group_of(snapshot.owner_references()).is_some();
-    snapshot.spec.source.persistent_volume_claim_name.is_some() && is_named_so()
+/// controller for one of these groups (UIDs).
+fn is_made(snapshot: &VolumeSnapshot, groups: &BTreeSet<&str>) -> bool {
+    let is_of_group = || group_of(snapshot.owner_references()).is_some_and(|group| groups.contains(group));
+    snapshot.spec.source.persistent_volume_claim_name.is_some()
+        && (snapshot.name_any().starts_with(MADE) || is_of_group())
 }
 
 /// UIDs become part of a label selector.
@@ -364,11 +368,10 @@ async fn end(
     let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
     if let Some(content) = content {
         let (name, uid) = (content.name_any(), content.uid());
-        let write = || Write::to(&name).uid(uid.as_deref());
-        gone(insist(|| patch(&contents, write(), policy(stays))).await.map(drop))?;
+        patch_own(&contents, (&name, uid.as_deref()), policy(stays)).await?;
         // Otherwise the snapshot controller deletes it, when the storage has removed the snapshot.
         if stays {
-            gone(insist(|| delete(&contents, write())).await)?;
+            delete_own(&contents, (&name, uid.as_deref())).await?;
         }
     }
     delete_snapshot(client, snapshot).await
@@ -377,8 +380,7 @@ async fn end(
 async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let namespace = snapshot.namespace().unwrap_or_default();
     let api: Api<VolumeSnapshot> = Api::namespaced(client.clone(), &namespace);
-    let (name, uid) = (snapshot.name_any(), snapshot.uid());
-    gone(insist(|| delete(&api, Write::to(&name).uid(uid.as_deref()))).await)
+    delete_own(&api, (&snapshot.name_any(), snapshot.uid().as_deref())).await
 }
 
 #[cfg(test)]

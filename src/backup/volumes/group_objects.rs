@@ -22,12 +22,14 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::VolumeAccess;
-use super::objects::{API_GROUP, GROUP, gone, group_of, is_kept, list_all, list_those, own_content, policy};
+use super::objects::{
+    API_GROUP, GROUP, delete_own, group_of, is_kept, list_all, list_those, own_content, patch_own, policy,
+};
 use crate::backup::insist::insist;
 use crate::client::{is_forbidden, is_not_found};
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Write, delete, patch};
+use crate::write::{Write, patch};
 
 /// How long a call takes at most that pods may be frozen for.
 pub(super) const CALL: Duration = Duration::from_secs(10);
@@ -276,16 +278,14 @@ async fn end(client: &Client, group: &DynamicObject, stays: bool) -> Result<(), 
     let contents = contents(client);
     if let GroupContent::Own(content) = content_of_group(&contents, group).await? {
         let (name, uid) = (content.name_any(), content.uid());
-        let write = || Write::to(&name).uid(uid.as_deref());
-        gone(insist(|| patch(&contents, write(), policy(stays))).await.map(drop))?;
+        patch_own(&contents, (&name, uid.as_deref()), policy(stays)).await?;
         // Otherwise the snapshot controller deletes it, when the storage has removed the group.
         if stays {
-            gone(insist(|| delete(&contents, write())).await)?;
+            delete_own(&contents, (&name, uid.as_deref())).await?;
         }
     }
-    let (name, uid) = (group.name_any(), group.uid());
     let api = groups(client, group.namespace().as_deref());
-    gone(insist(|| delete(&api, Write::to(&name).uid(uid.as_deref()))).await)
+    delete_own(&api, (&group.name_any(), group.uid().as_deref())).await
 }
 
 /// The content that the snapshot controller has made for a group. Its name follows from the UID of

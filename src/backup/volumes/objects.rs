@@ -1,16 +1,22 @@
 //! Snapshots and what was made for a Backup, as the API server has them: how they are listed, which
 //! content is a snapshot's own, and what is written on one.
 
+use std::fmt::Debug;
+
 use berth_api::keys::{BACKUP_UID, SNAPSHOT_HANDLE};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_core::limits;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::backup::insist::insist;
-use crate::client::is_not_found;
+use crate::client::{is_not_found, is_unprocessable};
 use crate::text::chain;
+use crate::write::{Write, WriteResult, delete, patch};
 
 pub(super) const API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 pub(super) const GROUP: &str = "VolumeGroupSnapshot";
@@ -71,7 +77,7 @@ pub(super) fn group_of(owners: &[OwnerReference]) -> Option<&str> {
 /// All objects of a kind that were made for a Backup; none where the cluster has no such kind.
 pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube::Error>
 where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
     list_those(api, ListParams::default().labels(&format!("{BACKUP_UID}={uid}")), |_| true).await
 }
@@ -83,7 +89,7 @@ pub(super) async fn list_those<K>(
     is_wanted: impl Fn(&K) -> bool,
 ) -> Result<Vec<K>, kube::Error>
 where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
     let mut params = params.limit(PAGE);
     let mut all = Vec::new();
@@ -101,12 +107,58 @@ where
     }
 }
 
-/// An object that is gone, or that is another one by now, needs nothing more.
-pub(super) fn gone(done: Result<(), kube::Error>) -> Result<(), String> {
-    match done {
-        Err(error) if !(is_not_found(&error) || crate::client::is_conflict(&error)) => Err(chain(&error)),
-        _ => Ok(()),
-    }
+/// Merges `change` into the object that has this name and UID. One that is gone, or that is another
+/// one by now, needs nothing more.
+pub(super) async fn patch_own<K>(
+    api: &Api<K>,
+    (name, uid): (&str, Option<&str>),
+    change: Value,
+) -> Result<(), String>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let to = Write::to(name).uid(uid);
+    insist_on(api, (name, uid), || patch(api, to, change.clone())).await
+}
+
+/// As [`patch_own`], and removes the object.
+pub(super) async fn delete_own<K>(api: &Api<K>, (name, uid): (&str, Option<&str>)) -> Result<(), String>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let to = Write::to(name).uid(uid);
+    insist_on(api, (name, uid), || delete(api, to)).await
+}
+
+/// Repeats a write on the condition of a UID. The API server reports a UID that does not match as a
+/// conflict if it deletes, and as an invalid object if it patches, and reports other things in the
+/// same way. So the object that has the name now is read, and its UID decides.
+async fn insist_on<K, T, F>(
+    api: &Api<K>,
+    (name, uid): (&str, Option<&str>),
+    attempt: impl Fn() -> F,
+) -> Result<(), String>
+where
+    K: Clone + Debug + DeserializeOwned,
+    F: Future<Output = WriteResult<T>>,
+{
+    let done = insist(|| async {
+        let error = match attempt().await {
+            WriteResult::Written(_) | WriteResult::Gone(_) => return WriteResult::Written(()),
+            WriteResult::Conflict(error) => error,
+            WriteResult::Refused(error) if is_unprocessable(&error) => error,
+            WriteResult::Refused(error) => return WriteResult::Refused(error),
+            WriteResult::TimedOut => return WriteResult::TimedOut,
+        };
+        match timeout(limits::WRITE, api.get_metadata_opt(name)).await {
+            // A conflict with another write passes, so this one is repeated.
+            Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == uid => WriteResult::Refused(error),
+            Ok(Ok(_)) => WriteResult::Written(()),
+            Ok(Err(unread)) => WriteResult::Refused(unread),
+            Err(_) => WriteResult::TimedOut,
+        }
+    });
+    done.await.map_err(|error| chain(&error))
 }
 
 #[cfg(test)]
@@ -114,8 +166,66 @@ mod tests {
     use std::collections::BTreeMap;
 
     use berth_api::snapshot::VolumeSnapshotSpec;
+    use berth_test_scripted::{self as scripted, Scripted, get};
 
     use super::*;
+
+    const CONTENT: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/c";
+
+    /// Another writer, as the snapshot controller, causes a conflict, too.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_meets_a_conflict_is_repeated_unless_the_object_is_another_one_by_now() {
+        let content = |uid: &str| {
+            json!({
+                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+                "metadata": {"name": "c", "uid": uid},
+                "spec": {"driver": "d", "deletionPolicy": "Retain", "source": {}, "volumeSnapshotRef": {}},
+            })
+        };
+        for deletes in [true, false] {
+            let ask = if deletes { scripted::delete(CONTENT) } else { scripted::patch(CONTENT) };
+            let refused = |code: u16| ask.clone().refuses(code);
+            for (at, (script, is_done)) in [
+                (vec![ask.clone().answers(content("u"))], true),
+                (vec![refused(404)], true),
+                (vec![refused(409), get(CONTENT).answers(content("another"))], true),
+                (vec![refused(422), get(CONTENT).answers(content("another"))], true),
+                (vec![refused(409), get(CONTENT).refuses(404)], true),
+                (
+                    vec![refused(409), get(CONTENT).answers(content("u")), ask.clone().answers(content("u"))],
+                    true,
+                ),
+                (vec![refused(409), get(CONTENT).refuses(500), ask.clone().answers(content("u"))], true),
+                (vec![refused(409), get(CONTENT).never_answers(), refused(404)], true),
+                (vec![refused(409), get(CONTENT).refuses(403)], false),
+                (vec![refused(422), get(CONTENT).answers(content("u"))], false),
+                (vec![refused(403)], false),
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                let api = Scripted::new();
+                for line in script {
+                    api.next(line);
+                }
+                assert_eq!(write(&api, deletes).await.is_ok(), is_done, "deletes: {deletes}, line {at}");
+                api.finish();
+            }
+            // It is not repeated for ever.
+            let api = Scripted::new().always(refused(409)).always(get(CONTENT).answers(content("u")));
+            assert!(write(&api, deletes).await.is_err());
+        }
+    }
+
+    async fn write(api: &Scripted, deletes: bool) -> Result<(), String> {
+        let contents: Api<VolumeSnapshotContent> = Api::all(api.client("velero"));
+        let found = ("c", Some("u"));
+        if deletes {
+            delete_own(&contents, found).await
+        } else {
+            patch_own(&contents, found, policy(true)).await
+        }
+    }
 
     #[test]
     fn a_content_is_known_by_the_snapshot_that_it_may_not_be_bound_to_yet() {

@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::group_objects::GroupPlan;
-use super::objects::gone;
+use super::objects::patch_own;
 use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -264,9 +264,8 @@ impl RunVolumes<'_> {
         let Some(access) = &self.access else { return Ok(()) };
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
         let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null, MADE_FOR: movement}}});
-        let to = || Write::to(name).uid(Some(uid));
         // What moves its data may have removed it already, and its name may be of another one.
-        gone(insist(|| patch(&api, to(), unlabelled.clone())).await.map(drop))
+        patch_own(&api, (name, Some(uid)), unlabelled).await
     }
 
     /// Makes a snapshot the backup's own.

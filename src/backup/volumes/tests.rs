@@ -386,11 +386,13 @@ async fn a_movement_gets_the_snapshot_that_was_taken_and_no_other_one_of_that_na
     let path = format!("{IN_APP}/velero-a");
     for is_there in [true, false] {
         let asked = patch(&path);
-        let api = Scripted::new().next(if is_there {
-            asked.answers(snapshot("velero-a", "a"))
+        let mut another = snapshot("velero-a", "a");
+        another["metadata"]["uid"] = json!("another");
+        let api = if is_there {
+            Scripted::new().next(asked.answers(snapshot("velero-a", "a")))
         } else {
-            asked.refuses(409)
-        });
+            Scripted::new().next(asked.refuses(409)).next(get(&path).answers(another))
+        };
         let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
         let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
         volumes.part_with(&ask("a"), ("velero-a", "uid-velero-a"), "uid-upload").await.unwrap();

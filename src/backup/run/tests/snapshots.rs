@@ -49,7 +49,7 @@ async fn a_location_that_goes_between_two_looks_leaves_nothing_of_a_dead_run_in_
     // One that was validated is not created.
     let mut validated = location(folder.path());
     validated["status"] = json!({"phase": "Available", "lastValidationTime": "2026-01-01T00:00:00Z"});
-    let content = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-uid-begun";
+    let content = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-uid-velero-begun";
     let api = Scripted::new()
         .always(get(ONE).answers_with(move |_| read.lock().clone()))
         .always(patch(ONE).answers_with(move |sent| {
@@ -62,13 +62,13 @@ async fn a_location_that_goes_between_two_looks_leaves_nothing_of_a_dead_run_in_
             std::fs::remove_dir(&bucket).unwrap();
             json!({"metadata": {"name": "kube-system", "uid": "here"}})
         }))
-        .once(get(ALL).answers(list("1", &[snapshot("begun")])))
+        .once(get(ALL).answers(list("1", &[snapshot("velero-begun")])))
         .once(get(GROUPS).answers(list("1", &[])))
         .once(get("/apis/velero.io/v1/namespaces/velero/podvolumebackups").answers(list("1", &[])))
         .once(get(content).refuses(404))
         .once(
-            delete("/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots/begun")
-                .answers(snapshot("begun")),
+            delete("/apis/snapshot.storage.k8s.io/v1/namespaces/app/volumesnapshots/velero-begun")
+                .answers(snapshot("velero-begun")),
         );
     let (engine, begun) = (engine(&api, &folder, AfterInterruption::Resume), Instant::now());
     let ended = engine.recover("one", "u", Signals::default(), |_| {}).await.unwrap().unwrap();
@@ -280,17 +280,17 @@ async fn a_snapshot_without_its_annotation_leaves_the_storage_only_if_its_conten
         (json!({}), "Retain", "Delete"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let (of_one, mut content_of_one) = content("one");
+        let (of_one, mut content_of_one) = content("velero-one");
         content_of_one["metadata"]["labels"] = labels;
         content_of_one["spec"]["deletionPolicy"] = json!(kept_as);
-        let api = Scripted::new().next(get(ALL).answers(list("1", &[snapshot("one")])));
+        let api = Scripted::new().next(get(ALL).answers(list("1", &[snapshot("velero-one")])));
         api.next(get(GROUPS).answers(list("1", &[])));
         api.next(get(&of_one).answers(content_of_one.clone()));
         api.next(patch(&of_one).answers(content_of_one.clone()));
         if policy == "Retain" {
             api.next(delete(&of_one).answers(content_of_one));
         }
-        api.next(delete(&format!("{IN_APP}/one")).answers(snapshot("one")));
+        api.next(delete(&format!("{IN_APP}/velero-one")).answers(snapshot("velero-one")));
         engine(&api, &folder, AfterInterruption::Resume).let_go_of_snapshots("one", "u").await;
         assert_eq!(api.writes()[0].body["spec"]["deletionPolicy"], policy);
         api.finish();
@@ -305,8 +305,8 @@ async fn what_another_backup_has_kept_stays_whichever_label_it_was_given() {
         let folder = tempfile::tempdir().unwrap();
         let api = Scripted::new();
         let record = taken_over(&api).await;
-        let (of_one, mut content_of_one) = content("one");
-        let (of_group, mut content_of_group) = content_of("of-one", &["one"]);
+        let (of_one, mut content_of_one) = content("velero-one");
+        let (of_group, mut content_of_group) = content_of("of-velero-one", &["velero-one"]);
         for content in [&mut content_of_one, &mut content_of_group] {
             content["metadata"]["labels"] = of_other.clone();
             content["spec"]["deletionPolicy"] = json!("Retain");
@@ -317,9 +317,11 @@ async fn what_another_backup_has_kept_stays_whichever_label_it_was_given() {
         // No backup gives such a name, and it is not of a group.
         let mut manual = snapshot("manual");
         manual["metadata"]["ownerReferences"] = json!([]);
-        api.next(get(ALL).answers(list("1", &[brought, manual, snapshot("one")])));
-        api.next(get(GROUPS).answers(list("1", &[group("of-one")])));
-        api.next(get(IN_APP).answers(list("1", &[snapshot("one")])));
+        // Its group is not one of the Backup's.
+        let strange = snapshot("strange");
+        api.next(get(ALL).answers(list("1", &[brought, manual, strange, snapshot("velero-one")])));
+        api.next(get(GROUPS).answers(list("1", &[group("of-velero-one")])));
+        api.next(get(IN_APP).answers(list("1", &[snapshot("velero-one")])));
         api.next(get(&of_group).answers(content_of_group));
         if !is_stored {
             api.next(get(FILES).answers(list("1", &[]))).next(get(ONE).answers(had_by("ours")));
