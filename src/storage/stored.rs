@@ -8,6 +8,7 @@ use std::time::Duration;
 use berth_core::deletion::DELETION;
 use berth_core::sync::{FolderListing, MOST_NAMES, Tag};
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use object_store::{DynObjectStore, Error, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::time::timeout;
 
@@ -24,6 +25,8 @@ const EMPTY: u64 = 64;
 const LIST: Duration = Duration::from_secs(300);
 /// Files that a backup has at most on average. A list of more is given up.
 const FILES_EACH: usize = 30;
+/// Files of one folder that are listed. A backup has a dozen.
+const FILES_OF_ONE: usize = 1000;
 
 /// The folder `backups` of a location.
 #[derive(Clone)]
@@ -148,6 +151,28 @@ impl StoredBackups {
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// When a file of the folder, its claim among them, was written last. `None`: it has none, or
+    /// more than any backup.
+    ///
+    /// # Errors
+    /// As [`Self::names`].
+    pub async fn last_written(&self, backup: &str) -> object_store::Result<Option<Timestamp>> {
+        let folder = self.layout(backup).folder();
+        let listing = async {
+            let (mut last, mut files): (Option<Timestamp>, usize) = (None, 0);
+            let mut stream = self.store.list(Some(&folder));
+            while let Some(file) = stream.next().await {
+                last = last.max(Timestamp::from_second(file?.last_modified.timestamp()).ok());
+                files += 1;
+                if files > FILES_OF_ONE {
+                    return Ok(None);
+                }
+            }
+            Ok(last)
+        };
+        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of a folder")))
     }
 
     /// The claim of a deletion that has begun, if the folder has one. A deletion claims the folder

@@ -1,5 +1,10 @@
 //! Why a folder of a store gets no Backup.
 
+use jiff::{SignedDuration, Timestamp};
+
+/// Whoever has not written into a folder for so long does not finish the backup in it.
+const ABANDONED: SignedDuration = SignedDuration::from_hours(24);
+
 /// Why a folder of the store gets no Backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SyncSkipReason {
@@ -7,6 +12,8 @@ pub enum SyncSkipReason {
     NoMetadata,
     /// The folder has no archive: another cluster is just writing it, or has died before it could.
     NoArchive,
+    /// The folder has no archive, and nobody has written into it for a day.
+    Abandoned,
     /// The backup has not ended.
     Unfinished,
     /// Somebody has asked for the deletion of the backup.
@@ -32,9 +39,10 @@ pub enum SyncSkipReason {
 }
 
 impl SyncSkipReason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NoMetadata,
         Self::NoArchive,
+        Self::Abandoned,
         Self::Unfinished,
         Self::BeingDeleted,
         Self::HalfDeleted,
@@ -48,11 +56,21 @@ impl SyncSkipReason {
         Self::NoRoom,
     ];
 
+    /// For a folder that has no archive. `written`: when a file in it was written last; `None`:
+    /// nobody knows. A cluster that is alive writes the archive, or a claim.
+    pub fn without_archive(written: Option<Timestamp>, now: Timestamp) -> Self {
+        match written {
+            Some(written) if now.duration_since(written) >= ABANDONED => Self::Abandoned,
+            _ => Self::NoArchive,
+        }
+    }
+
     /// The value of the metric's label.
     pub fn word(self) -> &'static str {
         match self {
             Self::NoMetadata => "NoMetadata",
             Self::NoArchive => "NoArchive",
+            Self::Abandoned => "Abandoned",
             Self::Unfinished => "Unfinished",
             Self::BeingDeleted => "BeingDeleted",
             Self::HalfDeleted => "HalfDeleted",
@@ -73,6 +91,9 @@ impl SyncSkipReason {
             Self::NoMetadata => "the folder has no velero-backup.json: it is being written, or is no backup",
             Self::NoArchive => {
                 "the folder has no archive: it is being written, or can never be restored: remove the folder if nobody writes it"
+            }
+            Self::Abandoned => {
+                "the folder has no archive, and nobody has written into it for a day, so the backup can never be restored: remove the folder"
             }
             Self::Unfinished => "the backup has not ended",
             Self::BeingDeleted => "a DeleteBackupRequest asks for its deletion",
@@ -103,13 +124,35 @@ impl SyncSkipReason {
     }
 
     /// Can a folder that is skipped for this reason bring a Backup whose name the cluster lacks?
-    /// Not if the backup has not ended, or if its name is taken, or if no Backup can have it.
+    /// Not if the backup has not ended, if nobody stores its archive any more, if its name is taken,
+    /// or if no Backup can have it.
     pub fn may_come(self) -> bool {
-        !matches!(self, Self::NoMetadata | Self::Unfinished | Self::NameTaken | Self::Name)
+        !matches!(self, Self::NoMetadata | Self::Abandoned | Self::Unfinished | Self::NameTaken | Self::Name)
     }
 
     /// Is this a state that passes by itself, of which nobody needs to be told?
     pub fn passes(self) -> bool {
         matches!(self, Self::NoMetadata | Self::NoArchive | Self::Unfinished | Self::BeingDeleted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::at;
+    use super::*;
+
+    #[test]
+    fn a_folder_without_an_archive_is_abandoned_when_nobody_has_written_into_it_for_a_day() {
+        let day = 24 * 60;
+        for (written, why) in [
+            (Some(at(day)), SyncSkipReason::NoArchive),
+            (Some(at(1)), SyncSkipReason::NoArchive),
+            (Some(at(0)), SyncSkipReason::Abandoned),
+            // By a clock that is ahead.
+            (Some(at(2 * day)), SyncSkipReason::NoArchive),
+            (None, SyncSkipReason::NoArchive),
+        ] {
+            assert_eq!(SyncSkipReason::without_archive(written, at(day)), why, "{written:?}");
+        }
     }
 }

@@ -82,6 +82,7 @@ fn a_round_has_all_if_nothing_is_cut_or_skipped_that_could_still_come() {
         memory.skip("b", why, Tag::new(), PERIOD, at(0));
         let comes_not = [
             SyncSkipReason::NoMetadata,
+            SyncSkipReason::Abandoned,
             SyncSkipReason::Unfinished,
             SyncSkipReason::Name,
             SyncSkipReason::NameTaken,
@@ -182,17 +183,18 @@ fn what_was_skipped_by_a_clock_that_was_ahead_is_read_again_by_the_right_one() {
 }
 
 #[test]
-fn a_folder_that_is_being_written_is_read_every_few_minutes() {
-    let mut memory = Memory::default();
+fn a_folder_that_is_not_complete_is_read_every_few_minutes() {
     let none = Standings::new();
-    let mut reads = Vec::new();
-    for minute in 0..20 {
-        if !memory.plan(&listing(["new"]), &none, &none, at(minute)).read.is_empty() {
-            reads.push(minute);
-            memory.skip("new", SyncSkipReason::NoMetadata, Tag::new(), PERIOD, at(minute));
+    for why in [SyncSkipReason::NoMetadata, SyncSkipReason::Abandoned] {
+        let (mut memory, mut reads) = (Memory::default(), Vec::new());
+        for minute in 0..20 {
+            if !memory.plan(&listing(["new"]), &none, &none, at(minute)).read.is_empty() {
+                reads.push(minute);
+                memory.skip("new", why, Tag::new(), PERIOD, at(minute));
+            }
         }
+        assert_eq!(reads, [0, 1, 3, 7, 12, 17], "{why:?}");
     }
-    assert_eq!(reads, [0, 1, 3, 7, 12, 17]);
 }
 
 #[test]

@@ -135,7 +135,14 @@ impl SyncRoundContext<'_> {
         if restored.object["status"]["phase"] != "Failed" {
             match self.stored.has_archive(name, self.files).await {
                 Ok(true) => {}
-                Ok(false) => return skipped(SyncSkipReason::NoArchive, tag),
+                Ok(false) => {
+                    return match self.stored.last_written(name).await {
+                        Ok(written) => {
+                            skipped(SyncSkipReason::without_archive(written, Timestamp::now()), tag)
+                        }
+                        Err(error) => FolderResult::Failed(chain(&error)),
+                    };
+                }
                 Err(error) => return FolderResult::Failed(chain(&error)),
             }
         }

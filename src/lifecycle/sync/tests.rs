@@ -63,6 +63,13 @@ impl Place {
         self.store(name, &format!("{name}.tar.gz"), "");
     }
 
+    /// As if the file had been written two days ago.
+    fn age(&self, name: &str, file: &str) {
+        let path = self.root.path().join("b/p/backups").join(name).join(file);
+        let before = std::time::SystemTime::now() - std::time::Duration::from_secs(48 * 3600);
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(before).unwrap();
+    }
+
     fn known(&self, name: &str) {
         self.lifecycle.known.assume(&serde_json::from_value(backup(name)).unwrap());
     }
@@ -179,6 +186,31 @@ async fn a_backup_comes_when_its_archive_is_there_and_one_that_failed_needs_none
         place.round(&Scripted::new().once(asked()).once(created("failed"))).await;
         assert!(place.past.memory.skipped().is_empty(), "{known}");
     }
+}
+
+/// Its cluster has died, and nobody stores the archive any more.
+#[tokio::test(start_paused = true)]
+async fn a_folder_without_an_archive_keeps_the_mark_of_a_whole_round_away_only_while_it_is_written() {
+    use berth_core::sync::SyncSkipReason;
+    let mut place = Place::new();
+    place.store("dead", "velero-backup.json", backup("dead").to_string());
+    place.store("dead", "berth-run.json", "{}");
+    let asked = || get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[]));
+    for (aged, why) in
+        [("velero-backup.json", SyncSkipReason::NoArchive), ("berth-run.json", SyncSkipReason::Abandoned)]
+    {
+        place.age("dead", aged);
+        place.past.memory = berth_core::sync::Memory::default();
+        let api = Scripted::new().once(asked());
+        place.round(&api).await;
+        assert_eq!(place.past.memory.skipped(), [(why, 1)].into());
+        let mark = api.writes()[0].body["metadata"]["annotations"][keys::ALL_BROUGHT].clone();
+        assert_eq!(mark.is_string(), why == SyncSkipReason::Abandoned, "{mark}");
+    }
+    place.past.memory = berth_core::sync::Memory::default();
+    place.stored("dead");
+    let created = post(&format!("{VELERO}/backups")).answers(backup("dead"));
+    place.round(&Scripted::new().once(asked()).once(created)).await;
 }
 
 #[tokio::test(start_paused = true)]
