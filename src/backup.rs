@@ -60,6 +60,7 @@ pub mod live_log;
 pub mod log;
 pub mod messages;
 pub mod metrics;
+pub mod movement;
 pub mod names;
 mod noted;
 pub mod operations;

@@ -10,7 +10,7 @@ use super::checkpoint::{Checkpoint, Packed, Remembered, Uploaded};
 use super::hooks::{Tally, Tried};
 use super::ledger::ObjectLedger;
 use super::log::{BackupLog, ResultsHeading};
-use super::operations::{Movement, Movements};
+use super::movement::{Movement, Movements};
 use super::volumes::outcomes::{Outcomes, VolumeOutcomes};
 use crate::storage::{BackupLayout, MultipartTarget, Staged};
 

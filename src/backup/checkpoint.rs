@@ -31,7 +31,7 @@ use super::hooks::Tried;
 use super::index::ArchiveIndex;
 use super::ledger::{Balance, Extents};
 use super::log::{LogMessage, Untold, gzip_json, read_told};
-use super::operations::{MOST_MOVEMENTS, Movement};
+use super::movement::{MOST_MOVEMENTS, Movement};
 use super::volumes::outcomes::VolumeOutcomes;
 use crate::storage::Receipt;
 use moved::DataNamespaces;

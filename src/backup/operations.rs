@@ -16,15 +16,11 @@ pub mod shown;
 pub mod uploads;
 mod waiting;
 
-use std::collections::BTreeMap;
-
 use berth_api::velero::{Backup, BackupSpec};
 use berth_core::mover::own;
 use berth_core::volume::node_agents::NodeAgent;
 use jiff::Timestamp;
 use kube::Client;
-use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -32,116 +28,24 @@ pub use waiting::Attended;
 
 use super::agent_pods::node_agents;
 use super::log::BackupLog;
-use super::related::key;
+use super::movement::{MOST_MOVEMENTS, MoveData, Moved, Movement, Movements};
 use crate::text::chain;
 use crate::write::{Pauses, WriteResult, create};
 use uploads::{DataUploadObject, MovementSettings, api, name_of, object};
 
-/// Most movements of one backup. Each takes some hundred bytes of the checkpoint.
-pub const MOST_MOVEMENTS: usize = 10_000;
 /// How long the creation of one DataUpload is tried.
 const INSISTS: std::time::Duration = std::time::Duration::from_secs(60);
 /// How often the data of one claim is begun to be moved, each time because an earlier run has
 /// canceled its DataUpload.
 const MOST_TRIES: u32 = 16;
 
-/// A claim whose snapshot is ready and whose data is to be moved into the storage location.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
-    pub namespace: String,
-    pub claim: String,
-    pub claim_uid: String,
-    /// The PersistentVolume.
-    pub volume: String,
-    /// The VolumeSnapshot, in the namespace of the claim.
-    pub snapshot: String,
-    /// Its VolumeSnapshotContent.
-    pub content: String,
-    /// StorageClass of the claim.
-    pub storage_class: String,
-    pub snapshot_class: String,
-    /// The CSI driver.
-    pub driver: String,
-}
-
-/// Moves the data of snapshots.
-pub trait MoveData: Send + Sync {
-    /// Begins to move the data. From then on the snapshot belongs to the movement, whose UID is
-    /// returned.
-    ///
-    /// # Errors
-    /// Why the data is not moved, for a message.
-    fn move_data(&self, moved: Moved) -> impl Future<Output = Result<String, String>> + Send;
-
-    /// The value of the annotation `velero.io/data-upload-name` of a claim in the archive, by which
-    /// a restore finds its data. `None`: its data is not moved.
-    fn upload_of(&self, claim_uid: &str) -> Option<String>;
-}
-
-/// A movement that was begun.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Movement {
-    /// Name of the DataUpload.
-    pub upload: String,
-    pub namespace: String,
-    pub claim: String,
-    pub claim_uid: String,
-    /// The PersistentVolume; empty if it is not known.
-    pub volume: String,
-    /// VolumeSnapshot in the namespace of the claim.
-    pub snapshot: String,
-    pub driver: String,
-    /// When the DataUpload was created, RFC 3339.
-    pub created: String,
-}
-
-/// The movements of a backup, over all of its runs.
-#[derive(Default)]
-pub struct Movements(Mutex<BTreeMap<String, Movement>>);
-
 impl Movements {
-    pub fn of(all: Vec<Movement>) -> Self {
-        Self(Mutex::new(all.into_iter().map(|one| (one.upload.clone(), one)).collect()))
-    }
-
-    /// A copy for a checkpoint, in the order of names.
-    pub fn all(&self) -> Vec<Movement> {
-        self.0.lock().values().cloned().collect()
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.lock().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
-    }
-
-    fn note(&self, movement: Movement) {
-        self.0.lock().insert(movement.upload.clone(), movement);
-    }
-
     /// Adds what stands in the cluster and is not known, because the run that created it ended
     /// before its next checkpoint.
     pub fn adopt(&self, found: &[DataUploadObject]) {
         for upload in found.iter().filter(|upload| !upload.is_given_up()) {
-            let all = &mut *self.0.lock();
-            if all.len() >= MOST_MOVEMENTS || all.contains_key(&upload.name) {
-                continue;
-            }
-            all.insert(upload.name.clone(), upload.movement());
+            self.add(upload.movement());
         }
-    }
-
-    /// Keys of the snapshots that belong to them.
-    pub fn snapshots(&self) -> Vec<String> {
-        self.0.lock().values().map(|one| key(Some(&one.namespace), &one.snapshot)).collect()
-    }
-
-    fn of_claim(&self, uid: &str) -> Option<String> {
-        let all = self.0.lock();
-        all.values().find(|one| one.claim_uid == uid).map(|one| one.upload.clone())
     }
 }
 

@@ -25,7 +25,7 @@ use super::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals};
 use super::hooks::Tally;
 use super::inputs::ClusterInputs;
 use super::log::BackupLog;
-use super::operations::Movements;
+use super::movement::Movements;
 use super::operations::uploads::cancel_all;
 use super::prepare::Prepared;
 use super::publication::{PublicationState, unsettled};

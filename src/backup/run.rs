@@ -20,7 +20,7 @@ use super::hooks::Tally;
 use super::inputs::ServedCluster;
 use super::list::Lister;
 use super::log::BackupLog;
-use super::operations::Movements;
+use super::movement::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
 use super::volumes::outcomes::Outcomes;
 use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};

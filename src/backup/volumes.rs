@@ -52,7 +52,7 @@ use super::archive::{ArchiveItem, Batch};
 use super::ledger::PageId;
 use super::list::{ListError, ListedObject};
 use super::log::{BackupLog, ResultsHeading};
-use super::operations::{MoveData, Moved};
+use super::movement::{MoveData, Moved};
 use super::related::{Related, key};
 use crate::patch::digest;
 pub use access::{VolumeAccess, WaitLimits};

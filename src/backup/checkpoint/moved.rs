@@ -9,7 +9,7 @@ use berth_core::sync::is_name;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::backup::operations::MOST_MOVEMENTS;
+use crate::backup::movement::MOST_MOVEMENTS;
 use crate::backup::volumes::outcomes::MOST_NOTED;
 
 /// The part of [`super::Remembered`] that is read to forget what is in repositories.

@@ -8,7 +8,7 @@ use crate::backup::index::ByteRange;
 use crate::backup::ledger::{ListExtent, read_names};
 use crate::backup::live_log;
 use crate::backup::log::{BackupLog, MessageCounts, ResultsHeading};
-use crate::backup::operations::Movement;
+use crate::backup::movement::Movement;
 use crate::backup::volumes::outcomes;
 
 fn kind(resource: &str, group: &str) -> ResourceType {

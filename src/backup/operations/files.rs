@@ -7,8 +7,8 @@ use berth_core::pod_volume::UPLOADER;
 use berth_core::volume::node_agents::KOPIA;
 use serde_json::{Value, json};
 
-use super::Movement;
 use super::uploads::{DataUploadObject, operation_id};
+use crate::backup::movement::Movement;
 
 /// The action by which Velero moves the data of claims.
 const ACTION: &str = "velero.io/csi-pvc-backupper";

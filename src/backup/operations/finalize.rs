@@ -19,7 +19,6 @@ use tracing::info;
 
 use super::files::EndedMovement;
 use super::uploads::{DataUploadObject, of_backup};
-use super::{Movement, Movements};
 use crate::backup::archive::{self, ArchiveItem, Batch};
 use crate::backup::begun::{EarlierProgress, RunSite};
 use crate::backup::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals, schedule};
@@ -29,6 +28,7 @@ use crate::backup::keeper::{CheckpointKeeper, CheckpointSources};
 use crate::backup::ledger::ObjectLedger;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::messages::ArchivePart;
+use crate::backup::movement::{Movement, Movements};
 use crate::backup::names::resource_list;
 use crate::backup::publication::StoredArchive;
 use crate::backup::related::key;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::{Moved, Movement};
+use crate::backup::movement::{Moved, Movement};
 use crate::movers::objects;
 use crate::patch::digest;
 use crate::text::chain;
