@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use crate::lock::Guard;
 use crate::store::Store;
 use crate::watched::Watched;
+use crate::windows::Windows;
 
 /// How long a snapshot may take to be written, after it was seen that the lock is held. Much less
 /// than the time from a lock's [`TRUSTED`](crate::lock) age to the one at which it is nobody's.
@@ -27,6 +28,7 @@ pub(crate) struct Backend {
     pub only_key: Option<Id>,
     /// Who writes snapshots, or removes anything, holds a lock.
     pub guard: Option<Guard>,
+    pub windows: Windows,
 }
 
 impl Backend {
@@ -118,12 +120,13 @@ impl ReadBackend for Backend {
         self.ensure_wanted()?;
         let path = self.path(kind, id);
         let start = u64::from(offset);
-        let range = GetRange::Bounded(start..start + u64::from(length));
-        let read = async {
-            let options = GetOptions { range: Some(range), ..GetOptions::default() };
-            self.store.objects.get_opts(&path, options).await?.bytes().await
+        let read = |range| {
+            let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+            let read = async { self.store.objects.get_opts(&path, options).await?.bytes().await };
+            self.handle.block_on(read).map_err(|error| failed(&path, error))
         };
-        self.handle.block_on(read).map_err(|error| failed(&path, error))
+        let range = start..start + u64::from(length);
+        if kind == FileType::Pack { self.windows.piece(id, range, read) } else { read(range) }
     }
 
     fn warmup_path(&self, kind: FileType, id: &Id) -> String {

@@ -6,6 +6,7 @@
 //! Everything of rustic_core runs on blocking threads, and may panic there: whoever waits gets
 //! [`Fault::Panic`].
 
+mod ahead;
 mod backend;
 mod beneath;
 mod device;
@@ -20,6 +21,7 @@ mod restore;
 mod source;
 mod store;
 mod watched;
+mod windows;
 
 pub use beneath::{Folder, descend, is_mounted, open_many_files};
 pub use device::Device;

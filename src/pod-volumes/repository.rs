@@ -23,6 +23,7 @@ use crate::restore::{self, Restored};
 use crate::source::{DEVICE_TAG, TOP, Volume};
 use crate::store::Store;
 use crate::watched::Watched;
+use crate::windows::Windows;
 
 /// A repository that can be opened without its password, which takes a third of a second each time.
 #[derive(Clone)]
@@ -304,8 +305,14 @@ fn rustic(
     only_key: Option<Id>,
     guard: Option<Guard>,
 ) -> Result<Rustic<()>, Fault> {
-    let backend =
-        Backend { store: store.clone(), handle: handle.clone(), watched: watched.clone(), only_key, guard };
+    let backend = Backend {
+        store: store.clone(),
+        handle: handle.clone(),
+        watched: watched.clone(),
+        only_key,
+        guard,
+        windows: Windows::default(),
+    };
     let backends = RepositoryBackends::new(Arc::new(backend), None);
     let options = RepositoryOptions::default().no_cache(true);
     Ok(Rustic::new_with_progress(&options, &backends, watched.clone())?)

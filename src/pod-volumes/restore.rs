@@ -17,9 +17,10 @@ use nix::sys::stat::{Mode, SFlag, UtimensatFlags, futimens, mkdirat, mknodat, ut
 use nix::unistd::{Gid, Uid, fchown, fchownat, linkat, symlinkat};
 use ring::digest::{SHA256, digest};
 use rustic_core::repofile::{BlobType, Metadata, Node, NodeType, SnapshotFile, SnapshotId};
-use rustic_core::{BlobId, DataId, IndexedFullStatus, LsOptions, OpenStatus, Repository};
+use rustic_core::{BlobId, DataId, IndexedFullStatus, OpenStatus, Repository};
 use xattr::FileExt as _;
 
+use crate::ahead::Entries;
 use crate::beneath::{Folder, clear, is_name};
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
@@ -51,7 +52,6 @@ pub(crate) fn restore(
     if top.subtree.is_none() {
         return Err(Fault::Repository(format!("snapshot {id} does not say what is in it")));
     }
-    let mut seen: u64 = 0;
     let mut target = Target {
         watched,
         root: folder,
@@ -60,28 +60,10 @@ pub(crate) fn restore(
         done: Restored::default(),
     };
     target.levels.push(Level { path: PathBuf::new(), folder: folder.clone(), then: top.meta.clone() });
-    for entry in repository.ls(&top, &LsOptions::default())? {
-        if watched.is_canceled() {
-            return Err(Fault::Canceled);
-        }
-        let (path, node) = entry?;
-        watched.step();
-        if !node.is_dir() {
-            seen = seen.saturating_add(1);
-        }
-        target.leave_until(path.parent().unwrap_or(Path::new("")));
-        let Some(parent) = target.levels.last().filter(|level| path.parent() == Some(&level.path)) else {
-            // What is below a folder that could not be made.
-            watched.fail(&path, &"its folder is not there");
-            continue;
-        };
-        let parent = parent.folder.clone();
-        if let Err(why) = target.bring(&repository, &parent, &path, &node) {
-            watched.fail(&path, &why);
-        }
-    }
-    target.leave_until(Path::new(""));
-    target.leave();
+    let seen = std::thread::scope(|threads| {
+        let entries = Entries::below(&repository, &top, is_ahead, threads)?;
+        target.fill(&repository, &entries)
+    })?;
     // Whoever comes after the mark of a restore finds all of it on the disk.
     folder.sync().map_err(Fault::Unsynced)?;
     if let Some(failed) = watched.failed() {
@@ -135,6 +117,16 @@ fn top(repository: &Full, snapshot: &SnapshotFile) -> Result<(Node, bool), Fault
     Ok((repository.node_from_snapshot_and_path(snapshot, if is_ours { TOP } else { "" })?, is_ours))
 }
 
+fn has_links(node: &Node) -> bool {
+    node.meta.links > 1 && node.meta.device_id != 0
+}
+
+/// Whether the bytes of a file are read before it is its turn. Those of a file that has several
+/// names are not, because they are needed for the first one alone.
+fn is_ahead(node: &Node) -> bool {
+    node.is_file() && !has_links(node)
+}
+
 struct Level {
     path: PathBuf,
     folder: Folder,
@@ -152,6 +144,35 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// Brings all entries. How many of them are no folders.
+    fn fill(&mut self, repository: &Full, entries: &Entries) -> Result<u64, Fault> {
+        let mut seen: u64 = 0;
+        while let Some(entry) = entries.entry() {
+            if self.watched.is_canceled() {
+                return Err(Fault::Canceled);
+            }
+            let (path, node) = entry?;
+            self.watched.step();
+            if !node.is_dir() {
+                seen = seen.saturating_add(1);
+            }
+            self.leave_until(path.parent().unwrap_or(Path::new("")));
+            let Some(parent) = self.levels.last().filter(|level| path.parent() == Some(&level.path)) else {
+                // What is below a folder that could not be made.
+                self.watched.fail(&path, &"its folder is not there");
+                continue;
+            };
+            let parent = parent.folder.clone();
+            let piece = |id: &DataId| if is_ahead(&node) { entries.piece() } else { blob(repository, id) };
+            if let Err(why) = self.bring(piece, &parent, &path, &node) {
+                self.watched.fail(&path, &why);
+            }
+        }
+        self.leave_until(Path::new(""));
+        self.leave();
+        Ok(seen)
+    }
+
     fn leave_until(&mut self, path: &Path) {
         while self.levels.len() > 1 && self.levels.last().is_some_and(|level| !path.starts_with(&level.path))
         {
@@ -168,7 +189,14 @@ impl Target<'_> {
         }
     }
 
-    fn bring(&mut self, repository: &Full, parent: &Folder, path: &Path, node: &Node) -> Result<(), String> {
+    /// `piece` gives the bytes of a file's next piece.
+    fn bring(
+        &mut self,
+        piece: impl FnMut(&DataId) -> Result<Bytes, String>,
+        parent: &Folder,
+        path: &Path,
+        node: &Node,
+    ) -> Result<(), String> {
         let name: OsString = node.name().into_owned();
         if !is_name(&name) || path.file_name() != Some(&name) {
             return Err("it has no name that a file can have".to_owned());
@@ -190,14 +218,14 @@ impl Target<'_> {
             NodeType::File => {
                 clear(parent, &name).map_err(text)?;
                 let key = (node.meta.device_id, node.meta.inode);
-                let has_links = node.meta.links > 1 && key.0 != 0;
+                let has_links = has_links(node);
                 if has_links && let Some(first) = self.links.get(&key) {
                     // Where it cannot be a link, it is a file of its own.
                     if self.link(first, parent, &name).is_ok() {
                         return Ok(());
                     }
                 }
-                self.file(repository, parent, path, &name, node)?;
+                self.file(piece, parent, path, &name, node)?;
                 if has_links {
                     self.links.entry(key).or_insert_with(|| path.to_owned());
                 }
@@ -223,7 +251,7 @@ impl Target<'_> {
 
     fn file(
         &mut self,
-        repository: &Full,
+        mut piece: impl FnMut(&DataId) -> Result<Bytes, String>,
         parent: &Folder,
         path: &Path,
         name: &OsStr,
@@ -236,7 +264,7 @@ impl Target<'_> {
             if self.watched.is_canceled() {
                 return Err("canceled".to_owned());
             }
-            let data = blob(repository, id)?;
+            let data = piece(id)?;
             // Nothing but zeros is a hole.
             if data.iter().all(|byte| *byte == 0) {
                 let over = i64::try_from(data.len()).unwrap_or(i64::MAX);

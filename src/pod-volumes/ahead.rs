@@ -1,0 +1,92 @@
+//! What a snapshot holds, entry by entry, with the bytes of its files on their way before anybody
+//! asks for them: one request of a store after the other would wait for most of the time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Scope;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustic_core::repofile::Node;
+use rustic_core::{DataId, LsOptions, RusticResult};
+
+use crate::restore::{Full, blob};
+
+/// How many pieces of files may be in memory before they are asked for; a piece has up to 8 MiB,
+/// and mostly 1 to 2.
+const PIECES: usize = 12;
+/// How many of them are read at once.
+const READERS: usize = 4;
+
+type Piece = Result<Bytes, String>;
+
+enum Next {
+    Entry(RusticResult<(PathBuf, Box<Node>)>),
+    Piece(Receiver<Piece>),
+}
+
+/// The entries of a snapshot in their order. Whoever drops it ends those that read.
+pub(crate) struct Entries(Receiver<Next>);
+
+impl Entries {
+    /// Begins to read what is below `top`. Pieces come of the files that `is_ahead` names.
+    pub fn below<'scope>(
+        repository: &'scope Full,
+        top: &Node,
+        is_ahead: fn(&Node) -> bool,
+        threads: &'scope Scope<'scope, '_>,
+    ) -> RusticResult<Self> {
+        let (wanted, jobs) = sync_channel::<(DataId, SyncSender<Piece>)>(READERS);
+        let jobs = Arc::new(Mutex::new(jobs));
+        for _ in 0..READERS {
+            let jobs = Arc::clone(&jobs);
+            threads.spawn(move || {
+                loop {
+                    let job = jobs.lock().recv();
+                    let Ok((id, to)) = job else { return };
+                    // Nobody waits for it any more where this fails.
+                    let _ = to.send(blob(repository, &id));
+                }
+            });
+        }
+        let (to, entries) = sync_channel(PIECES);
+        let below = repository.ls(top, &LsOptions::default())?;
+        threads.spawn(move || {
+            for entry in below {
+                let ids = match &entry {
+                    Ok((_, node)) if is_ahead(node) => node.content.clone().unwrap_or_default(),
+                    _ => Vec::new(),
+                };
+                let entry = entry.map(|(path, node)| (path, Box::new(node)));
+                if to.send(Next::Entry(entry)).is_err() {
+                    return;
+                }
+                for id in ids {
+                    let (piece, comes) = sync_channel(1);
+                    if wanted.send((id, piece)).is_err() || to.send(Next::Piece(comes)).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Self(entries))
+    }
+
+    /// The next entry; pieces of the last one that nobody asked for are passed over.
+    pub fn entry(&self) -> Option<RusticResult<(PathBuf, Box<Node>)>> {
+        loop {
+            if let Next::Entry(entry) = self.0.recv().ok()? {
+                return Some(entry);
+            }
+        }
+    }
+
+    /// The next piece of the last entry. To be called no more often than it has pieces.
+    pub fn piece(&self) -> Piece {
+        match self.0.recv() {
+            Ok(Next::Piece(piece)) => piece.recv().unwrap_or_else(|_| Err("nobody reads it".to_owned())),
+            _ => Err("nobody reads it".to_owned()),
+        }
+    }
+}
