@@ -20,7 +20,9 @@ use crate::backup::names::PackedNames;
 use crate::backup::volumes::outcomes::Outcomes;
 
 mod files;
+mod shared;
 mod still;
+mod thaw;
 
 /// A hook of that name; `Fail` where that ends with an exclamation mark.
 fn hook(name: &str, command: &str) -> Arc<Hook> {
@@ -423,97 +425,6 @@ async fn nothing_stays_frozen_whatever_happens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_after_a_pod_that_cannot_be_started_is_tried_again_for_as_long_as_one_of_a_dead_run() {
-    for (command, tries, failed) in [("busy 5", 6, 0), ("busy 60", 61, 0), ("busy 100", 63, 1)] {
-        let site = Site::new();
-        let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", command), hook("last", "ok")]);
-        let begun = Instant::now();
-        assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
-        let happened = site.played.happened();
-        assert_eq!(happened.iter().filter(|line| *line == "thaw in db/main").count(), tries, "{command}");
-        assert_eq!((happened.last().unwrap().as_str(), site.status()), ("last in db/main", (3, failed)));
-        // That it failed, and that nobody tries it any more.
-        let told = 2 * usize::from(failed > 0);
-        assert_eq!((site.lasting(), site.log.counts().errors > 0), (told, failed > 0));
-        assert!(begun.elapsed() <= limits::LAST_HOOKS, "{:?}", begun.elapsed());
-    }
-}
-
-/// Its kubelet is away for some minutes.
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_be_thawed_for_long_stays_on_record_and_holds_up_no_other_block() {
-    let site = Site::new();
-    let (freeze, thaw) = ([hook("freeze", "ok")], [hook("thaw", "ok")]);
-    let mut pods = vec![site.pod("away", &freeze, &[hook("thaw", "busy 30")])];
-    pods.extend((0..40).map(|i| site.pod(&format!("p{i}"), &freeze, &thaw)));
-    let begun = Instant::now();
-    let story = async {
-        tokio::time::sleep(Duration::from_secs(61)).await;
-        let happened = site.played.happened();
-        assert_eq!(happened.iter().filter(|line| line.starts_with("thaw in p")).count(), 40, "{happened:?}");
-        let record = happened.iter().rfind(|line| line.starts_with("on record")).unwrap();
-        assert!(record.contains("shop/away/u"), "{record}");
-    };
-    let (stored, ()) = tokio::join!(site.run(pods, 1), story);
-    assert_eq!(stored.len(), 41);
-    // 0, 1, 3, 7, 15, 25 seconds, and so on.
-    assert_eq!(begun.elapsed().as_secs(), 275);
-    assert_eq!(site.played.happened().last().unwrap(), "thaw in away/main");
-    assert_eq!((site.log.counts().errors, site.status()), (0, (82, 0)));
-    assert!(site.frozen.asked().unwrap().pods.is_null());
-}
-
-/// Unless another leader has the backup, which may freeze the pod again by then.
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_be_thawed_is_tried_on_when_the_backup_ends_early() {
-    for (is_lost, tries) in [(false, 21), (true, 3)] {
-        let site = Site::new();
-        let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "busy 20")]);
-        let story = async {
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            if is_lost {
-                site.lost.cancel();
-            }
-            site.ending.cancel();
-        };
-        tokio::join!(site.run(vec![pod], 1), story);
-        assert_eq!(site.played.happened().iter().filter(|line| line.starts_with("thaw")).count(), tries);
-        assert_eq!(site.log.counts().errors > 0, is_lost);
-    }
-}
-
-/// The next leader goes on, so the end of a process does not wait for ten minutes.
-#[tokio::test(start_paused = true)]
-async fn a_process_that_is_to_end_tries_for_a_minute_and_leaves_the_pod_on_record() {
-    let site = Site::new();
-    let pod = site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "busy 1000")]);
-    let story = async {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        site.stop.cancel();
-        site.ending.cancel();
-    };
-    let begun = Instant::now();
-    tokio::join!(site.run(vec![pod], 1), story);
-    assert!(begun.elapsed() <= Duration::from_secs(75), "{:?}", begun.elapsed());
-    assert!(site.frozen.has_any());
-}
-
-/// What freezes may come after what thaws, where its container keeps it.
-#[tokio::test(start_paused = true)]
-async fn behind_a_hook_that_may_go_on_those_after_the_pod_that_fail_are_run_once_more() {
-    for (pre, expected) in [("wait 31000", 2), ("fail", 1)] {
-        let site = Site::new();
-        let pod = site.pod("db", &[hook("freeze", pre)], &[hook("thaw", "fail 1"), hook("last", "ok")]);
-        let begun = Instant::now();
-        assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
-        let happened = site.played.happened();
-        let count = |line: &str| happened.iter().filter(|other| *other == line).count();
-        assert_eq!((count("thaw in db/main"), count("last in db/main")), (expected, 1), "{happened:?}");
-        assert_eq!(begun.elapsed().as_secs() >= 60, expected == 2);
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_pod_is_looked_at_when_its_turn_has_come_and_one_that_has_ended_is_stored_without_hooks() {
     let site = Site::new();
     let first = site.pod("a", &[hook("freeze", "wait 1000")], &[hook("thaw", "ok")]);
@@ -615,69 +526,6 @@ fn came(taken: &mut mpsc::Receiver<Batch>) -> Vec<String> {
         came.extend(batch.items.into_iter().map(|item| item.name));
     }
     came
-}
-
-/// A claim that two pods use is stored when both of them are still, before either goes on.
-#[tokio::test(start_paused = true)]
-async fn what_several_pods_use_is_stored_once_while_all_of_them_are_still() {
-    let site = Site::new();
-    let (freeze, thaw) = ([hook("freeze", "wait 1000")], [hook("thaw", "wait 1000")]);
-    let mut block = vec![site.pod("a", &freeze, &thaw), site.pod("b", &freeze, &thaw)];
-    block[0].used.with = vec![along("persistentvolumeclaims", "c"), along("persistentvolumes", "v")];
-    let (batches, mut taken) = mpsc::channel(8);
-    let begun = Instant::now();
-    let story = async {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        assert!(came(&mut taken).is_empty(), "one of them is not still yet");
-        tokio::time::sleep(Duration::from_millis(1000)).await;
-        assert_eq!(came(&mut taken), ["c", "v", "a", "b"]);
-    };
-    tokio::join!(site.run_blocks(vec![block], 1, batches), story);
-    let expected = ["freeze in a/main", "freeze in b/main", "thaw in a/main", "thaw in b/main"];
-    let happened = site.played.happened();
-    assert!(happened[0].contains("shop/a/u") && happened[0].contains("shop/b/u"), "{happened:?}");
-    assert_eq!(happened[1..], expected);
-    assert_eq!(
-        begun.elapsed().as_secs(),
-        3,
-        "those after them side by side, because all are still meanwhile"
-    );
-    assert!(site.frozen.asked().unwrap().pods.is_null());
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_pod_uses_is_stored_though_the_pod_is_left_out_and_others_of_its_block_are_not() {
-    let site = Site::new();
-    let mut block = vec![
-        site.pod("a", &[hook("freeze!", "fail")], &[hook("thaw", "ok")]),
-        site.pod("b", &[hook("freeze", "ok")], &[hook("thaw", "ok")]),
-    ];
-    block[0].used.with = vec![along("persistentvolumeclaims", "c")];
-    let (batches, mut taken) = mpsc::channel(8);
-    site.run_blocks(vec![block], 1, batches).await;
-    assert_eq!(came(&mut taken), ["c", "b"]);
-    let expected = ["freeze in a/main", "freeze in b/main", "thaw in a/main", "thaw in b/main"];
-    assert_eq!(site.played.happened()[1..], expected);
-    assert_eq!((site.status(), site.counters.total.load(Ordering::Relaxed)), ((4, 1), 99));
-    assert!(site.tally.has_left_out("shop/a") && !site.tally.has_left_out("shop/b"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_block_in_the_midst_of_which_the_backup_ends_begins_no_other_pod_and_undoes_the_first() {
-    let site = Site::new();
-    let (freeze, thaw) = ([hook("freeze", "wait 1000")], [hook("thaw", "ok")]);
-    let mut block = vec![site.pod("a", &freeze, &thaw), site.pod("b", &freeze, &thaw)];
-    block[1].used.with = vec![along("persistentvolumeclaims", "c")];
-    let (batches, mut taken) = mpsc::channel(8);
-    let story = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        site.ending.cancel();
-    };
-    tokio::join!(site.run_blocks(vec![block], 1, batches), story);
-    assert_eq!(site.played.happened()[1..], ["freeze in a/main", "thaw in a/main"]);
-    assert_eq!((site.status(), site.log.counts().errors), ((2, 0), 0));
-    assert!(!site.tally.has_left_out("shop/b"), "a run that goes on tries it");
-    let _ = came(&mut taken);
 }
 
 /// However large blocks are: a record has its bound, and each of them comes.

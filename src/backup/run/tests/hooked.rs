@@ -9,6 +9,7 @@ use berth_core::hook::PodId;
 use tokio::time::sleep;
 
 use super::again::{CHECKPOINT, SMALL, noise};
+use super::dead::{ALL, Dead};
 use super::*;
 use crate::backup::exec::HookError;
 use crate::backup::frozen::FrozenPods;

@@ -5,6 +5,7 @@ use std::pin::pin;
 
 use tokio::time::timeout;
 
+use super::super::dead::{ALL, Dead};
 use super::*;
 
 /// Shorter than the longest turn of anybody.

@@ -1,0 +1,127 @@
+//! Snapshots that go with their backup.
+
+use super::super::carrying::StoredSnapshot;
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
+    let root = tempfile::tempdir().unwrap();
+    let all = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+    let others = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "others"}, "spec": {"driver": "d", "source": {"snapshotHandle": "h"}},
+    });
+    let class = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "c"}, "driver": "e", "parameters": {
+            "csi.storage.k8s.io/snapshotter-secret-name": "s",
+            "csi.storage.k8s.io/snapshotter-secret-namespace": "ceph",
+        },
+    });
+    let classes = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
+    let api = Scripted::new().always(get(classes).answers(list("1", &[class])));
+    let lifecycle = lifecycle(&api, root.path());
+    let requests = DeletionRequests::default();
+    let request: berth_api::velero::DeleteBackupRequest =
+        serde_json::from_value(request("1", "New")).unwrap();
+    let carrying = Carrying::new(&lifecycle, &requests, Arc::new(request));
+    let snapshot = |handle: &str| {
+        let [driver, handle, content, namespace] = ["d", handle, "c", "shop"].map(str::to_owned);
+        StoredSnapshot { driver, handle, content, namespace }
+    };
+    // Of a Backup of the same name in another namespace.
+    let mut same_name = others.clone();
+    same_name["metadata"]["labels"] = json!({"velero.io/backup-name": "b"});
+    same_name["spec"]["volumeSnapshotRef"] = json!({"namespace": "berth-too", "name": "s", "uid": "s"});
+    for others in [others, same_name.clone()] {
+        api.next(get(all).answers(list("1", &[others])));
+        let refused = carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap_err();
+        assert!(refused.to_string().contains("VolumeSnapshotContent others"), "{refused}");
+        assert!(api.writes().is_empty());
+    }
+    // The backup's own, which was kept: it is taken over.
+    let mut kept = same_name;
+    kept["metadata"] = json!({"name": "c", "uid": "cu", "labels": {"velero.io/backup-name": "b"}});
+    kept["spec"]["deletionPolicy"] = json!("Delete");
+    kept["spec"]["volumeSnapshotRef"] = json!({"namespace": "shop", "name": "s"});
+    let content = format!("{all}/c");
+    api.next(get(all).answers(list("1", std::slice::from_ref(&kept))))
+        .next(get(&content).answers(kept.clone()))
+        .next(deleting(&content).answers(kept))
+        .next(get(&content).refuses(404));
+    carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap();
+    let before = api.writes().len();
+
+    let name = format!("berth-delete-{:.32}", crate::patch::digest("d/i"));
+    let own = format!("{all}/{name}");
+    let stands = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": name}});
+    // Without a handle in its status the sidecar would leave the snapshot in the storage.
+    let (mut failing, mut known, mut goes) = (stands.clone(), stands.clone(), stands.clone());
+    failing["status"] = json!({"readyToUse": false, "error": {"message": "the driver is away"}});
+    known["metadata"] = json!({"name": name, "uid": "iu", "resourceVersion": "3"});
+    known["status"] = json!({"readyToUse": true, "snapshotHandle": "i"});
+    goes["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).answers(stands.clone()))
+        .next(get(&own).answers(stands.clone()))
+        .next(get(&own).answers(failing.clone()))
+        .next(get(&own).answers(known.clone()))
+        .next(deleting(&own).refuses(409))
+        .next(get(&own).answers(known))
+        .next(deleting(&own).answers(goes.clone()))
+        .next(get(&own).answers(goes))
+        .next(get(&own).refuses(404));
+    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+    let made = &api.writes()[before].body;
+    assert_eq!(made["spec"]["deletionPolicy"], "Delete");
+    assert_eq!(made["spec"]["source"]["snapshotHandle"], "i");
+    assert!(made["metadata"]["finalizers"][0].as_str().unwrap().ends_with("bound-protection"));
+    let preconditions = json!({"uid": "iu", "resourceVersion": "3"});
+    assert_eq!(api.writes()[before + 1].body["preconditions"], preconditions);
+
+    // A deletion that was interrupted had it removed from the storage.
+    let mut missing = failing.clone();
+    missing["status"]["error"]["message"] =
+        json!("failed to list snapshot for content c: \"can not find snapshot for snapshotID i\"");
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).already_exists())
+        .next(get(&own).answers(missing.clone()))
+        .next(deleting(&own).answers(missing))
+        .next(get(&own).refuses(404));
+    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+
+    // A driver that needs a Secret finds it named, also on what was made before it was.
+    let secret = json!({
+        "snapshot.storage.kubernetes.io/deletion-secret-name": "s",
+        "snapshot.storage.kubernetes.io/deletion-secret-namespace": "ceph",
+    });
+    let of_other = StoredSnapshot { driver: "e".to_owned(), ..snapshot("i") };
+    let other_name = format!("berth-delete-{:.32}", crate::patch::digest("e/i"));
+    let other = format!("{all}/{other_name}");
+    let mut made = stands.clone();
+    made["metadata"] = json!({"name": other_name, "resourceVersion": "7"});
+    let before = api.writes().len();
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).already_exists())
+        .next(get(&other).answers(made.clone()))
+        .next(patching(&other).answers(made))
+        .next(get(&other).refuses(404))
+        .next(get(&other).refuses(404));
+    carrying.remove_snapshots(&[of_other].into()).await.unwrap();
+    for write in &api.writes()[before..before + 2] {
+        assert_eq!(write.body["metadata"]["annotations"], secret, "{}", write.method);
+    }
+
+    // A driver that does not know it in time has not been asked to delete it.
+    api.next(get(all).answers(list("1", &[])))
+        .next(get(&format!("{all}/c")).refuses(404))
+        .next(post(all).answers(stands))
+        .always(get(&own).answers(failing));
+    let late = carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap_err().to_string();
+    assert!(late.contains("has not found a snapshot yet") && late.contains("the driver is away"), "{late}");
+    assert!(api.writes().last().is_some_and(|write| write.method == "POST"), "{:#?}", api.writes());
+    api.finish();
+}
