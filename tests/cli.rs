@@ -1,5 +1,6 @@
 //! The commands of a velero user, beside stock Velero's.
 
+mod follow;
 mod plan;
 mod shell;
 mod stock;
@@ -8,7 +9,7 @@ mod week;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -372,45 +373,7 @@ fn what_is_stored_is_read_as_with_velero() {
     let of_berth =
         left["items"].as_array().unwrap().iter().filter(|one| one["metadata"]["generateName"].is_string());
     assert_eq!(of_berth.count(), 0, "{left:#}");
-    follows(&berth, &trust);
-}
-
-/// `logs --follow` of Backups that wait: one ends, and one is removed.
-fn follows(berth: &Berth, trust: &str) {
-    let held = ["--include-namespaces", "default", "--annotations", "berth.dev/hold=true"];
-    for name in ["followed", "gone"] {
-        said(berth, &[&["backup", "create", name][..], &held].concat());
-    }
-    let file = |name: &str| berth.plane().folder().join(format!("cli-follows-{name}"));
-    let text = |name: &str| std::fs::read_to_string(file(name)).unwrap();
-    let follow = |name: &str, of: &str, out: Stdio| {
-        let mut follow = command(berth, &["backup", "logs", of, "--follow", trust]);
-        let err = std::fs::File::create(file(&format!("{name}.err"))).unwrap();
-        let child = follow.stdout(out).stderr(err).spawn().unwrap();
-        wait_for("the command to wait", PATIENCE, || {
-            Ok(text(&format!("{name}.err")).contains(&format!("{of} waits")).then_some(()))
-        })
-        .unwrap();
-        child
-    };
-    let ends = |name: &str, child: &mut Child| {
-        let status = wait_for("the command to end", PATIENCE, || Ok(child.try_wait()?)).unwrap();
-        let said = text(&format!("{name}.err"));
-        assert!(!said.contains("panicked"), "{said}");
-        (status.code(), said)
-    };
-    let mut read = follow("read", "followed", std::fs::File::create(file("read")).unwrap().into());
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut unread = follow("unread", "followed", writer.into());
-    let mut gone = follow("gone", "gone", Stdio::null());
-    said(berth, &["queue", "release", "followed"]);
-    assert_eq!(ends("read", &mut read).0, Some(0));
-    assert_eq!(text("read"), said(berth, &["backup", "logs", "followed", trust]), "the whole log, once");
-    assert_eq!(ends("unread", &mut unread).0, Some(0), "its reader has had enough");
-    berth.kubectl().run(&["delete", "backups.velero.io", "gone", "-n", berth.namespace()]).unwrap();
-    let (code, said) = ends("gone", &mut gone);
-    assert!(code == Some(1) && said.contains("was deleted before it was seen to end"), "{code:?}: {said}");
+    follow::follows_those_that_wait(&berth, &trust);
 }
 
 /// What may be seen and done with each Role, and what the others are told.

@@ -297,7 +297,8 @@ pub struct DownloadArgs {
 pub struct LogsArgs {
     pub name: String,
     /// While the backup runs, print what its checkpoints have of its log, and show on standard
-    /// error what happens; print the rest when it has ended.
+    /// error what happens; print the rest when it has ended. The exit code tells how it ended, as
+    /// that of `backup create --wait`.
     #[arg(long, short)]
     pub follow: bool,
     #[command(flatten)]

@@ -11,7 +11,7 @@ const TOPICS: [(&str, &str, &str); 5] = [
         "exit-codes",
         "what the exit code of a command says",
         "0  the command did what it was asked\n1  it failed; the message says why\n2  its flags are wrong\n\n\
-         `berth backup create --wait` also tells how the backup ended:\n\n\
+         `berth backup create --wait` and `berth backup logs --follow` also tell how the backup ended:\n\n\
          0  Completed\n3  PartiallyFailed\n4  Failed\n5  FailedValidation\n6  it was canceled\n7  it was deleted\n",
     ),
     (

@@ -28,7 +28,7 @@ pub async fn run(args: BackupArgs) -> anyhow::Result<ExitCode> {
         BackupCommand::Describe(args) => describe::run(&person, &args).await.map(success),
         BackupCommand::Download(args) => artifacts::download(&person, &args).await.map(success),
         BackupCommand::Get(args) => get(&person, &args).await.map(success),
-        BackupCommand::Logs(args) => logs::run(&person, &args).await.map(success),
+        BackupCommand::Logs(args) => logs::run(&person, &args).await,
         BackupCommand::Contents(args) => artifacts::contents(&person, &args).await.map(success),
         BackupCommand::Diff(args) => artifacts::diff(&person, &args).await.map(success),
     };

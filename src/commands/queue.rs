@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use crate::args::{BackupSelectionArgs, QueueArgs, QueueCommand};
 use crate::cli::print::{note, say};
-use crate::client::{Clients, persistent};
+use crate::client::{Clients, is_not_found, persistent};
 use crate::queue::seen::entry;
 use crate::text::chain;
 use crate::write::{Write, patch_to_fit};
@@ -156,7 +156,12 @@ impl NamespacedClient {
         value: Value,
     ) -> anyhow::Result<()> {
         let api = self.backups();
-        let found = api.get(name).await.with_context(|| format!("failed to get Backup {name}"))?;
+        let found = match api.get(name).await {
+            Err(error) if is_not_found(&error) => {
+                bail!("there is no Backup {name} in namespace {}{}", self.namespace, situation.meant(name))
+            }
+            found => found.with_context(|| format!("failed to get Backup {name}"))?,
+        };
         if Stage::of(found.phase().as_str()).is_some() {
             ensure!(
                 wish == QueueChange::Cancel,

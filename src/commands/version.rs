@@ -82,12 +82,24 @@ async fn answer(api: &Api<ServerStatusRequest>, name: &str) -> anyhow::Result<St
 /// What is wrong with a server of this version. Nothing is known of one that is no berth.
 fn warning(server: &str) -> Option<String> {
     let (_, version) = server.split_once(BUILD)?;
-    let differs = version != VERSION;
-    differs.then(|| {
-        format!(
-            "this program is berth {VERSION} and the server is berth {version}: use the same version of both"
-        )
-    })
+    if version == VERSION {
+        return None;
+    }
+    let than = match numbers(version).zip(numbers(VERSION)) {
+        Some((server, own)) if server > own => "newer than",
+        Some((server, own)) if server < own => "older than",
+        _ => "another one than",
+    };
+    Some(format!(
+        "the server is berth {version}, {than} this program, which is {VERSION}: use the same version of both"
+    ))
+}
+
+/// `1.2.3` of `1.2.3-rc.1`.
+fn numbers(version: &str) -> Option<[u64; 3]> {
+    let release = version.split(['-', '+']).next()?;
+    let numbers: Vec<u64> = release.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
+    numbers.try_into().ok()
 }
 
 #[cfg(test)]
@@ -141,7 +153,16 @@ mod tests {
     fn another_version_of_berth_is_told_and_a_velero_is_not() {
         assert_eq!(warning(&format!("v1.18.3+berth.{VERSION}")), None);
         assert_eq!(warning("v1.18.3"), None);
-        let said = warning("v1.18.3+berth.99.0.0").unwrap_or_default();
-        assert!(said.contains("99.0.0") && said.contains(VERSION), "{said}");
+        let candidate = format!("{VERSION}-rc.1");
+        for (server, than) in [
+            ("99.0.0", "newer than"),
+            ("0.0.9", "older than"),
+            (candidate.as_str(), "another one than"),
+            ("next", "another one than"),
+        ] {
+            let said = warning(&format!("v1.18.3+berth.{server}")).unwrap_or_default();
+            let expected = format!("the server is berth {server}, {than} this program, which is {VERSION}: ");
+            assert!(said.starts_with(&expected), "{said}");
+        }
     }
 }

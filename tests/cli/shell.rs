@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{common, said, without_proxies};
+use super::{common, refused, said, without_proxies};
 use crate::admission::program;
 use crate::support::{ControlPlane, binaries};
 
@@ -52,6 +52,13 @@ fn names_of_the_cluster_complete_a_command_and_without_one_there_are_none() {
     }
     let flags = completed(&["backup", "describe", "--det"]);
     assert_eq!(String::from_utf8_lossy(&flags.stdout), "--details\n");
+    for (args, says) in [
+        (&["queue", "explain", "btea"][..], "Backup btea neither waits nor runs: did you mean beta?"),
+        (&["queue", "hold", "btea"], "there is no Backup btea in namespace cli: did you mean beta?"),
+    ] {
+        let text = refused(&berth, args);
+        assert!(text.contains(says), "{args:?}: {text}");
+    }
     // A cluster that takes the connection and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let file = berth.plane().folder().join("cli-complete-silent.json");

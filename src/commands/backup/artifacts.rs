@@ -28,6 +28,8 @@ pub(super) struct ArtifactSource {
     name: String,
     artifact: DownloadArtifact,
     deadline: Instant,
+    /// The backup waits for its operations.
+    waits: bool,
 }
 
 impl ArtifactSource {
@@ -43,12 +45,17 @@ impl ArtifactSource {
         let fetcher = downloads.fetcher(backup).await?;
         let name = backup.name_any();
         let url = downloads.url(&name, artifact, deadline).await?;
-        Ok(Self { url, fetcher, name, artifact, deadline })
+        Ok(Self { url, fetcher, name, artifact, deadline, waits: waits_for_operations(backup.phase()) })
     }
 
-    fn there<T>(&self, unpacked: Unpacked<T>) -> anyhow::Result<T> {
+    pub(super) fn there<T>(&self, unpacked: Unpacked<T>) -> anyhow::Result<T> {
         match unpacked {
             Unpacked::Read(read) => Ok(read),
+            Unpacked::Missing if self.waits => bail!(
+                "the store has not {} of Backup {name} yet, because the backup waits for operations: berth stores it when these have ended, and `berth backup describe {name}` shows how far they are",
+                self.artifact.name(),
+                name = self.name
+            ),
             Unpacked::Missing => bail!("the store has not {} of Backup {}", self.artifact.name(), self.name),
         }
     }
@@ -68,6 +75,14 @@ impl ArtifactSource {
     ) -> anyhow::Result<T> {
         self.there(self.fetcher.stream(&self.url, self.deadline, read).await?)
     }
+}
+
+/// A Velero has stored the archive and the log by then, and berth's engine stores them afterwards.
+pub(super) fn waits_for_operations(phase: BackupPhase) -> bool {
+    matches!(
+        phase,
+        BackupPhase::WaitingForPluginOperations | BackupPhase::WaitingForPluginOperationsPartiallyFailed
+    )
 }
 
 /// Only of these the store has an archive.

@@ -45,6 +45,9 @@ pub async fn run(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
     let stored = if asks { stored(person, &backups).await } else { BTreeMap::new() };
     // Whoever reads may have had enough of it, and who has confirmed wants the deletion all the same.
     let _ = tell(&mut std::io::stderr().lock(), &backups, &stored, Timestamp::now());
+    if asks && backups.len() > 1 {
+        note!("{}", summary(backups.len(), &stored));
+    }
     if !confirmed(args.confirm)? {
         return Ok(());
     }
@@ -114,6 +117,18 @@ fn tell(
         }
     }
     Ok(())
+}
+
+/// How many are deleted, and how large their archives are, as far as that is known.
+fn summary(count: usize, stored: &BTreeMap<String, StoredBackup>) -> String {
+    let known: Vec<u64> = stored.values().filter_map(|stored| stored.bytes).collect();
+    let bytes = size(known.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes)));
+    let archives = match known.len() {
+        0 => String::new(),
+        all if all == count => format!("; their archives have {bytes}"),
+        some => format!("; the archives of {some} of them have {bytes}"),
+    };
+    format!("{count} Backups are deleted with everything that is stored of them{archives}.")
 }
 
 /// What the store has of the first of them. Nothing is told to those who may not download.
@@ -255,5 +270,26 @@ one   Completed   7      30d      default
 two   InProgress         n/a      default
 ";
         assert_eq!(told(BTreeMap::new()), format!("{table}{runs}"));
+    }
+    #[test]
+    fn of_several_it_is_told_how_many_and_how_large_they_are_together() {
+        let stored = |sizes: &[Option<u64>]| -> BTreeMap<String, StoredBackup> {
+            let of = |bytes: &Option<u64>| StoredBackup { bytes: *bytes, locked_until: None };
+            sizes.iter().enumerate().map(|(i, bytes)| (format!("b-{i}"), of(bytes))).collect()
+        };
+        for (sizes, told) in [
+            (&[][..], "2 Backups are deleted with everything that is stored of them."),
+            (&[None], "2 Backups are deleted with everything that is stored of them."),
+            (
+                &[Some(1 << 20), None],
+                "2 Backups are deleted with everything that is stored of them; the archives of 1 of them have 1.0 MiB.",
+            ),
+            (
+                &[Some(1 << 20), Some(2 << 20)],
+                "2 Backups are deleted with everything that is stored of them; their archives have 3.0 MiB.",
+            ),
+        ] {
+            assert_eq!(summary(2, &stored(sizes)), told);
+        }
     }
 }

@@ -23,6 +23,7 @@ use super::NamespacedClient;
 use super::operations::Operations;
 use crate::cli::plan::Like;
 use crate::cli::print::note;
+use crate::cli::suggest::closest;
 use crate::client::list;
 use crate::leader::LEASE;
 use crate::queue::seen::{BackupAfterQueue, entry, run};
@@ -263,6 +264,15 @@ impl QueueSituation {
         }
     }
 
+    /// Says which Backup may be meant by a name, of those that wait or run; nothing, if none is like
+    /// it.
+    pub fn meant(&self, name: &str) -> String {
+        let queued = self.view.backups.iter().chain(&self.stuck).map(|backup| backup.name.as_str());
+        let names = queued.chain(self.after.iter().map(|after| after.name.as_str()));
+        let meant = closest(name, names.filter(|other| *other != name));
+        meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default()
+    }
+
     pub fn explain(&self, name: &str) -> anyhow::Result<Explanation> {
         let running = self.view.backups.iter().filter(|b| b.phase.is_running()).count();
         if let Some(after) = self.after.iter().find(|after| after.name == name) {
@@ -271,7 +281,8 @@ impl QueueSituation {
         }
         let lines = self.lines();
         let wanted = self.view.backups.iter().chain(&self.stuck).find(|b| b.name == name);
-        let wanted = wanted.with_context(|| format!("Backup {name} neither waits nor runs"))?;
+        let wanted =
+            wanted.with_context(|| format!("Backup {name} neither waits nor runs{}", self.meant(name)))?;
         let ahead = |b: &&Arc<QueueEntry>| {
             b.name != name
                 && self.view.blocks(b)

@@ -148,6 +148,7 @@ fn source(address: SocketAddr, name: &str, artifact: DownloadArtifact) -> Artifa
         name: "b".to_owned(),
         artifact,
         deadline: Instant::now() + Duration::from_secs(120),
+        waits: false,
     }
 }
 
