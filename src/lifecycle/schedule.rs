@@ -30,7 +30,7 @@ use crate::events::{EventReason, Events};
 use crate::patch::digest;
 use crate::queue::BackupCache;
 use crate::text::chain;
-use crate::watch::{WatchEvent, of_namespace, reflect};
+use crate::watch::{WatchEvent, is_older, of_namespace, reflect};
 use crate::write::{self, WriteResult};
 use cached::{CachedSchedule, DecidedOn};
 use listed::ListedSchedules;
@@ -255,7 +255,7 @@ impl Scheduler {
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `listed`: the
-    /// Schedule, if it need not be read. `tries`: how often this has failed.
+    /// Schedule, which is read only if the watch has shown a newer one. `tries`: how often this has failed.
     async fn act(
         &self,
         item: &CachedSchedule,
@@ -264,7 +264,7 @@ impl Scheduler {
         tries: u32,
     ) -> ScheduleResult {
         let name = item.schedule.name.as_str();
-        let read = match listed {
+        let read = match listed.filter(|found| !self.is_outdated(found)) {
             Some(found) => Ok(Ok(Some(found))),
             None => timeout(limits::WRITE, self.schedules.get_opt(name)).await,
         };
@@ -480,6 +480,19 @@ impl Scheduler {
                 false
             }
         }
+    }
+
+    /// Has the Schedule changed since it was listed? It may be paused by now. A watch that is behind
+    /// the list says nothing of that.
+    fn is_outdated(&self, listed: &Schedule) -> bool {
+        let cache = self.cache.read();
+        cache.get(&listed.name_any()).is_none_or(|known| {
+            Some(known.uid()) != listed.metadata.uid.as_deref()
+                || is_older(
+                    listed.metadata.resource_version.as_deref().unwrap_or_default(),
+                    known.resource_version(),
+                )
+        })
     }
 
     /// Takes in what the API server answered. `false`: that Schedule is not known any more, or not

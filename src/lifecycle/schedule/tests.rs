@@ -541,6 +541,34 @@ async fn what_was_listed_is_not_decided_on_after_a_while() {
     assert_eq!(count(&api, "GET", &format!("{SCHEDULES}/")), AT_ONCE, "the last ones begin after 8 s");
 }
 
+/// Each create takes a second, and the last Schedules wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_schedule_that_is_paused_after_the_list_makes_no_backup() {
+    let all: Vec<Value> = (0..2 * AT_ONCE).map(numbered).collect();
+    let events = Watch::new();
+    let mut paused = all[2 * AT_ONCE - 1].clone();
+    paused["metadata"]["resourceVersion"] = json!("7");
+    paused["spec"]["paused"] = json!(true);
+    let api = Scripted::new()
+        .next(get(SCHEDULES).answers(list("5", &all)))
+        .next(watch(SCHEDULES).streams(&events))
+        .once(get(SCHEDULES).answers(list("6", &all)))
+        .always(post(BACKUPS).takes_as("9").after(Duration::from_secs(1)))
+        .always(get(&path_of(&paused)).answers(paused.clone()));
+    for one in &all {
+        api.always(patch(&path_of(one)).answers(recorded(one)));
+    }
+    let pauses = async {
+        while count(&api, "POST", BACKUPS) == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        events.modified(&paused);
+    };
+    tokio::join!(run_for(&api, TICK, 4), pauses);
+    assert_eq!(count(&api, "POST", BACKUPS), all.len() - 1);
+    assert_eq!(count(&api, "GET", &format!("{SCHEDULES}/")), 1, "only what has changed is read again");
+}
+
 /// Who may write Schedules chooses how large they are: a hundred of a MiB at the same time would
 /// take more memory than the leader has, and again after each restart.
 #[tokio::test(start_paused = true)]
