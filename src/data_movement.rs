@@ -14,6 +14,7 @@ mod place;
 mod pod;
 mod report;
 mod seen;
+mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// How long one step may take. The next look takes it again.
 const STEP: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
-/// How often it is looked for contents of snapshots that no movement needs.
+/// How often it is looked for objects that no movement needs.
 const SWEEP: Duration = Duration::from_secs(600);
 
 pub struct OwnMovements {

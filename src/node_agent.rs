@@ -42,7 +42,7 @@ use crate::storage::Opener;
 use crate::watch::{of_namespace, reflect, reflect_everywhere};
 
 use concurrency::Places;
-use job::{Job, Kind};
+use job::{EndWrite, Job, Kind};
 use repositories::Repositories;
 use seen::{State, TargetPod};
 
@@ -50,6 +50,9 @@ use seen::{State, TargetPod};
 const LOOK: Duration = Duration::from_secs(30);
 /// After a write that failed, an object is looked at again so soon.
 const AGAIN: Duration = Duration::from_secs(2);
+/// An object that another process has begun while this one carried it is left to that one for so
+/// long. Both live then, and would take it from each other for ever.
+const LEFT: Duration = Duration::from_secs(600);
 /// Jobs that are told to end have this long to remove their locks.
 const LAST: Duration = Duration::from_secs(20);
 
@@ -216,12 +219,18 @@ impl Agent {
                         running.insert(uid.clone(), watched.clone());
                         let context = Arc::clone(&self.context);
                         let job = Job::new(context, watched, stop.clone(), is_try, place);
+                        let stop = stop.clone();
                         let spawned = jobs.spawn(async move {
-                            let done = job.run(kind).await;
+                            let pause = match job.run(kind).await {
+                                EndWrite::Done => Duration::ZERO,
+                                EndWrite::OfAnother => LEFT,
+                                EndWrite::Failed => again,
+                            };
                             // Its place is free.
                             drop(job);
-                            if !done {
-                                sleep(again).await;
+                            tokio::select! {
+                                () = sleep(pause) => {}
+                                () = stop.cancelled() => {}
                             }
                         });
                         uids.insert(spawned.id(), uid);
@@ -260,5 +269,54 @@ impl Kind {
             Self::Restore(object) => &object.metadata,
         };
         meta.uid.as_deref().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::keys::CARRIER;
+    use berth_test_scripted::{Scripted, get, list, patch, watch};
+    use serde_json::json;
+
+    use super::*;
+
+    const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
+    const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_process_has_begun_meanwhile_is_not_taken_back_from_it() {
+        let object = json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"},
+            "spec": {"node": "n1", "uploaderType": "restic"}, "status": {"phase": "InProgress"},
+        });
+        let mut of_another = object.clone();
+        of_another["metadata"]["annotations"] = json!({CARRIER: "n1/another"});
+        let api = Scripted::new()
+            .always(get(BACKUPS).answers(list("7", std::slice::from_ref(&object))))
+            .always(patch(BACKUP).answers(object))
+            .always(get(BACKUP).answers(of_another))
+            .always(watch(BACKUPS).never_answers());
+        for path in [
+            "/apis/velero.io/v1/namespaces/velero/podvolumerestores",
+            "/apis/velero.io/v1/namespaces/velero/backuprepositories",
+            "/api/v1/pods",
+        ] {
+            api.always(get(path).answers(list("7", &[]))).always(watch(path).never_answers());
+        }
+        let client = api.client("velero");
+        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
+        let clients = Clients { watch: client.clone(), call: client };
+        let agent = Agent::new(clients, Settings::of_tests("/pods"), opener);
+        let begun = async {
+            sleep(LEFT / 2).await;
+            let first = api.writes().len();
+            sleep(LEFT).await;
+            [first, api.writes().len()]
+        };
+        tokio::select! {
+            () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
+            begun = begun => assert_eq!(begun, [1, 2], "it is begun again if that one does not end it"),
+        }
     }
 }

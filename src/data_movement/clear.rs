@@ -1,28 +1,20 @@
 //! Removes what was made for a movement, and nothing else.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use anyhow::Context as _;
 use berth_api::keys::{BACKUP_UID, MADE_FOR};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::DataUpload;
-use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use serde::de::DeserializeOwned;
-use tracing::{info, warn};
 
 use super::{Carried, Item, OwnMovements};
 use crate::backup::volumes::clean::remove;
-use crate::install::pod_volumes::AGENT;
-use crate::text::chain;
 use crate::write::{Write, WriteResult, delete};
-
-/// Contents of one look for those that no movement needs. The next look finds more.
-const PAGE: u32 = 500;
 
 impl OwnMovements {
     /// `true`: nothing is left of what was made for it.
@@ -66,49 +58,6 @@ impl OwnMovements {
             .await
             .map_err(anyhow::Error::msg)
             .context("its VolumeSnapshot cannot be removed")
-    }
-
-    /// Removes contents that were made for movements which are gone, by hand or with their Backup:
-    /// nothing else that was made outlives its owner. `known`: UIDs of all others. Without berth's
-    /// node agents nothing was made, and nothing may be listed.
-    pub(super) async fn sweep(&self, known: &BTreeSet<&str>) {
-        let agents: Api<DaemonSet> = Api::namespaced(self.client().clone(), &self.namespace);
-        if !matches!(agents.get_metadata_opt(AGENT).await, Ok(Some(_))) {
-            return;
-        }
-        let contents: Api<VolumeSnapshotContent> = Api::all(self.client().clone());
-        let found = match contents.list(&ListParams::default().labels(MADE_FOR).limit(PAGE)).await {
-            Ok(found) => found,
-            Err(error) if crate::client::is_not_found(&error) => return,
-            Err(error) => {
-                let error = chain(&error);
-                warn!(error, "VolumeSnapshotContents cannot be listed: copies of snapshots may be left");
-                return;
-            }
-        };
-        for content in found.items.iter().filter(|content| self.is_left(content, known)) {
-            let name = content.name_any();
-            match delete(&contents, Write::on(content)).await {
-                WriteResult::Written(()) => {
-                    info!(%name, "removed the VolumeSnapshotContent of a data movement that is gone");
-                }
-                WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
-                answer => {
-                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                    warn!(%name, error, "the VolumeSnapshotContent of a data movement cannot be removed");
-                }
-            }
-        }
-    }
-
-    /// Another berth may make such contents for a namespace of its own. What is retained takes
-    /// nothing from the storage when it goes.
-    fn is_left(&self, content: &VolumeSnapshotContent, known: &BTreeSet<&str>) -> bool {
-        let spec = &content.spec;
-        let is_known = content.labels().get(MADE_FOR).is_some_and(|uid| known.contains(uid.as_str()));
-        let is_here = spec.volume_snapshot_ref.namespace.as_deref() == Some(self.namespace.as_str());
-        let is_retained = spec.deletion_policy.as_deref() == Some("Retain");
-        !is_known && is_here && is_retained && content.metadata.deletion_timestamp.is_none()
     }
 }
 

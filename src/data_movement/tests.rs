@@ -16,6 +16,8 @@ use crate::install::pod_volumes::AGENT;
 use crate::install::{InstallSettings, render};
 
 const UPLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads/up";
+const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
+const DOWNLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datadownloads";
 const AGENTS: &str = "/apis/apps/v1/namespaces/velero/daemonsets/berth-node-agent";
 const PODS: &str = "/api/v1/namespaces/velero/pods";
 const CLAIMS: &str = "/api/v1/namespaces/velero/persistentvolumeclaims";

@@ -1,6 +1,7 @@
 //! One object, from its start to its end: what its status says while [`work`] is done for it.
 
 mod end;
+mod fence;
 mod locked;
 mod work;
 
@@ -36,6 +37,8 @@ use crate::write::{Write, WriteResult, patch};
 
 use end::write_end;
 pub use end::{End, EndWrite, end_canceled, write_canceled};
+pub(super) use fence::is_of_another;
+use fence::{Fence, Fenced};
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -109,9 +112,8 @@ impl Job {
         Self { context, watched, stop, is_try, place, id, has_begun, waits_for: Mutex::default() }
     }
 
-    /// `false`: something could not be written, and it is to be tried again.
-    pub async fn run(&self, kind: Kind) -> bool {
-        let write = match kind {
+    pub async fn run(&self, kind: Kind) -> EndWrite {
+        match kind {
             Kind::Backup(object) => {
                 let spec = &object.spec;
                 let namespace = spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
@@ -123,9 +125,7 @@ impl Job {
                 let repository = (spec.backup_storage_location.as_deref(), spec.source_namespace.as_deref());
                 self.carry_unlocked(&*object, repository, || self.restore(Arc::clone(&object))).await
             }
-        };
-        // What another process carries is that one's.
-        write != EndWrite::Failed
+        }
     }
 
     /// Carries an object whose work is on one repository (location and namespace), which others may
@@ -168,18 +168,19 @@ impl Job {
             change["metadata"] = counted(runs_before.saturating_add(1));
         }
         change["metadata"]["annotations"][CARRIER] = json!(self.id);
-        match patch(&api, Write::on(object), change).await {
-            WriteResult::Written(_) => {}
+        let begun = match patch(&api, Write::on(object), change).await {
+            WriteResult::Written(begun) => begun,
             WriteResult::Conflict(_) | WriteResult::Gone(_) => return EndWrite::Failed,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
                 warn!(kind = K::KIND.as_str(), name, error, "it could not be begun");
                 return EndWrite::Failed;
             }
-        }
+        };
+        let mut fence = Fence::new(&api, begun, &self.id);
         self.has_begun.store(true, Ordering::Release);
         info!(kind = K::KIND.as_str(), name, "begun");
-        let mut is_silent = false;
+        let (mut is_silent, mut is_lost) = (false, false);
         let result = {
             let mut work = std::pin::pin!(work);
             let (mut signs, mut sign) = (0, Instant::now());
@@ -196,6 +197,9 @@ impl Job {
                         } else if sign.elapsed() > SILENCE && !self.watched.is_canceled() {
                             is_silent = true;
                             self.watched.cancel();
+                        }
+                        if is_lost {
+                            continue;
                         }
                         let waits_for = self.waits_for.lock().clone();
                         let (mut change, mut is_change) = (json!({}), false);
@@ -215,10 +219,17 @@ impl Job {
                             }
                             is_change = true;
                         }
-                        if is_change {
-                            let answer = patch(&api, Write::to(&name).uid(uid.as_deref()), change).await;
-                            if matches!(answer, WriteResult::Written(_)) {
-                                told = waits_for;
+                        let fenced = match is_change {
+                            true => fence.write(&change).await,
+                            false => fence.glance().await,
+                        };
+                        match fenced {
+                            Fenced::Written => told = waits_for,
+                            Fenced::Unwritten => {}
+                            Fenced::Lost => {
+                                info!(kind = K::KIND.as_str(), name, "it has ended, or another process carries it");
+                                is_lost = true;
+                                self.watched.cancel();
                             }
                         }
                     }
@@ -228,7 +239,7 @@ impl Job {
         if self.stop.is_cancelled() && result.is_err() {
             // This process did not end because of the volume.
             let change = json!({"metadata": counted(runs_before)});
-            drop(patch(&api, Write::to(&name).uid(uid.as_deref()), change).await);
+            fence.write(&change).await;
             info!(kind = K::KIND.as_str(), name, "handed over to the next process");
             return EndWrite::Done;
         }

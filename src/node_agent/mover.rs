@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use berth_api::keys::{BACKUP_NAME, BACKUP_UID, CARRIER, PVC_UID, RESTORED};
+use berth_api::keys::{BACKUP_NAME, BACKUP_UID, PVC_UID, RESTORED};
 use berth_api::velero::{DataDownload, DataMover, DataUpload};
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::MoverPhase;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::concurrency::Place;
-use super::job::{End, EndWrite, Job, ensure_few, progress, runs, write_canceled};
+use super::job::{End, EndWrite, Job, ensure_few, is_of_another, progress, runs, write_canceled};
 use super::repositories::Repositories;
 use super::{Context, Settings, volume};
 use crate::client::Clients;
@@ -181,8 +181,7 @@ async fn follow<K: Carried>(
         let has_begun = has_begun.load(Ordering::Acquire);
         let is_wanted = match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => {
-                let last = found.annotations().get(CARRIER);
-                let is_another = has_begun && last.is_some_and(|last| last != carrier);
+                let is_another = has_begun && is_of_another(&found, carrier);
                 let mover = found.mover();
                 let is_canceled = mover.canceled || mover.phase == MoverPhase::Canceling;
                 !is_canceled && !mover.phase.is_final() && !is_another
@@ -268,6 +267,7 @@ impl Carried for DataDownload {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::keys::CARRIER;
     use berth_test_scripted::{Scripted, get, patch};
     use serde_json::Value;
 

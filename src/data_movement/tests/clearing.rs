@@ -78,13 +78,84 @@ async fn contents_of_movements_that_are_gone_are_removed_and_no_others() {
     );
     let api = Scripted::new()
         .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
+        .next(get(PODS).answers(list("5", &[])))
+        .next(get(CLAIMS).answers(list("5", &[])))
+        .next(get(SNAPSHOTS).answers(list("5", &[])))
         .next(get(CONTENTS).answers(found))
+        .next(get(&at(UPLOADS, "gone")).refuses(404))
+        .next(get(&at(DOWNLOADS, "gone")).refuses(404))
         .next(delete(&at(CONTENTS, "gone")).answers(deleted()));
     movements(&api).sweep(&BTreeSet::from(["u"])).await;
     assert_eq!(api.writes().len(), 1);
     // Where they are not installed, the controller may not list contents.
     let api = Scripted::new().next(get(AGENTS).refuses(404));
     movements(&api).sweep(&BTreeSet::new()).await;
+}
+
+/// A former leader with an old view makes claim and pod of a movement once more that has ended
+/// since then, and that nobody clears a second time.
+#[tokio::test(start_paused = true)]
+async fn what_is_made_again_for_a_movement_that_has_ended_is_removed_and_nothing_else() {
+    let object = |name: &str| {
+        let mut object = made(name, name);
+        object["metadata"]["resourceVersion"] = json!("4");
+        // In a list the API server does not say it of each.
+        object.as_object_mut().unwrap().retain(|key, _| key == "metadata");
+        object
+    };
+    let mut unowned = object("unowned");
+    unowned["metadata"]["ownerReferences"] = json!([]);
+    let mut going = object("going");
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let found = || {
+        let names = ["known", "ended", "new", "clearing", "again"];
+        let objects: Vec<Value> =
+            names.map(object).into_iter().chain([unowned.clone(), going.clone()]).collect();
+        list("5", &objects)
+    };
+    let movement = |name: &str, uid: &str, phase: &str, annotations: Value| {
+        get(&at(UPLOADS, name)).answers(json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload",
+            "metadata": {"name": name, "namespace": "velero", "uid": uid, "annotations": annotations},
+            "spec": {"datamover": "berth"}, "status": {"phase": phase},
+        }))
+    };
+    let absent = |name: &str| get(&at(DOWNLOADS, name)).refuses(404);
+    let read = |api: Scripted, path: &str| {
+        api.next(get(path).answers(found()))
+            .next(movement("ended", "ended", "Completed", json!({})))
+            .next(absent("ended"))
+            .next(delete(&at(path, "ended")).answers(deleted()))
+            // Another leader has accepted it since this one saw anything.
+            .next(movement("new", "new", "Accepted", json!({})))
+            // Its own step removes what it has.
+            .next(movement("clearing", "clearing", "Failed", json!({keys::MADE: "t"})))
+            // It was deleted, and another one has its name.
+            .next(movement("again", "another", "InProgress", json!({})))
+            .next(absent("again"))
+            .next(delete(&at(path, "again")).refuses(409))
+    };
+    let api = Scripted::new().next(get(AGENTS).answers(made("berth-node-agent", "nobody")));
+    let api =
+        read(read(api, PODS), CLAIMS).next(get(SNAPSHOTS).refuses(404)).next(get(CONTENTS).refuses(404));
+    movements(&api).sweep(&BTreeSet::from(["known"])).await;
+    let writes = api.writes();
+    let wanted = json!({"uid": "uid-ended", "resourceVersion": "4"});
+    for path in [PODS, CLAIMS] {
+        let removed = writes.iter().find(|write| write.path == at(path, "ended")).unwrap();
+        assert_eq!(removed.body["preconditions"], wanted, "{path}");
+    }
+    assert_eq!(writes.len(), 4);
+    // What cannot be read is left for the next look.
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
+        .next(get(PODS).answers(list("5", &[object("ended")])))
+        .next(get(&at(UPLOADS, "ended")).refuses(500))
+        .next(get(CLAIMS).answers(list("5", &[])))
+        .next(get(SNAPSHOTS).answers(list("5", &[])))
+        .next(get(CONTENTS).answers(list("5", &[])));
+    movements(&api).sweep(&BTreeSet::new()).await;
+    assert_eq!(api.writes(), []);
 }
 
 #[tokio::test(start_paused = true)]

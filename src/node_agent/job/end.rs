@@ -3,11 +3,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use berth_api::keys::CARRIER;
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt as _;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -16,6 +14,7 @@ use tracing::{info, warn};
 
 use super::super::Context;
 use super::Kind;
+use super::fence::is_of_another;
 use crate::text::chain;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
@@ -74,8 +73,7 @@ where
             if matches!(object.phase_text(), "Completed" | "Failed" | "Canceled") {
                 return EndWrite::Done;
             }
-            let last = object.annotations().get(CARRIER);
-            if last.zip(carrier).is_some_and(|(last, carrier)| last != carrier) {
+            if carrier.is_some_and(|carrier| is_of_another(&object, carrier)) {
                 info!(name, "another process carries it by now: leaving its end to that one");
                 return EndWrite::OfAnother;
             }

@@ -1,0 +1,114 @@
+//! Removes what was made for movements that do not need it any more, and that no step of theirs
+//! removes: a movement may be gone, and a former leader whose view is old may make objects of a
+//! movement that has ended once more.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use berth_api::keys::MADE_FOR;
+use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{Api, ListParams};
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
+
+use super::{OwnMovements, is_wanted};
+use crate::install::pod_volumes::AGENT;
+use crate::text::chain;
+use crate::write::{Write, WriteResult, delete};
+
+/// Objects of each kind in one look. The next look finds more.
+const PAGE: u32 = 500;
+
+impl OwnMovements {
+    /// `known`: UIDs of the movements that are not over. Without berth's node agents nothing was
+    /// made, and nothing may be listed.
+    pub(super) async fn sweep(&self, known: &BTreeSet<&str>) {
+        let (client, namespace) = (|| self.client().clone(), self.namespace.as_str());
+        let agents: Api<DaemonSet> = Api::namespaced(client(), namespace);
+        if !matches!(agents.get_metadata_opt(AGENT).await, Ok(Some(_))) {
+            return;
+        }
+        let pods: Api<Pod> = Api::namespaced(client(), namespace);
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client(), namespace);
+        let snapshots: Api<VolumeSnapshot> = Api::namespaced(client(), namespace);
+        let contents: Api<VolumeSnapshotContent> = Api::all(client());
+        self.sweep_kind(&pods, known, is_owned).await;
+        self.sweep_kind(&claims, known, is_owned).await;
+        self.sweep_kind(&snapshots, known, is_owned).await;
+        self.sweep_kind(&contents, known, |content, _| is_copy(content, namespace)).await;
+    }
+
+    /// `is_made`: was it made for the movement with this UID, which is in its label?
+    async fn sweep_kind<K>(&self, api: &Api<K>, known: &BTreeSet<&str>, is_made: impl Fn(&K, &str) -> bool)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let kind = K::kind(&());
+        let found = match api.list(&ListParams::default().labels(MADE_FOR).limit(PAGE)).await {
+            Ok(found) => found.items,
+            Err(error) if crate::client::is_not_found(&error) => return,
+            Err(error) => {
+                let error = chain(&error);
+                warn!(%kind, error, "objects of data movements cannot be listed: some that no movement needs may be left");
+                return;
+            }
+        };
+        for object in &found {
+            let (name, labels) = (object.name_any(), object.labels());
+            let Some(uid) = labels.get(MADE_FOR).filter(|uid| is_made(object, uid)) else { continue };
+            if known.contains(uid.as_str()) || object.meta().deletion_timestamp.is_some() {
+                continue;
+            }
+            let removed = match self.is_needed(&name, uid).await {
+                Ok(true) => continue,
+                Ok(false) => delete(api, Write::on(object)).await,
+                Err(error) => WriteResult::Refused(error),
+            };
+            match removed {
+                WriteResult::Written(()) => {
+                    info!(%kind, %name, "removed an object of a data movement that is gone or has ended");
+                }
+                WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
+                answer => {
+                    let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
+                    warn!(%kind, %name, error, "an object of a data movement that is gone or has ended cannot be removed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Is there a movement with this UID that is not over? It is read now, because this process may
+    /// be a former leader itself, and know less than the one that made the object. One that is over
+    /// stays so.
+    async fn is_needed(&self, name: &str, uid: &str) -> kube::Result<bool> {
+        let (client, namespace) = (|| self.client().clone(), self.namespace.as_str());
+        let uploads: Api<DataUpload> = Api::namespaced(client(), namespace);
+        let downloads: Api<DataDownload> = Api::namespaced(client(), namespace);
+        Ok(needs(&uploads, name, uid).await? || needs(&downloads, name, uid).await?)
+    }
+}
+
+async fn needs<K>(movements: &Api<K>, name: &str, uid: &str) -> kube::Result<bool>
+where
+    K: DataMover + Clone + DeserializeOwned + Debug,
+{
+    let found = movements.get_opt(name).await?;
+    Ok(found.is_some_and(|found| found.meta().uid.as_deref() == Some(uid) && is_wanted(&found)))
+}
+
+fn is_owned<K: Resource>(object: &K, uid: &str) -> bool {
+    object.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid)
+}
+
+/// Another berth may make such contents for a namespace of its own. What is retained takes nothing
+/// from the storage when it goes.
+fn is_copy(content: &VolumeSnapshotContent, namespace: &str) -> bool {
+    let spec = &content.spec;
+    spec.volume_snapshot_ref.namespace.as_deref() == Some(namespace)
+        && spec.deletion_policy.as_deref() == Some("Retain")
+}

@@ -1,0 +1,203 @@
+//! The fence of a job: it writes to its object only on the version that it has seen, and no more
+//! once another process has begun the object, as after an agent's pod was removed by force while
+//! its process lived on.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use berth_api::keys::CARRIER;
+use berth_api::velero::DataMover;
+use kube::Resource;
+use kube::api::Api;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::pace::paced;
+use crate::write::{Write, WriteResult, patch};
+
+/// A job that has nothing to write reads its object so often.
+const LOOK: Duration = Duration::from_secs(10);
+/// Tries of one write, because others write the object, too.
+const TRIES: u32 = 3;
+
+/// What a write tells, or a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fenced {
+    Written,
+    /// Nothing is written, as far as that is known. The object is the job's.
+    Unwritten,
+    /// The object has ended, it is gone, or another process has begun it.
+    Lost,
+}
+
+pub struct Fence<'a, K> {
+    api: &'a Api<K>,
+    /// As it was last written or read.
+    object: K,
+    /// [`CARRIER`] while it is the job's.
+    id: &'a str,
+    /// When it was last asked for.
+    looked: Instant,
+}
+
+impl<'a, K> Fence<'a, K>
+where
+    K: DataMover + Clone + Debug + DeserializeOwned,
+{
+    /// `begun`: the object as the job has begun it.
+    pub fn new(api: &'a Api<K>, begun: K, id: &'a str) -> Self {
+        Self { api, object: begun, id, looked: Instant::now() }
+    }
+
+    pub async fn write(&mut self, change: &Value) -> Fenced {
+        for _ in 0..TRIES {
+            self.looked = Instant::now();
+            match patch(self.api, Write::on(&self.object), change.clone()).await {
+                WriteResult::Written(object) => {
+                    self.object = object;
+                    return Fenced::Written;
+                }
+                WriteResult::Gone(_) => return Fenced::Lost,
+                WriteResult::Refused(_) | WriteResult::TimedOut => return Fenced::Unwritten,
+                WriteResult::Conflict(_) => {
+                    if self.look().await == Fenced::Lost {
+                        return Fenced::Lost;
+                    }
+                }
+            }
+        }
+        Fenced::Unwritten
+    }
+
+    /// Looks whether the object is still the job's, if nothing was written or read for a while.
+    pub async fn glance(&mut self) -> Fenced {
+        if self.looked.elapsed() < paced(LOOK) { Fenced::Unwritten } else { self.look().await }
+    }
+
+    async fn look(&mut self) -> Fenced {
+        self.looked = Instant::now();
+        let name = self.object.meta().name.as_deref().unwrap_or_default();
+        let answer = self.api.get_opt(name).await;
+        match answer {
+            Ok(Some(found)) if self.is_of_job(&found) => {
+                self.object = found;
+                Fenced::Unwritten
+            }
+            Ok(_) => Fenced::Lost,
+            // The next look may tell.
+            Err(_) => Fenced::Unwritten,
+        }
+    }
+
+    fn is_of_job(&self, found: &K) -> bool {
+        found.meta().uid == self.object.meta().uid
+            && !found.phase().is_final()
+            && !is_of_another(found, self.id)
+    }
+}
+
+/// Has another job than this one begun the object since then?
+pub fn is_of_another(object: &impl Resource, id: &str) -> bool {
+    let last = object.meta().annotations.as_ref().and_then(|annotations| annotations.get(CARRIER));
+    last.is_some_and(|last| last != id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::velero::PodVolumeRestore;
+    use berth_pod_volumes::Fault;
+    use berth_test_scripted::{Scripted, get, patch as patching};
+    use serde_json::json;
+    use tokio::time::sleep;
+
+    use super::super::super::concurrency::Places;
+    use super::super::tests::job;
+    use super::super::{End, EndWrite, Job, PROGRESS};
+    use super::*;
+
+    const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumerestores/r";
+
+    fn restore(version: &str, carrier: &str) -> Value {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeRestore",
+            "metadata": {
+                "name": "r", "namespace": "velero", "uid": "u", "resourceVersion": version,
+                "annotations": {CARRIER: carrier},
+            },
+            "spec": {}, "status": {"phase": "InProgress"},
+        })
+    }
+
+    async fn carried(job: &Job, work: impl Future<Output = anyhow::Result<End>>) -> EndWrite {
+        let object: PodVolumeRestore = serde_json::from_value(restore("7", "n0/dead")).unwrap();
+        job.carry(&object, work).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_write_of_a_job_is_on_the_version_that_it_has_seen() {
+        let api = Scripted::new();
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let api = api
+            .next(patching(PATH).answers(restore("8", &job.id)))
+            .next(patching(PATH).answers(restore("9", &job.id)))
+            // Somebody else has written something else.
+            .next(patching(PATH).refuses(409))
+            .next(get(PATH).answers(restore("11", &job.id)))
+            .next(patching(PATH).answers(restore("12", &job.id)))
+            // The process is told to end.
+            .next(patching(PATH).refuses(409))
+            .next(get(PATH).answers(restore("14", &job.id)))
+            .next(patching(PATH).answers(restore("15", &job.id)));
+        let work = async {
+            for waits_for in ["somebody", ""] {
+                waits_for.clone_into(&mut job.waits_for.lock());
+                sleep(3 * PROGRESS).await;
+            }
+            job.stop.cancel();
+            Err(anyhow::Error::from(Fault::Canceled))
+        };
+        assert_eq!(carried(&job, work).await, EndWrite::Done);
+        let writes = api.writes();
+        let versions = writes.iter().map(|write| write.body["metadata"]["resourceVersion"].as_str());
+        let wanted = ["7", "8", "9", "11", "12", "14"].map(Some);
+        assert_eq!(versions.collect::<Vec<_>>(), wanted);
+    }
+
+    /// It would write the volume at the same time as the next process, or after the pod has begun
+    /// to use it.
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_that_another_process_carries_stops_and_writes_nothing_more() {
+        let mut ended = restore("9", "");
+        ended["metadata"]["annotations"] = Value::Null;
+        ended["status"]["phase"] = json!("Failed");
+        let lost = [(restore("9", "n1/next"), EndWrite::OfAnother), (ended, EndWrite::Done)];
+        for tells in [true, false] {
+            for (found, wanted) in lost.clone() {
+                let api = Scripted::new();
+                let job = job(&api, &Places::new(1, Arc::default()));
+                let api = api.next(patching(PATH).answers(restore("8", &job.id)));
+                let api = if tells { api.next(patching(PATH).refuses(409)) } else { api };
+                let api = api.next(get(PATH).answers(found.clone())).next(get(PATH).answers(found));
+                let work = async {
+                    if tells {
+                        "somebody".clone_into(&mut job.waits_for.lock());
+                    }
+                    let begun = Instant::now();
+                    while !job.watched.is_canceled() {
+                        assert!(begun.elapsed() < 2 * LOOK, "it would never stop");
+                        sleep(PROGRESS).await;
+                    }
+                    // What it comes to on its way out.
+                    job.waits_for.lock().clear();
+                    sleep(3 * PROGRESS).await;
+                    Err(anyhow::Error::from(Fault::Canceled))
+                };
+                assert_eq!(carried(&job, work).await, wanted);
+                assert_eq!(api.writes().len(), 1 + usize::from(tells));
+            }
+        }
+    }
+}
