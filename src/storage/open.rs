@@ -328,7 +328,7 @@ fn folder(folder: &Path, is_new: bool) -> Result<Arc<LocalFileSystem>, OpenError
 
 #[cfg(test)]
 mod tests {
-    use berth_test_scripted::Scripted;
+    use berth_test_scripted::{Scripted, get};
     use serde_json::{Value, json};
 
     use super::*;
@@ -356,6 +356,45 @@ mod tests {
         assert_eq!(endpoint("https://s3.example/", "b", false), "https://b.s3.example");
     }
 
+    /// What of it is in no answer of a store is looked up in the client.
+    #[tokio::test]
+    async fn the_way_to_name_a_bucket_and_the_encryption_of_a_location_are_used() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // [default], aws_access_key_id=id, aws_secret_access_key=s
+        let keys = "W2RlZmF1bHRdCmF3c19hY2Nlc3Nfa2V5X2lkPWlkCmF3c19zZWNyZXRfYWNjZXNzX2tleT1zCg==";
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cloud-credentials"}, "data": {"cloud": keys},
+        });
+        let at = "/api/v1/namespaces/velero/secrets/cloud-credentials";
+        let api = Scripted::new().always(get(at).answers(secret));
+        let opener = Opener::new(api.client("velero"), "velero", Roots::default());
+        let (url, style) = ("https://s3.example", "s3ForcePathStyle");
+        for (config, endpoint) in [
+            (json!({"s3Url": url}), "https://s3.example/b"),
+            (json!({"s3Url": url, style: "true"}), "https://s3.example/b"),
+            (json!({"s3Url": url, style: "false"}), "https://b.s3.example"),
+            (json!({}), "https://b.s3.us-east-1.amazonaws.com"),
+            (json!({style: "true"}), "https://s3.us-east-1.amazonaws.com/b"),
+        ] {
+            let location = location(&config, &json!({}));
+            let (store, _) = opener.s3(&location, location.spec.config.as_ref().unwrap()).await.unwrap();
+            let text = format!("{store:?}");
+            assert!(text.contains(&format!("bucket_endpoint: {endpoint:?}")), "{config}: {text}");
+            assert!(!text.contains("x-amz-server-side-encryption"), "{text}");
+        }
+        for (config, header) in [
+            (json!({"serverSideEncryption": "AES256"}), r#""x-amz-server-side-encryption": "AES256""#),
+            (
+                json!({"serverSideEncryption": "AES256", "kmsKeyId": "k"}),
+                r#""x-amz-server-side-encryption": "aws:kms""#,
+            ),
+        ] {
+            let location = location(&config, &json!({}));
+            let (store, _) = opener.s3(&location, location.spec.config.as_ref().unwrap()).await.unwrap();
+            assert!(format!("{store:?}").contains(header), "{config}: {store:?}");
+        }
+    }
+
     #[test]
     fn a_folder_is_made_for_a_new_location_and_missed_for_one_that_was_there() {
         let root = tempfile::tempdir().unwrap();
@@ -368,5 +407,13 @@ mod tests {
         let status = |status: Value| is_new(&location(&json!({}), &status));
         assert!(status(json!({})) && status(json!({"phase": "Unavailable"})));
         assert!(!status(json!({"phase": "Available", "lastValidationTime": "2026-01-01T00:00:00Z"})));
+    }
+
+    /// A loss of power cannot be tested, so this looks at the setting on which it depends.
+    #[test]
+    fn what_is_written_into_a_folder_survives_a_loss_of_power() {
+        let root = tempfile::tempdir().unwrap();
+        let store = format!("{:?}", folder(root.path(), true).unwrap());
+        assert!(store.contains("fsync: true"), "{store}");
     }
 }
