@@ -72,6 +72,7 @@ pub mod reading;
 mod recover;
 pub mod rehearsal;
 mod related;
+pub mod removals;
 pub mod revision;
 pub mod run;
 pub mod runner;

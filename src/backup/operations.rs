@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+pub use forget::data_namespaces;
 pub use waiting::Attended;
 
 use super::agent_pods::node_agents;
