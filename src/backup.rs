@@ -73,6 +73,7 @@ pub mod reading;
 mod recover;
 pub mod rehearsal;
 mod related;
+pub mod removals;
 pub mod revision;
 pub mod run;
 pub mod runner;

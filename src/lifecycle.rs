@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backup::metrics::BackupMetrics;
+use crate::backup::removals::Removals;
 use crate::client::Clients;
 use crate::events::Events;
 use crate::leader::LeaseNotes;
@@ -62,6 +63,8 @@ pub struct Lifecycle {
     /// Most namespaces with a metric of their own.
     pub namespace_metrics: usize,
     pub age_metrics: AgeMetrics,
+    /// What the engine removes of deleted Backups.
+    pub removals: Removals,
 }
 
 impl Lifecycle {

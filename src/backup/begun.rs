@@ -1,8 +1,11 @@
 //! Where a run stores, and what an earlier run of the same Backup has stored there.
 
+use std::collections::BTreeSet;
+
 use anyhow::ensure;
 use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::FolderClaim;
+use berth_core::sync::is_name;
 use bytes::Bytes;
 use object_store::UpdateVersion;
 
@@ -43,6 +46,19 @@ pub struct RunSite {
     pub outcomes: Outcomes,
     /// The run may have made snapshots or PodVolumeBackups.
     pub has_data: bool,
+}
+
+impl RunSite {
+    /// In which namespaces the backup may have data in repositories, as far as this run knows.
+    pub fn data_namespaces(&self) -> BTreeSet<String> {
+        let moved = self.operations.all().into_iter().map(|movement| movement.namespace);
+        moved.chain(self.outcomes.all().file_namespaces).filter(|namespace| is_name(namespace)).collect()
+    }
+
+    /// Whether a checkpoint that an earlier run wrote may name more of them.
+    pub fn may_have_earlier_data(&self) -> bool {
+        self.is_taken_over && self.is_resumable
+    }
 }
 
 /// What an earlier run has stored, from its checkpoint.

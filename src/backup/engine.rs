@@ -1,6 +1,6 @@
 //! What every run needs, how it may fail, and how it is ended from outside.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::discovery::Discovery;
 use super::exec::Exec;
 use super::list::{ListError, Lister};
 use super::metrics::BackupMetrics;
+use super::removals::Removals;
 use super::status::{BackupWriter, WriteError};
 use super::turns::Turns;
 use super::upload::UploadError;
@@ -77,6 +78,10 @@ pub struct Engine {
     pub since: Instant,
     /// UIDs of Backups whose objects this process has stored and whose operations go on.
     pub own: Arc<Mutex<HashSet<String>>>,
+    /// By UID of a Backup that was deleted while it ran: in which namespaces it may have data in
+    /// repositories, until that is forgotten.
+    pub data_of_deleted: Arc<Mutex<HashMap<String, BTreeSet<String>>>>,
+    pub removals: Removals,
     /// UID of the cluster, once it has been read.
     pub cluster: Arc<OnceCell<String>>,
     /// Turns of recoveries that read what dead runs have stored.
@@ -139,6 +144,11 @@ impl RunFailure {
     /// that.
     pub(super) fn is_from_outside(&self) -> bool {
         matches!(self, Self::Stopped | Self::Deleted | Self::Canceled | Self::Write(_))
+    }
+
+    /// Whether the Backup was deleted. A write may find that before the watch shows it.
+    pub(super) fn is_deletion(&self) -> bool {
+        matches!(self, Self::Deleted | Self::Write(WriteError::Gone))
     }
 
     /// Whether the whole API server is gone. Then another attempt may succeed when it is back.

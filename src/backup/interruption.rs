@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Writes a last checkpoint for an upload that did not complete, if another run will continue
-    /// it.
+    /// it, or if it tells where data of a deleted Backup is.
     pub(super) async fn part_with(
         &self,
         record: &BackupWriter,
@@ -73,10 +73,14 @@ impl Engine {
         let Some(mut keeper) = keeper else { return };
         // Another run would come no further.
         site.is_stuck = site.is_resumable && !keeper.has_stored() && matches!(failure, RunFailure::Upload(_));
-        if matches!(
-            self.after(failure, record, true, site.is_stuck),
-            RunFollowUp::HandOver | RunFollowUp::Resume
-        ) {
+        // The next leader forgets what the backup has in repositories if this process cannot.
+        let is_forgotten = failure.is_deletion() && !site.data_namespaces().is_empty();
+        if is_forgotten
+            || matches!(
+                self.after(failure, record, true, site.is_stuck),
+                RunFollowUp::HandOver | RunFollowUp::Resume
+            )
+        {
             keeper.finish(LAST_PART).await;
         }
         site.is_resumable = keeper.has_one();
@@ -102,7 +106,11 @@ impl Engine {
             failure,
             RunFailure::Write(WriteError::Taken | WriteError::Time(_) | WriteError::Unpublished(_))
         );
+        // The folder and its checkpoint stay until that is forgotten ([`Engine::forget`]).
+        let noted = site.data_namespaces();
+        let is_forgotten = failure.is_deletion() && (!noted.is_empty() || site.may_have_earlier_data());
         match next {
+            _ if is_forgotten => drop(self.data_of_deleted.lock().insert(record.uid().to_owned(), noted)),
             RunFollowUp::HandOver | RunFollowUp::Resume if site.is_resumable => {}
             RunFollowUp::Restart | RunFollowUp::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;
@@ -126,7 +134,9 @@ impl Engine {
         if site.has_data && !is_taken {
             Box::pin(self.remove_snapshots(site.layout.backup(), record)).await;
         }
-        self.give_up(&site.layout, &site.claim, log, &failure).await;
+        if !is_forgotten {
+            self.give_up(&site.layout, &site.claim, log, &failure).await;
+        }
         match failure {
             RunFailure::Deleted => Err(WriteError::Gone),
             // Another controller has ended the Backup, or will.

@@ -25,7 +25,7 @@ use super::status::WriteError;
 use crate::events::{EventReason, Events};
 use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
-use crate::queue::seen::BackupAfterQueue;
+use crate::queue::seen::{BackupAfterQueue, GoneBackup};
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
@@ -58,15 +58,15 @@ impl Runner {
         view
     }
 
-    /// Does what is left of Backups that were deleted while they waited. One that was looked at then
-    /// is forgotten when that look has ended.
+    /// Does what is left of Backups that were deleted while they ran or waited for their operations,
+    /// once their runs have ended.
     fn forget_gone(&self, runs: &mut JoinSet<()>, running: &mut HashMap<String, ActiveRun>) {
         let mut names = HashSet::new();
         let due = self.store.take_gone(|gone| {
             !gone.is_ours || !is_busy(running, &gone.name) && names.insert(gone.name.clone())
         });
         for gone in due.into_iter().filter(|gone| gone.is_ours) {
-            let BackupAfterQueue { name, uid, location, .. } = gone;
+            let GoneBackup { name, uid, location, .. } = gone;
             let engine = self.engine.clone();
             let work = {
                 let (name, uid) = (name.clone(), uid.clone());

@@ -327,6 +327,9 @@ impl Engine {
             (Err(failure), _) => failure,
             (Ok(_), Err(error)) => RunFailure::Upload(error),
         };
+        // What becomes of the data in repositories depends on how the run ends.
+        site.operations = Movements::of(movements.all());
+        site.outcomes = Outcomes::of(outcomes.all());
         self.part_with(record, site, keeper, &failure).await;
         Err(failure)
     }

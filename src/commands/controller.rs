@@ -16,6 +16,7 @@ use crate::backup::engine::{Engine, VolumeDefaults};
 use crate::backup::exec::Kubelets;
 use crate::backup::list::REQUESTS_AT_ONCE;
 use crate::backup::metrics::BackupMetrics;
+use crate::backup::removals::Removals;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
 use crate::certificates::trust::Trust;
@@ -269,6 +270,7 @@ async fn execute(
             .keeping_one_default(events.clone());
     let secret = args.repository_secret.clone();
     let repositories = Arc::new(Repositories::new(client.clone(), namespace, secret, opener.clone()));
+    let removals = Removals::default();
     let lifecycle = Lifecycle {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
@@ -289,6 +291,7 @@ async fn execute(
         sync_metrics: sync_metrics.clone(),
         namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),
         age_metrics: age_metrics.clone(),
+        removals: removals.clone(),
     };
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),
@@ -315,6 +318,8 @@ async fn execute(
         metrics: metrics.clone(),
         since: tokio::time::Instant::now(),
         own: Arc::default(),
+        data_of_deleted: Arc::default(),
+        removals,
         cluster: Arc::default(),
         turns: Turns::default(),
     };

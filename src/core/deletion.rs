@@ -109,6 +109,8 @@ pub struct DeletionState<'a> {
     pub location: DeletionLocation<'a>,
     /// Whose the folder of the backup is.
     pub folder: Option<FolderOwner>,
+    /// The folder has the file that makes the backup visible, as far as somebody has looked.
+    pub is_visible: bool,
     pub lock: Option<StoreLock>,
     pub volumes: Option<RemainingVolumeData>,
     pub restores: Option<Restores>,
@@ -315,7 +317,8 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
 }
 
 /// The Backup is gone. Usually this deletion has removed it, after everything else. If somebody
-/// else has, what this deletion has claimed is still its own to remove.
+/// else has, what this deletion has claimed is still its own to remove. So is what a run has left
+/// that never made its backup visible: whoever saw that its Backup was deleted asks for that.
 fn after_backup(seen: &DeletionState<'_>) -> DeletionStep {
     match seen.location {
         DeletionLocation::Missing(_) => return DeletionStep::Done,
@@ -326,6 +329,7 @@ fn after_backup(seen: &DeletionState<'_>) -> DeletionStep {
     }
     match (&seen.folder, &seen.volumes) {
         (None, _) => DeletionStep::LookAtFolder,
+        (Some(FolderOwner::Ours), _) if !seen.is_visible => DeletionStep::Claim,
         // Snapshots go while the files are still there that name them, here as well.
         (Some(FolderOwner::Claimed), None) => DeletionStep::LookAtVolumes,
         (Some(FolderOwner::Claimed), Some(volumes)) if volumes.snapshots > 0 => DeletionStep::RemoveSnapshots,

@@ -67,6 +67,7 @@ enum FinishedDeletion {
 /// Runs for ever.
 pub async fn run(lifecycle: &Lifecycle) {
     let requests = DeletionRequests::default();
+    let _carries_out = lifecycle.removals.carry_out();
     let watching = reflect(
         of_namespace(&lifecycle.clients.watch, &lifecycle.namespace),
         watcher::Config::default(),
@@ -128,6 +129,10 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
                 RequestTask::CarryOut(name) => {
                     let Some(request) = of(name) else { continue };
                     let uid = request.uid().unwrap_or_default();
+                    let of = request.labels().get(keys::BACKUP_UID);
+                    if of.is_some_and(|of| lifecycle.removals.has_begun(of)) {
+                        continue;
+                    }
                     if !resting.contains_key(&uid) && !backups.contains_key(&request.spec.backup_name) {
                         to_carry.push((Arc::clone(request), uid, location_of(lifecycle, request)));
                     }

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{Notify, watch};
 use weight::{ListWeight, QueueTotals, bound, large};
 
-use super::seen::{BackupAfterQueue, CachedBackup, QueueItem};
+use super::seen::{BackupAfterQueue, CachedBackup, GoneBackup, QueueItem};
 use crate::cache::{Cache, Observed, SharedCache, Versioned as _};
 use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
@@ -30,12 +30,15 @@ struct QueueState {
     ended: HashMap<String, CompletedRun>,
     /// Those that wait for operations, or have to be completed, by name.
     after: Cache<String, BackupAfterQueue>,
-    /// Those of them that were deleted, until somebody asks.
-    gone: Vec<BackupAfterQueue>,
+    /// Those of them, and of those that run, that were deleted, until somebody asks.
+    gone: VecDeque<GoneBackup>,
     /// Names of all Backups that the watch shows, those that have ended included.
     names: HashSet<String>,
     marks: Marks,
 }
+
+/// Deleted Backups that are kept until somebody asks for them. Where no run is begun nobody does.
+const MOST_GONE: usize = 10_000;
 
 /// Time marks of the Backups seen last, ended ones included.
 #[derive(Default)]
@@ -121,11 +124,12 @@ impl BackupCache {
             WatchEvent::Replaced(all) => state.relist(all),
             WatchEvent::Applied(seen) => state.apply(seen),
             WatchEvent::Deleted(name) => {
+                let run = state.backups.get(&name).and_then(GoneBackup::of_run);
+                let gone = run.or_else(|| state.after.get(&name).map(GoneBackup::of_operations));
+                state.note_gone(gone);
                 state.backups.remove(&name);
                 state.names.remove(&name);
                 state.ended.remove(&name);
-                let gone = state.after.get(&name).cloned();
-                state.gone.extend(gone);
                 state.after.remove(&name);
             }
         });
@@ -152,11 +156,13 @@ impl BackupCache {
         self.state.read().after.values().cloned().collect()
     }
 
-    /// Those of them that were deleted and are due now. The others wait for a later call.
-    pub fn take_gone(&self, is_due: impl FnMut(&BackupAfterQueue) -> bool) -> Vec<BackupAfterQueue> {
+    /// Those of them, and of those that ran, that were deleted and are due now. The others wait for
+    /// a later call.
+    pub fn take_gone(&self, is_due: impl FnMut(&GoneBackup) -> bool) -> Vec<GoneBackup> {
         self.state.write_silently(|state| {
-            let (due, later) = std::mem::take(&mut state.gone).into_iter().partition(is_due);
-            state.gone = later;
+            let (due, later): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut state.gone).into_iter().partition(is_due);
+            state.gone = later.into();
             due
         })
     }
@@ -355,9 +361,10 @@ impl QueueState {
         let mut ends = Vec::with_capacity(all.len());
         let mut weight = 0;
         let here: HashSet<&str> = all.iter().map(|seen| seen.after.uid()).collect();
-        let gone = self.after.values().filter(|after| !here.contains(after.uid.as_str())).cloned();
-        let gone: Vec<BackupAfterQueue> = gone.collect();
-        self.gone.extend(gone);
+        let runs = self.backups.values().filter_map(GoneBackup::of_run);
+        let gone = runs.chain(self.after.values().map(GoneBackup::of_operations));
+        let gone: Vec<GoneBackup> = gone.filter(|gone| !here.contains(gone.uid.as_str())).collect();
+        self.note_gone(gone);
         let mut after = Vec::new();
         self.backups.relist(all.into_iter().map(|mut seen| {
             after.push((seen.name.clone(), seen.after));
@@ -372,6 +379,12 @@ impl QueueState {
         for (name, mark, run) in ends {
             self.note(name, mark, run);
         }
+    }
+
+    fn note_gone(&mut self, gone: impl IntoIterator<Item = GoneBackup>) {
+        self.gone.extend(gone);
+        let excess = self.gone.len().saturating_sub(MOST_GONE);
+        self.gone.drain(..excess);
     }
 
     fn apply(&mut self, seen: CachedBackup) {

@@ -86,6 +86,34 @@ impl BackupAfterQueue {
     }
 }
 
+/// A Backup that was deleted while it ran, or after it had left the queue.
+#[derive(Clone, Debug)]
+pub struct GoneBackup {
+    pub name: String,
+    pub uid: String,
+    pub location: String,
+    /// A run of this engine may have begun it.
+    pub is_ours: bool,
+}
+
+impl GoneBackup {
+    /// `None`: no run has begun it.
+    pub(super) fn of_run(item: &QueueItem) -> Option<Self> {
+        let QueueEntry { name, uid, location, phase, .. } = &*item.entry;
+        (*phase == QueuePhase::InProgress).then(|| Self {
+            name: name.clone(),
+            uid: uid.clone(),
+            location: location.clone(),
+            is_ours: true,
+        })
+    }
+
+    pub(super) fn of_operations(after: &BackupAfterQueue) -> Self {
+        let BackupAfterQueue { name, uid, location, is_ours, .. } = after.clone();
+        Self { name, uid, location, is_ours }
+    }
+}
+
 /// What is kept of a Backup.
 pub(super) struct CachedBackup {
     pub(super) name: String,

@@ -1,11 +1,14 @@
-//! What is left of a Backup that was deleted while it waited for its operations: they are canceled,
-//! and what it has stored is removed.
+//! What is left of a Backup that was deleted while it ran, or while it waited for its operations:
+//! they are canceled, and what it has stored is removed. While that is tried a DeleteBackupRequest
+//! stands for it, which the leader carries out that finds it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::ensure;
-use berth_api::velero::BackupStorageLocation;
+use anyhow::{Context as _, ensure};
+use berth_api::keys;
+use berth_api::velero::delete_backup_request::{DeleteBackupRequestSpec, DeleteBackupRequestStatus};
+use berth_api::velero::{BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::claim::{FolderClaim, is_forsaken};
 use berth_pod_volumes::Unneeded;
 use kube::ResourceExt as _;
@@ -20,7 +23,10 @@ use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
 use crate::node_agent::repositories::Missing;
 use crate::pace::paced;
+use crate::patch::digest;
 use crate::storage::{BackupLayout, Opened};
+use crate::text::chain;
+use crate::write::{Write, WriteResult, create, delete};
 
 /// How long the removal of what a deleted Backup has stored is tried.
 const REMOVAL: Duration = Duration::from_secs(120);
@@ -35,17 +41,79 @@ const LOOK: Duration = Duration::from_secs(2);
 const HOST: &str = "berth-controller";
 
 impl Engine {
-    /// Does what is left of a Backup that was deleted while it waited: cancels its operations, and
-    /// removes what it has stored.
+    /// Does what is left of a Backup that was deleted while it ran or waited: cancels its
+    /// operations, and removes what it has stored. What fails is left to a DeleteBackupRequest, if
+    /// this process carries out such requests.
     pub async fn forget(&self, name: &str, uid: &str, location: &str) {
+        let _begun = self.removals.begin(uid);
         cancel_all(&self.client, &self.namespace, uid, false).await;
         self.own.lock().remove(uid);
-        if let Err(error) = self.try_forget(name, uid, location).await {
-            warn!(%name, %uid, error = format!("{error:#}"), "could not remove what a deleted Backup has stored");
+        let noted = self.data_of_deleted.lock().remove(uid).unwrap_or_default();
+        let mut request = None;
+        match self.try_forget(name, uid, location, noted, &mut request).await {
+            Ok(()) => {
+                if let Some(request) = request {
+                    self.withdraw(&request).await;
+                }
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if request.is_none() {
+                    request = self.ask_for_removal(name, uid, location).await;
+                }
+                warn!(%name, %uid, request, error, "could not remove what a deleted Backup has stored: its snapshots in repositories have the tag backup-uid");
+            }
         }
     }
 
-    async fn try_forget(&self, name: &str, uid: &str, location: &str) -> anyhow::Result<()> {
+    /// Creates the request by which this is tried again, by whoever leads. It has begun: the Backup
+    /// is gone. `None`: nobody here would carry it out, or it cannot be created.
+    async fn ask_for_removal(&self, name: &str, uid: &str, location: &str) -> Option<String> {
+        if !self.removals.are_carried_out() {
+            return None;
+        }
+        let of = DeleteBackupRequestSpec { backup_name: name.to_owned() };
+        let mut request = DeleteBackupRequest::new(&format!("removal-{uid}"), of);
+        let labels =
+            [(keys::BACKUP_NAME, keys::label_value(name, digest)), (keys::BACKUP_UID, uid.to_owned())];
+        request.labels_mut().extend(labels.map(|(key, value)| (key.to_owned(), value)));
+        request.annotations_mut().insert(keys::DELETES_IN.to_owned(), location.to_owned());
+        request.status = Some(DeleteBackupRequestStatus { phase: Some(Phase::InProgress), errors: None });
+        let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
+        match create(&api, &request).await {
+            // An earlier leader has asked.
+            WriteResult::Written(_) | WriteResult::Conflict(_) => return Some(request.name_any()),
+            WriteResult::Gone(error) | WriteResult::Refused(error) => {
+                warn!(%name, %uid, error = chain(&error), "could not ask for the removal of what a deleted Backup has stored");
+            }
+            WriteResult::TimedOut => {
+                warn!(%name, %uid, "asking for the removal of what a deleted Backup has stored took too long");
+            }
+        }
+        None
+    }
+
+    /// Removes the request: nothing is left.
+    async fn withdraw(&self, request: &str) {
+        let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
+        match delete(&api, Write::to(request)).await {
+            WriteResult::Written(()) | WriteResult::Gone(_) => {}
+            // The deletion that it asks for finds nothing, and ends.
+            _ => warn!(request, "could not remove a DeleteBackupRequest that is done"),
+        }
+    }
+
+    /// `noted`: namespaces in whose repositories its run has noted data. `request`: the one that was
+    /// created for it.
+    async fn try_forget(
+        &self,
+        name: &str,
+        uid: &str,
+        location: &str,
+        noted: BTreeSet<String>,
+        request: &mut Option<String>,
+    ) -> anyhow::Result<()> {
+        let at = location;
         let removal = async {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             let Some(location) = api.get_opt(location).await? else { return Ok(()) };
@@ -63,18 +131,15 @@ impl Engine {
             if !is_its || found.folder.published {
                 return Ok(());
             }
+            *request = self.ask_for_removal(name, uid, at).await;
             // A former leader that got the permission to publish before the deletion looks for its
             // own claim before it does.
             layout.claim(&ours, found.version).await?;
             self.await_end(name, uid).await;
             // Before the checkpoint goes, which alone tells of which namespaces the data is.
-            let forgetting = self.forget_data(name, uid, &location, &layout, &ours);
-            match timeout(FORGETTING, forgetting).await {
-                Ok(forgotten) => forgotten?,
-                Err(_) => {
-                    warn!(%name, %uid, "could not forget in time what a deleted Backup has in repositories: its snapshots have the tag backup-uid");
-                }
-            }
+            let forgetting = self.forget_data(name, uid, &location, &layout, &ours, noted);
+            let forgotten = timeout(FORGETTING, forgetting).await;
+            forgotten.context("its data in repositories could not be forgotten in time")??;
             let place =
                 ArchivePlace { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
             self.clear(place, &ours, None).await;
@@ -110,7 +175,8 @@ impl Engine {
     /// those with the tags of the Backup, because others may be able to write to the store.
     ///
     /// # Errors
-    /// When the folder is somebody else's by now, or nobody can tell.
+    /// When the folder is somebody else's by now, or nobody can tell, and when some of it is left:
+    /// then the folder must stay, whose checkpoint tells where that is.
     async fn forget_data(
         &self,
         name: &str,
@@ -118,23 +184,20 @@ impl Engine {
         location: &BackupStorageLocation,
         layout: &BackupLayout,
         ours: &FolderClaim,
+        noted: BTreeSet<String>,
     ) -> anyhow::Result<()> {
-        // No run is counted for it, so of a checkpoint that anybody may have written only the
-        // beginning is read, and of one Backup of a location at a time.
-        let namespaces = async {
-            let turn = self.turns.inspect(&location.name_any()).await;
-            match turn.spend(layout.read_checkpoint_start(NOTES)).await? {
-                Some((start, _)) => Checkpoint::read_namespaces(start),
-                None => Ok(BTreeSet::new()),
-            }
+        // Of one Backup of a location at a time.
+        let turn = self.turns.inspect(&location.name_any()).await;
+        let read = turn.spend(data_namespaces(layout)).await;
+        // What is noted is forgotten even if it cannot be read what else there is.
+        let (mut namespaces, mut first) = match read {
+            Ok(namespaces) => (namespaces, None),
+            Err(error) => (
+                BTreeSet::new(),
+                Some(error.context("it could not be read in which repositories it has data")),
+            ),
         };
-        let namespaces = match namespaces.await {
-            Ok(namespaces) => namespaces,
-            Err(error) => {
-                warn!(%name, error = format!("{error:#}"), "could not read in which repositories a deleted Backup has data");
-                return Ok(());
-            }
-        };
+        namespaces.extend(noted);
         for namespace in namespaces {
             let opened = self.repositories.get(&location.name_any(), &namespace, false).await;
             // Opening may take minutes. A visible backup would be one without its data.
@@ -160,12 +223,28 @@ impl Engine {
             match forgotten.await {
                 Ok(0) => {}
                 Ok(count) => info!(%name, namespace, count, "forgot the data of a deleted Backup"),
+                // Those of other repositories go nonetheless.
                 Err(error) => {
-                    let error = format!("{error:#}");
-                    warn!(%name, %uid, namespace, error, "could not forget the data of a deleted Backup: its snapshots have the tag backup-uid");
+                    self.repositories.forget(&location.name_any(), &namespace);
+                    let error = error.context(format!("the repository of namespace {namespace}"));
+                    warn!(%name, %uid, error = format!("{error:#}"), "could not forget the data of a deleted Backup");
+                    first.get_or_insert(error);
                 }
             }
         }
-        Ok(())
+        first.map_or(Ok(()), Err)
+    }
+}
+
+/// In which namespaces a backup has data in berth's own repositories, as its checkpoint says. None
+/// where it is positively absent, or void: then nothing that it named is left to forget. No run is
+/// counted for it, so of a checkpoint that anybody may have written only the beginning is read.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
+    match layout.read_checkpoint_start(NOTES).await? {
+        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start),
+        _ => Ok(BTreeSet::new()),
     }
 }

@@ -22,6 +22,7 @@ use crate::backup::engine::VolumeDefaults;
 use crate::backup::exec::Exec;
 use crate::backup::exec::played::Played;
 use crate::backup::metrics::BackupMetrics;
+use crate::backup::removals::Removals;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
 use crate::node_agent::repositories::Repositories;
@@ -93,6 +94,8 @@ fn engine(api: &Scripted, folder: &TempDir, setting: AfterInterruption) -> Engin
         metrics: BackupMetrics::default(),
         since: Instant::now(),
         own: Arc::default(),
+        data_of_deleted: Arc::default(),
+        removals: Removals::default(),
         cluster: Arc::default(),
         turns: Turns::default(),
     }

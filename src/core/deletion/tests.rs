@@ -150,6 +150,7 @@ fn seen() -> DeletionState<'static> {
         backup: Some(backup("Completed")),
         location: DeletionLocation::Usable,
         folder: Some(FolderOwner::Ours),
+        is_visible: true,
         lock: Some(StoreLock::None),
         volumes: Some(RemainingVolumeData::default()),
         restores: Some(Restores::default()),
@@ -362,6 +363,11 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
     ] {
         assert_eq!(next(&DeletionState { folder: Some(folder), ..gone.clone() }), DeletionStep::Done);
     }
+    let never_visible =
+        DeletionState { folder: Some(FolderOwner::Ours), is_visible: false, volumes: None, ..gone.clone() };
+    assert_eq!(next(&never_visible), DeletionStep::Claim, "its run has left it");
+    let unasked = DeletionState { request: seen().request, ..never_visible };
+    assert!(matches!(next(&unasked), DeletionStep::End(_)), "nobody who saw its end has asked for it");
     let later =
         DeletionState { backup: Some(DeletionBackup { uid: "later", ..backup("Completed") }), ..gone };
     assert_eq!(next(&later), DeletionStep::Forget, "it is another Backup");

@@ -32,6 +32,8 @@ use crate::write::{Pauses, Write, delete, patch};
 
 /// How long a deletion is tried that fails, until its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// The same where the Backup is gone: nobody can ask for its deletion again.
+const GONE: Duration = Duration::from_secs(3600);
 /// How long a deletion that fails keeps its place, because deletions of other Backups wait for one.
 const TURN: Duration = Duration::from_secs(30);
 /// Time-out of one step. Removing many files takes a while.
@@ -70,6 +72,7 @@ impl Carrying<'_> {
         let mut steps = 0;
         loop {
             let stepped = timeout(STEP, self.step()).await;
+            let patience = if self.is_backup_gone { GONE } else { PATIENCE };
             let why = match stepped.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
                 Ok(StepResult::Next) if steps < STEPS => {
                     steps += 1;
@@ -78,7 +81,7 @@ impl Carrying<'_> {
                 }
                 Ok(StepResult::Next) => "it takes more steps than a deletion can have".to_owned(),
                 Ok(StepResult::Ended) => return DeletionEnd::Yes,
-                Ok(StepResult::Later(_)) if since.elapsed() < PATIENCE => return DeletionEnd::Not,
+                Ok(StepResult::Later(_)) if since.elapsed() < patience => return DeletionEnd::Not,
                 Ok(StepResult::Later(why)) => why,
                 Err(error) => {
                     let why = format!("{error:#}");
@@ -90,21 +93,23 @@ impl Carrying<'_> {
                     why
                 }
             };
-            if since.elapsed() < PATIENCE {
+            if since.elapsed() < patience {
                 return DeletionEnd::Failed;
             }
             let ended = match self.read().await {
                 Ok(Some(request)) => {
                     let backup = self.get(&self.backups(), self.backup_name()).await.ok().flatten();
                     let deleting = BackupPhase::Deleting.as_str();
-                    let left = if backup.as_ref().is_some_and(|one| seen_backup(one).phase != deleting) {
+                    let left = if self.is_backup_gone && backup.is_none() {
+                        "the Backup is gone, its folder stays in the store, and so may its snapshots in restic repositories, which have its UID in the tag backup-uid"
+                    } else if backup.as_ref().is_some_and(|one| seen_backup(one).phase != deleting) {
                         // That it was begun is counted when the Backup becomes Deleting.
                         self.count_begun();
                         "the backup is as it was"
                     } else {
                         "what is left of the backup is removed by the next request"
                     };
-                    let why = format!("given up after {} minutes: {why}: {left}", PATIENCE.as_secs() / 60);
+                    let why = format!("given up after {} minutes: {why}: {left}", patience.as_secs() / 60);
                     self.end(&request, backup.as_ref(), vec![why], None).await.is_ok()
                 }
                 Ok(None) => true,
@@ -133,6 +138,7 @@ impl Carrying<'_> {
         if let Some(backup) = &backup {
             self.schedule = backup.labels().get(keys::SCHEDULE).cloned();
         }
+        self.is_backup_gone = backup.is_none() && request.phase() == Phase::InProgress;
         let asked = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
         let uid = asked(&request).or_else(|| backup.as_ref().and_then(|backup| backup.uid()));
         let mut others = others(self.requests, &request, uid.as_deref());
@@ -165,6 +171,7 @@ impl Carrying<'_> {
                 backup: found.backup.as_ref().map(seen_backup),
                 location: seen_location(found.location.as_ref(), &shown),
                 folder: folder.clone(),
+                is_visible: found.survey.as_ref().is_none_or(|survey| survey.stored.metadata.is_some()),
                 lock,
                 volumes: volumes.clone(),
                 restores: restores.clone(),
@@ -183,7 +190,11 @@ impl Carrying<'_> {
                     let has_files = matches!(folder, Some(FolderOwner::Ours | FolderOwner::Claimed));
                     let layout = found.layout.as_ref().filter(|_| has_files);
                     let of = found.backup.as_ref().and_then(|backup| backup.uid()).or(asked);
-                    found.volumes = self.look_at_volumes(layout, &of.unwrap_or_default()).await?;
+                    let uid = of.unwrap_or_default();
+                    if self.is_backup_gone && self.is_data_moved(&uid).await? {
+                        return Ok(StepResult::Later("its data movements have not ended".to_owned()));
+                    }
+                    found.volumes = self.look_at_volumes(layout, &uid).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
@@ -240,7 +251,8 @@ impl Carrying<'_> {
                     if !found.volumes.snapshots.is_empty() {
                         self.remove_snapshots(&found.volumes.snapshots).await?;
                     }
-                    self.forget_files(found.location.as_ref(), &found.volumes.files).await
+                    let is_noted = self.is_backup_gone;
+                    self.forget_files(found.location.as_ref(), &found.volumes.files, is_noted).await
                 };
                 let removed = removed.await;
                 let is_left = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).leaves_volumes);
@@ -342,7 +354,8 @@ impl Carrying<'_> {
         written(patch(&self.api(), Write::on(request), change).await).context("failed to end the request")?;
         let why = errors.join("; ");
         warn!(backup = self.backup_name(), request = request.name_any(), %why, "could not delete a backup");
-        if let Some(uid) = backup.and_then(|backup| backup.uid()) {
+        let asked = || request.labels().get(keys::BACKUP_UID).cloned().filter(|_| self.is_backup_gone);
+        if let Some(uid) = backup.and_then(|backup| backup.uid()).or_else(asked) {
             self.lifecycle.events.tell(EventReason::DeletionFailed, self.backup_name(), &uid, why);
         }
         self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), false);

@@ -23,6 +23,8 @@ pub(super) struct Carrying<'a> {
     pub(super) cluster: Option<String>,
     /// UIDs of requests that this deletion has removed, which the watch may still show.
     pub(super) removed: HashSet<String>,
+    /// The Backup has gone before its deletion has ended.
+    pub(super) is_backup_gone: bool,
     /// The snapshots were removed, though the files that name them are still there.
     pub(super) are_snapshots_gone: bool,
     /// For the metrics, after the Backup is gone.
@@ -90,6 +92,7 @@ impl<'a> Carrying<'a> {
             request,
             cluster: None,
             removed: HashSet::new(),
+            is_backup_gone: false,
             are_snapshots_gone: false,
             schedule: None,
             is_counted: false,

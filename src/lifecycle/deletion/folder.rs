@@ -76,13 +76,13 @@ impl Carrying<'_> {
 
     /// Writes the claim of this deletion in place of what was looked at.
     pub(super) async fn claim(&mut self, found: &DeletionFindings) -> anyhow::Result<()> {
-        let (Some(layout), Some(survey), Some(backup)) = (&found.layout, &found.survey, &found.backup) else {
-            return Ok(());
-        };
+        let (Some(layout), Some(survey)) = (&found.layout, &found.survey) else { return Ok(()) };
+        let backup = found.backup.as_ref().and_then(|backup| backup.uid());
+        let backup = backup.or_else(|| found.request.labels().get(keys::BACKUP_UID).cloned());
         let ours = FolderClaim {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
-            backup: backup.uid().unwrap_or_default(),
+            backup: backup.context("nothing says of which Backup the request is")?,
             run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
             before: None,
         };

@@ -24,6 +24,11 @@ impl Carrying<'_> {
         step: &DeletionStep,
         found: &mut DeletionFindings,
     ) -> anyhow::Result<bool> {
+        if *step == DeletionStep::Claim && found.backup.is_none() {
+            // Nobody can hold a Backup that is gone.
+            self.claim(found).await?;
+            return Ok(true);
+        }
         let backup = found.backup.as_ref().context("the Backup is gone")?;
         match step {
             DeletionStep::Begin => {

@@ -21,11 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const HOST: &str = "berth-controller";
 
 impl Carrying<'_> {
-    /// Their data stays until the repositories are pruned.
+    /// Their data stays until the repositories are pruned. `is_noted`: a checkpoint has named the
+    /// repositories, and nothing else does.
     pub(super) async fn forget_files(
         &self,
         location: Option<&BackupStorageLocation>,
         all: &BTreeSet<Files>,
+        is_noted: bool,
     ) -> anyhow::Result<()> {
         let mut repositories: BTreeMap<&str, (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
         for files in all {
@@ -48,7 +50,7 @@ impl Carrying<'_> {
                 Err(error) if error.is::<Missing>() => continue,
                 // No PodVolumeBackup of it tells a snapshot: they failed, maybe because of that. The
                 // Backup goes nevertheless.
-                Err(error) if snapshots.is_empty() => {
+                Err(error) if snapshots.is_empty() && !is_noted => {
                     let error = format!("{error:#}");
                     warn!(backup = self.backup_name(), namespace, error, "the repository cannot be opened");
                     continue;

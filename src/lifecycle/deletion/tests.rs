@@ -522,3 +522,63 @@ fn a_request_takes_little_memory_whatever_is_in_it() {
         serde_json::from_value(request("1", "InProgress")).unwrap();
     assert_eq!(found, wanted, "what is read stays");
 }
+
+/// The engine could not remove it before its process ended.
+#[tokio::test(start_paused = true)]
+async fn what_a_deleted_backup_has_left_goes_and_stays_while_nobody_can_tell_where_its_data_is() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let folder = root.join("bucket/backups/b");
+    std::fs::create_dir_all(&folder).unwrap();
+    let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+    for (name, text) in
+        [("b.tar.gz", "x"), ("berth-checkpoint", "unreadable"), ("berth-run.json", claim.as_str())]
+    {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let (request_path, gone) =
+        (path("deletebackuprequests", "r"), json!({"kind": "Status", "status": "Success"}));
+    let api = script(root)
+        .always(get(&request_path).answers(request("2", "InProgress")))
+        .always(get(&path("backups", "b")).refuses(404));
+    let since = Instant::now();
+    assert_eq!(carry_since(&api, root, since).await, DeletionEnd::Failed);
+    advance(Duration::from_secs(600)).await;
+    assert_eq!(carry_since(&api, root, since).await, DeletionEnd::Failed, "nobody can ask for it again");
+    assert!(api.writes().is_empty());
+    advance(Duration::from_secs(3600)).await;
+    api.next(patching(&request_path).answers(request("3", "Processed")));
+    assert_eq!(carry_since(&api, root, since).await, DeletionEnd::Yes);
+    let said = api.writes()[0].body["status"]["errors"][0].as_str().unwrap().to_owned();
+    assert!(said.starts_with("given up after 60 minutes: ") && said.contains("backup-uid"), "{said}");
+    assert!(folder.join("berth-checkpoint").exists());
+    // Another one finds that there is none.
+    std::fs::remove_file(folder.join("berth-checkpoint")).unwrap();
+    api.next(deleting(&request_path).answers(gone));
+    assert_eq!(carry_since(&api, root, Instant::now()).await, DeletionEnd::Yes);
+    assert!(!folder.exists());
+    api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_engine_still_removes_is_left_to_it() {
+    let root = tempfile::tempdir().unwrap();
+    let api = Scripted::new();
+    let lifecycle = lifecycle(&api, root.path());
+    let requests = DeletionRequests::default();
+    let mut made = request("1", "InProgress");
+    made["metadata"]["creationTimestamp"] = json!(jiff::Timestamp::now().to_string());
+    let all = vec![("r".to_owned(), Arc::new(serde_json::from_value(made).unwrap()))];
+    requests.write(|cache| cache.observe(WatchEvent::Replaced(all)));
+    let working = || async {
+        let work = super::work(&lifecycle, &requests);
+        assert!(tokio::time::timeout(super::PERIOD, work).await.is_err(), "it works for ever");
+    };
+    let begun = lifecycle.removals.begin("u");
+    working().await;
+    assert!(api.asked().is_empty());
+    drop(begun);
+    let api = api.once(get(&path("deletebackuprequests", "r")).refuses(404));
+    working().await;
+    api.finish();
+}

@@ -22,6 +22,8 @@ use serde_json::Value;
 
 use super::calls::list;
 use super::carrying::{Carrying, Files, StoredSnapshot, VolumeData};
+use crate::backup::operations::data_namespaces;
+use crate::backup::operations::uploads::{DataUploadObject, of_backup};
 use crate::patch::digest;
 use crate::storage::{BackupLayout, StoredBackups};
 
@@ -97,6 +99,14 @@ impl Carrying<'_> {
                 }
             }
         }
+        // The objects have gone with the Backup, so the checkpoint of its run says where data is.
+        if let Some(layout) = layout.filter(|_| self.is_backup_gone) {
+            let noted = data_namespaces(layout).await;
+            let noted = noted.context("failed to read in which repositories the backup has data")?;
+            found
+                .files
+                .extend(noted.into_iter().filter_map(|namespace| own_files(&namespace, None, Some(uid))));
+        }
         if self.are_snapshots_gone {
             found.snapshots.clear();
             found.files.clear();
@@ -135,6 +145,13 @@ impl Carrying<'_> {
             }
         }
         Ok(found)
+    }
+
+    /// May a data mover of berth still store something for the Backup? A snapshot that is saved
+    /// after the others were forgotten would stay.
+    pub(super) async fn is_data_moved(&self, uid: &str) -> anyhow::Result<bool> {
+        let found = of_backup(&self.lifecycle.clients.call, &self.lifecycle.namespace, uid).await?;
+        Ok(found.iter().any(DataUploadObject::may_store))
     }
 
     /// The objects of a kind that were made for the Backup, and are to be kept.

@@ -58,6 +58,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         sync_metrics: Default::default(),
         namespace_metrics: 10,
         age_metrics: Default::default(),
+        removals: Default::default(),
     }
 }
 

@@ -69,6 +69,21 @@ fn a_deleted_backup_that_is_not_due_waits_for_a_later_call() {
 }
 
 #[test]
+fn a_backup_that_was_deleted_while_it_ran_is_told_and_one_that_waited_is_not() {
+    for (phase, told) in [("Queued", 0), ("ReadyToStart", 0), ("InProgress", 1), ("Completed", 0)] {
+        for end in [WatchEvent::Deleted("b".to_owned()), WatchEvent::Replaced(Vec::new())] {
+            let store = BackupCache::new(QueueSettings::default());
+            store.observe(WatchEvent::Replaced(vec![backup(1, phase)]));
+            store.observe(WatchEvent::Replaced(vec![backup(2, phase)]));
+            assert!(store.take_gone(|_| true).is_empty(), "{phase}: it is there");
+            store.observe(end);
+            let gone = store.take_gone(|gone| gone.uid == "u" && gone.is_ours);
+            assert_eq!(gone.len(), told, "{phase}");
+        }
+    }
+}
+
+#[test]
 fn a_list_does_not_undo_an_answer_that_is_newer() {
     let store = BackupCache::new(QueueSettings::default());
     store.observe(WatchEvent::Replaced(vec![backup(1, "Queued")]));

@@ -65,6 +65,7 @@ impl World {
             }),
             location: DeletionLocation::Usable,
             folder: None,
+            is_visible: self.stored.metadata.is_some(),
             lock: None,
             volumes: None,
             restores: None,

@@ -1,7 +1,7 @@
-//! Backups that are deleted while they wait.
+//! Backups that are deleted while they run or wait.
 
 use berth_pod_volumes::{Repository, Source, Watched, descend};
-use berth_test_scripted::{Hold, watch};
+use berth_test_scripted::{Hold, delete, post, watch};
 use prometheus_client::metrics::counter::Counter;
 
 use super::*;
@@ -13,6 +13,7 @@ use crate::events::Events;
 use crate::queue::{BackupCache, QueueSettings};
 use crate::watch::WatchEvent;
 
+const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
 const SECRET: &str = "/api/v1/namespaces/velero/secrets/berth-repository-default.";
 
 fn secret() -> Value {
@@ -90,6 +91,73 @@ async fn what_movements_of_a_deleted_backup_have_stored_is_forgotten() {
     engine.forget("one", "u", "default").await;
     assert_eq!(moving.snapshots("app"), 2, "the others are of other Backups");
     assert!(!moving.site.stored().contains(&"berth-checkpoint".to_owned()), "it tells of which namespaces");
+}
+
+/// A run had taken it up, and has not read the checkpoint yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_movements_have_stored_of_a_backup_that_is_deleted_while_it_runs_is_forgotten() {
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    let engine = moving.waits().await;
+    let repository = moving.repository(&engine, "app").await;
+    saves(&repository, ["backup=one", "backup-uid=u"]).await;
+    moving.backup.lock()["status"]["phase"] = json!("InProgress");
+    let (next, signals, begins) = (moving.engine(), Signals::default(), Hold::new());
+    moving.site.api.once(get("/readyz").never_answers().held(&begins));
+    let story = async {
+        begins.asked().await;
+        signals.deleted.cancel();
+    };
+    let all = async { tokio::join!(next.recover("one", "u", signals.clone(), |_| {}), story) };
+    let (ended, ()) = tokio::time::timeout(LONG, all).await.unwrap();
+    assert!(matches!(ended, Err(WriteError::Gone)), "{ended:?}");
+    assert!(moving.site.stored().contains(&"berth-checkpoint".to_owned()), "it tells of which namespaces");
+    next.forget("one", "u", "default").await;
+    assert_eq!(moving.snapshots("app"), 0);
+    assert_eq!(moving.site.stored(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_forgotten_now_is_asked_for_until_it_is() {
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    let engine = moving.waits().await;
+    let repository = moving.repository(&engine, "app").await;
+    saves(&repository, ["backup=one", "backup-uid=u"]).await;
+    let done = json!({"kind": "Status", "status": "Success"});
+    let api = &moving.site.api;
+    api.always(post(REQUESTS).takes_as("9"));
+    api.always(delete(&format!("{REQUESTS}/removal-u")).answers(done));
+    let asked = |what: &str| api.asked().iter().filter(|asked| asked.starts_with(what)).count();
+    let path = moving.site.folder.path().join("bucket/backups/one/berth-checkpoint");
+    let checkpoint = std::fs::read(&path).unwrap();
+    for is_unreadable in [false, true] {
+        // The next leader, which has no repository open.
+        let next = moving.engine();
+        let _carries_out = next.removals.carry_out();
+        if is_unreadable {
+            std::fs::write(&path, "no checkpoint").unwrap();
+        } else {
+            api.once(get(&format!("{SECRET}app")).refuses(500));
+        }
+        next.forget("one", "u", "default").await;
+        assert_eq!(moving.snapshots("app"), 1);
+        assert!(
+            moving.site.stored().contains(&"berth-checkpoint".to_owned()),
+            "it tells of which namespaces"
+        );
+        assert_eq!(asked("DELETE"), 0);
+        assert!(!next.removals.has_begun("u"), "whoever carries out the request may go on");
+    }
+    let request = api.writes().into_iter().find(|write| write.method == "POST").unwrap().body;
+    assert_eq!(request["spec"]["backupName"], "one");
+    assert_eq!(request["status"]["phase"], "InProgress");
+    assert_eq!(request["metadata"]["labels"][keys::BACKUP_UID], "u");
+    assert_eq!(request["metadata"]["annotations"][keys::DELETES_IN], "default");
+    std::fs::write(&path, checkpoint).unwrap();
+    let _carries_out = engine.removals.carry_out();
+    engine.forget("one", "u", "default").await;
+    assert_eq!(moving.snapshots("app"), 0);
+    assert_eq!(moving.site.stored(), [""; 0]);
+    assert_eq!((asked("POST"), asked("DELETE")), (3, 1));
 }
 
 /// No movement is in the namespace whose files were read.
