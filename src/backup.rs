@@ -46,6 +46,7 @@ pub mod discovery;
 mod ending;
 pub mod engine;
 pub mod exec;
+mod folder;
 mod frozen;
 mod hold;
 mod hooks;

@@ -93,14 +93,8 @@ impl Engine {
         run: &str,
         mut found: ClaimedFolder,
     ) -> Result<FolderClaim, RunFailure> {
-        let cluster = self.cluster_uid().await.map_err(|error| RunFailure::Cluster(error.into()))?;
-        let ours = FolderClaim {
-            cluster: cluster.to_owned(),
-            namespace: self.namespace.clone(),
-            backup: record.uid().to_owned(),
-            run: run.to_owned(),
-            before: None,
-        };
+        let ours = self.claim_of(record.uid(), run).await;
+        let ours = ours.map_err(|error| RunFailure::Cluster(error.into()))?;
         let mut is_rest = false;
         if let Some(deletion) = found.folder.claim.clone() {
             let earlier = self.await_deletion(&ours, &deletion).await?;

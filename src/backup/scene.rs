@@ -9,10 +9,11 @@ use tracing::warn;
 
 use super::checkpoint::{Checkpoint, CheckpointHead, CheckpointNotes, HEAD, NOTES};
 use super::engine::{Engine, Signals};
+use super::folder::OpenedFolder;
 use super::log::BackupLog;
 use super::status::BackupWriter;
 use super::uploads::ArchivePlace;
-use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
+use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget};
 
 /// What was found there.
 pub(super) struct Scene {
@@ -95,16 +96,8 @@ impl Engine {
         let location = record.backup()?.spec.storage_location.unwrap_or_default();
         let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
         let location = api.get(&location).await?;
-        let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
-        let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
-        let found = layout.look().await?;
-        let ours = FolderClaim {
-            cluster: self.cluster_uid().await?.to_owned(),
-            namespace: self.namespace.clone(),
-            backup: record.uid().to_owned(),
-            run: run.to_owned(),
-            before: None,
-        };
+        let OpenedFolder { layout, parts, found, ours } =
+            self.open_folder(&location, name, record.uid(), run).await?;
         let start = match self.after_interruption {
             setting
                 if found.has_checkpoint() && (setting == AfterInterruption::Resume || record.is_after()) =>

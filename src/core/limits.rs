@@ -60,5 +60,11 @@ pub const FROZEN: usize = 1024;
 pub const VIOLATIONS: usize = 20;
 /// Characters of a field's path in a message, and of the message.
 pub const MESSAGE: usize = 300;
+/// Characters of a message that is written into a status. It may quote the answer of a store or of
+/// the API server, which has no limit of its own, and every list of the objects carries it.
+pub const STATUS_MESSAGE: usize = 1000;
+/// The same of the volume of a pod or of a snapshot: its message names files, and nothing else in
+/// the cluster says which they are.
+pub const VOLUME_MESSAGE: usize = 4000;
 /// Time-out of one write to the API server.
 pub const WRITE: Duration = Duration::from_secs(10);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use berth_core::limits;
 use berth_core::mover::grant::{Mover, MoverPhase};
 use berth_core::mover::own::OwnFault;
 use jiff::Timestamp;
@@ -15,14 +16,11 @@ use crate::movers::objects::{api, reference};
 use crate::text::{beginning, chain};
 use crate::write::{Write, WriteResult, patch_metadata};
 
-/// The longest message of a status.
-const MESSAGE: usize = 1000;
-
 impl OwnMovements {
     /// Remembers why a movement does not go on, and logs it once.
     pub(super) fn tell(&self, item: &Item, told: &Mutex<HashMap<String, String>>, why: &str) {
         // The API server's answer may quote what others have written.
-        let why = beginning(why, MESSAGE).into_owned();
+        let why = beginning(why, limits::STATUS_MESSAGE).into_owned();
         let before = told.lock().insert(item.mover.uid.clone(), why.clone());
         if before.as_ref() != Some(&why) {
             let Mover { kind, name, .. } = &item.mover;
@@ -105,7 +103,7 @@ impl OwnMovements {
 }
 
 pub(super) fn ended(phase: &str, message: &str) -> Value {
-    let message: String = message.chars().take(MESSAGE).collect();
+    let message: String = message.chars().take(limits::STATUS_MESSAGE).collect();
     let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
     json!({"status": status})
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use berth_api::keys::{CARRIER, RUNS};
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_core::limits;
 use berth_core::mover::MoverKind;
 use berth_core::pod_volume::number;
 use berth_pod_volumes::{Fault, Progress, Watched};
@@ -42,8 +43,6 @@ use fence::{Fence, Fenced};
 
 /// Between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// The longest message of a status.
-const MESSAGE: usize = 4000;
 /// A job that reads and writes nothing for so long is ended.
 const SILENCE: Duration = Duration::from_secs(3600);
 
@@ -295,8 +294,8 @@ pub(super) fn progress(progress: Progress) -> Value {
 }
 
 fn cut(message: &mut Value) {
-    if let Some(text) = message.as_str().filter(|text| text.len() > MESSAGE) {
-        let short: String = text.chars().take(MESSAGE).collect();
+    if let Some(text) = message.as_str().filter(|text| text.len() > limits::VOLUME_MESSAGE) {
+        let short: String = text.chars().take(limits::VOLUME_MESSAGE).collect();
         *message = json!(short);
     }
 }

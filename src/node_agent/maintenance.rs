@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use berth_api::GoDuration;
 use berth_api::keys::REPOSITORY_TYPE;
+use berth_core::limits;
 use berth_core::pod_volume::UPLOADER;
 use berth_core::pod_volume::maintenance::{Ended, Entry, Seen, begun, ended, is_due};
 use berth_pod_volumes::{Fault, Repository, Watched};
@@ -40,8 +41,6 @@ const PAGES: usize = 400;
 const LIST: Duration = Duration::from_secs(30);
 /// Repositories that are maintained after one look. The next look finds the others.
 const MOST: usize = 1000;
-/// The longest message of a status.
-const MESSAGE: usize = 1000;
 
 /// Never ends before `stop`.
 pub async fn run(context: &Context, stop: &CancellationToken) {
@@ -146,7 +145,8 @@ async fn maintain(
     info!(repository = name, "its maintenance has begun");
     let watched = Watched::default();
     let done = work(context, &location, &namespace, &watched, stop).await;
-    let fault = done.err().map(|error| format!("{error:#}").chars().take(MESSAGE).collect::<String>());
+    let fault =
+        done.err().map(|error| format!("{error:#}").chars().take(limits::STATUS_MESSAGE).collect::<String>());
     match &fault {
         None => info!(repository = name, "its maintenance has ended"),
         Some(fault) => {

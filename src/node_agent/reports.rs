@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
+use berth_core::limits;
 use berth_core::pod_volume::{UPLOADER, repository_names};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -21,8 +22,6 @@ use crate::write::{Pauses, Write, WriteResult, create, patch};
 
 /// Velero's for repositories of this type.
 const FREQUENCY: &str = "168h0m0s";
-/// The longest message of a status.
-const MESSAGE: usize = 1000;
 /// Repositories whose state is remembered.
 const MOST: usize = 1024;
 /// How many times a BackupRepository is written when the API server refuses it: for about three
@@ -59,7 +58,7 @@ impl Reports {
     /// Tells that a repository can be used, or why it cannot. Nothing depends on that it succeeds.
     pub async fn tell(&self, location: &str, namespace: &str, fault: Option<String>) {
         let key = (location.to_owned(), namespace.to_owned());
-        let fault = fault.map(|fault| fault.chars().take(MESSAGE).collect::<String>());
+        let fault = fault.map(|fault| fault.chars().take(limits::STATUS_MESSAGE).collect::<String>());
         if self.told.lock().get(&key) == Some(&fault) {
             return;
         }

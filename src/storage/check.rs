@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_core::limits;
 use berth_core::location::{Marked, no_longer_default};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
@@ -33,8 +34,6 @@ use writing::WriteChecks;
 const TICK: Duration = Duration::from_secs(2);
 /// Time-out of one check.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Characters of a store's answer in the status of a location.
-const MESSAGE: usize = 1000;
 /// Checks that run at the same time, so that a store that does not answer delays no other.
 const CHECKS_AT_ONCE: usize = 16;
 /// Folders that a location may have (source: Velero's object store layout).
@@ -230,7 +229,7 @@ impl LocationChecker {
 
 /// What the status says of an error. It is kept for each Backup that waits for the location.
 fn told(error: &anyhow::Error, location: &BackupStorageLocation) -> String {
-    with_way_out(beginning(&chain(error.as_ref()), MESSAGE).into_owned(), location)
+    with_way_out(beginning(&chain(error.as_ref()), limits::STATUS_MESSAGE).into_owned(), location)
 }
 
 /// Adds the name of the Secret whose keys the store refuses.

@@ -19,12 +19,13 @@ use tracing::{info, warn};
 use super::uploads::{DataUploadObject, cancel_all, of_backup};
 use crate::backup::checkpoint::{Checkpoint, NOTES};
 use crate::backup::engine::Engine;
+use crate::backup::folder::OpenedFolder;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
 use crate::node_agent::repositories::Missing;
 use crate::pace::paced;
 use crate::patch::digest;
-use crate::storage::{BackupLayout, Opened};
+use crate::storage::BackupLayout;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, create, delete};
 
@@ -117,16 +118,8 @@ impl Engine {
         let removal = async {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             let Some(location) = api.get_opt(location).await? else { return Ok(()) };
-            let Opened { store, parts } = self.opener.open_with_parts(&location).await?;
-            let layout = BackupLayout::new(store, location.spec.object_storage.prefix.as_deref(), name);
-            let found = layout.look().await?;
-            let ours = FolderClaim {
-                cluster: self.cluster_uid().await?.to_owned(),
-                namespace: self.namespace.clone(),
-                backup: uid.to_owned(),
-                run: run_id(),
-                before: None,
-            };
+            let OpenedFolder { layout, parts, found, ours } =
+                self.open_folder(&location, name, uid, &run_id()).await?;
             let is_its = found.folder.claim.as_ref().is_some_and(|claim| claim.is_of_backup_of(&ours));
             if !is_its || found.folder.published {
                 return Ok(());

@@ -13,6 +13,7 @@ use berth_core::deletion::{
     DeletionBackup, DeletionLocation, DeletionRequest, DeletionState, DeletionStep, FolderOwner,
     RemainingVolumeData, Restores, StoreLock, locked, next,
 };
+use berth_core::limits;
 use berth_core::location::{DEFAULT_LOCATION, choose};
 use berth_core::sync::is_name;
 use jiff::Timestamp;
@@ -42,9 +43,8 @@ const STEP: Duration = Duration::from_secs(300);
 const STEPS: usize = 1000;
 /// What is told of a deletion that has succeeded.
 const DELETED: &str = "deleted, with all that was stored of it";
-/// Errors of a request, and characters of each.
+/// Errors of a request.
 const ERRORS: usize = 20;
-const LENGTH: usize = 1000;
 
 /// Is there nothing left to do for the request?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,8 +344,11 @@ impl Carrying<'_> {
         errors: Vec<String>,
         locked_until: Option<Timestamp>,
     ) -> anyhow::Result<()> {
-        let errors: Vec<String> =
-            errors.into_iter().take(ERRORS).map(|error| error.chars().take(LENGTH).collect()).collect();
+        let errors: Vec<String> = errors
+            .into_iter()
+            .take(ERRORS)
+            .map(|error| error.chars().take(limits::STATUS_MESSAGE).collect())
+            .collect();
         let change = json!({
             // Whoever asks for a deletion says nothing of the lock.
             "metadata": {"annotations": {keys::LOCKED_UNTIL: locked_until.map(|until| until.to_string())}},
