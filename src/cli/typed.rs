@@ -137,6 +137,10 @@ fn words_of_unused(arg: &OsStr) -> usize {
     }
 }
 
+fn is_one_of(args: &[OsString], wanted: &[&str]) -> bool {
+    args.first().is_some_and(|first| wanted.iter().any(|wanted| first == wanted))
+}
+
 fn placed(args: Vec<OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let Some(program) = args.next() else { return Vec::new() };
@@ -151,9 +155,13 @@ fn placed(args: Vec<OsString>) -> Vec<OsString> {
     {
         slots.clone_from_slice(&[noun.into(), verb.into()]);
     }
-    let takes = args.first().is_some_and(|command| TAKERS.iter().any(|taker| command == taker));
+    let takes = is_one_of(&args, &TAKERS);
     let at = if takes { 1 } else { 0 };
-    args.splice(at..at, global);
+    // Its help does not depend on them.
+    let is_help = args.is_empty() || is_one_of(&args, &["-h", "--help", "help"]);
+    if !is_help {
+        args.splice(at..at, global);
+    }
     args.insert(0, program);
     args
 }
@@ -192,6 +200,9 @@ mod tests {
                 "berth backup --namespace=ns --kubecontext c get",
             ),
             ("berth --kubeconfig=x queue list", "berth queue --kubeconfig=x list"),
+            ("berth --namespace ns --help", "berth --help"),
+            ("berth -n ns help topics", "berth help topics"),
+            ("berth --kubeconfig=x", "berth"),
             ("berth get", "berth get"),
             ("berth get nonsense", "berth get nonsense"),
             ("berth -n", "berth -n"),
