@@ -84,6 +84,7 @@ impl Rabin64 {
     }
 
     /// The fingerprint before a byte of zeros.
+    #[inline]
     fn shifted(&self, hash: Polynom64) -> Polynom64 {
         (hash << 8) ^ self.reducing[usize::from((hash >> self.shift) as u8)]
     }
@@ -107,10 +108,11 @@ impl RollingHash64 for Rabin64 {
 
     #[inline]
     fn slide(&mut self, byte: u8) {
-        let left = std::mem::replace(&mut self.window[self.oldest % WINDOW], byte);
+        let left = self.window[self.oldest];
+        self.window[self.oldest] = byte;
         self.oldest = (self.oldest + 1) % WINDOW;
-        let hash = self.hash ^ self.leaving[usize::from(left)];
-        self.hash = self.shifted(hash) ^ Polynom64::from(byte);
+        self.hash ^= self.leaving[usize::from(left)];
+        self.hash = self.shifted(self.hash) ^ Polynom64::from(byte);
     }
 }
 
