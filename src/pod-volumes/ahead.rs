@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rustic_core::repofile::Node;
 use rustic_core::{DataId, LsOptions, RusticResult};
 
-use crate::restore::{Full, blob};
+use crate::blob::{Full, blob};
 
 /// How many pieces of files may be in memory before they are asked for; a piece has up to 8 MiB,
 /// and mostly 1 to 2.

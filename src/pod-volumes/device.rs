@@ -12,9 +12,10 @@ use rustic_core::jiff::Timestamp;
 use rustic_core::repofile::{Metadata, Node, NodeType};
 use rustic_core::{OpenStatus, ReadSource, ReadSourceEntry, Repository, RusticResult};
 
+use crate::blob::{Full, blob};
 use crate::fault::Fault;
 use crate::metadata::mode_of_go;
-use crate::restore::{Full, Restored, blob, found};
+use crate::restore::{Restored, found};
 use crate::source::{DEVICE_TAG, TOP};
 use crate::watched::Watched;
 

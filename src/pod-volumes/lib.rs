@@ -9,6 +9,7 @@
 mod ahead;
 mod backend;
 mod beneath;
+mod blob;
 mod device;
 mod fault;
 mod forget;

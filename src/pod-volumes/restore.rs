@@ -15,13 +15,13 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, futimens, mkdirat, mknodat, utimensat};
 use nix::unistd::{Gid, Uid, fchown, fchownat, linkat, symlinkat};
-use ring::digest::{SHA256, digest};
-use rustic_core::repofile::{BlobType, Metadata, Node, NodeType, SnapshotFile, SnapshotId};
-use rustic_core::{BlobId, DataId, IndexedFullStatus, OpenStatus, Repository};
+use rustic_core::repofile::{Metadata, Node, NodeType, SnapshotFile, SnapshotId};
+use rustic_core::{DataId, OpenStatus, Repository};
 use xattr::FileExt as _;
 
 use crate::ahead::Entries;
 use crate::beneath::{Folder, clear, is_name};
+use crate::blob::{Full, blob};
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
 use crate::source::{DEVICE_TAG, TOP};
@@ -33,8 +33,6 @@ pub struct Restored {
     pub files: u64,
     pub bytes: u64,
 }
-
-pub(crate) type Full = Repository<IndexedFullStatus>;
 
 pub(crate) fn restore(
     repository: Repository<OpenStatus>,
@@ -94,19 +92,6 @@ pub(crate) fn found(
     match (found.pop(), found.is_empty()) {
         (Some(snapshot), true) => Ok((id.clone(), snapshot)),
         _ => Err(none()),
-    }
-}
-
-/// Some bytes of a file, which are those that their name says.
-pub(crate) fn blob(repository: &Full, id: &DataId) -> Result<Bytes, String> {
-    let data = repository.get_blob_cached(&BlobId::from(**id), BlobType::Data);
-    let data = data.map_err(|error| crate::fault::told(&error))?;
-    let name = id.to_hex();
-    let name = name.as_str();
-    if digest(&SHA256, &data).as_ref() == bytes_of(name).as_slice() {
-        Ok(data)
-    } else {
-        Err(format!("blob {name} of the repository has other bytes than its name says"))
     }
 }
 
@@ -280,10 +265,6 @@ impl Target<'_> {
         self.done.bytes = self.done.bytes.saturating_add(size);
         set_metadata(&file, &node.meta, |what| self.watched.note(path, &what)).map_err(text)
     }
-}
-
-fn bytes_of(hex: &str) -> Vec<u8> {
-    (0..hex.len() / 2).filter_map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()).collect()
 }
 
 /// The folder of that name, which is made if there is none. What is no folder makes way.

@@ -1,0 +1,26 @@
+//! Pieces of files, as a repository has them.
+
+use bytes::Bytes;
+use ring::digest::{SHA256, digest};
+use rustic_core::repofile::BlobType;
+use rustic_core::{BlobId, DataId, IndexedFullStatus, Repository};
+
+/// A repository that knows where each piece of a file is.
+pub(crate) type Full = Repository<IndexedFullStatus>;
+
+/// Some bytes of a file, which are those that their name says.
+pub(crate) fn blob(repository: &Full, id: &DataId) -> Result<Bytes, String> {
+    let data = repository.get_blob_cached(&BlobId::from(**id), BlobType::Data);
+    let data = data.map_err(|error| crate::fault::told(&error))?;
+    let name = id.to_hex();
+    let name = name.as_str();
+    if digest(&SHA256, &data).as_ref() == bytes_of(name).as_slice() {
+        Ok(data)
+    } else {
+        Err(format!("blob {name} of the repository has other bytes than its name says"))
+    }
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2).filter_map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()).collect()
+}
