@@ -197,13 +197,15 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     if !is_name(name) {
         return end("spec.backupName: no Backup has such a name");
     }
-    if has_others {
+    // Others may be for the present Backup of that name, which is another one.
+    let is_earlier = |uid: &str| asked.is_some_and(|asked| asked != uid);
+    if has_others && !seen.backup.as_ref().is_some_and(|backup| is_earlier(backup.uid)) {
         return DeletionStep::RemoveOthers;
     }
     let Some(backup) = &seen.backup else {
         return if has_begun { after_backup(seen) } else { end("backup not found") };
     };
-    if asked.is_some_and(|asked| asked != backup.uid) {
+    if is_earlier(backup.uid) {
         if has_begun {
             // A Backup of the same name has been created since: it has nothing to do with this
             // deletion, and its run takes over what is left in the folder.

@@ -179,7 +179,7 @@ impl Job {
         let mut fence = Fence::new(&api, begun, &self.id);
         self.has_begun.store(true, Ordering::Release);
         info!(kind = K::KIND.as_str(), name, "begun");
-        let (mut is_silent, mut is_lost) = (false, false);
+        let (mut is_silent, mut is_lost, mut is_unseen) = (false, false, false);
         let result = {
             let mut work = std::pin::pin!(work);
             let (mut signs, mut sign) = (0, Instant::now());
@@ -197,7 +197,7 @@ impl Job {
                             is_silent = true;
                             self.watched.cancel();
                         }
-                        if is_lost {
+                        if is_lost || is_unseen {
                             continue;
                         }
                         let waits_for = self.waits_for.lock().clone();
@@ -225,6 +225,11 @@ impl Job {
                         match fenced {
                             Fenced::Written => told = waits_for,
                             Fenced::Unwritten => {}
+                            Fenced::Unseen => {
+                                info!(kind = K::KIND.as_str(), name, "nobody has said for a while whether another process carries it");
+                                is_unseen = true;
+                                self.watched.cancel();
+                            }
                             Fenced::Lost => {
                                 info!(kind = K::KIND.as_str(), name, "it has ended, or another process carries it");
                                 is_lost = true;
@@ -235,12 +240,12 @@ impl Job {
                 }
             }
         };
-        if self.stop.is_cancelled() && result.is_err() {
-            // This process did not end because of the volume.
+        if (self.stop.is_cancelled() || is_unseen) && result.is_err() {
+            // It did not end because of the volume.
             let change = json!({"metadata": counted(runs_before)});
             fence.write(&change).await;
-            info!(kind = K::KIND.as_str(), name, "handed over to the next process");
-            return EndWrite::Done;
+            info!(kind = K::KIND.as_str(), name, "left to be begun again");
+            return if self.stop.is_cancelled() { EndWrite::Done } else { EndWrite::Failed };
         }
         if let Err(error) = &result
             && error.is::<NotYet>()

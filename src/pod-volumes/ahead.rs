@@ -13,11 +13,11 @@ use rustic_core::{DataId, LsOptions, RusticResult};
 
 use crate::blob::{Full, blob};
 
-/// How many pieces of files may be in memory before they are asked for; a piece has up to 8 MiB,
-/// and mostly 1 to 2.
-const PIECES: usize = 12;
-/// How many of them are read at once.
-const READERS: usize = 4;
+/// How many entries and pieces of files wait until they are asked for. A piece has up to 8 MiB, also
+/// where it takes a few bytes in the repository, so at most 64 MiB are in memory.
+const WAITING: usize = 6;
+/// How many pieces are read at once.
+const READERS: usize = 3;
 
 type Piece = Result<Bytes, String>;
 
@@ -50,7 +50,7 @@ impl Entries {
                 }
             });
         }
-        let (to, entries) = sync_channel(PIECES);
+        let (to, entries) = sync_channel(WAITING);
         let below = repository.ls(top, &LsOptions::default())?;
         threads.spawn(move || {
             for entry in below {

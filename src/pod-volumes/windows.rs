@@ -1,5 +1,7 @@
-//! Small pieces of packs, of which one read of the store brings many: what a folder holds lies in a
-//! pack one after the other, and a request for each of its files takes longer than their bytes.
+//! Small pieces of packs, of which one read of the store brings many: what a folder holds mostly lies
+//! in a pack one after the other, and a request for each of its files takes longer than their bytes.
+//! It is read ahead only where a piece begins right behind the last one, and further each time,
+//! because pieces that lie anywhere, as after many changes, would bring a thousand times their bytes.
 
 use std::ops::Range;
 
@@ -7,12 +9,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustic_core::Id;
 
-/// Bytes of one read.
-const WINDOW: u64 = 2 << 20;
+/// Bytes of one read ahead: at first, and at most.
+const FIRST: u64 = 64 << 10;
+const MOST: u64 = 2 << 20;
 /// Bytes up to which a piece is small.
 const SMALL: u64 = 512 << 10;
-/// How many reads are kept: pieces of folders and of files are in packs of their own.
-const KEPT: usize = 4;
+/// Bytes between two pieces that lie right behind each other: some may have been needed before.
+const GAP: u64 = 16 << 10;
+/// How many reads are kept: several threads read, and pieces of folders and of files are in packs of
+/// their own.
+const KEPT: usize = 8;
 
 /// The last reads; the one that was used last is last.
 #[derive(Debug, Default)]
@@ -28,27 +34,44 @@ struct Window {
 impl Windows {
     /// These bytes of a pack, fewer where it ends before. `read` reads a range of it in the same way.
     ///
-    /// Who wants a small piece waits for the read of another one, because that may bring it.
+    /// Who wants a small piece waits for what is read ahead, because that may bring it.
     pub fn piece<E>(
         &self,
         pack: &Id,
         range: Range<u64>,
         read: impl FnOnce(Range<u64>) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
-        if range.end.saturating_sub(range.start) > SMALL {
+        let length = range.end.saturating_sub(range.start);
+        if length > SMALL {
             return read(range);
         }
         let mut windows = self.0.lock();
         let has = |window: &Window| window.pack == *pack && window.piece(&range).is_some();
-        let window = match windows.iter().position(has) {
-            Some(at) => windows.remove(at),
+        if let Some(at) = windows.iter().position(has) {
+            let window = windows.remove(at);
+            let piece = window.piece(&range);
+            windows.push(window);
+            if let Some(piece) = piece {
+                return Ok(piece);
+            }
+        }
+        let before =
+            windows.iter().rev().find(|window| window.pack == *pack && window.is_before(range.start));
+        let window = match before.map(Window::length) {
+            Some(before) => {
+                let ahead = before.saturating_mul(2).clamp(FIRST, MOST).max(length);
+                let bytes = read(range.start..range.start.saturating_add(ahead))?;
+                Window { pack: *pack, start: range.start, bytes }
+            }
             None => {
-                let bytes = read(range.start..range.start.saturating_add(WINDOW))?;
+                drop(windows);
+                let bytes = read(range.clone())?;
+                windows = self.0.lock();
                 Window { pack: *pack, start: range.start, bytes }
             }
         };
         let piece = window.piece(&range).unwrap_or_else(|| window.bytes.clone());
-        if windows.len() == KEPT {
+        if windows.len() >= KEPT {
             windows.remove(0);
         }
         windows.push(window);
@@ -57,6 +80,16 @@ impl Windows {
 }
 
 impl Window {
+    fn length(&self) -> u64 {
+        u64::try_from(self.bytes.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Does `start` lie right behind it?
+    fn is_before(&self, start: u64) -> bool {
+        let end = self.start.saturating_add(self.length());
+        self.start <= start && start <= end.saturating_add(GAP)
+    }
+
     fn piece(&self, range: &Range<u64>) -> Option<Bytes> {
         let start = usize::try_from(range.start.checked_sub(self.start)?).ok()?;
         let end = usize::try_from(range.end.checked_sub(self.start)?).ok()?;
@@ -72,31 +105,56 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_read_brings_what_lies_behind_a_small_piece() {
-        let pack: Vec<u8> = (0..3 << 20).map(|at: u32| (at % 251) as u8).collect();
-        let (windows, reads) = (Windows::default(), Cell::new(0));
-        let piece = |id: u8, range: Range<usize>| {
+    const LENGTH: usize = 8 << 20;
+
+    /// Reads pieces, and returns how many reads they took, and of how many bytes.
+    fn read(pieces: impl IntoIterator<Item = (u8, Range<usize>)>) -> (usize, usize) {
+        let pack: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
+        let (windows, reads, bytes) = (Windows::default(), Cell::new(0), Cell::new(0));
+        for (id, range) in pieces {
             let id: Id = format!("{id:02x}").repeat(32).parse().unwrap();
             let read = |asked: Range<u64>| {
+                let end = LENGTH.min(asked.end as usize);
+                let got = Bytes::copy_from_slice(&pack[asked.start as usize..end]);
                 reads.set(reads.get() + 1);
-                let end = pack.len().min(asked.end as usize);
-                Ok::<_, Infallible>(Bytes::copy_from_slice(&pack[asked.start as usize..end]))
+                bytes.set(bytes.get() + got.len());
+                Ok::<_, Infallible>(got)
             };
             let got = windows.piece(&id, range.start as u64..range.end as u64, read).unwrap();
-            assert_eq!(got, pack[range.start..range.end.min(pack.len())]);
-            reads.get()
-        };
-        assert_eq!(piece(1, 10..20), 1);
-        assert_eq!(piece(1, 20..4_000), 1, "it came with the first");
-        assert_eq!(piece(1, 10..10 + (2 << 20)), 2, "a large one is read alone");
-        assert_eq!(piece(1, 0..5), 3, "it lies before");
-        assert_eq!(piece(1, (2 << 20) - 5..(2 << 20) + 15), 4, "it is cut by the end of the windows");
-        assert_eq!(piece(1, (3 << 20) - 5..3 << 20), 4);
-        assert_eq!(piece(1, (3 << 20) - 5..(3 << 20) + 9), 5, "the pack ends before");
-        assert_eq!(piece(2, 10..20), 6, "of another pack");
-        assert_eq!(piece(3, 10..20), 7);
-        assert_eq!(piece(1, (2 << 20)..(2 << 20) + 15), 7, "it is one of the last four");
-        assert_eq!(piece(1, 10..20), 8, "it is not any more");
+            assert_eq!(got, pack[range.start..range.end.min(LENGTH)], "{range:?}");
+        }
+        (reads.get(), bytes.get())
+    }
+
+    #[test]
+    fn pieces_one_behind_the_other_take_few_reads_and_are_read_once() {
+        const PIECE: usize = 3_000;
+        let pieces = (0..LENGTH / PIECE).map(|at| (1, at * PIECE..(at + 1) * PIECE));
+        let (reads, bytes) = read(pieces.clone());
+        assert!(reads <= 12, "{reads}");
+        assert!(bytes <= LENGTH + reads * PIECE, "{bytes}");
+        // Those of folders lie in another pack.
+        let (reads, _) = read(pieces.flat_map(|(_, range)| [(1, range.clone()), (2, range)]));
+        assert!(reads <= 24, "{reads}");
+    }
+
+    #[test]
+    fn pieces_that_lie_anywhere_bring_little_else() {
+        const PIECE: usize = 4_096;
+        // Each is far from those before.
+        let pieces =
+            (0..1_000).map(|at| (1, at * 7_919 % 2_000 * PIECE)).map(|(id, at)| (id, at..at + PIECE));
+        let (_, bytes) = read(pieces);
+        assert!(bytes <= 2 * 1_000 * PIECE, "{bytes}");
+    }
+
+    #[test]
+    fn large_pieces_are_read_alone_and_a_pack_ends_where_it_ends() {
+        assert_eq!(read([(1, 0..1 << 20), (1, 1 << 20..2 << 20)]), (2, 2 << 20));
+        assert_eq!(read([(1, LENGTH - 5..LENGTH + 9)]), (1, 5));
+        assert_eq!(read([(1, LENGTH - 20..LENGTH - 10), (1, LENGTH - 10..LENGTH + 9)]), (2, 20));
+        // Read ahead, and then again as far as it is there.
+        assert_eq!(read([(1, 0..10), (1, 10..20), (1, 20..30), (1, 5..15)]).0, 3);
+        assert_eq!(read([(1, 0..10), (2, 0..10), (1, 5..10)]).0, 2);
     }
 }

@@ -24,6 +24,8 @@ const ENOUGH: usize = 3;
 #[derive(Debug)]
 pub struct Survey {
     pub stored: StoredFolder,
+    /// Is the file there that makes a backup visible, whatever it says?
+    pub is_published: bool,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
 }
@@ -61,7 +63,9 @@ impl BackupLayout {
         let known = [self.claim_path(), self.metadata()];
         let mut has_others = first.iter().any(|path| !known.contains(path));
         let (claim, version) = self.read_claim().await?.unzip();
-        let metadata = match self.read_metadata().await.map_err(ClaimError::Store)? {
+        let metadata = self.read_metadata().await.map_err(ClaimError::Store)?;
+        let is_published = metadata.is_some();
+        let metadata = match metadata {
             None => None,
             Some(bytes) => {
                 let read = serde_json::from_slice::<WireBackup>(&bytes).ok();
@@ -75,7 +79,7 @@ impl BackupLayout {
                 })
             }
         };
-        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, version })
+        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, is_published, version })
     }
 
     /// Has the location no file of any backup? One request.
@@ -260,9 +264,12 @@ mod tests {
         assert_eq!((found.claim, found.has_others), (None, false));
         for text in ["{", "[]", "null", r#"{"metadata":{"uid":7}}"#] {
             put(&layout, "backups/b/velero-backup.json", text).await;
-            let found = layout.survey().await.unwrap().stored;
-            assert_eq!((found.metadata, found.has_others), (None, true), "{text}");
+            let found = layout.survey().await.unwrap();
+            assert!(found.is_published, "somebody may repair it: {text}");
+            assert_eq!((found.stored.metadata, found.stored.has_others), (None, true), "{text}");
         }
+        layout.store().delete(&layout.metadata()).await.unwrap();
+        assert!(!layout.survey().await.unwrap().is_published);
         layout.claim(&claim("r"), None).await.unwrap();
         let found = layout.survey().await.unwrap();
         assert_eq!(found.stored.claim, Some(claim("r")));

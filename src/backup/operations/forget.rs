@@ -50,7 +50,7 @@ impl Engine {
         cancel_all(&self.client, &self.namespace, uid, false).await;
         self.own.lock().remove(uid);
         let noted = self.data_of_deleted.lock().remove(uid).unwrap_or_default();
-        let mut request = None;
+        let mut request: Option<DeleteBackupRequest> = None;
         match self.try_forget(name, uid, location, noted, &mut request).await {
             Ok(()) => {
                 if let Some(request) = request {
@@ -62,6 +62,7 @@ impl Engine {
                 if request.is_none() {
                     request = self.ask_for_removal(name, uid, location).await;
                 }
+                let request = request.map(|request| request.name_any());
                 warn!(%name, %uid, request, error, "could not remove what a deleted Backup has stored: its snapshots in repositories have the tag backup-uid");
             }
         }
@@ -69,7 +70,7 @@ impl Engine {
 
     /// Creates the request by which this is tried again, by whoever leads. It has begun: the Backup
     /// is gone. `None`: nobody here would carry it out, or it cannot be created.
-    async fn ask_for_removal(&self, name: &str, uid: &str, location: &str) -> Option<String> {
+    async fn ask_for_removal(&self, name: &str, uid: &str, location: &str) -> Option<DeleteBackupRequest> {
         if !self.removals.are_carried_out() {
             return None;
         }
@@ -82,8 +83,19 @@ impl Engine {
         request.status = Some(DeleteBackupRequestStatus { phase: Some(Phase::InProgress), errors: None });
         let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
         match create(&api, &request).await {
-            // An earlier leader has asked.
-            WriteResult::Written(_) | WriteResult::Conflict(_) => return Some(request.name_any()),
+            WriteResult::Written(request) => return Some(request),
+            // An earlier leader has asked, unless somebody else has taken the name.
+            WriteResult::Conflict(_) => {
+                let found = api.get_opt(&request.name_any()).await.ok().flatten();
+                if let Some(found) = found.filter(|found| asks_the_same(found, &request)) {
+                    return Some(found);
+                }
+                request.metadata.name = Some(format!("{}-{}", request.name_any(), run_id()));
+                if let WriteResult::Written(request) = create(&api, &request).await {
+                    return Some(request);
+                }
+                warn!(%name, %uid, "another DeleteBackupRequest has the name of the one for what a deleted Backup has stored");
+            }
             WriteResult::Gone(error) | WriteResult::Refused(error) => {
                 warn!(%name, %uid, error = chain(&error), "could not ask for the removal of what a deleted Backup has stored");
             }
@@ -95,12 +107,12 @@ impl Engine {
     }
 
     /// Removes the request: nothing is left.
-    async fn withdraw(&self, request: &str) {
+    async fn withdraw(&self, request: &DeleteBackupRequest) {
         let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
-        match delete(&api, Write::to(request)).await {
+        match delete(&api, Write::to(&request.name_any()).uid(request.metadata.uid.as_deref())).await {
             WriteResult::Written(()) | WriteResult::Gone(_) => {}
             // The deletion that it asks for finds nothing, and ends.
-            _ => warn!(request, "could not remove a DeleteBackupRequest that is done"),
+            _ => warn!(request = request.name_any(), "could not remove a DeleteBackupRequest that is done"),
         }
     }
 
@@ -112,7 +124,7 @@ impl Engine {
         uid: &str,
         location: &str,
         noted: BTreeSet<String>,
-        request: &mut Option<String>,
+        request: &mut Option<DeleteBackupRequest>,
     ) -> anyhow::Result<()> {
         let at = location;
         let removal = async {
@@ -227,6 +239,17 @@ impl Engine {
         }
         first.map_or(Ok(()), Err)
     }
+}
+
+/// Does a request that is there go on with what `wanted` would?
+fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
+    let phase = |request: &DeleteBackupRequest| request.status.as_ref().and_then(|status| status.phase);
+    let uid = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
+    let place = |request: &DeleteBackupRequest| request.annotations().get(keys::DELETES_IN).cloned();
+    found.spec.backup_name == wanted.spec.backup_name
+        && uid(found) == uid(wanted)
+        && place(found) == place(wanted)
+        && phase(found) == phase(wanted)
 }
 
 /// In which namespaces a backup has data in berth's own repositories, as its checkpoint says. None

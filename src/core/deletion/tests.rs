@@ -371,6 +371,8 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
     let later =
         DeletionState { backup: Some(DeletionBackup { uid: "later", ..backup("Completed") }), ..gone };
     assert_eq!(next(&later), DeletionStep::Forget, "it is another Backup");
+    let others = DeletionState { request: DeletionRequest { has_others: true, ..later.request }, ..later };
+    assert_eq!(next(&others), DeletionStep::Forget, "the others are for the present Backup");
 }
 
 #[test]

@@ -171,7 +171,7 @@ impl Carrying<'_> {
                 backup: found.backup.as_ref().map(seen_backup),
                 location: seen_location(found.location.as_ref(), &shown),
                 folder: folder.clone(),
-                is_visible: found.survey.as_ref().is_none_or(|survey| survey.stored.metadata.is_some()),
+                is_visible: found.survey.as_ref().is_none_or(|survey| survey.is_published),
                 lock,
                 volumes: volumes.clone(),
                 restores: restores.clone(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use berth_api::keys::CARRIER;
 use berth_api::velero::DataMover;
+use berth_core::mover::MoverKind;
 use kube::Resource;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
@@ -18,6 +19,10 @@ use crate::write::{Write, WriteResult, patch};
 
 /// A job that has nothing to write reads its object so often.
 const LOOK: Duration = Duration::from_secs(10);
+/// A restore stops when it has not been seen for so long whose its object is. Another process may
+/// have begun it, and the pod may use the volume already, as when this one's token is not taken any
+/// more. A backup goes on, because the lock of the repository guards its snapshot.
+const UNSEEN: Duration = Duration::from_secs(60);
 /// Tries of one write, because others write the object, too.
 const TRIES: u32 = 3;
 
@@ -27,6 +32,8 @@ pub enum Fenced {
     Written,
     /// Nothing is written, as far as that is known. The object is the job's.
     Unwritten,
+    /// Nothing is written, and it has not been seen for too long whose the object is.
+    Unseen,
     /// The object has ended, it is gone, or another process has begun it.
     Lost,
 }
@@ -39,6 +46,8 @@ pub struct Fence<'a, K> {
     id: &'a str,
     /// When it was last asked for.
     looked: Instant,
+    /// When it was last seen to be the job's.
+    seen: Instant,
 }
 
 impl<'a, K> Fence<'a, K>
@@ -47,7 +56,7 @@ where
 {
     /// `begun`: the object as the job has begun it.
     pub fn new(api: &'a Api<K>, begun: K, id: &'a str) -> Self {
-        Self { api, object: begun, id, looked: Instant::now() }
+        Self { api, object: begun, id, looked: Instant::now(), seen: Instant::now() }
     }
 
     pub async fn write(&mut self, change: &Value) -> Fenced {
@@ -55,19 +64,30 @@ where
             self.looked = Instant::now();
             match patch(self.api, Write::on(&self.object), change.clone()).await {
                 WriteResult::Written(object) => {
-                    self.object = object;
+                    self.saw(object);
                     return Fenced::Written;
                 }
                 WriteResult::Gone(_) => return Fenced::Lost,
-                WriteResult::Refused(_) | WriteResult::TimedOut => return Fenced::Unwritten,
+                WriteResult::Refused(_) | WriteResult::TimedOut => return self.unwritten(),
                 WriteResult::Conflict(_) => {
-                    if self.look().await == Fenced::Lost {
-                        return Fenced::Lost;
+                    let found = self.look().await;
+                    if found != Fenced::Unwritten {
+                        return found;
                     }
                 }
             }
         }
         Fenced::Unwritten
+    }
+
+    fn saw(&mut self, object: K) {
+        self.object = object;
+        self.seen = Instant::now();
+    }
+
+    fn unwritten(&self) -> Fenced {
+        let is_restore = matches!(K::KIND, MoverKind::PodVolumeRestore | MoverKind::DataDownload);
+        if is_restore && self.seen.elapsed() >= paced(UNSEEN) { Fenced::Unseen } else { Fenced::Unwritten }
     }
 
     /// Looks whether the object is still the job's, if nothing was written or read for a while.
@@ -81,12 +101,12 @@ where
         let answer = self.api.get_opt(name).await;
         match answer {
             Ok(Some(found)) if self.is_of_job(&found) => {
-                self.object = found;
+                self.saw(found);
                 Fenced::Unwritten
             }
             Ok(_) => Fenced::Lost,
             // The next look may tell.
-            Err(_) => Fenced::Unwritten,
+            Err(_) => self.unwritten(),
         }
     }
 
@@ -199,5 +219,30 @@ mod tests {
                 assert_eq!(api.writes().len(), 1 + usize::from(tells));
             }
         }
+    }
+
+    /// Its pod was removed by force, so its token is not taken any more.
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_that_nobody_answers_for_stops_and_is_left_to_be_begun_again() {
+        let api = Scripted::new();
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let api = api.always(get(PATH).refuses(401)).always(patching(PATH).refuses(401));
+        let api = api.once(patching(PATH).answers(restore("8", &job.id)));
+        let work = async {
+            let begun = Instant::now();
+            while !job.watched.is_canceled() {
+                assert!(begun.elapsed() < UNSEEN + 2 * LOOK, "it would never stop");
+                sleep(PROGRESS).await;
+            }
+            assert!(begun.elapsed() >= UNSEEN, "an API server that starts again would stop it");
+            Err(anyhow::Error::from(Fault::Canceled))
+        };
+        assert_eq!(carried(&job, work).await, EndWrite::Failed);
+        let told = api
+            .writes()
+            .iter()
+            .filter(|write| !write.body["status"]["completionTimestamp"].is_null())
+            .count();
+        assert_eq!(told, 0, "nobody canceled it");
     }
 }

@@ -160,6 +160,34 @@ async fn what_cannot_be_forgotten_now_is_asked_for_until_it_is() {
     assert_eq!((asked("POST"), asked("DELETE")), (3, 1));
 }
 
+/// Whoever may create requests could take the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_somebody_else_has_made_is_not_taken_for_its_own() {
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    let engine = moving.waits().await;
+    let repository = moving.repository(&engine, "app").await;
+    saves(&repository, ["backup=one", "backup-uid=u"]).await;
+    let api = &moving.site.api;
+    let taken = format!("{REQUESTS}/removal-u");
+    let strange = json!({
+        "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+        "metadata": {"name": "removal-u", "namespace": "velero", "uid": "theirs"},
+        "spec": {"backupName": "one"}, "status": {"phase": "Processed"},
+    });
+    api.once(post(REQUESTS).refuses(409)).once(get(&taken).answers(strange));
+    api.once(post(REQUESTS).takes_as("9")).once(get(&format!("{SECRET}app")).refuses(500));
+    let next = moving.engine();
+    let _carries_out = next.removals.carry_out();
+    next.forget("one", "u", "default").await;
+    let writes = api.writes();
+    let made: Vec<_> = writes.iter().filter(|write| write.method == "POST").collect();
+    let names: Vec<_> = made.iter().filter_map(|write| write.body["metadata"]["name"].as_str()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert_eq!(names[0], "removal-u");
+    assert!(names[1].starts_with("removal-u-"), "{names:?}");
+    assert!(writes.iter().all(|write| write.method != "DELETE"), "it is theirs");
+}
+
 /// How many files the Backup's folder has. It goes with the last one.
 fn left(moving: &Moving) -> usize {
     std::fs::read_dir(moving.site.folder.path().join("bucket/backups/one")).map_or(0, Iterator::count)
