@@ -174,7 +174,7 @@ async fn a_request_that_somebody_else_has_made_is_not_taken_for_its_own() {
         "metadata": {"name": "removal-u", "namespace": "velero", "uid": "theirs"},
         "spec": {"backupName": "one"}, "status": {"phase": "Processed"},
     });
-    api.once(post(REQUESTS).refuses(409)).once(get(&taken).answers(strange));
+    api.once(post(REQUESTS).already_exists()).once(get(&taken).answers(strange));
     api.once(post(REQUESTS).takes_as("9")).once(get(&format!("{SECRET}app")).refuses(500));
     let next = moving.engine();
     let _carries_out = next.removals.carry_out();
