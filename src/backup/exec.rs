@@ -160,8 +160,11 @@ impl Kubelets {
             let mut ending = pin!(ending);
             tokio::select! {
                 ended = &mut ending => {
-                    // Output that was written before the end may still be under way.
-                    let _ = timeout(REST, &mut reading).await;
+                    // Output that was written before the end may still be under way. It is told only
+                    // of a command that failed, and the next hook need not wait for it.
+                    if !ended.as_ref().is_some_and(is_success) {
+                        let _ = timeout(REST, &mut reading).await;
+                    }
                     ended
                 }
                 read = &mut reading => match read {
@@ -171,7 +174,7 @@ impl Kubelets {
             }
         };
         match ended {
-            Some(status) if status.status.as_deref() == Some("Success") => Ok(()),
+            Some(status) if is_success(&status) => Ok(()),
             Some(status) if is_of_a_server(&status) => {
                 Err(HookError::Unknown(failure(&status, &stdout, &stderr)))
             }
@@ -199,6 +202,10 @@ async fn keep(stream: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Res
         }
     }
     Ok(())
+}
+
+fn is_success(status: &Status) -> bool {
+    status.status.as_deref() == Some("Success")
 }
 
 /// Whether the error is of the API server or the kubelet, and not of the command.

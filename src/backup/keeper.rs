@@ -26,7 +26,7 @@ use crate::text::chain;
 
 /// Shortest pause between two checkpoints, and the pause as a share of the run's time: at most that
 /// share of the work is done twice, and a long run writes some hundred checkpoints.
-const PAUSE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
 /// Pause as a multiple of the time that the last checkpoint took, so that a slow store is not kept
 /// busy.
