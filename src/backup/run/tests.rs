@@ -32,6 +32,7 @@ use crate::storage::{Opener, Roots};
 mod again;
 mod ahead;
 mod bounds;
+mod broken;
 mod dead;
 mod deleted;
 mod hooked;
