@@ -23,12 +23,14 @@ use super::snapshots::MADE;
 use super::watched::has_ended;
 use super::{RunVolumes, VolumeAccess};
 use crate::backup::engine::{Engine, RunFailure};
+use crate::backup::insist::insist;
 use crate::backup::list::ListError;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::patch::digest;
 use crate::text::chain;
+use crate::write::WriteResult;
 
 const CALL: Duration = Duration::from_secs(10);
 /// Snapshots that are written at one time.
@@ -338,12 +340,17 @@ pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result
     end(client, snapshot, content, false).await
 }
 
-/// Whether this run still has its Backup. If nobody says so, another run may have it: its process
+/// Whether this run still has its Backup. If nobody says so, another run may have it: the process
 /// may have been stopped for longer than its Lease lasts.
 async fn has_backup(access: &VolumeAccess) -> bool {
     let api: Api<Backup> = Api::namespaced(access.client.clone(), &access.namespace);
-    let found = timeout(CALL, api.get_metadata_opt(&access.backup)).await;
-    let Ok(Ok(Some(found))) = found else { return false };
+    let read = || async {
+        match timeout(CALL, api.get_metadata_opt(&access.backup)).await {
+            Ok(answer) => WriteResult::from(answer),
+            Err(_) => WriteResult::TimedOut,
+        }
+    };
+    let Ok(Some(found)) = insist(read).await else { return false };
     found.uid().as_ref() == Some(&access.uid) && found.annotations().get(RUN) == Some(&access.run)
 }
 

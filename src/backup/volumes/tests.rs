@@ -400,6 +400,7 @@ async fn what_could_not_be_kept_to_the_end_is_removed_only_by_the_run_that_has_t
         (get(BACKUP).answers(of_that_name), false),
         // Its archive may be stored by now.
         (get(BACKUP).refuses(404), false),
+        (get(BACKUP).refuses(403), false),
         (get(BACKUP).refuses(503), false),
         (get(BACKUP).never_answers(), false),
     ] {
@@ -415,7 +416,7 @@ async fn what_could_not_be_kept_to_the_end_is_removed_only_by_the_run_that_has_t
         api.next(post(IN_APP).answers(ready.clone()));
         api.next(patch(&of_content).answers(kept.clone())).next(patch(&path).refuses(403));
         api.next(get(&path).answers(ready.clone())).next(get(&of_content).answers(kept.clone()));
-        api.next(answer);
+        api.always(answer);
         if is_removed {
             api.next(patch(&of_content).answers(kept)).next(delete(&path).answers(ready));
         }
