@@ -24,7 +24,7 @@ use std::time::Duration;
 use berth_api::GoDuration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub use common::{CommonArgs, OrderArgs, ReportArgs};
+pub use common::{CommonArgs, MOST_CONCURRENT_BACKUPS, OrderArgs, ReportArgs};
 pub use controller::{AfterInterruptionArg, ControllerArgs};
 pub use hub::HubArgs;
 pub use install::{InstallArgs, Printed, UninstallArgs};

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::args::garden::GardenCommand;
-use crate::args::{Args, Command, Definitions, ReportArgs};
+use crate::args::{Args, Command, Definitions, MOST_CONCURRENT_BACKUPS, ReportArgs};
 use crate::cli::print::{stdout, unless_closed};
 use crate::{reference, telemetry};
 
@@ -105,10 +105,10 @@ fn written(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     unless_closed(done, ExitCode::SUCCESS)
 }
 
-/// Blocking threads of the runtime: those that tokio needs for files and DNS, plus the archive
-/// workers of as many runs as the flags allow, because each worker keeps a thread for the whole
-/// run. Threads are started on demand.
-const BLOCKING: usize = 1000 * 256 + 512;
+/// Blocking threads of the runtime: one for each archive worker of as many runs as the flags allow,
+/// because a worker keeps its thread for the whole run, and as many as tokio has by itself, for
+/// files, DNS and what else is short. Threads are started on demand.
+const BLOCKING: usize = MOST_CONCURRENT_BACKUPS as usize * controller::PACKERS + 512;
 
 fn serve(reports: &ReportArgs, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     telemetry::init(reports.log_format, &reports.log_level)?;
@@ -138,4 +138,24 @@ fn crd(of: Definitions, write: Option<PathBuf>) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    /// Otherwise their archive workers would leave no thread for the files that they wait for.
+    #[test]
+    fn no_more_backups_may_run_at_a_time_than_the_runtime_has_threads_for() {
+        let most = u32::from(MOST_CONCURRENT_BACKUPS);
+        for command in ["controller", "webhook", "install"] {
+            for (backups, is_taken) in [(most, true), (most + 1, false)] {
+                let flag = format!("--concurrent-backups={backups}");
+                let taken = Args::try_parse_from(["berth", command, flag.as_str()]).is_ok();
+                assert_eq!(taken, is_taken, "{command} {flag}");
+            }
+        }
+    }
 }

@@ -11,6 +11,9 @@ use jiff::SignedDuration;
 use super::{MoverArgs, duration};
 use crate::settings::{Executor, LogFormat};
 
+/// The runtime has threads for so many running Backups.
+pub const MOST_CONCURRENT_BACKUPS: u16 = 1000;
+
 /// Flags of every server process.
 #[derive(ClapArgs, Clone)]
 pub struct CommonArgs {
@@ -21,7 +24,7 @@ pub struct CommonArgs {
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// How many Backups may run at the same time.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_CONCURRENT_BACKUPS)))]
     pub concurrent_backups: u16,
     /// Workers of each running Backup: how many pods its hooks run in at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{ClusterArgs, MemberArgs, ReviewArgs, duration};
+use super::{ClusterArgs, MOST_CONCURRENT_BACKUPS, MemberArgs, ReviewArgs, duration};
 use crate::image;
 use crate::settings::{Certificates, EngineRights, Executor};
 
@@ -40,7 +40,7 @@ pub struct InstallArgs {
     #[arg(long, value_enum)]
     pub engine_rights: Option<EngineRights>,
     /// How many Backups may run at the same time. Default: as it is installed.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_CONCURRENT_BACKUPS)))]
     pub concurrent_backups: Option<u16>,
     /// How many pods the hooks of each running Backup run in at the same time. Default: as it is
     /// installed.

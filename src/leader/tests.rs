@@ -156,6 +156,12 @@ async fn a_leader_without_an_answer_gives_up_before_anybody_may_take_its_lease()
         .next(put(ONE).takes_as("6"))
         .always(put(ONE).refuses(500));
     about(2.5 + give_up, took(candidate(&later, "us").keep()).await);
+    // From when that was asked for, because the others see it long before a slow answer comes.
+    let slow = Scripted::new()
+        .always(get(ONE).answers(lease("5", "us")))
+        .next(put(ONE).takes_as("6").after(Duration::from_secs(5)))
+        .always(put(ONE).refuses(500));
+    about(2.5 + give_up, took(candidate(&slow, "us").keep()).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -303,6 +303,25 @@ mod tests {
         }
     }
 
+    /// Linux takes these writes and cannot sync these files, so only what syncs fails.
+    #[tokio::test]
+    async fn a_part_is_not_stored_and_an_upload_not_complete_before_it_survives_a_loss_of_power() {
+        let (folder, parts, path) = folder();
+        let place = folder.path().join("backups/b");
+        fs::create_dir_all(&place).unwrap();
+        for (id, file) in [("7", "/dev/null"), ("8", "/proc/self/comm")] {
+            std::os::unix::fs::symlink(file, place.join(format!("b.tar.gz#{id}"))).unwrap();
+        }
+        let stored = parts.known(&path, "7").unwrap().put(0, 0, "part".into()).await.map(drop);
+        let complete = parts.known(&path, "8").unwrap().complete(&[]).await;
+        for done in [stored, complete] {
+            let Err(Error::Generic { source, .. }) = &done else { unreachable!("{done:?}") };
+            let why = source.downcast_ref::<io::Error>().map(io::Error::kind);
+            assert_eq!(why, Some(ErrorKind::InvalidInput), "{done:?}");
+        }
+        assert!(fs::symlink_metadata(place.join("b.tar.gz")).is_err(), "readers see it");
+    }
+
     #[tokio::test]
     async fn what_is_not_there_or_leads_elsewhere_is_not_gone_on_with() {
         let (folder, parts, path) = folder();

@@ -29,11 +29,13 @@ pub struct Ask {
     page: Option<String>,
     /// `None`: from whatever version.
     from: Option<String>,
+    /// `None`: of whatever size.
+    limit: Option<String>,
 }
 
 #[must_use]
 pub fn get(path: &str) -> Ask {
-    Ask { method: Method::GET, path: path.to_owned(), is_watch: false, page: None, from: None }
+    Ask { method: Method::GET, path: path.to_owned(), is_watch: false, page: None, from: None, limit: None }
 }
 
 #[must_use]
@@ -71,6 +73,7 @@ impl Ask {
             is_watch: value("watch").is_some_and(|value| matches!(value, "1" | "true")),
             page: value("continue").map(str::to_owned),
             from: value("resourceVersion").map(str::to_owned),
+            limit: value("limit").map(str::to_owned),
         }
     }
 
@@ -80,6 +83,7 @@ impl Ask {
             && self.is_watch == asked.is_watch
             && self.page == asked.page
             && (self.from.is_none() || self.from == asked.from)
+            && (self.limit.is_none() || self.limit == asked.limit)
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -96,6 +100,12 @@ impl Ask {
     #[must_use]
     pub fn from(self, version: &str) -> Self {
         Self { from: Some(version.to_owned()), ..self }
+    }
+
+    /// A page of at most so many objects.
+    #[must_use]
+    pub fn limit(self, limit: u32) -> Self {
+        Self { limit: Some(limit.to_string()), ..self }
     }
 
     #[must_use]

@@ -110,9 +110,9 @@ async fn a_taker_that_stalls_holds_no_request_to_the_api_server() {
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
     let api = Scripted::new()
-        .next(get(MAPS).answers(list("5", &[large("a", 5), large("b", 5)])))
-        .next(get(MAPS).answers(page("5", "more", &[large("a", 5)])))
-        .next(get(MAPS).page("more").answers(list("5", &[large("b", 5)])));
+        .next(get(MAPS).limit(2).answers(list("5", &[large("a", 5), large("b", 5)])))
+        .next(get(MAPS).limit(1).answers(page("5", "more", &[large("a", 5)])))
+        .next(get(MAPS).page("more").limit(1).answers(list("5", &[large("b", 5)])));
     assert_eq!(names(&lister(&api, 2, 1), "configmaps").await.unwrap(), ["a", "b"]);
 }
 

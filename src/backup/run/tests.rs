@@ -32,6 +32,7 @@ use crate::storage::{Opener, Roots};
 mod again;
 mod ahead;
 mod bounds;
+mod broken;
 mod dead;
 mod deleted;
 mod hooked;
@@ -538,8 +539,12 @@ async fn a_policy_that_cannot_be_read_fails_validation_and_one_that_can_be_count
         let site = Site::of(ready.clone());
         site.api.once(line).next(ends_in("FailedValidation"));
         assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::FailedValidation);
-        let status = site.api.writes()[0].body["status"].clone();
+        let end = site.api.writes()[0].body.clone();
+        let status = &end["status"];
         assert!(status["validationErrors"][0].as_str().unwrap().starts_with(words), "{status}");
+        assert_eq!(end["metadata"]["labels"], json!({keys::STORAGE_LOCATION: "default"}));
+        assert_eq!((&status["version"], &status["formatVersion"]), (&json!(1), &json!("1.1.0")));
+        assert!(status["expiration"].is_string(), "{status}");
         assert_eq!(site.stored(), [""; 0]);
     }
     let site = Site::of(ready);

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::keys::{BACKUP_NAME, label_value};
+use berth_api::keys::{BACKUP_NAME, RUN, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use berth_api::velero::Backup;
 use berth_api::velero::mover::PodVolumeBackup;
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -22,12 +23,14 @@ use super::snapshots::MADE;
 use super::watched::has_ended;
 use super::{RunVolumes, VolumeAccess};
 use crate::backup::engine::{Engine, RunFailure};
+use crate::backup::insist::insist;
 use crate::backup::list::ListError;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::patch::digest;
 use crate::text::chain;
+use crate::write::WriteResult;
 
 const CALL: Duration = Duration::from_secs(10);
 /// Snapshots that are written at one time.
@@ -63,8 +66,8 @@ struct MadeSnapshots {
 
 impl RunVolumes<'_> {
     /// Removes a snapshot that does not become the backup's. If that fails, it is removed with the
-    /// run. `spares_kept`: this run has not kept it, so if it is kept another run of the backup has
-    /// taken it over, and an archive may name it.
+    /// run. One that is kept stays if another run of the backup may have kept it, because that run
+    /// has taken it over, and an archive may name it. `spares_kept`: this run has not kept it.
     pub(super) async fn discard(
         &self,
         access: &VolumeAccess,
@@ -76,8 +79,11 @@ impl RunVolumes<'_> {
         let removed = match timeout(CALL, api.get_opt(name)).await {
             Ok(Ok(Some(found))) if found.uid().as_deref() == Some(uid) => {
                 match own_content(&access.client, &found).await {
-                    Ok(content) if spares_kept && is_named(&found, content.as_ref()) => Ok(()),
-                    Ok(content) => end(&access.client, &found, content, false).await,
+                    Ok(content) => {
+                        let is_spared =
+                            is_named(&found, content.as_ref()) && (spares_kept || !has_backup(access).await);
+                        if is_spared { Ok(()) } else { end(&access.client, &found, content, false).await }
+                    }
                     Err(error) => Err(error),
                 }
             }
@@ -332,6 +338,20 @@ fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
 pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let content = own_content(client, snapshot).await?;
     end(client, snapshot, content, false).await
+}
+
+/// Whether this run still has its Backup. If nobody says so, another run may have it: the process
+/// may have been stopped for longer than its Lease lasts.
+async fn has_backup(access: &VolumeAccess) -> bool {
+    let api: Api<Backup> = Api::namespaced(access.client.clone(), &access.namespace);
+    let read = || async {
+        match timeout(CALL, api.get_metadata_opt(&access.backup)).await {
+            Ok(answer) => WriteResult::from(answer),
+            Err(_) => WriteResult::TimedOut,
+        }
+    };
+    let Ok(Some(found)) = insist(read).await else { return false };
+    found.uid().as_ref() == Some(&access.uid) && found.annotations().get(RUN) == Some(&access.run)
 }
 
 /// Whether an archive may name this snapshot. A user may take the annotation from it.

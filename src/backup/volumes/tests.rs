@@ -379,6 +379,56 @@ async fn a_run_that_is_late_leaves_a_snapshot_that_another_run_has_kept() {
     }
 }
 
+/// Its process may be stopped for long between the two writes that keep a snapshot, and the next
+/// leader keeps the same one meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_kept_to_the_end_is_removed_only_by_the_run_that_has_the_backup() {
+    const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/backups/nightly";
+    let had_by = |run: &str| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "Backup",
+            "metadata": {
+                "name": "nightly", "namespace": "velero", "uid": "b", "annotations": {"berth.dev/run": run},
+            },
+        })
+    };
+    let mut of_that_name = had_by("this");
+    of_that_name["metadata"]["uid"] = json!("another");
+    for (answer, is_removed) in [
+        (get(BACKUP).answers(had_by("this")), true),
+        (get(BACKUP).answers(had_by("next")), false),
+        (get(BACKUP).answers(of_that_name), false),
+        // Its archive may be stored by now.
+        (get(BACKUP).refuses(404), false),
+        (get(BACKUP).refuses(403), false),
+        (get(BACKUP).refuses(503), false),
+        (get(BACKUP).never_answers(), false),
+    ] {
+        let name = made("a");
+        let (path, of_content) = (format!("{IN_APP}/{name}"), format!("{CONTENTS}/content-{name}"));
+        let (mut ready, mut of_ready) = (snapshot(&name, "a"), content(&name, true, "Delete"));
+        ready["status"]["readyToUse"] = json!(true);
+        of_ready["status"]["readyToUse"] = json!(true);
+        let mut kept = of_ready.clone();
+        kept["metadata"]["labels"] = json!({"velero.io/backup-name": "nightly"});
+        kept["spec"]["deletionPolicy"] = json!("Retain");
+        let api = serve(std::slice::from_ref(&ready), &[of_ready]);
+        api.next(post(IN_APP).answers(ready.clone()));
+        api.next(patch(&of_content).answers(kept.clone())).next(patch(&path).refuses(403));
+        api.next(get(&path).answers(ready.clone())).next(get(&of_content).answers(kept.clone()));
+        api.always(answer);
+        if is_removed {
+            api.next(patch(&of_content).answers(kept)).next(delete(&path).answers(ready));
+        }
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
+        let cut = volumes.cut_later(&ask("a")).await.unwrap();
+        let why = volumes.ready(&ask("a"), &cut).await.unwrap_err();
+        assert!(why.contains("it could not be kept"), "{why}");
+        api.finish();
+    }
+}
+
 /// Whoever may change a VolumeSnapshot may have put another one in its place, and that one would go
 /// with the movement.
 #[tokio::test(start_paused = true)]

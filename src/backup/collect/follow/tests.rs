@@ -473,6 +473,52 @@ async fn a_class_of_snapshots_brings_the_secret_by_which_they_are_listed_from_wh
     assert_eq!((collected.listed, collected.counts), (expected, MessageCounts { warnings: 0, errors: 0 }));
 }
 
+/// To ask for those of the API server's own types would cost a request for each of them.
+#[tokio::test(start_paused = true)]
+async fn a_definition_is_got_once_and_what_the_api_server_serves_itself_has_none() {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let built_in = [
+        "apps",
+        "batch",
+        "admissionregistration.k8s.io",
+        "apiregistration.k8s.io",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+    ];
+    let custom = ["example.com", "gateway.networking.k8s.io"];
+    // Of an aggregated server.
+    let others = ["aggregated.example.com"];
+    let api = Scripted::new();
+    of(&api, &[], &[]);
+    let mut types =
+        vec![kind("customresourcedefinitions", "apiextensions.k8s.io", "CustomResourceDefinition", false)];
+    for group in built_in.into_iter().chain(custom).chain(others) {
+        types.push(kind("things", group, "Thing", true));
+        let things = ["a", "b"].map(|name| json!({"metadata": {"name": name, "namespace": "app"}}));
+        api.once(get(&format!("/apis/{group}/v1/namespaces/app/things")).answers(list("5", &things)));
+    }
+    let definitions = custom.map(|group| format!("things.{group}"));
+    for name in &definitions {
+        api.once(get(&format!("{DEFINITIONS}/{name}")).answers(plain(name)));
+    }
+    api.once(get(&format!("{DEFINITIONS}/things.{}", others[0])).refuses(404));
+    let Collected { listed, archived, counts, .. } = collect_with(&api, &types, json!({}), "").await;
+    // Whatever else was asked for has no answer.
+    api.finish();
+    assert_eq!(listed["apiextensions.k8s.io/v1/CustomResourceDefinition"], json!(definitions));
+    assert_eq!(archived.len(), 2 * (types.len() - 1) + definitions.len());
+    assert_eq!(counts, MessageCounts { warnings: 0, errors: 0 });
+}
+
 #[tokio::test(start_paused = true)]
 async fn with_a_selector_a_claim_brings_those_of_its_group_and_the_pods_that_use_them() {
     let grouped = |name: &str, group: &str| {

@@ -3,8 +3,21 @@
 use std::pin::pin;
 
 use berth_core::selection::ResourceType;
+use futures::future::join_all;
 
 use super::*;
+
+impl Site {
+    /// Whatever is written to the Backup: for runs that may last until their progress is written.
+    pub(super) fn takes_writes(&self) {
+        let standing = Mutex::new(backup("7", "ReadyToStart"));
+        self.api.always(patch(ONE).answers_with(move |sent| {
+            let mut standing = standing.lock();
+            json_patch::merge(&mut standing, sent);
+            standing.clone()
+        }));
+    }
+}
 
 /// One more than its packers have is for files. A run that kept others would wait for them for
 /// ever.
@@ -19,6 +32,36 @@ fn a_run_keeps_a_thread_for_each_of_its_packers_and_no_other() {
         let engine = Engine { packers: PACKERS, ..engine(&site.api, &site.folder, site.setting) };
         let ran = tokio::time::timeout(LONG, engine.run("one", "u", Signals::default())).await;
         assert_eq!(ran.unwrap().unwrap().unwrap().phase(), BackupPhase::Completed);
+    });
+}
+
+/// The packers of all of them wait at the same time, and what one run takes too much is missing in
+/// another one.
+#[test]
+fn runs_at_the_same_time_keep_the_threads_of_their_packers_and_no_other() {
+    const RUNS: usize = 3;
+    const PACKERS: usize = 4;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(RUNS * PACKERS + 1).build().unwrap();
+    runtime.block_on(async {
+        let begun = || {
+            let last = Hold::new();
+            let answer = get(MAPS).page("more").answers(list("5", &[map("b")])).held(&last);
+            let site = Site::new().with_pages(answer);
+            site.takes_writes();
+            (site, last)
+        };
+        let sites: Vec<(Site, Hold)> = (0..RUNS).map(|_| begun()).collect();
+        let runs = sites.iter().map(|(site, _)| async move {
+            let engine = Engine { packers: PACKERS, ..engine(&site.api, &site.folder, site.setting) };
+            let ran = tokio::time::timeout(LONG, engine.run("one", "u", Signals::default())).await;
+            assert_eq!(ran.unwrap().unwrap().unwrap().phase(), BackupPhase::Completed);
+        });
+        let story = async {
+            join_all(sites.iter().map(|(_, last)| last.asked())).await;
+            sites.iter().for_each(|(_, last)| last.let_go());
+        };
+        tokio::join!(join_all(runs), story);
     });
 }
 

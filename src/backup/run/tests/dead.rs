@@ -61,6 +61,16 @@ impl Dead {
         self.api.writes()[1].body["status"]["phase"].clone()
     }
 
+    /// All files with what is in them.
+    fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let place = self.folder.path().join("bucket/backups/one");
+        let with_content = |name: String| {
+            let content = std::fs::read(place.join(&name)).unwrap();
+            (name, content)
+        };
+        stored(self.folder.path()).into_iter().map(with_content).collect()
+    }
+
     /// Whether the write that ended it leaves no expiration, by which a Velero beside berth would
     /// remove the folder.
     fn expires_never(&self) -> bool {
@@ -114,10 +124,10 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
         for (cluster, backup) in [("elsewhere", "u"), ("here", "another"), ("", "")] {
             let dead = Dead::new(&ALL);
             let dead = if cluster.is_empty() { dead } else { dead.claimed(cluster, backup) };
-            let before = stored(dead.folder.path());
+            let before = dead.files();
             assert_eq!(dead.settled(publishing).await, "Failed");
             assert!(dead.expires_never(), "{cluster} {backup}");
-            assert_eq!(stored(dead.folder.path()), before);
+            assert_eq!(dead.files(), before);
         }
         // What no status has is not taken over into one.
         let dead = Dead::new(&ALL).claimed("here", "u");
@@ -129,10 +139,10 @@ async fn what_a_dead_run_did_not_write_is_neither_published_nor_removed() {
         for (uid, phase) in [("of another", "Completed"), ("u", "InProgress"), ("u", "Queued")] {
             let dead = Dead::new(&ALL).claimed("here", "u");
             dead.put(METADATA, &json!({"metadata": {"uid": uid}, "status": {"phase": phase}}));
-            let before = stored(dead.folder.path());
+            let before = dead.files();
             assert_eq!(dead.settled(publishing).await, "Failed");
             assert!(dead.expires_never(), "{uid} {phase}");
-            assert_eq!(stored(dead.folder.path()), before);
+            assert_eq!(dead.files(), before);
         }
     }
 }
