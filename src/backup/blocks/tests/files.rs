@@ -273,6 +273,23 @@ async fn the_files_of_all_pods_together_take_no_longer_than_those_of_a_backup_ma
     site.api.played().await;
 }
 
+/// Its node-agent writes its progress meanwhile, and would go on with a pod that is thawed.
+#[tokio::test(start_paused = true)]
+async fn files_that_are_late_are_canceled_though_another_write_comes_between() {
+    let site = site(&[]);
+    site.api.once(post(FILES).takes_as("8"));
+    let name = files_name("nightly", "b", "u", "data", 0);
+    let path = format!("{FILES}/{name}");
+    site.api.next(patch(&path).refuses(409));
+    site.api.next(get(&path).answers(volume_backup(&name, "u", "InProgress")));
+    site.api.next(patch(&path).answers(volume_backup(&name, "u", "Canceling")));
+    let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+    let cancels = site.api.writes().into_iter().filter(|write| write.body["spec"]["cancel"] == true);
+    assert_eq!(cancels.count(), 2);
+    site.api.played().await;
+}
+
 /// As when somebody removes their DaemonSet: nobody ends what it was asked for.
 #[tokio::test(start_paused = true)]
 async fn a_node_agent_that_goes_when_it_was_asked_for_files_costs_these_in_time_and_is_told() {
