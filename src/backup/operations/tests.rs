@@ -104,6 +104,21 @@ async fn berth_moves_the_data_where_only_its_own_agents_run() {
     assert!(refused.unwrap_err().contains("the node-agents cannot be listed") && movements.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn data_is_left_to_the_data_mover_that_the_backup_names_whoever_runs_here() {
+    let mut asked = backup();
+    asked.spec.datamover = Some("vendor".to_owned());
+    let api = Scripted::new().next(post(UPLOADS).answers_with(Value::clone));
+    let (movements, log) = (Movements::default(), BackupLog::new("velero/nightly".into()));
+    let mover = DataUploadCreator::new(&api.client("velero"), "velero", &asked, &movements, &log);
+    mover.move_data(moved()).await.unwrap();
+    let sent = api.writes()[0].body.clone();
+    assert_eq!(sent["spec"]["datamover"], "vendor");
+    // Nobody here would remove it.
+    assert!(sent["metadata"]["finalizers"].is_null(), "{sent}");
+    assert_eq!((movements.len(), api.asked().len()), (1, 1), "no node-agent is looked for");
+}
+
 /// As an earlier run has left it.
 fn found(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut found = json!({

@@ -196,7 +196,8 @@ async fn a_pod_that_was_thawed_too_early_gets_no_files_of_an_earlier_run() {
 /// Else a run that goes on would take over the rest, and read what is missing at another moment.
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_block_of_which_files_are_missing_do_not_count_as_read() {
-    for phase in ["Completed", "Failed"] {
+    // Velero waits for one that is canceled until all time is over.
+    for phase in ["Completed", "Failed", "Canceled"] {
         let (site, shown) = (site(&[]), Watch::new());
         site.api.once(watch(FILES).streams(&shown)).once(post(FILES).takes_as("8"));
         let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
@@ -209,7 +210,7 @@ async fn pods_of_a_block_of_which_files_are_missing_do_not_count_as_read() {
         let (stored, ()) = tokio::join!(site.run(vec![pod], 1), end);
         assert_eq!(stored, names(["db"]));
         assert_eq!(site.outcomes.is_whole("u"), phase == "Completed");
-        assert_eq!(site.lasting() > 0, phase == "Failed");
+        assert_eq!(site.lasting() > 0, phase != "Completed");
     }
 }
 
