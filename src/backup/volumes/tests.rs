@@ -12,6 +12,7 @@ use super::snapshots::snapshot_name;
 use super::*;
 use crate::backup::list::Lister;
 
+mod beside;
 mod groups;
 
 pub use groups::grouped;
@@ -347,27 +348,6 @@ async fn a_snapshot_that_somebody_deletes_before_it_is_kept_does_not_become_the_
     let policies: Vec<Value> =
         api.writes().iter().map(|write| write.body["spec"]["deletionPolicy"].clone()).collect();
     assert_eq!(policies, [Value::Null, json!("Retain"), json!("Delete"), Value::Null]);
-    api.finish();
-}
-
-/// The snapshot controller and the sidecar of the driver write to both as well.
-#[tokio::test(start_paused = true)]
-async fn a_snapshot_is_kept_though_other_writes_come_between() {
-    let name = made("a");
-    let (path, of_content) = (format!("{IN_APP}/{name}"), format!("{CONTENTS}/content-{name}"));
-    let (mut ready, mut of_ready) = (snapshot(&name, "a"), content(&name, true, "Delete"));
-    ready["status"]["readyToUse"] = json!(true);
-    of_ready["status"]["readyToUse"] = json!(true);
-    let api = serve(std::slice::from_ref(&ready), std::slice::from_ref(&of_ready));
-    api.next(post(IN_APP).answers(ready.clone()));
-    for (path, object) in [(&of_content, of_ready), (&path, ready)] {
-        api.next(patch(path).refuses(409)).next(get(path).answers(object.clone()));
-        api.next(patch(path).answers(object));
-    }
-    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
-    let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
-    let cut = volumes.cut_later(&ask("a")).await.unwrap();
-    assert_eq!(volumes.ready(&ask("a"), &cut).await.unwrap().handle, "handle");
     api.finish();
 }
 

@@ -7,7 +7,7 @@ use berth_test_scripted::{Watch, patch, post, watch};
 use serde_json::Value;
 
 use super::*;
-use crate::backup::volumes::files::{FilePod, FileVolume, files_name};
+use crate::backup::volumes::files::{FileClaim, FilePod, FileVolume, files_name};
 use crate::backup::volumes::{VolumeAccess, WaitLimits};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
@@ -92,6 +92,38 @@ fn with_files(mut pod: HeldPod) -> HeldPod {
         volumes: vec![FileVolume { name: "data".to_owned(), claim: None }],
     });
     pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_volume_backup_is_asked_for_as_velero_does() {
+    let site = site(&[]);
+    site.api.once(post(FILES).takes_as("8"));
+    let mut pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    let [key, name, uid] = ["shop/claim", "claim", "c"].map(str::to_owned);
+    pod.used.files.as_mut().unwrap().volumes[0].claim = Some(FileClaim { key, name, uid });
+    let (batches, _taken) = mpsc::channel(1);
+    tokio::select! {
+        () = site.run_to(vec![pod], 1, batches) => {}
+        () = site.api.played() => {}
+    }
+    let sent = site.api.writes()[0].body.clone();
+    let labels = json!({
+        "velero.io/backup-name": "nightly", "velero.io/backup-uid": "b", "velero.io/pvc-uid": "c",
+    });
+    assert_eq!(sent["metadata"]["labels"], labels);
+    let annotations = json!({"berth.dev/run": "r", "velero.io/pvc-name": "claim"});
+    assert_eq!(sent["metadata"]["annotations"], annotations);
+    let owner = json!([{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "nightly", "uid": "b", "controller": true}]);
+    assert_eq!(sent["metadata"]["ownerReferences"], owner);
+    let spec = json!({
+        "node": "n", "pod": {"kind": "Pod", "namespace": "shop", "name": "db", "uid": "u"}, "volume": "data",
+        "backupStorageLocation": "default", "repoIdentifier": "", "uploaderType": "kopia",
+        "tags": {
+            "backup": "nightly", "backup-uid": "b", "pod": "db", "pod-uid": "u", "ns": "shop", "volume": "data",
+            "pvc-uid": "c",
+        },
+    });
+    assert_eq!(sent["spec"], spec);
 }
 
 #[tokio::test(start_paused = true)]
