@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use berth_api::keys::MADE_FOR;
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
@@ -13,6 +14,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, ListParams};
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::{OwnMovements, is_wanted};
@@ -20,13 +22,28 @@ use crate::install::pod_volumes::AGENT;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, delete};
 
-/// Objects of each kind in one look. The next look finds more.
+/// Objects of one page of a list.
 const PAGE: u32 = 500;
+/// Pages of each kind in one look: many more objects than there are movements at one time. The rest
+/// is looked at when some of these are gone.
+const PAGES: usize = 40;
+/// How long one look may take, because no movement takes a step meanwhile.
+const ALL: Duration = Duration::from_secs(120);
 
 impl OwnMovements {
     /// `known`: UIDs of the movements that are not over. Without berth's node agents nothing was
     /// made, and nothing may be listed.
     pub(super) async fn sweep(&self, known: &BTreeSet<&str>) {
+        if timeout(ALL, self.sweep_all(known)).await.is_err() {
+            let seconds = ALL.as_secs();
+            warn!(
+                seconds,
+                "looking for objects of data movements that are gone or have ended took too long: the next look finds the rest"
+            );
+        }
+    }
+
+    async fn sweep_all(&self, known: &BTreeSet<&str>) {
         let (client, namespace) = (|| self.client().clone(), self.namespace.as_str());
         let agents: Api<DaemonSet> = Api::namespaced(client(), namespace);
         if !matches!(agents.get_metadata_opt(AGENT).await, Ok(Some(_))) {
@@ -48,16 +65,42 @@ impl OwnMovements {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
         let kind = K::kind(&());
-        let found = match api.list(&ListParams::default().labels(MADE_FOR).limit(PAGE)).await {
-            Ok(found) => found.items,
-            Err(error) if crate::client::is_not_found(&error) => return,
-            Err(error) => {
-                let error = chain(&error);
-                warn!(%kind, error, "objects of data movements cannot be listed: some that no movement needs may be left");
+        let mut params = ListParams::default().labels(MADE_FOR).limit(PAGE);
+        for _ in 0..PAGES {
+            let page = match api.list(&params).await {
+                Ok(page) => page,
+                Err(error) if crate::client::is_not_found(&error) => return,
+                Err(error) => {
+                    let error = chain(&error);
+                    warn!(%kind, error, "objects of data movements cannot be listed: some that no movement needs may be left");
+                    return;
+                }
+            };
+            if !self.sweep_page(api, &page.items, known, &is_made).await {
                 return;
             }
-        };
-        for object in &found {
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return,
+            }
+        }
+        let looked_at = PAGES * PAGE as usize;
+        warn!(%kind, looked_at, "there are more objects of data movements: the rest was not looked at");
+    }
+
+    /// `false`: one cannot be removed, so no other one is tried now.
+    async fn sweep_page<K>(
+        &self,
+        api: &Api<K>,
+        found: &[K],
+        known: &BTreeSet<&str>,
+        is_made: impl Fn(&K, &str) -> bool,
+    ) -> bool
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let kind = K::kind(&());
+        for object in found {
             let (name, labels) = (object.name_any(), object.labels());
             let Some(uid) = labels.get(MADE_FOR).filter(|uid| is_made(object, uid)) else { continue };
             if known.contains(uid.as_str()) || object.meta().deletion_timestamp.is_some() {
@@ -76,10 +119,11 @@ impl OwnMovements {
                 answer => {
                     let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
                     warn!(%kind, %name, error, "an object of a data movement that is gone or has ended cannot be removed");
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     /// Is there a movement with this UID that is not over? It is read now, because this process may

@@ -182,7 +182,9 @@ where
     let is_its_own = |found: &PartialObjectMeta<K>| found.owner_references().iter().any(|of| of.uid == owner);
     let Some(found) = found.filter(is_its_own) else { return Ok(()) };
     match write::delete(&api, Write::to(name).uid(found.metadata.uid.as_deref())).await {
-        WriteResult::Gone(_) | WriteResult::Conflict(_) => return Ok(()),
+        WriteResult::Gone(_) => return Ok(()),
+        // Another object has its name by now, or it stands: the look below tells which.
+        WriteResult::Conflict(_) => {}
         answer => answer.written().with_context(|| format!("{kind} {name} cannot be removed"))?,
     }
     let waiting = async {

@@ -7,11 +7,13 @@ mod cli;
 mod client;
 mod contents;
 mod engine;
+mod file_backups;
 mod garden;
 mod garden_deletion;
 mod hooks;
 mod hostile;
 mod install;
+mod installed;
 mod largest;
 mod lifecycle;
 mod limits;
@@ -25,7 +27,9 @@ mod report;
 mod resume;
 mod stock;
 mod system;
+mod uploads;
 mod volumes;
+mod waiting;
 mod webhook;
 
 use std::path::PathBuf;
@@ -103,6 +107,9 @@ enum Part {
     Burst,
     Install,
     Movers,
+    Uploads,
+    Waiting,
+    FileBackups,
     PodVolumes,
     Garden,
     GardenDeletion,
@@ -195,6 +202,15 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     if wants(Part::Movers) {
         movers::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::Uploads) {
+        uploads::measure(&berth, alone, &mut report)?;
+    }
+    if wants(Part::Waiting) {
+        waiting::measure(&runtime, &berth, &mut report)?;
+    }
+    if wants(Part::FileBackups) {
+        file_backups::measure(&runtime, &berth, alone, &mut report)?;
     }
     if wants(Part::PodVolumes) {
         let sizes = pod_volumes::Sizes { mib: volume_mib, files: volume_files };

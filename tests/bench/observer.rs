@@ -111,14 +111,23 @@ pub async fn create(client: &Client, namespace: &str, backups: Vec<Value>) -> an
 /// # Errors
 /// When it does not tell.
 pub async fn writes(client: &Client, resource: &str) -> anyhow::Result<f64> {
-    let text = client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
-    let is_write = |line: &&str| {
-        line.starts_with("apiserver_request_total{")
-            && line.contains(&format!("resource=\"{resource}\""))
+    requests(client, |line| {
+        line.contains(&format!("resource=\"{resource}\""))
             && ["PATCH", "PUT", "POST", "DELETE", "APPLY"]
                 .iter()
                 .any(|verb| line.contains(&format!("verb=\"{verb}\"")))
-    };
+    })
+    .await
+}
+
+/// Requests that the API server has answered so far, by its own count. `is_counted`: by the line
+/// of that count, with its labels.
+///
+/// # Errors
+/// When it does not tell.
+pub async fn requests(client: &Client, is_counted: impl Fn(&str) -> bool) -> anyhow::Result<f64> {
+    let text = client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
+    let is_it = |line: &&str| line.starts_with("apiserver_request_total{") && is_counted(line);
     let count = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
-    Ok(text.lines().filter(is_write).filter_map(count).sum())
+    Ok(text.lines().filter(is_it).filter_map(count).sum())
 }

@@ -27,7 +27,7 @@ use crate::report::{Aim, Report, median};
 
 const NAMESPACE: &str = "velero";
 const PART: &str = "CSI volumes of one pod";
-const DRIVER: &str = "played.berth.test";
+pub const DRIVER: &str = "played.berth.test";
 /// How many volumes the pod has, and within how many seconds it is to be backed up.
 const COUNTS: [(usize, f64); 4] = [(1, 1.0), (5, 1.0), (10, 1.0), (50, 3.0)];
 /// How many volumes the aim for the time between the hooks is for.
@@ -90,7 +90,7 @@ fn nanoseconds(file: &Path) -> anyhow::Result<f64> {
 }
 
 /// Claims that are bound to volumes of the driver, because nobody binds them here.
-async fn make_claims(client: &Client, namespace: &str, count: usize) -> anyhow::Result<()> {
+pub async fn make_claims(client: &Client, namespace: &str, count: usize) -> anyhow::Result<()> {
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
@@ -142,7 +142,7 @@ async fn back_up(client: &Client, name: &str, namespace: &str, count: usize) -> 
 
 /// Snapshot controller and driver, for as long as this runs. What is kept in the storage is
 /// nobody's business here.
-async fn play(client: Client) {
+pub async fn play(client: Client) {
     let snapshots: Api<VolumeSnapshot> = Api::all(client.clone());
     let mut events = pin!(watcher(snapshots, watcher::Config::default()));
     let mut seen = BTreeSet::new();

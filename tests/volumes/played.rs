@@ -223,6 +223,33 @@ fn snapshots_that_never_become_ready_are_errors_of_their_claims() {
     assert_eq!(found.iter().filter(|item| item.starts_with("volumesnapshots.")).count(), 1, "{found:?}");
 }
 
+/// They are waited for side by side.
+#[test]
+fn ten_volumes_whose_snapshots_never_become_ready_cost_their_time_out_once() {
+    const COUNT: i64 = 10;
+    let (berth, player) = start("vol-ten", &[]);
+    create(&berth, &[namespace("ten")]);
+    for i in 0..COUNT {
+        let name = if i % 2 == 0 { format!("never-{i}") } else { format!("unready-{i}") };
+        make(&berth, "ten", &name, &csi(DRIVER), &json!({}));
+    }
+    let done = run(&berth, "ten", json!({"includedNamespaces": ["ten"], "csiSnapshotTimeout": "10s"}));
+    let log = side_text(&stored(&berth, "ten"), "ten-logs.gz");
+    let status = done.status.unwrap();
+    assert_eq!((status.phase, status.errors), (Some(BackupPhase::PartiallyFailed), Some(COUNT)), "{log}");
+    let completed = status.csi_volume_snapshots_completed.unwrap_or(0);
+    assert_eq!((status.csi_volume_snapshots_attempted, completed), (Some(COUNT), 0), "{log}");
+    let (begun, ended) = (status.start_timestamp.unwrap().0, status.completion_timestamp.unwrap().0);
+    // One after the other they would take a hundred.
+    let seconds = ended.duration_since(begun).as_secs();
+    assert!((10..60).contains(&seconds), "{seconds} s: {log}");
+    wait_gone(&berth, "ten");
+    wait_for("the storage to be free of them", PATIENCE, || {
+        Ok(player.stored("ten").is_empty().then_some(()))
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_driver_that_errs_on_every_third_costs_a_backup_nothing() {
     let (berth, player) = start("vol-third", &[]);

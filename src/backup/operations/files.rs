@@ -121,3 +121,79 @@ impl EndedMovement {
         Some(info)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use berth_core::operation::OperationFault;
+
+    use super::*;
+
+    fn movement() -> Movement {
+        let [upload, namespace, claim, claim_uid, volume, driver, created] =
+            ["up", "app", "data", "c", "pv", "d", "t"].map(str::to_owned);
+        Movement { upload, namespace, claim, claim_uid, volume, driver, created, ..Movement::default() }
+    }
+
+    fn upload(datamover: Value, status: Value) -> DataUploadObject {
+        let object = json!({
+            "apiVersion": "velero.io/v2alpha1", "kind": "DataUpload", "metadata": {"name": "up"},
+            "spec": {"datamover": datamover}, "status": status,
+        });
+        DataUploadObject::read(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_moved_volume_has_the_info_that_a_restore_needs() {
+        let status = json!({
+            "phase": "Completed", "snapshotID": "k", "progress": {"totalBytes": 7, "bytesDone": 7},
+            "incrementalBytes": 3, "startTimestamp": "s", "completionTimestamp": "e",
+        });
+        for (datamover, wanted, uploader) in [
+            (Value::Null, "velero", "kopia"),
+            (json!("berth"), "berth", "restic"),
+            (json!("vendor"), "vendor", "kopia"),
+        ] {
+            let upload = Some(upload(datamover, status.clone()));
+            let moved =
+                EndedMovement { movement: movement(), upload, standing: OperationProgress::Completed };
+            let info = moved.volume_info("u", "").unwrap();
+            let fields =
+                ["pvcName", "pvcNamespace", "pvName", "backupMethod", "result", "completionTimestamp"];
+            let said = fields.map(|field| info[field].as_str().unwrap_or_default());
+            assert_eq!(said, ["data", "app", "pv", "CSISnapshot", "succeeded", "e"]);
+            assert_eq!((&info["snapshotDataMoved"], &info["skipped"]), (&json!(true), &json!(false)));
+            let of_data = json!({
+                "dataMover": wanted, "uploaderType": uploader, "snapshotHandle": "k", "operationID": "du-u.c",
+                "size": 7, "incrementalSize": 3, "Phase": "Completed",
+            });
+            assert_eq!(info["snapshotDataMovementInfo"], of_data);
+            let unknown = ["snapshotHandle", "vscName", "operationID"];
+            let said = unknown.map(|field| info["csiSnapshotInfo"][field].as_str().unwrap_or_default());
+            assert_eq!(said, ["unknown"; 3]);
+        }
+    }
+
+    #[test]
+    fn what_was_not_moved_says_why_and_what_is_not_known_has_no_info() {
+        let full = json!({"phase": "Failed", "message": "the disk is full"});
+        let standing = OperationProgress::Failed(OperationFault::Reported);
+        let failed =
+            EndedMovement { movement: movement(), upload: Some(upload(Value::Null, full)), standing };
+        assert_eq!(failed.volume_info("u", "").unwrap()["result"], "failed");
+        let told = failed.operation("velero", "b", "u");
+        assert_eq!(
+            (&told["status"]["phase"], &told["status"]["error"]),
+            (&json!("Failed"), &json!("its data mover failed: the disk is full"))
+        );
+        // Its DataUpload is gone, so the Backup says who was to move it.
+        let standing = OperationProgress::Failed(OperationFault::Gone);
+        let gone = EndedMovement { movement: movement(), upload: None, standing };
+        assert_eq!(
+            gone.volume_info("u", "vendor").unwrap()["snapshotDataMovementInfo"]["dataMover"],
+            "vendor"
+        );
+        let nameless = Movement { volume: String::new(), ..movement() };
+        let gone = EndedMovement { movement: nameless, upload: None, standing };
+        assert!(gone.volume_info("u", "").is_none());
+    }
+}

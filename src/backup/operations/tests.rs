@@ -1,6 +1,6 @@
 //! How DataUploads are asked for, and that no crash leads to two of them.
 
-use berth_test_scripted::{Scripted, get, list, post};
+use berth_test_scripted::{Scripted, get, list, patch, post};
 use serde_json::{Value, json};
 
 use super::*;
@@ -104,6 +104,21 @@ async fn berth_moves_the_data_where_only_its_own_agents_run() {
     assert!(refused.unwrap_err().contains("the node-agents cannot be listed") && movements.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn data_is_left_to_the_data_mover_that_the_backup_names_whoever_runs_here() {
+    let mut asked = backup();
+    asked.spec.datamover = Some("vendor".to_owned());
+    let api = Scripted::new().next(post(UPLOADS).answers_with(Value::clone));
+    let (movements, log) = (Movements::default(), BackupLog::new("velero/nightly".into()));
+    let mover = DataUploadCreator::new(&api.client("velero"), "velero", &asked, &movements, &log);
+    mover.move_data(moved()).await.unwrap();
+    let sent = api.writes()[0].body.clone();
+    assert_eq!(sent["spec"]["datamover"], "vendor");
+    // Nobody here would remove it.
+    assert!(sent["metadata"]["finalizers"].is_null(), "{sent}");
+    assert_eq!((movements.len(), api.asked().len()), (1, 1), "no node-agent is looked for");
+}
+
 /// As an earlier run has left it.
 fn found(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut found = json!({
@@ -139,6 +154,41 @@ async fn what_an_earlier_run_has_begun_is_found_and_what_was_given_up_is_begun_a
             .next(post(UPLOADS).answers_with(Value::clone));
         let (done, movements) = moves(&api).await;
         assert_eq!((done, movements.all()[0].upload.clone()), (Ok(()), name_of("nightly", "u", "c", 1)));
+    }
+}
+
+/// Its data mover writes its progress meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_meets_another_write_is_repeated_until_it_stands() {
+    let path = format!("{UPLOADS}/one");
+    let upload = || found("one", |_| {});
+    let another = found("one", |one| one["metadata"]["uid"] = json!("another"));
+    for script in [
+        vec![
+            patch(&path).refuses(409),
+            get(&path).answers(upload()),
+            patch(&path).refuses(409),
+            get(&path).answers(upload()),
+            patch(&path).answers(upload()),
+        ],
+        // It is gone, or another one has its name by now.
+        vec![patch(&path).refuses(409), get(&path).refuses(404)],
+        vec![patch(&path).refuses(409), get(&path).answers(another)],
+        // What cannot be read or written now may be later.
+        vec![patch(&path).refuses(409), get(&path).refuses(500), patch(&path).answers(upload())],
+        vec![patch(&path).refuses(500), patch(&path).answers(upload())],
+        // No other try would change that.
+        vec![patch(&path).refuses(403)],
+    ] {
+        let api = Scripted::new();
+        for line in script {
+            api.next(line);
+        }
+        let seen = DataUploadObject::read(serde_json::from_value(upload()).unwrap());
+        uploads::cancel(&api.client("velero"), "velero", &[seen], false).await;
+        let wanted = json!({"metadata": {"uid": "x"}, "spec": {"cancel": true}});
+        assert!(api.writes().iter().all(|write| write.body == wanted), "{:?}", api.writes());
+        api.finish();
     }
 }
 

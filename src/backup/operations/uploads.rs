@@ -18,10 +18,9 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::backup::movement::{Moved, Movement};
+use crate::backup::volumes::objects::patch_own;
 use crate::movers::objects;
 use crate::patch::digest;
-use crate::text::chain;
-use crate::write::{Write, WriteResult, patch};
 
 /// Time-out of one call, and of canceling all DataUploads of a Backup.
 const CALL: Duration = Duration::from_secs(30);
@@ -258,7 +257,9 @@ pub async fn each_of_backup(
     anyhow::bail!("there are more than {} DataUploads of the backup", PAGES * PAGE as usize)
 }
 
-/// Cancels these DataUploads, as far as they have not ended. Their data movers do the rest.
+/// Cancels these DataUploads, as far as they have not ended. Their data movers do the rest, and
+/// write to them meanwhile: what meets such a write is repeated, because one that is not canceled
+/// goes on.
 /// `forgets`: the backup begins again, so none of them is an operation of it any more.
 pub async fn cancel(client: &Client, namespace: &str, uploads: &[DataUploadObject], forgets: bool) {
     let api = api(client, namespace);
@@ -274,13 +275,9 @@ pub async fn cancel(client: &Client, namespace: &str, uploads: &[DataUploadObjec
         futures::stream::iter(uploads.iter().filter(is_going)).for_each_concurrent(CANCELS_AT_ONCE, |one| {
             let (api, change) = (&api, change.clone());
             async move {
-                let that_one = Write::to(&one.name).uid(one.object.metadata.uid.as_deref());
-                match patch(api, that_one, change).await {
-                    WriteResult::Written(_) | WriteResult::Gone(_) | WriteResult::Conflict(_) => {}
-                    WriteResult::Refused(error) => {
-                        warn!(name = %one.name, error = chain(&error), "could not cancel a DataUpload");
-                    }
-                    WriteResult::TimedOut => warn!(name = %one.name, "could not cancel a DataUpload in time"),
+                let that_one = (one.name.as_str(), one.object.metadata.uid.as_deref());
+                if let Err(error) = patch_own(api, that_one, change).await {
+                    warn!(name = %one.name, error, "could not cancel a DataUpload: it may go on");
                 }
             }
         });

@@ -17,8 +17,10 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
+use tracing::warn;
 
 use super::clean::cancel_files_of;
+use super::objects::patch_own;
 use super::outcomes::volume_of;
 use super::watched::{Watched, WatchedObjects, WatchedPodVolumeBackup};
 use super::{RunVolumes, VolumeAccess};
@@ -26,7 +28,7 @@ use crate::backup::insist::insist;
 use crate::backup::log::ResultsHeading;
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Write, create, patch};
+use crate::write::create;
 
 /// How long a PodVolumeBackup that is canceled may take to end.
 const LAST: Duration = Duration::from_secs(60);
@@ -159,8 +161,8 @@ impl RunVolumes<'_> {
         self.outcomes.note_files(&pod.namespace);
         let shown = self.shown_files(access).await;
         let asked = self.ask_files(access, shown, pod, volume, agent).await;
-        let name = match asked {
-            Ok(name) => name,
+        let (name, uid) = match asked {
+            Ok(asked) => asked,
             Err(why) => {
                 // No PodVolumeBackup tells of it.
                 if let Some(claim) = &volume.claim {
@@ -188,7 +190,9 @@ impl RunVolumes<'_> {
             Err(_) => {
                 let api = pod_volume_backups(access);
                 let cancel = json!({"spec": {"cancel": true}});
-                let _ = insist(|| patch(&api, Write::to(&name), cancel.clone())).await;
+                if let Err(error) = patch_own(&api, (&name, uid.as_deref()), cancel).await {
+                    warn!(%name, error, "could not cancel a PodVolumeBackup whose time is over");
+                }
                 // The pod may be frozen, so it waits no longer for these words than for its files.
                 let lack = timeout(LAST, self.missing_agent(access, &pod.node));
                 match tokio::join!(timeout(LAST, ended), lack) {
@@ -215,7 +219,7 @@ impl RunVolumes<'_> {
         }
     }
 
-    /// Creates the PodVolumeBackup, or finds that of an earlier run.
+    /// Creates the PodVolumeBackup, or finds that of an earlier run. Its name and its UID.
     async fn ask_files(
         &self,
         access: &VolumeAccess,
@@ -223,7 +227,7 @@ impl RunVolumes<'_> {
         pod: &FilePod,
         volume: &FileVolume,
         agent: NodeAgent,
-    ) -> Result<String, String> {
+    ) -> Result<(String, Option<String>), String> {
         let api = pod_volume_backups(access);
         for attempt in 0..TRIES {
             let name = files_name(&access.backup, &access.uid, &pod.uid, &volume.name, attempt);
@@ -235,9 +239,9 @@ impl RunVolumes<'_> {
             let object = pod_volume_backup(access, pod, volume, agent, &name);
             let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
             let error = match insist(|| create(&api, &object)).await {
-                Ok(_) => {
+                Ok(created) => {
                     self.tell_files_anew(pod, volume);
-                    return Ok(name);
+                    return Ok((name, created.uid()));
                 }
                 Err(error) => error,
             };
@@ -261,20 +265,16 @@ impl RunVolumes<'_> {
             let uploader = found.data["spec"]["uploaderType"].as_str();
             let is_its = asked.is_complete || uploader.is_none_or(|one| one == agent.uploader());
             if is_its && takes_over(pod.moment, asked) {
-                return Ok(name);
+                return Ok((name, found.uid()));
             }
             // So that the backup does not have it beside the next one. The agent for which an
             // earlier run made it may be gone.
             let (uid, cancel) = (found.uid(), json!({"spec": {"cancel": true}}));
-            let canceled = insist(|| patch(&api, Write::to(&name).uid(uid.as_deref()), cancel.clone())).await;
-            if let Err(error) = canceled
-                && !crate::client::is_not_found(&error)
-            {
-                let error = chain(&error);
-                return Err(format!(
+            patch_own(&api, (&name, uid.as_deref()), cancel).await.map_err(|error| {
+                format!(
                     "its PodVolumeBackup {name}, which is not of the moment of the pod's other data, could not be canceled: {error}"
-                ));
-            }
+                )
+            })?;
         }
         Err(format!("{TRIES} PodVolumeBackups of it failed before"))
     }

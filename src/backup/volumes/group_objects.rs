@@ -23,13 +23,13 @@ use tokio::time::timeout;
 
 use super::VolumeAccess;
 use super::objects::{
-    API_GROUP, GROUP, delete_own, group_of, is_kept, list_all, list_those, own_content, patch_own, policy,
+    API_GROUP, GROUP, delete_own, group_of, is_kept, list_all, list_those, own_content, patch_own,
+    patch_there, policy,
 };
 use crate::backup::insist::insist;
 use crate::client::{is_forbidden, is_not_found};
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Write, patch};
 
 /// How long a call takes at most that pods may be frozen for.
 pub(super) const CALL: Duration = Duration::from_secs(10);
@@ -255,12 +255,10 @@ pub(super) async fn retain(
     };
     let retained = json!({"metadata": {"labels": labels}, "spec": {"deletionPolicy": "Retain"}});
     let (name, uid) = (content.name_any(), content.uid());
-    let write = || Write::to(&name).uid(uid.as_deref());
-    let kept = insist(|| patch(&contents, write(), retained.clone())).await;
-    match kept.map_err(|error| chain(&error))?.metadata.deletion_timestamp {
-        None => Ok(()),
+    match patch_there(&contents, (&name, uid.as_deref()), retained).await? {
+        Some(kept) if kept.metadata.deletion_timestamp.is_none() => Ok(()),
         // The sidecar may have removed it from the storage before it was retained.
-        Some(_) => Err("somebody has deleted its VolumeGroupSnapshot".to_owned()),
+        _ => Err("somebody has deleted its VolumeGroupSnapshot".to_owned()),
     }
 }
 

@@ -29,7 +29,7 @@ use tracing::warn;
 use super::group_objects::{
     self, CALL, GroupPlan, group_name, groups, is_as_planned, kind_of_groups, labels, list_group,
 };
-use super::objects::short;
+use super::objects::{patch_there, short};
 use super::outcomes::EarlierCut;
 use super::plan::list_of;
 use super::read::FoundClaim;
@@ -44,7 +44,7 @@ use crate::client::{already_exists, is_not_found};
 use crate::patch::digest;
 use crate::queue::refusals::is_lasting;
 use crate::text::chain;
-use crate::write::{Write, create, patch};
+use crate::write::create;
 
 /// What is known of the group of a claim. An error without a reason: the claim is alone in it.
 pub(super) type KnownGroup = Result<Arc<GroupPlan>, Option<GroupRefusal>>;
@@ -312,13 +312,14 @@ impl RunVolumes<'_> {
         let labelled = members.values().map(|made| {
             let (api, labels) = (&api, &labels);
             async move {
-                let to = || Write::to(&made.name).uid(Some(&made.uid));
-                insist(|| patch(api, to(), labels.clone())).await.map(drop)
+                let labelled =
+                    patch_there(api, (&made.name, Some(made.uid.as_str())), labels.clone()).await?;
+                labelled.map(drop).ok_or_else(|| "it is gone, or another one has its name by now".to_owned())
             }
         });
         let failed = join_all(labelled).await.into_iter().find_map(Result::err);
         match failed {
-            Some(error) => Err(format!("a snapshot of its group cannot be labelled: {}", chain(&error))),
+            Some(error) => Err(format!("a snapshot of its group cannot be labelled: {error}")),
             None => Ok(members),
         }
     }

@@ -109,11 +109,24 @@ where
 
 /// Merges `change` into the object that has this name and UID. One that is gone, or that is another
 /// one by now, needs nothing more.
-pub(super) async fn patch_own<K>(
+pub(in crate::backup) async fn patch_own<K>(
+    api: &Api<K>,
+    of: (&str, Option<&str>),
+    change: Value,
+) -> Result<(), String>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    patch_there(api, of, change).await.map(drop)
+}
+
+/// As [`patch_own`], and gives the object as it is then. `None`: it is gone, or is another one by
+/// now.
+pub(super) async fn patch_there<K>(
     api: &Api<K>,
     (name, uid): (&str, Option<&str>),
     change: Value,
-) -> Result<(), String>
+) -> Result<Option<K>, String>
 where
     K: Clone + Debug + DeserializeOwned,
 {
@@ -127,24 +140,26 @@ where
     K: Clone + Debug + DeserializeOwned,
 {
     let to = Write::to(name).uid(uid);
-    insist_on(api, (name, uid), || delete(api, to)).await
+    insist_on(api, (name, uid), || delete(api, to)).await.map(drop)
 }
 
 /// Repeats a write on the condition of a UID. The API server reports a UID that does not match as a
 /// conflict if it deletes, and as an invalid object if it patches, and reports other things in the
-/// same way. So the object that has the name now is read, and its UID decides.
+/// same way. So the object that has the name now is read, and its UID decides. Without a UID any
+/// object of that name is the one. `None`: there is nothing to write to.
 async fn insist_on<K, T, F>(
     api: &Api<K>,
     (name, uid): (&str, Option<&str>),
     attempt: impl Fn() -> F,
-) -> Result<(), String>
+) -> Result<Option<T>, String>
 where
     K: Clone + Debug + DeserializeOwned,
     F: Future<Output = WriteResult<T>>,
 {
     let done = insist(|| async {
         let error = match attempt().await {
-            WriteResult::Written(_) | WriteResult::Gone(_) => return WriteResult::Written(()),
+            WriteResult::Written(object) => return WriteResult::Written(Some(object)),
+            WriteResult::Gone(_) => return WriteResult::Written(None),
             WriteResult::Conflict(error) => error,
             WriteResult::Refused(error) if is_unprocessable(&error) => error,
             WriteResult::Refused(error) => return WriteResult::Refused(error),
@@ -152,8 +167,10 @@ where
         };
         match timeout(limits::WRITE, api.get_metadata_opt(name)).await {
             // A conflict with another write passes, so this one is repeated.
-            Ok(Ok(Some(found))) if found.metadata.uid.as_deref() == uid => WriteResult::Refused(error),
-            Ok(Ok(_)) => WriteResult::Written(()),
+            Ok(Ok(Some(found))) if uid.is_none() || found.metadata.uid.as_deref() == uid => {
+                WriteResult::Refused(error)
+            }
+            Ok(Ok(_)) => WriteResult::Written(None),
             Ok(Err(unread)) => WriteResult::Refused(unread),
             Err(_) => WriteResult::TimedOut,
         }

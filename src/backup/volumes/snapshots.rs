@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::group_objects::GroupPlan;
-use super::objects::patch_own;
+use super::objects::{patch_own, patch_there};
 use super::outcomes::{CompletedSnapshot, EarlierCut};
 use super::read::VolumeTraits;
 use super::watched::{Snapshots, Watched, WatchedContent, WatchedSnapshot};
@@ -30,7 +30,7 @@ use crate::backup::actions::snapshots::annotate;
 use crate::backup::insist::insist;
 use crate::patch::digest;
 use crate::text::chain;
-use crate::write::{Write, create, patch};
+use crate::write::create;
 
 /// Most characters of a claim's name in the name of a snapshot: a label of the claim holds the
 /// whole name.
@@ -278,14 +278,15 @@ impl RunVolumes<'_> {
         snapshot: &WatchedSnapshot,
         content: &WatchedContent,
     ) -> Result<CompletedSnapshot, String> {
-        let told = |error: kube::Error| format!("it could not be kept: {}", chain(&error));
+        let told = |error: String| format!("it could not be kept: {error}");
+        let gone = || told("it is gone, or another one has its name by now".to_owned());
         let contents: Api<VolumeSnapshotContent> = Api::all(access.client.clone());
         let retained = json!({
             "metadata": {"labels": {BACKUP_NAME: label_value(&access.backup, digest)}},
             "spec": {"deletionPolicy": "Retain"},
         });
-        let to = || Write::to(&cut.content).uid(Some(&content.uid));
-        let retained = insist(|| patch(&contents, to(), retained.clone())).await.map_err(told)?;
+        let retained = patch_there(&contents, (&cut.content, Some(content.uid.as_str())), retained).await;
+        let retained = retained.map_err(told)?.ok_or_else(gone)?;
         // The driver may have removed it from the storage before it was retained.
         if retained.metadata.deletion_timestamp.is_some() {
             return Err("somebody deleted its VolumeSnapshot before it was kept".to_owned());
@@ -300,8 +301,8 @@ impl RunVolumes<'_> {
         });
         annotate(&mut annotated, &seen);
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
-        let to = || Write::to(&cut.name).uid(Some(&cut.uid));
-        insist(|| patch(&api, to(), annotated.clone())).await.map_err(told)?;
+        let kept = patch_there(&api, (&cut.name, Some(cut.uid.as_str())), annotated).await;
+        kept.map_err(told)?.ok_or_else(gone)?;
         Ok(taken(cut, snapshot, content))
     }
 }

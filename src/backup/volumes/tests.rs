@@ -12,6 +12,7 @@ use super::snapshots::snapshot_name;
 use super::*;
 use crate::backup::list::Lister;
 
+mod beside;
 mod groups;
 
 pub use groups::grouped;

@@ -183,6 +183,13 @@ fn progress(backup: &Backup, described: &Described<'_>) -> Value {
             .cloned()
             .collect::<Vec<_>>()
     };
+    let skipped: Vec<Value> = all
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|one| one.get("skipped").and_then(Value::as_bool) == Some(true))
+        .cloned()
+        .collect();
     let pods: Vec<Value> = described
         .pod_volumes
         .iter()
@@ -199,6 +206,7 @@ fn progress(backup: &Backup, described: &Described<'_>) -> Value {
         "backupVolumes",
         json!({
             "nativeSnapshots": of("NativeSnapshot"), "csiSnapshots": of("CSISnapshot"), "podVolumeBackups": pods,
+            "skipped": skipped,
         }),
     );
     if let Some(hooks) = status.hook_status {

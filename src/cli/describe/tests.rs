@@ -76,6 +76,17 @@ fn a_backup_that_ended_is_described_in_veleros_order() {
     }
 }
 
+/// Who does not ask for details learns at least that data is missing.
+#[test]
+fn skipped_volumes_are_counted_where_no_details_are_asked_for() {
+    let short = Described { details: false, ..described() };
+    let text = backup(&done(), &short);
+    assert!(text.contains("Skipped: 1 (specify --details for the reasons)\n"), "{text}");
+    assert!(!text.contains("pv1: policy"), "{text}");
+    let none = Described { volumes: Fetched::Got(json!([])), ..short };
+    assert!(!backup(&done(), &none).contains("Skipped"));
+}
+
 #[test]
 fn what_the_store_keeps_is_told_with_its_date() {
     let until: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
@@ -123,7 +134,11 @@ fn the_structure_has_what_the_text_has() {
     assert_eq!(json["errors"], json!({"count": 1, "cluster": ["a type\tis gone"]}));
     assert_eq!(json["status"]["backupItemOperations"]["attempted"], 1);
     assert_eq!(json["status"]["resourceList"], json!({"v1/Pod": ["web/a", "web/b"]}));
-    assert_eq!(json["status"]["backupVolumes"]["csiSnapshots"][0]["pvcName"], "data");
+    let volumes = &json["status"]["backupVolumes"];
+    assert_eq!(volumes["csiSnapshots"][0]["pvcName"], "data");
+    assert_eq!(volumes["csiSnapshots"].as_array().map(Vec::len), Some(1));
+    assert_eq!(volumes["skipped"][0]["skippedReason"], "policy");
+    assert_eq!(volumes["skipped"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["resourcePolicies"], json!({"type": "configmap", "name": "p"}));
 }
 

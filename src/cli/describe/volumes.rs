@@ -40,12 +40,17 @@ pub fn describe(text: &mut Text, described: &Described<'_>) {
     text.blank();
     pods(text, described.pod_volumes, described.details);
     let skipped: Vec<&Value> = all.iter().filter(|one| is_true(one, "/skipped")).collect();
-    if described.details && !skipped.is_empty() {
-        text.blank();
-        text.line("\tSkipped:");
-        for one in skipped {
-            text.line(&format!("\t\t{}: {}", text_of(one, "/pvName"), text_of(one, "/skippedReason")));
-        }
+    if skipped.is_empty() {
+        return;
+    }
+    text.blank();
+    if !described.details {
+        text.line(&format!("\tSkipped: {} (specify --details for the reasons)", skipped.len()));
+        return;
+    }
+    text.line("\tSkipped:");
+    for one in skipped {
+        text.line(&format!("\t\t{}: {}", text_of(one, "/pvName"), text_of(one, "/skippedReason")));
     }
 }
 

@@ -92,6 +92,53 @@ async fn contents_of_movements_that_are_gone_are_removed_and_no_others() {
     movements(&api).sweep(&BTreeSet::new()).await;
 }
 
+/// Those that are known fill the first page in each look.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_is_found_behind_a_page_of_what_is_needed() {
+    let object = |name: &str| {
+        let mut object = made(name, name);
+        object.as_object_mut().unwrap().retain(|key, _| key == "metadata");
+        object
+    };
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
+        .next(get(PODS).answers(page("5", "two", &[object("known")])))
+        .next(get(PODS).page("two").answers(page("5", "three", &[])))
+        .next(get(PODS).page("three").answers(list("5", &[object("gone")])))
+        .next(get(&at(UPLOADS, "gone")).refuses(404))
+        .next(get(&at(DOWNLOADS, "gone")).refuses(404))
+        .next(delete(&at(PODS, "gone")).answers(deleted()))
+        .next(get(CLAIMS).answers(list("5", &[])))
+        .next(get(SNAPSHOTS).answers(list("5", &[])))
+        .next(get(CONTENTS).answers(list("5", &[])));
+    movements(&api).sweep(&BTreeSet::from(["known"])).await;
+    assert_eq!(api.writes().len(), 1);
+}
+
+/// An API server whose pages lead nowhere holds no movement up.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_what_is_left_ends_however_many_pages_there_are() {
+    let empty = || page("5", "again", &[]);
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
+        .always(get(PODS).answers(empty()))
+        .always(get(PODS).page("again").answers(empty()))
+        .next(get(CLAIMS).answers(list("5", &[])))
+        .next(get(SNAPSHOTS).answers(list("5", &[])))
+        .next(get(CONTENTS).answers(list("5", &[])));
+    movements(&api).sweep(&BTreeSet::new()).await;
+    let asked = api.asked().iter().filter(|asked| asked.contains("/pods")).count();
+    assert_eq!(asked, 40);
+    api.finish();
+    // Nor does one that does not answer.
+    let api = Scripted::new()
+        .next(get(AGENTS).answers(made("berth-node-agent", "nobody")))
+        .next(get(PODS).never_answers());
+    let begun = Instant::now();
+    movements(&api).sweep(&BTreeSet::new()).await;
+    assert_eq!(begun.elapsed().as_secs(), 120);
+}
+
 /// A former leader with an old view makes claim and pod of a movement once more that has ended
 /// since then, and that nobody clears a second time.
 #[tokio::test(start_paused = true)]

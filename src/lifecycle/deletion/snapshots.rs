@@ -35,8 +35,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Snapshots whose removal is asked for at the same time, because a backup may have thousands, and
 /// one step has so much time and no more.
 const AT_ONCE: usize = 8;
-/// VolumeSnapshotClasses that are looked at. Clusters have a few.
-const CLASSES: u32 = 1000;
+/// VolumeSnapshotClasses of one page of a list, and pages. Clusters have a few.
+const CLASSES: u32 = 500;
+const PAGES: usize = 20;
 /// What the sidecar says of a snapshot that the storage does not have: its own words, and those for
 /// a driver's answer.
 const MISSING: [&str; 2] = ["can not find snapshot for snapshotID", "\"rpc error: code = NotFound "];
@@ -140,12 +141,25 @@ impl Carrying<'_> {
     /// The Secrets with which drivers delete snapshots; none where berth may not list the classes.
     async fn deletion_secrets(&self) -> anyhow::Result<DeletionSecrets> {
         let classes = classes(self.lifecycle.clients.call.clone());
-        match timeout(CALL, classes.list(&ListParams::default().limit(CLASSES))).await {
-            Ok(Ok(found)) => Ok(DeletionSecrets::of(found.items)),
-            Ok(Err(error)) if is_not_found(&error) || is_forbidden(&error) => Ok(DeletionSecrets::default()),
-            Ok(Err(error)) => Err(told(error)).context("failed to list the VolumeSnapshotClasses"),
-            Err(_) => bail!("the API server did not answer in time"),
+        let (mut params, mut all) = (ListParams::default().limit(CLASSES), Vec::new());
+        for _ in 0..PAGES {
+            let page = match timeout(CALL, classes.list(&params)).await {
+                Ok(Ok(page)) => page,
+                Ok(Err(error)) if is_not_found(&error) || is_forbidden(&error) => {
+                    return Ok(DeletionSecrets::default());
+                }
+                Ok(Err(error)) => {
+                    return Err(told(error)).context("failed to list the VolumeSnapshotClasses");
+                }
+                Err(_) => bail!("the API server did not answer in time"),
+            };
+            all.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(DeletionSecrets::of(all)),
+            }
         }
+        bail!("there are more than {} VolumeSnapshotClasses", PAGES * CLASSES as usize)
     }
 
     /// Names the Secret on a content that an earlier attempt has made without it.

@@ -107,6 +107,24 @@ async fn a_pod_that_does_not_go_keeps_it_from_beginning_anew() {
     assert_eq!(api.writes().len(), 1, "nothing but the deletion");
 }
 
+/// A deletion that was refused as a conflict says nothing of whether the pod is there.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_deletion_meets_a_conflict_counts_as_gone_only_where_it_is() {
+    for is_there in [true, false] {
+        let api = Scripted::new()
+            .next(get(VOLUME).answers(mover(MoverKind::PodVolumeBackup, "7")))
+            .next(get(POD).answers(made_for("u", "p")))
+            .next(delete(POD).refuses(409))
+            .always(get(POD).answers(made_for("u", if is_there { "p" } else { "another" })));
+        if !is_there {
+            api.next(patch(VOLUME).answers(mover(MoverKind::PodVolumeBackup, "8")));
+        }
+        let outcome = recovered(&api, &seen(MoverKind::PodVolumeBackup), false).await;
+        assert_eq!(outcome.is_err(), is_there, "{outcome:?}");
+        api.finish();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_names_another_owner_or_none_is_not_removed() {
     let mut ownerless = made_for("u", "p");

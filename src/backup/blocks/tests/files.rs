@@ -7,7 +7,7 @@ use berth_test_scripted::{Watch, patch, post, watch};
 use serde_json::Value;
 
 use super::*;
-use crate::backup::volumes::files::{FilePod, FileVolume, files_name};
+use crate::backup::volumes::files::{FileClaim, FilePod, FileVolume, files_name};
 use crate::backup::volumes::{VolumeAccess, WaitLimits};
 
 const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
@@ -92,6 +92,38 @@ fn with_files(mut pod: HeldPod) -> HeldPod {
         volumes: vec![FileVolume { name: "data".to_owned(), claim: None }],
     });
     pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_volume_backup_is_asked_for_as_velero_does() {
+    let site = site(&[]);
+    site.api.once(post(FILES).takes_as("8"));
+    let mut pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    let [key, name, uid] = ["shop/claim", "claim", "c"].map(str::to_owned);
+    pod.used.files.as_mut().unwrap().volumes[0].claim = Some(FileClaim { key, name, uid });
+    let (batches, _taken) = mpsc::channel(1);
+    tokio::select! {
+        () = site.run_to(vec![pod], 1, batches) => {}
+        () = site.api.played() => {}
+    }
+    let sent = site.api.writes()[0].body.clone();
+    let labels = json!({
+        "velero.io/backup-name": "nightly", "velero.io/backup-uid": "b", "velero.io/pvc-uid": "c",
+    });
+    assert_eq!(sent["metadata"]["labels"], labels);
+    let annotations = json!({"berth.dev/run": "r", "velero.io/pvc-name": "claim"});
+    assert_eq!(sent["metadata"]["annotations"], annotations);
+    let owner = json!([{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "nightly", "uid": "b", "controller": true}]);
+    assert_eq!(sent["metadata"]["ownerReferences"], owner);
+    let spec = json!({
+        "node": "n", "pod": {"kind": "Pod", "namespace": "shop", "name": "db", "uid": "u"}, "volume": "data",
+        "backupStorageLocation": "default", "repoIdentifier": "", "uploaderType": "kopia",
+        "tags": {
+            "backup": "nightly", "backup-uid": "b", "pod": "db", "pod-uid": "u", "ns": "shop", "volume": "data",
+            "pvc-uid": "c",
+        },
+    });
+    assert_eq!(sent["spec"], spec);
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +228,8 @@ async fn a_pod_that_was_thawed_too_early_gets_no_files_of_an_earlier_run() {
 /// Else a run that goes on would take over the rest, and read what is missing at another moment.
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_block_of_which_files_are_missing_do_not_count_as_read() {
-    for phase in ["Completed", "Failed"] {
+    // Velero waits for one that is canceled until all time is over.
+    for phase in ["Completed", "Failed", "Canceled"] {
         let (site, shown) = (site(&[]), Watch::new());
         site.api.once(watch(FILES).streams(&shown)).once(post(FILES).takes_as("8"));
         let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
@@ -209,7 +242,7 @@ async fn pods_of_a_block_of_which_files_are_missing_do_not_count_as_read() {
         let (stored, ()) = tokio::join!(site.run(vec![pod], 1), end);
         assert_eq!(stored, names(["db"]));
         assert_eq!(site.outcomes.is_whole("u"), phase == "Completed");
-        assert_eq!(site.lasting() > 0, phase == "Failed");
+        assert_eq!(site.lasting() > 0, phase != "Completed");
     }
 }
 
@@ -270,6 +303,23 @@ async fn the_files_of_all_pods_together_take_no_longer_than_those_of_a_backup_ma
     assert_eq!(stored, names(["db", "web"]));
     let told = site.log.told();
     assert_eq!(told.iter().filter(|told| told.lasts).count(), 2, "{told:?}");
+    site.api.played().await;
+}
+
+/// Its node-agent writes its progress meanwhile, and would go on with a pod that is thawed.
+#[tokio::test(start_paused = true)]
+async fn files_that_are_late_are_canceled_though_another_write_comes_between() {
+    let site = site(&[]);
+    site.api.once(post(FILES).takes_as("8"));
+    let name = files_name("nightly", "b", "u", "data", 0);
+    let path = format!("{FILES}/{name}");
+    site.api.next(patch(&path).refuses(409));
+    site.api.next(get(&path).answers(volume_backup(&name, "u", "InProgress")));
+    site.api.next(patch(&path).answers(volume_backup(&name, "u", "Canceling")));
+    let pod = with_files(site.pod("db", &[hook("freeze", "ok")], &[hook("thaw", "ok")]));
+    assert_eq!(site.run(vec![pod], 1).await, names(["db"]));
+    let cancels = site.api.writes().into_iter().filter(|write| write.body["spec"]["cancel"] == true);
+    assert_eq!(cancels.count(), 2);
     site.api.played().await;
 }
 

@@ -8,6 +8,7 @@ use super::*;
 use crate::backup::operations::Attended;
 
 mod forgotten;
+mod late;
 
 const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
 

@@ -128,6 +128,32 @@ async fn the_claims_of_a_group_are_cut_by_one_group_snapshot() {
     api.finish();
 }
 
+/// The snapshot controller and the sidecar of the driver write to them as well.
+#[tokio::test(start_paused = true)]
+async fn a_group_is_taken_though_other_writes_come_between() {
+    let members = [member("a"), member("b")];
+    let contents = ["a", "b"].map(|claim| content(&format!("snapshot-{claim}"), true, "Delete"));
+    let api = serve(&members, &contents);
+    api.always(get(IN_APP).answers(list("7", &members))).always(watch(IN_APP).never_answers());
+    api.next(get(CLAIMS).answers(all_of_group()));
+    api.next(post(GROUPS).answers_with(|sent| group(&sent["metadata"]["name"])));
+    api.next(get(CONTENT).answers(content_of_group())).next(patch(CONTENT).refuses(409));
+    api.next(get(CONTENT).answers(content_of_group())).next(patch(CONTENT).answers(content_of_group()));
+    let path = |claim: &str| format!("{IN_APP}/snapshot-{claim}");
+    api.once(patch(&path("a")).refuses(409)).once(get(&path("a")).answers(member("a")));
+    for claim in ["a", "b"] {
+        api.once(patch(&path(claim)).answers(member(claim)));
+    }
+    let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+    let (volumes, mut jobs) = labelled(&log, &outcomes, Some(access(&api)));
+    let admitted = volumes.admit(vec![grouped(&volumes, "a"), grouped(&volumes, "b")]).await;
+    volumes.take_frozen(admitted, Vec::new()).await;
+    for _ in 0..2 {
+        assert!(jobs.settled.try_recv().unwrap().cut.is_ok());
+    }
+    api.finish();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_group_whose_snapshots_do_not_come_is_removed() {
     // The storage has cut one of them only.

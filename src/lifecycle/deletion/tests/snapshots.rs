@@ -1,5 +1,7 @@
 //! Snapshots that go with their backup.
 
+use berth_test_scripted::page;
+
 use super::super::carrying::StoredSnapshot;
 use super::*;
 
@@ -19,7 +21,10 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         },
     });
     let classes = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
-    let api = Scripted::new().always(get(classes).answers(list("1", &[class])));
+    // The one that counts is behind a page of others.
+    let api = Scripted::new()
+        .always(get(classes).answers(page("1", "more", &[])))
+        .always(get(classes).page("more").answers(list("1", &[class])));
     let lifecycle = lifecycle(&api, root.path());
     let requests = DeletionRequests::default();
     let request: berth_api::velero::DeleteBackupRequest =
