@@ -76,7 +76,7 @@ async fn create(person: &Person, args: &CreateLocationArgs) -> anyhow::Result<()
 
 /// There may be one default location only.
 async fn only_default(person: &Person, name: &str) -> anyhow::Result<()> {
-    let all: Vec<BackupStorageLocation> = typed(&person.list::<BackupStorageLocation>(None).await?);
+    let all = person.list_typed::<BackupStorageLocation>(None).await?;
     let others: Vec<String> = all
         .iter()
         .filter(|one| one.spec.default == Some(true))

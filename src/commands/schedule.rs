@@ -101,8 +101,8 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
 
 /// All Schedules of the namespace, or why they cannot be listed.
 async fn others(person: &Person) -> Result<Others, String> {
-    let all = person.list::<Schedule>(None).await.map_err(|error| chain(error.as_ref()))?;
-    let plans = typed::<Schedule>(&all).iter().filter_map(Schedule::planned).map(Arc::new).collect();
+    let all = person.list_typed::<Schedule>(None).await.map_err(|error| chain(error.as_ref()))?;
+    let plans = all.iter().filter_map(Schedule::planned).map(Arc::new).collect();
     Ok(Others { plans, left_out: 0 })
 }
 

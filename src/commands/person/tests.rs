@@ -88,6 +88,15 @@ async fn a_list_of_which_the_pages_expire_begins_again_and_not_for_ever() {
     assert_eq!(api.asked().len(), 6, "three times two pages");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_list_leaves_out_what_its_type_cannot_have_and_nothing_else() {
+    let mut bad = backup("bad");
+    bad["spec"] = json!({"includedNamespaces": "no list"});
+    let api = Scripted::new().next(get(BACKUPS).answers(list("5", &[bad, backup("good")])));
+    let found = Person::of(api.client("velero")).list_typed::<Backup>(None).await.unwrap();
+    assert_eq!(found.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["good"]);
+}
+
 #[test]
 fn colours_are_where_nobody_says_no() {
     let of = |said, no_color: Option<&str>, terminal: Option<&str>| {
