@@ -81,6 +81,13 @@ pub enum Command {
         #[arg(last = true)]
         words: Vec<String>,
     },
+    /// Print what completes the words behind `kubectl berth`, for kubectl.
+    #[command(hide = true)]
+    CompleteWords {
+        /// The words behind the plugin's name. The last one is being typed.
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
     /// Install berth into a cluster, or bring an installation up to date. Example: berth install
     /// --namespace velero
     Install(Box<InstallArgs>),
