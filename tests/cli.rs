@@ -4,6 +4,7 @@ mod follow;
 mod plan;
 mod shell;
 mod stock;
+mod versions;
 mod week;
 
 use std::collections::BTreeMap;
