@@ -197,6 +197,8 @@ pub struct ColourArgs {
 pub struct VersionArgs {
     #[command(flatten)]
     pub target: ClusterArgs,
+    #[command(flatten)]
+    pub colours: ColourArgs,
     /// Do not ask for the server's.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = value::boolean)]
     pub client_only: bool,

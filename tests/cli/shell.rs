@@ -116,6 +116,13 @@ fn kubectl_completes_what_stands_behind_its_plugin() {
             text.lines().map(|line| line.split('\t').next().unwrap_or_default()).collect();
         assert_eq!(words_of, offered, "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
+    let mut command = Command::new(&kubectl);
+    command.args(["berth", "get", "backups", "behind-kubectl", "-o", "name"]).env("PATH", &path);
+    command.env("HOME", &folder).env("KUBECONFIG", berth.plane().kubeconfig());
+    command.env("VELERO_NAMESPACE", berth.namespace());
+    without_proxies(&mut command);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "behind-kubectl\n", "{output:?}");
 }
 
 #[test]

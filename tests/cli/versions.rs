@@ -12,20 +12,21 @@ const NAMESPACE: &str = "cli-versions";
 #[test]
 fn another_version_of_the_berth_that_leads_is_told_once_and_not_where_objects_are_only_listed() {
     let berth = common();
-    let created = |object| {
-        let answer = berth.kubectl().create(NAMESPACE, &[object]).unwrap();
+    let created = |namespace: &str, object| {
+        let answer = berth.kubectl().create(namespace, &[object]).unwrap();
         assert!(answer.status.success(), "{}", answer.stderr);
     };
-    created(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}));
+    created("", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}));
     // As the leader of another version writes it. Nobody else runs there.
-    created(json!({
+    let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "berth-controller", "annotations": {"berth.dev/version": "99.0.0"}},
         "spec": {
             "holderIdentity": "another", "leaseDurationSeconds": 15,
             "renewTime": format!("{:.6}", jiff::Timestamp::now()),
         },
-    }));
+    });
+    created(NAMESPACE, lease);
     let run = |args: &[&str]| -> Output {
         let mut command = Command::new(program());
         command.args(args).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(berth.plane().kubeconfig());
