@@ -316,6 +316,25 @@ mod tests {
         answers.await.unwrap();
     }
 
+    #[tokio::test]
+    async fn a_context_that_is_named_outranks_the_current_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        let cluster = |name: &str| json!({"name": name, "cluster": {"server": format!("http://{name}:1")}});
+        let context = |name: &str| json!({"name": name, "context": {"cluster": name, "user": "u"}});
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "one",
+            "clusters": [cluster("one"), cluster("two")], "users": [{"name": "u", "user": {}}],
+            "contexts": [context("one"), context("two")],
+        });
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        for (context, server) in [(None, Some("one")), (Some("two"), Some("two")), (Some("three"), None)] {
+            let source = KubeconfigSource { kubeconfig: Some(file.as_path()), context };
+            let found = read(source).await.ok();
+            assert_eq!(found.as_ref().and_then(|found| found.cluster_url.host()), server, "{context:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_object_that_cannot_be_read_hides_no_other() {
         let location = |name: &str, provider: serde_json::Value| {

@@ -259,6 +259,11 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     assert_eq!(said(&berth, &["schedule", "pause", "b-s"]), "Schedule b-s is already paused, skip\n");
     assert!(stock(&["schedule", "get", "b-s"]).contains("true"));
     said(&berth, &["schedule", "unpause", "b-s"]);
+    // What is chosen by labels, and all.
+    let text = said(&berth, &["schedule", "pause", "-l", "a=b"]);
+    assert_eq!(text, "Schedule b-s paused successfully\nSchedule v-s paused successfully\n");
+    let text = said(&berth, &["schedule", "unpause", "--all"]);
+    assert_eq!(text, "Schedule b-s unpaused successfully\nSchedule v-s unpaused successfully\n");
     let text = said(&berth, &["schedule", "describe", "b-s"]);
     assert_eq!(text.matches(" 01:00:00 +0000 UTC").count(), 5, "{text}");
     stock(&["backup", "create", "v-f", "--from-schedule", "v-s", "--annotations", "note=x"]);
@@ -300,6 +305,12 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     })
     .unwrap();
     assert!(!berth.archive("b-0").exists());
+    said(&berth, &["backup", "delete", "-l", "team=web", "--confirm"]);
+    wait_for("v-0 to be deleted, and no other", PATIENCE, || {
+        Ok((!berth.kubectl().backups(berth.namespace())?.contains_key("v-0")).then_some(()))
+    })
+    .unwrap();
+    assert!(berth.archive("b-1").exists() && berth.archive("v-1").exists());
     // A name that is not there hides no other, and neither does a reader who has had enough.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -368,6 +379,9 @@ fn what_is_stored_is_read_as_with_velero() {
     let missing: Vec<String> =
         lines(&theirs).into_iter().filter(|line| !lines(&ours).contains(line)).collect();
     assert!(missing.is_empty(), "not told: {missing:#?}\n{ours}\n{theirs}");
+    let text = said(&berth, &["backup", "describe", "-l", "velero.io/storage-location=default", &trust]);
+    let named = text.lines().filter_map(|line| Some(line.strip_prefix("Name:")?.trim()));
+    assert_eq!(named.collect::<Vec<_>>(), ["b-0", "b-1", "b-2", "v-0"], "{text}");
     let left =
         berth.kubectl().run(&["get", "downloadrequests.velero.io", "-n", berth.namespace(), "-o", "json"]);
     let left: Value = serde_json::from_str(&left.unwrap()).unwrap();
