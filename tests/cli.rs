@@ -1,5 +1,6 @@
 //! The commands of a velero user, beside stock Velero's.
 
+mod both_ways;
 mod flags;
 mod follow;
 mod plan;
