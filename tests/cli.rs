@@ -180,6 +180,20 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     // The same columns and cells.
     assert_eq!(cells(&said(&berth, &["get", "backups"])), cells(&stock(&["backup", "get"])));
     assert_eq!(said(&berth, &["backup", "get", "-l", "team=web", "-o", "name"]), "b-0\nv-0\n");
+    // The objects themselves: one where one is named, else a list.
+    let whole: Value = serde_json::from_str(&said(&berth, &["backup", "get", "b-0", "-o", "json"])).unwrap();
+    let there = object(&berth, "backup", "b-0");
+    let text = said(&berth, &["backup", "get", "b-0", "-o", "yaml"]);
+    let yaml: Value = serde_saphyr::from_str(&text).unwrap();
+    for field in ["apiVersion", "kind", "spec", "status"] {
+        assert_eq!((&whole[field], &yaml[field]), (&there[field], &there[field]), "{field}: {text}");
+    }
+    let list: Value = serde_json::from_str(&said(&berth, &["backup", "get", "-o", "json"])).unwrap();
+    let of = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let names: Vec<&str> =
+        list["items"].as_array().unwrap().iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    assert_eq!((&list["kind"], names.len()), (&json!("BackupList"), 6), "{list:#}");
+    assert_eq!(of(&said(&berth, &["backup", "get", "-o", "name"])), names);
     for selector in ["team!=web", "team notin (web),!no", "team"] {
         let args = ["backup", "get", "-l", selector];
         assert_eq!(cells(&said(&berth, &args)), cells(&stock(&args)), "{selector}");
