@@ -32,6 +32,7 @@ pub fn candidates(words: &[String]) -> Candidates {
     let (begun, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let found = position(&root, before);
     let mut offered = Candidates { begun: begun.to_owned(), request: found.request, ..Candidates::default() };
+    let is_first = std::ptr::eq(found.command, &root) && found.names == 1;
     // Its value; the shell puts what stands before `=` there itself.
     let with_value = begun.strip_prefix('-').and_then(|_| begun.split_once('='));
     if let Some(arg) = found.flag {
@@ -49,7 +50,7 @@ pub fn candidates(words: &[String]) -> Candidates {
     } else if let Some(last) = before.last().filter(|last| is_global(last)) {
         // It stands before its command, which alone knows it.
         offered.is_file = last == "--kubeconfig";
-    } else if let Some(verb) = before.last().filter(|last| found.names == 1 && is_verb(last)) {
+    } else if let Some(verb) = before.last().filter(|last| is_first && is_verb(last)) {
         let nouns = root.get_subcommands().filter(|noun| noun.find_subcommand(verb).is_some());
         offered.commands(nouns);
     } else {
@@ -135,6 +136,9 @@ mod tests {
             ("backup de", &["delete", "describe", ":4"]),
             ("get sch", &["schedule", ":4"]),
             ("backup describe al", &["alpha", ":4"]),
+            // Of a Backup that is named like a verb.
+            ("backup describe get be", &["beta", ":4"]),
+            ("backup describe get ba", &[":4"]),
             ("backup describe --det", &["--details", ":4"]),
             ("backup describe -o js", &["json", ":4"]),
             ("backup describe --output=js", &["json", ":4"]),
