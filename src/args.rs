@@ -81,6 +81,13 @@ pub enum Command {
         #[arg(last = true)]
         words: Vec<String>,
     },
+    /// Print what completes the words behind `kubectl berth`, for kubectl.
+    #[command(hide = true)]
+    CompleteWords {
+        /// The words behind the plugin's name. The last one is being typed.
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
     /// Install berth into a cluster, or bring an installation up to date. Example: berth install
     /// --namespace velero
     Install(Box<InstallArgs>),
@@ -190,6 +197,8 @@ pub struct ColourArgs {
 pub struct VersionArgs {
     #[command(flatten)]
     pub target: ClusterArgs,
+    #[command(flatten)]
+    pub colours: ColourArgs,
     /// Do not ask for the server's.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = value::boolean)]
     pub client_only: bool,

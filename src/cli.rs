@@ -8,6 +8,7 @@ pub mod config;
 pub mod describe;
 pub mod download;
 pub mod kinds;
+pub mod kubectl;
 pub mod names;
 pub mod object;
 pub mod plan;

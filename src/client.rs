@@ -11,12 +11,14 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioExecutor;
 use kube::api::{Api, ListParams};
+use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
+use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -57,7 +59,7 @@ impl Clients {
     /// When there is no usable configuration.
     pub async fn new<'a>(source: impl Into<KubeconfigSource<'a>>) -> anyhow::Result<Self> {
         let config = config(source.into()).await?;
-        Ok(Self { watch: client(config.clone(), WATCH)?, call: client(config, CALL)? })
+        Ok(Self { watch: client(config.clone(), WATCH, None)?, call: client(config, CALL, None)? })
     }
 }
 
@@ -67,11 +69,7 @@ impl Clients {
 /// # Errors
 /// When there is no usable configuration.
 pub async fn persistent<'a>(source: impl Into<KubeconfigSource<'a>>) -> anyhow::Result<Client> {
-    let mut config = config(source.into()).await?;
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(CALL);
-    config.write_timeout = Some(CALL);
-    Ok(Client::try_from(config)?)
+    client(config(source.into()).await?, CALL, Some(RetryLayer::new(RetryPolicy::server_retry())))
 }
 
 /// The address of the API server, for commands that say which cluster they are about to change.
@@ -127,9 +125,12 @@ async fn read(source: KubeconfigSource<'_>) -> anyhow::Result<Config> {
     })
 }
 
-fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
-    // kube's own retries are off, because it would retry 429, 503 and 504 for minutes.
-    config.default_retry = false;
+/// `retries`: none for whoever decides itself, because they may go on for minutes.
+fn client(
+    config: Config,
+    read: Duration,
+    retries: Option<RetryLayer<RetryPolicy>>,
+) -> anyhow::Result<Client> {
     // The same layers as kube's own client, except for the connector.
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(Some(CONNECT));
@@ -137,6 +138,7 @@ fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
     connector.set_write_timeout(Some(CALL));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
+        .option_layer(retries)
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
@@ -144,8 +146,8 @@ fn client(mut config: Config, read: Duration) -> anyhow::Result<Client> {
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// Sets TCP_NODELAY, because otherwise a request on a new connection waits for the delayed
-/// acknowledgement of the handshake (40 ms), and each hook has a connection of its own.
+/// Sets TCP_NODELAY, because otherwise a request on a new connection may wait for the delayed
+/// acknowledgement of the handshake (40 ms). Each hook and each command has a connection of its own.
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -266,6 +268,7 @@ mod tests {
     use berth_test_scripted::{Scripted, get};
     use http::Uri;
     use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tower::ServiceExt as _;
 
@@ -277,6 +280,59 @@ mod tests {
         let uri: Uri = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
         let connection = tcp().oneshot(uri).await.unwrap();
         assert!(connection.inner().nodelay().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_command_asks_again_what_the_api_server_puts_off() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let answers = tokio::spawn(async move {
+            for (status, body) in [("503 Service Unavailable", "{}"), ("200 OK", r#"{"major": "1"}"#)] {
+                let (mut connection, _) = listener.accept().await.unwrap();
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    assert!(connection.read_buf(&mut asked).await.unwrap() > 0);
+                }
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+                );
+                connection.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        let client = persistent(Some(file.as_path())).await.unwrap();
+        let asked = http::Request::get("/version").body(Vec::new()).unwrap();
+        assert_eq!(client.request_text(asked).await.unwrap(), r#"{"major": "1"}"#);
+        answers.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_context_that_is_named_outranks_the_current_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        let cluster = |name: &str| json!({"name": name, "cluster": {"server": format!("http://{name}:1")}});
+        let context = |name: &str| json!({"name": name, "context": {"cluster": name, "user": "u"}});
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "one",
+            "clusters": [cluster("one"), cluster("two")], "users": [{"name": "u", "user": {}}],
+            "contexts": [context("one"), context("two")],
+        });
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        for (context, server) in [(None, Some("one")), (Some("two"), Some("two")), (Some("three"), None)] {
+            let source = KubeconfigSource { kubeconfig: Some(file.as_path()), context };
+            let found = read(source).await.ok();
+            assert_eq!(found.as_ref().and_then(|found| found.cluster_url.host()), server, "{context:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

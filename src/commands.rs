@@ -61,6 +61,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let _ = stdout().write_all(names.as_bytes());
             Ok(())
         }
+        Command::CompleteWords { words } => {
+            let found = crate::cli::kubectl::candidates(&words);
+            let text = found.text(&names::asked(found.request.clone()));
+            let _ = stdout().write_all(text.as_bytes());
+            Ok(())
+        }
         Command::Version(args) => tokio::runtime::Runtime::new()?.block_on(version::run(args)),
         Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
         Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),

@@ -1,9 +1,12 @@
 //! The commands of a velero user, beside stock Velero's.
 
+mod both_ways;
+mod flags;
 mod follow;
 mod plan;
 mod shell;
 mod stock;
+mod versions;
 mod week;
 
 use std::collections::BTreeMap;
@@ -177,6 +180,20 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     // The same columns and cells.
     assert_eq!(cells(&said(&berth, &["get", "backups"])), cells(&stock(&["backup", "get"])));
     assert_eq!(said(&berth, &["backup", "get", "-l", "team=web", "-o", "name"]), "b-0\nv-0\n");
+    // The objects themselves: one where one is named, else a list.
+    let whole: Value = serde_json::from_str(&said(&berth, &["backup", "get", "b-0", "-o", "json"])).unwrap();
+    let there = object(&berth, "backup", "b-0");
+    let text = said(&berth, &["backup", "get", "b-0", "-o", "yaml"]);
+    let yaml: Value = serde_saphyr::from_str(&text).unwrap();
+    for field in ["apiVersion", "kind", "spec", "status"] {
+        assert_eq!((&whole[field], &yaml[field]), (&there[field], &there[field]), "{field}: {text}");
+    }
+    let list: Value = serde_json::from_str(&said(&berth, &["backup", "get", "-o", "json"])).unwrap();
+    let of = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let names: Vec<&str> =
+        list["items"].as_array().unwrap().iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    assert_eq!((&list["kind"], names.len()), (&json!("BackupList"), 6), "{list:#}");
+    assert_eq!(of(&said(&berth, &["backup", "get", "-o", "name"])), names);
     for selector in ["team!=web", "team notin (web),!no", "team"] {
         let args = ["backup", "get", "-l", selector];
         assert_eq!(cells(&said(&berth, &args)), cells(&stock(&args)), "{selector}");
@@ -257,6 +274,11 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     assert_eq!(said(&berth, &["schedule", "pause", "b-s"]), "Schedule b-s is already paused, skip\n");
     assert!(stock(&["schedule", "get", "b-s"]).contains("true"));
     said(&berth, &["schedule", "unpause", "b-s"]);
+    // What is chosen by labels, and all.
+    let text = said(&berth, &["schedule", "pause", "-l", "a=b"]);
+    assert_eq!(text, "Schedule b-s paused successfully\nSchedule v-s paused successfully\n");
+    let text = said(&berth, &["schedule", "unpause", "--all"]);
+    assert_eq!(text, "Schedule b-s unpaused successfully\nSchedule v-s unpaused successfully\n");
     let text = said(&berth, &["schedule", "describe", "b-s"]);
     assert_eq!(text.matches(" 01:00:00 +0000 UTC").count(), 5, "{text}");
     stock(&["backup", "create", "v-f", "--from-schedule", "v-s", "--annotations", "note=x"]);
@@ -298,6 +320,12 @@ fn a_velero_users_week_goes_the_same_way_with_berth() {
     })
     .unwrap();
     assert!(!berth.archive("b-0").exists());
+    said(&berth, &["backup", "delete", "-l", "team=web", "--confirm"]);
+    wait_for("v-0 to be deleted, and no other", PATIENCE, || {
+        Ok((!berth.kubectl().backups(berth.namespace())?.contains_key("v-0")).then_some(()))
+    })
+    .unwrap();
+    assert!(berth.archive("b-1").exists() && berth.archive("v-1").exists());
     // A name that is not there hides no other, and neither does a reader who has had enough.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -366,6 +394,9 @@ fn what_is_stored_is_read_as_with_velero() {
     let missing: Vec<String> =
         lines(&theirs).into_iter().filter(|line| !lines(&ours).contains(line)).collect();
     assert!(missing.is_empty(), "not told: {missing:#?}\n{ours}\n{theirs}");
+    let text = said(&berth, &["backup", "describe", "-l", "velero.io/storage-location=default", &trust]);
+    let named = text.lines().filter_map(|line| Some(line.strip_prefix("Name:")?.trim()));
+    assert_eq!(named.collect::<Vec<_>>(), ["b-0", "b-1", "b-2", "v-0"], "{text}");
     let left =
         berth.kubectl().run(&["get", "downloadrequests.velero.io", "-n", berth.namespace(), "-o", "json"]);
     let left: Value = serde_json::from_str(&left.unwrap()).unwrap();

@@ -172,6 +172,9 @@ keys! {
     /// Annotation of the leader's Lease: which of Velero's other controllers it runs, comma
     /// separated. A Velero runs the others, or `--disable-controllers` names them.
     pub const CONTROLLERS: &str = "berth.dev/controllers";
+    /// Annotation of the leader's Lease: its version, so that commands can tell people who may not
+    /// ask the server for it.
+    pub const VERSION: &str = "berth.dev/version";
 
     // Data movers, and clusters in which Velero runs beside berth.
 

@@ -35,59 +35,83 @@ const TAKERS: [(&str, &[&str], CompletionKind, usize); 6] = [
 ];
 /// Flags whose value is a name.
 const FLAGS: [(&str, CompletionKind); 3] = [
-    ("--from-schedule", CompletionKind::Schedule),
-    ("--storage-location", CompletionKind::Location),
-    ("--location", CompletionKind::Location),
+    ("from-schedule", CompletionKind::Schedule),
+    ("storage-location", CompletionKind::Location),
+    ("location", CompletionKind::Location),
 ];
+
+/// Where in a command line a word is being typed.
+pub struct Position<'a> {
+    /// The command that the words before it name.
+    pub command: &'a clap::Command,
+    /// The flag whose value it is.
+    pub flag: Option<&'a clap::Arg>,
+    /// How many words before it are neither commands nor flags.
+    pub names: usize,
+    pub request: CompletionRequest,
+}
 
 /// What completes the word behind these, which stand behind the program's name.
 pub fn wanted(words: &[String]) -> CompletionRequest {
+    let mut command = Args::command();
+    command.build();
+    position(&command, words).request
+}
+
+/// Where the word behind these is typed. `command`: the program's, which is built.
+pub fn position<'a>(command: &'a clap::Command, words: &[String]) -> Position<'a> {
     let typed = ["berth".to_owned()].into_iter().chain(words.iter().cloned()).map(OsString::from);
     let words: Vec<String> =
         arranged(typed).into_iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let mut command = Args::command();
-    command.build();
-    let (mut at, mut path, mut names) = (&command, Vec::new(), 0);
-    let mut found = CompletionRequest::default();
+    let mut path = Vec::new();
+    let mut found = Position { command, flag: None, names: 0, request: CompletionRequest::default() };
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if let Some((flag, takes)) = flag(at, word) {
+        if let Some((arg, takes)) = flag(found.command, word) {
             let value = match word.split_once('=') {
                 Some((_, value)) => Some(value.to_owned()),
                 None if takes => match words.next() {
                     Some(value) => Some(value.clone()),
                     // The value itself is being typed.
                     None => {
-                        found.kind = FLAGS.iter().find(|(name, _)| *name == flag).map(|(_, kind)| *kind);
+                        found.flag = Some(arg);
+                        found.request.kind = kind_of(arg);
                         return found;
                     }
                 },
                 None => None,
             };
-            match flag.as_str() {
-                "--namespace" => found.namespace = value,
-                "--kubeconfig" => found.kubeconfig = value,
-                "--context" => found.context = value,
+            match arg.get_long() {
+                Some("namespace") => found.request.namespace = value,
+                Some("kubeconfig") => found.request.kubeconfig = value,
+                Some("context") => found.request.context = value,
                 _ => {}
             }
         } else if word.starts_with('-') {
             // No flag of this command; whatever it is has no further meaning here.
-        } else if let Some(next) = at.find_subcommand(word).filter(|_| names == 0) {
-            at = next;
+        } else if let Some(next) = found.command.find_subcommand(word).filter(|_| found.names == 0) {
+            found.command = next;
             path.push(next.get_name());
         } else {
-            names += 1;
+            found.names += 1;
         }
     }
     if let [noun, verb] = path.as_slice() {
         let taker = TAKERS.iter().find(|(of, verbs, ..)| of == noun && verbs.contains(verb));
-        found.kind = taker.filter(|(.., most)| names < *most).map(|(_, _, kind, _)| *kind);
+        let taker = taker.filter(|(.., most)| found.names < *most);
+        found.request.kind = taker.map(|(_, _, kind, _)| *kind);
     }
     found
 }
 
-/// The long name of a flag, and whether its value is a word of its own.
-fn flag(command: &clap::Command, word: &str) -> Option<(String, bool)> {
+/// Of which kind the value of a flag is a name.
+pub fn kind_of(flag: &clap::Arg) -> Option<CompletionKind> {
+    let long = flag.get_long()?;
+    FLAGS.iter().find(|(name, _)| *name == long).map(|(_, kind)| *kind)
+}
+
+/// The flag that a word is, and whether its value is a word of its own.
+pub fn flag<'a>(command: &'a clap::Command, word: &str) -> Option<(&'a clap::Arg, bool)> {
     let name = word.split('=').next().unwrap_or(word);
     let is_it = |arg: &&clap::Arg| {
         let long = name.strip_prefix("--").is_some_and(|name| {
@@ -102,7 +126,7 @@ fn flag(command: &clap::Command, word: &str) -> Option<(String, bool)> {
     let takes = arg.get_action().takes_values()
         && !arg.is_require_equals_set()
         && arg.get_num_args().is_none_or(|count| count.min_values() > 0);
-    Some((format!("--{}", arg.get_long()?), takes))
+    Some((arg, takes))
 }
 
 /// Whether a name may be handed to a shell.

@@ -62,7 +62,10 @@ impl More {
 
 /// Backups in Velero's order: by name, and of those that one schedule made the newest first.
 pub fn sort_backups(backups: &mut [Backup]) {
-    backups.sort_by(|a, b| by_schedule(&a.name_any(), &b.name_any()));
+    fn name(backup: &Backup) -> &str {
+        backup.metadata.name.as_deref().unwrap_or_default()
+    }
+    backups.sort_by(|a, b| by_schedule(name(a), name(b)));
 }
 
 fn by_schedule(a: &str, b: &str) -> Ordering {

@@ -3,6 +3,10 @@
 //! here, and a program named `kubectl-berth` or `kubectl-velero` is this one.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Under these names kubectl asks what completes the words behind `kubectl berth`.
+const COMPLETING: [&str; 2] = ["kubectl_complete-berth", "kubectl_complete-velero"];
 
 /// Nouns that may stand behind their verb, with the command that they name.
 const NOUNS: [(&str, &str); 8] = [
@@ -92,10 +96,25 @@ pub fn velero_alone(args: &[OsString]) -> Option<String> {
 
 /// The command line with noun and verb in berth's order, and global flags behind them.
 pub fn arranged(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let args: Vec<OsString> = args.into_iter().collect();
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let program = args.first().and_then(|program| Path::new(program).file_name());
+    if program.is_some_and(|program| COMPLETING.iter().any(|name| program == *name)) {
+        args.splice(1..1, ["complete-words", "--"].map(OsString::from));
+        return args;
+    }
     let arranged = placed(without_unused(&args));
     let command = arranged.get(1).and_then(|command| command.to_str());
     if command.is_some_and(|command| OF_VELERO.contains(&noun(command))) { arranged } else { placed(args) }
+}
+
+/// Is it a global flag whose value is the next word?
+pub fn is_global(word: &str) -> bool {
+    GLOBAL.contains(&word)
+}
+
+/// May it stand before a noun?
+pub fn is_verb(word: &str) -> bool {
+    VERBS.contains(&word)
 }
 
 /// The command that a word names, if it is a noun.
@@ -217,6 +236,8 @@ mod tests {
             ("berth backup get -vx --volumes", "berth backup get -vx --volumes"),
             ("berth install -v 4", "berth install -v 4"),
             ("berth", "berth"),
+            ("kubectl-berth get backups", "kubectl-berth backup get"),
+            ("/bin/kubectl_complete-berth get -v", "/bin/kubectl_complete-berth complete-words -- get -v"),
         ] {
             let args = arranged(typed.split(' ').map(OsString::from));
             let text: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();

@@ -18,6 +18,7 @@ use kube::api::DynamicObject;
 
 use super::person::{Person, print_list, typed};
 use crate::args::backup::{BackupArgs, BackupCommand, GetArgs};
+use crate::args::listed::ListOutput;
 use crate::cli::table;
 
 pub async fn run(args: BackupArgs) -> anyhow::Result<ExitCode> {
@@ -43,12 +44,14 @@ fn success((): ()) -> ExitCode {
 }
 
 async fn get(person: &Person, args: &GetArgs) -> anyhow::Result<()> {
-    let objects = person.chosen::<Backup>(&args.names, args.selector.as_deref()).await?;
-    print_list(&objects, "Backup", args, |more| {
-        let mut backups: Vec<Backup> = typed::<Backup>(&objects);
+    let is_table = matches!(args.output.output, ListOutput::Table | ListOutput::Wide);
+    if is_table && args.names.is_empty() {
+        let mut backups = person.list_typed::<Backup>(args.selector.as_deref()).await?;
         table::sort_backups(&mut backups);
-        table::backups(&backups, more, Timestamp::now())
-    })
+        return print_list(&[], "Backup", args, |more| table::backups(&backups, more, Timestamp::now()));
+    }
+    let objects = person.chosen::<Backup>(&args.names, args.selector.as_deref()).await?;
+    print_list(&objects, "Backup", args, |more| table::backups(&sorted(&objects), more, Timestamp::now()))
 }
 
 /// Backups in the order in which they are listed.

@@ -90,6 +90,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     notes.put(keys::CONCURRENT_BACKUPS, args.common.concurrent_backups.to_string());
     notes.put(keys::EXECUTOR, args.common.executor.as_str().to_owned());
     notes.put(keys::CONTROLLERS, String::new());
+    notes.put(keys::VERSION, env!("CARGO_PKG_VERSION").to_owned());
     notes.put(keys::NODE_AGENT_CONFIGMAP, args.common.node_agent_configmap.clone().unwrap_or_default());
     notes.put(keys::QUEUE_ORDER, berth_api::order::to_json(&args.common.order())?);
     while !stop.is_cancelled() {

@@ -12,6 +12,7 @@ use super::person::{
     Person, Selected, check_name, confirmed, faults, print_list, print_object, printed_instead, refuse_plan,
     typed,
 };
+use super::version;
 use crate::args::backup::{DeleteArgs, DryRun};
 use crate::args::location::{
     CreateLocationArgs, GetLocationArgs, LocationArgs, LocationCommand, SetLocationArgs,
@@ -61,6 +62,7 @@ async fn create(person: &Person, args: &CreateLocationArgs) -> anyhow::Result<()
         let table = |more: &table::More| table::locations(std::slice::from_ref(&location), more);
         return print_object(&value, output, &args.made, table);
     }
+    version::compare(person).await;
     if args.default {
         only_default(person, &args.name).await?;
     }
@@ -76,7 +78,7 @@ async fn create(person: &Person, args: &CreateLocationArgs) -> anyhow::Result<()
 
 /// There may be one default location only.
 async fn only_default(person: &Person, name: &str) -> anyhow::Result<()> {
-    let all: Vec<BackupStorageLocation> = typed(&person.list::<BackupStorageLocation>(None).await?);
+    let all = person.list_typed::<BackupStorageLocation>(None).await?;
     let others: Vec<String> = all
         .iter()
         .filter(|one| one.spec.default == Some(true))
@@ -111,6 +113,7 @@ async fn set(person: &Person, args: &SetLocationArgs) -> anyhow::Result<()> {
         Err(wrong) => return faults(wrong),
     };
     let location: BackupStorageLocation = person.get(&args.name).await?;
+    version::compare(person).await;
     if args.default.and_then(|default| default.0) == Some(true) {
         only_default(person, &args.name).await?;
     }
@@ -128,6 +131,7 @@ async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
         say!("No backup-locations found");
         return Ok(());
     }
+    version::compare(person).await;
     let repositories = ApiResource {
         group: "velero.io".to_owned(),
         version: "v1".to_owned(),

@@ -1,5 +1,6 @@
-//! `berth complete-names`: the names that complete a command line, one a line. A shell waits for
-//! it at every press of a key, so it says nothing rather than wait, and never complains.
+//! `berth complete-names`, and what `berth complete-words` asks the cluster for: the names that
+//! complete a command line. A shell waits for them at every press of a key, so these commands say
+//! nothing rather than wait, and never complain.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -21,7 +22,11 @@ const MOST: u32 = 1000;
 
 /// The names that complete the word behind these.
 pub fn of(words: &[String]) -> Vec<String> {
-    let wanted = wanted(words);
+    asked(wanted(words))
+}
+
+/// The names that are wanted. None, if the cluster does not tell them in time.
+pub fn asked(wanted: CompletionRequest) -> Vec<String> {
     let Some(kind) = wanted.kind else { return Vec::new() };
     let (said, found) = mpsc::channel();
     // A thread of its own, because a program that the kubeconfig names for credentials blocks it;

@@ -1,6 +1,7 @@
 //! What the commands of people have in common: reading, creating and printing objects, questions,
 //! and suggestions.
 
+mod lists;
 mod output;
 
 use std::collections::HashSet;
@@ -13,7 +14,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::keys::FIELD_MANAGER;
 use berth_core::glob::is_subdomain;
 use http_body_util::BodyExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::client::Body;
 use kube::core::{NamespaceResourceScope, Request, Status};
 use kube::{Client, Resource, ResourceExt};
@@ -29,17 +30,10 @@ use crate::cli::object::bad_name;
 use crate::cli::print::note;
 use crate::cli::rights;
 use crate::cli::suggest::closest;
-use crate::client::{is_expired, is_not_found, persistent, server};
-use crate::text::printable;
+use crate::client::{is_not_found, persistent, server};
 
+pub use lists::typed;
 pub use output::{print_list, print_object, printed_instead, refuse_plan};
-
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
-/// Objects that a list holds at most.
-const MOST: usize = 100_000;
-/// How often a list begins, at most.
-const STARTS: u32 = 3;
 
 /// The command line itself is wrong, whatever the cluster has.
 #[derive(Debug, thiserror::Error)]
@@ -183,48 +177,6 @@ impl Person {
         }
     }
 
-    /// The objects of a kind with all their fields. `selector`: as kubectl takes it.
-    pub async fn list<K>(&self, selector: Option<&str>) -> anyhow::Result<Vec<DynamicObject>>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-    {
-        self.list_of(&ApiResource::erase::<K>(&()), selector.map(str::to_owned)).await
-    }
-
-    /// [`Person::list`] by a resource that no type describes.
-    pub async fn list_of(
-        &self,
-        resource: &ApiResource,
-        selector: Option<String>,
-    ) -> anyhow::Result<Vec<DynamicObject>> {
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client().await?, self.namespace(), resource);
-        let mut params = ListParams::default().limit(PAGE);
-        if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
-            params = params.labels(&selector);
-        }
-        let (mut all, mut starts) = (Vec::new(), 1);
-        loop {
-            let page = match api.list(&params).await {
-                // The pages took so long that the API server no longer knows what the first ones
-                // were of.
-                Err(error) if is_expired(&error) && params.continue_token.is_some() && starts < STARTS => {
-                    starts += 1;
-                    all.clear();
-                    params.continue_token = None;
-                    continue;
-                }
-                page => page.with_context(|| format!("failed to list {}", resource.plural))?,
-            };
-            let more = page.metadata.continue_.clone().filter(|token| !token.is_empty());
-            all.extend(page.items);
-            ensure!(all.len() <= MOST, "there are more than {MOST} {}: name some of them", resource.plural);
-            match more {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(all),
-            }
-        }
-    }
-
     /// The objects that were named, or all that match. `selector`: as kubectl takes it.
     pub async fn chosen<K>(
         &self,
@@ -275,7 +227,7 @@ impl Person {
             let selector = which.selector.as_ref().map(|selector| selector_text(Some(selector)));
             let message = "--selector is empty and would match everything: use --all, if that is meant";
             ensure!(selector.as_deref() != Some("<none>"), WrongFlags(message.to_owned()));
-            return Ok(Selected { found: typed(&self.list::<K>(selector.as_deref()).await?), missing: 0 });
+            return Ok(Selected { found: self.list_typed::<K>(selector.as_deref()).await?, missing: 0 });
         }
         let (mut found, mut missing, mut once) = (Vec::new(), Vec::new(), HashSet::new());
         for name in which.names.iter().filter(|name| once.insert(name.as_str())) {
@@ -344,25 +296,6 @@ fn noun(kind: &str) -> &'static str {
 /// A name becomes a part of a URL.
 pub fn check_name(kind: &str, name: &str) -> anyhow::Result<()> {
     bad_name(kind, name).map_or(Ok(()), |fault| Err(WrongFlags(fault).into()))
-}
-
-/// Of several objects those that can be read. What cannot is told.
-pub fn typed<K>(objects: &[DynamicObject]) -> Vec<K>
-where
-    K: DeserializeOwned,
-{
-    let read = |object: &DynamicObject| {
-        let value = serde_json::to_value(object).ok()?;
-        match serde_json::from_value(value) {
-            Ok(object) => Some(object),
-            Err(error) => {
-                let why = error.to_string();
-                note!("{} is left out, because it cannot be read: {}", object.name_any(), printable(&why));
-                None
-            }
-        }
-    };
-    objects.iter().filter_map(read).collect()
 }
 
 /// The text of a Warning header: `299 - "text"`.

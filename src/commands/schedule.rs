@@ -14,6 +14,7 @@ use super::backup::places;
 use super::person::{
     Person, Selected, confirmed, faults, print_list, print_object, printed_instead, refuse_plan, typed,
 };
+use super::version;
 use crate::args::Output;
 use crate::args::backup::{DeleteArgs, DescribeOutput, DryRun, GetArgs};
 use crate::args::schedule::{
@@ -53,6 +54,7 @@ async fn create(person: &Person, args: &CreateScheduleArgs) -> anyhow::Result<()
             |more: &table::More| table::schedules(std::slice::from_ref(&schedule), more, Timestamp::now());
         return print_object(&value, output, &args.made, table);
     }
+    version::compare(person).await;
     let is_dry_run = args.made.dry_run == Some(DryRun::Server);
     person.create::<Schedule>(&value, is_dry_run).await?;
     if is_dry_run {
@@ -101,8 +103,8 @@ async fn describe_all(person: &Person, args: &DescribeScheduleArgs) -> anyhow::R
 
 /// All Schedules of the namespace, or why they cannot be listed.
 async fn others(person: &Person) -> Result<Others, String> {
-    let all = person.list::<Schedule>(None).await.map_err(|error| chain(error.as_ref()))?;
-    let plans = typed::<Schedule>(&all).iter().filter_map(Schedule::planned).map(Arc::new).collect();
+    let all = person.list_typed::<Schedule>(None).await.map_err(|error| chain(error.as_ref()))?;
+    let plans = all.iter().filter_map(Schedule::planned).map(Arc::new).collect();
     Ok(Others { plans, left_out: 0 })
 }
 
@@ -121,6 +123,7 @@ async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Resul
         say!("No schedules found");
         return Ok(());
     }
+    version::compare(person).await;
     let word = if paused { "paused" } else { "unpaused" };
     let api = person.api::<Schedule>().await?;
     let mut failed = missing;
@@ -156,6 +159,7 @@ async fn delete(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
         say!("No schedules found");
         return Ok(());
     }
+    version::compare(person).await;
     let names: Vec<String> = schedules.iter().map(ResourceExt::name_any).collect();
     note!("Schedules to delete: {}", names.join(", "));
     for schedule in schedules.iter().filter(|one| one.spec.use_owner_references_in_backup == Some(true)) {

@@ -1,17 +1,25 @@
-//! `berth version`: of this program, and of the server that answers ServerStatusRequests.
+//! `berth version`: of this program, and of the server that answers ServerStatusRequests. Other
+//! commands compare their version with that of the leading berth, which stands on its Lease,
+//! because few people may create ServerStatusRequests.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use berth_api::keys;
 use berth_api::velero::ServerStatusRequest;
 use berth_api::velero::server_status_request::ServerStatusRequestSpec;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::person::Person;
+use super::queue::lease;
 use crate::args::VersionArgs;
 use crate::cli::print::{note, say};
+use crate::leader::absence;
 use crate::text::printable;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -22,6 +30,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long the removal of the answered request may take.
 const TIDY: Duration = Duration::from_secs(2);
+/// How long a command that changes something waits for the version of the leading berth.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// # Errors
 /// When no server answers.
@@ -79,9 +89,37 @@ async fn answer(api: &Api<ServerStatusRequest>, name: &str) -> anyhow::Result<St
     }
 }
 
+/// Before a command changes something: tells if the leading berth has another version. The Lease is
+/// read for it, so commands that only list objects do without. Who may not read it is told nothing,
+/// and a slow answer holds no command up for long.
+pub async fn compare(person: &Person) {
+    let Ok(here) = person.here().await else { return };
+    if let Ok(Some(lease)) = timeout(PATIENCE, lease(&here.client, &here.namespace)).await {
+        tell(&lease);
+    }
+}
+
+/// The same by a Lease that was read anyway. It is told once in a command.
+pub fn tell(lease: &Lease) {
+    static TOLD: Once = Once::new();
+    if let Some(warning) = of_leader(lease, Timestamp::now()) {
+        TOLD.call_once(|| note!("Warning: {}", printable(&warning)));
+    }
+}
+
+/// What is wrong with the version of the berth that leads, if one does.
+fn of_leader(lease: &Lease, now: Timestamp) -> Option<String> {
+    let version = lease.annotations().get(keys::VERSION)?;
+    if absence(Some(lease), now).is_some() { None } else { difference(version) }
+}
+
 /// What is wrong with a server of this version. Nothing is known of one that is no berth.
 fn warning(server: &str) -> Option<String> {
     let (_, version) = server.split_once(BUILD)?;
+    difference(version)
+}
+
+fn difference(version: &str) -> Option<String> {
     if version == VERSION {
         return None;
     }
@@ -147,6 +185,26 @@ mod tests {
         assert!(api.asked().iter().any(|one| one.starts_with("DELETE")), "{:?}", api.asked());
         let looks = api.asked().iter().filter(|one| one.starts_with("GET")).count();
         assert!((10..=20).contains(&looks), "{looks} looks in five seconds");
+    }
+
+    #[test]
+    fn the_version_of_the_berth_that_leads_is_told_and_none_of_one_that_is_gone() {
+        let now: Timestamp = "2026-11-25T16:00:00Z".parse().unwrap();
+        let lease = |version: &str, holder: &str| -> Lease {
+            serde_json::from_value(json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"annotations": {"berth.dev/version": version}},
+                "spec": {"holderIdentity": holder, "renewTime": "2026-11-25T15:59:50.000000Z"},
+            }))
+            .unwrap()
+        };
+        let said = of_leader(&lease("99.0.0", "one"), now).unwrap_or_default();
+        assert!(said.starts_with("the server is berth 99.0.0, newer than this program"), "{said}");
+        assert_eq!(of_leader(&lease(VERSION, "one"), now), None);
+        assert_eq!(of_leader(&lease("99.0.0", ""), now), None, "it has given the Lease up");
+        let later: Timestamp = "2026-11-25T16:30:00Z".parse().unwrap();
+        assert_eq!(of_leader(&lease("99.0.0", "one"), later), None, "it is silent");
+        assert_eq!(of_leader(&Lease::default(), now), None);
     }
 
     #[test]

@@ -22,6 +22,8 @@ spec:
     for, and what a backup would store.
   caveats: |
     Without berth in the cluster, the commands of the queue have nothing to show.
+    kubectl completes what stands behind `kubectl berth` once this link is there:
+      ln -s kubectl-berth ~/.krew/bin/kubectl_complete-berth
   platforms:
 ",
         env!("CARGO_PKG_VERSION"),

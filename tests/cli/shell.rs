@@ -86,6 +86,45 @@ fn names_of_the_cluster_complete_a_command_and_without_one_there_are_none() {
     }
 }
 
+/// As a person sets it up by two links, with kubectl's own completion.
+#[test]
+fn kubectl_completes_what_stands_behind_its_plugin() {
+    let berth = common();
+    let held = ["--include-namespaces", "none", "--annotations", "berth.dev/hold=true"];
+    said(&berth, &[&["backup", "create", "behind-kubectl"][..], &held].concat());
+    let [kubectl] = binaries::get(["kubectl"]).unwrap();
+    let folder = berth.plane().folder().join("cli-kubectl-complete");
+    std::fs::create_dir_all(&folder).unwrap();
+    for link in ["kubectl-berth", "kubectl_complete-berth"] {
+        std::os::unix::fs::symlink(program(), folder.join(link)).unwrap();
+    }
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    for (words, offered) in [
+        (&["backup", "describe", "behind-"][..], &["behind-kubectl", ":4"][..]),
+        (&["get", "backups", "behind-"], &["behind-kubectl", ":4"]),
+        (&["backup-l"], &["backup-location", ":4"]),
+        (&["backup", "describe", "--det"], &["--details", ":4"]),
+        (&["backup", "create", "x", "--storage-location", ""], &["default", ":4"]),
+    ] {
+        let mut command = Command::new(&kubectl);
+        command.args(["__complete", "berth"]).args(words).env("PATH", &path).env("HOME", &folder);
+        command.env("KUBECONFIG", berth.plane().kubeconfig()).env("VELERO_NAMESPACE", berth.namespace());
+        without_proxies(&mut command);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let words_of: Vec<&str> =
+            text.lines().map(|line| line.split('\t').next().unwrap_or_default()).collect();
+        assert_eq!(words_of, offered, "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut command = Command::new(&kubectl);
+    command.args(["berth", "get", "backups", "behind-kubectl", "-o", "name"]).env("PATH", &path);
+    command.env("HOME", &folder).env("KUBECONFIG", berth.plane().kubeconfig());
+    command.env("VELERO_NAMESPACE", berth.namespace());
+    without_proxies(&mut command);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "behind-kubectl\n", "{output:?}");
+}
+
 #[test]
 fn velero_s_configuration_counts_as_it_does_for_velero_and_flags_outrank_it() {
     let plane = ControlPlane::shared().unwrap();

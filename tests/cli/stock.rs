@@ -3,6 +3,8 @@
 
 use std::process::{Command, Output, Stdio};
 
+use serde_json::{Value, json};
+
 use super::cells;
 use crate::admission::program;
 use crate::support::peers::{S3, Velero, install_definitions, prepare};
@@ -58,6 +60,23 @@ fn a_stock_server_does_what_berths_commands_ask_for() {
     assert!(text.contains("Backup completed with status: FailedValidation"), "{text}");
     let (_, text) = ends(&["backup", "logs", "faulty"], 1);
     assert!(text.contains("never run"), "{text}");
+    // Locations that are named must be there, also where the object is only printed.
+    velero.run(&["snapshot-location", "create", "disks", "--provider", "aws"]).unwrap();
+    let places = ["--storage-location", "away", "--volume-snapshot-locations", "disks"];
+    for (noun, more) in [("backup", &[][..]), ("schedule", &["--schedule", "@daily"])] {
+        let args = [&[noun, "create", "placed", "-o", "json"][..], &places, more].concat();
+        let printed = |text: &str| {
+            let object: Value = serde_json::from_str(text).unwrap();
+            (object["metadata"]["name"].clone(), object["spec"].clone())
+        };
+        let (ours, theirs) = (printed(&said(&args)), printed(&velero.run(&args).unwrap()));
+        assert_eq!(ours, theirs, "{args:?}");
+        let spec = if noun == "backup" { &ours.1 } else { &ours.1["template"] };
+        assert_eq!(spec["volumeSnapshotLocations"], json!(["disks"]), "{spec:#}");
+    }
+    let missing = ["backup", "create", "x", "--volume-snapshot-locations", "disk"];
+    let (_, text) = ends(&missing, 1);
+    assert!(text.contains("--volume-snapshot-locations") && text.contains("did you mean disks?"), "{text}");
     // A schedule.
     let daily = ["--schedule", "0 1 * * *", "--include-namespaces", "default", "--ttl", "24h"];
     said(&[&["schedule", "create", "daily"][..], &daily].concat());

@@ -15,7 +15,7 @@ use crate::support::process::without_proxies;
 use crate::support::{Berth, ControlPlane, Options, PATIENCE, binaries, port, project, wait_for};
 
 const SCRIPT: &str = include_str!("week.sh");
-const NAMESPACE: &str = "velero";
+pub const NAMESPACE: &str = "velero";
 const PAGE: &str = "docs/week.md";
 /// The Monday of the page.
 const YEAR_AND_MONTH: &str = "2026-11";
@@ -33,13 +33,13 @@ the day, sizes by 1 KiB, and identifiers by zeros. Where both print the same, bu
 columns and the name of the program, it stands here once.
 ";
 
-struct Day {
+pub struct Day {
     title: &'static str,
     text: String,
-    commands: Vec<&'static str>,
+    pub commands: Vec<&'static str>,
 }
 
-fn days() -> Vec<Day> {
+pub fn days() -> Vec<Day> {
     let mut days: Vec<Day> = Vec::new();
     for line in SCRIPT.lines() {
         if let Some(title) = line.strip_prefix("## ") {
@@ -56,22 +56,24 @@ fn days() -> Vec<Day> {
 }
 
 /// One of the two who type the script.
-struct User<'a> {
+pub struct User<'a> {
     /// `velero` or `berth`.
     program: &'static str,
-    berth: &'a Berth,
+    plane: &'a ControlPlane,
+    /// Whose webhook has to know a location before a Backup goes there.
+    berth: Option<&'a Berth>,
     home: PathBuf,
 }
 
 /// What a command prints, and its exit code.
-struct Said {
-    text: String,
-    code: i32,
+pub struct Said {
+    pub text: String,
+    pub code: i32,
 }
 
 impl<'a> User<'a> {
-    fn new(name: &'static str, berth: &'a Berth) -> Self {
-        let home = berth.plane().folder().join(format!("home-of-{name}"));
+    pub fn new(name: &'static str, plane: &'a ControlPlane, berth: Option<&'a Berth>) -> Self {
+        let home = plane.folder().join(format!("home-of-{name}"));
         for folder in ["offsite/shop", "bin"] {
             std::fs::create_dir_all(home.join(folder)).unwrap();
         }
@@ -79,19 +81,23 @@ impl<'a> User<'a> {
         for (link, file) in [("velero", velero), ("berth", program())] {
             std::os::unix::fs::symlink(file, home.join("bin").join(link)).unwrap();
         }
-        let user = Self { program: name, berth, home };
-        let args = ["get", "secret", "berth-webhook-certs", "-n", NAMESPACE, "-o", "json"];
-        let secret: Value = serde_json::from_str(&berth.kubectl().run(&args).unwrap()).unwrap();
-        let authority = STANDARD.decode(secret["data"]["ca.crt"].as_str().unwrap()).unwrap();
-        std::fs::write(user.home.join("berth-ca.crt"), authority).unwrap();
+        let user = Self { program: name, plane, berth, home };
         assert_eq!(user.bash("velero client config set colorized=false").code, 0);
         user
     }
 
+    /// The authority of the certificate of berth's downloads.
+    fn trust(&self) {
+        let args = ["get", "secret", "berth-webhook-certs", "-n", NAMESPACE, "-o", "json"];
+        let secret: Value = serde_json::from_str(&self.plane.kubectl().run(&args).unwrap()).unwrap();
+        let authority = STANDARD.decode(secret["data"]["ca.crt"].as_str().unwrap()).unwrap();
+        std::fs::write(self.home.join("berth-ca.crt"), authority).unwrap();
+    }
+
     /// Until every Backup has ended, every location and Schedule was looked at, and what is to be
     /// deleted is.
-    fn settle(&self) {
-        let kubectl = self.berth.kubectl();
+    pub fn settle(&self) {
+        let kubectl = self.plane.kubectl();
         let items = |kind: &str| {
             let list = kubectl.run(&["get", kind, "-n", NAMESPACE, "-o", "json"]).unwrap();
             let mut list: Value = serde_json::from_str(&list).unwrap();
@@ -99,7 +105,7 @@ impl<'a> User<'a> {
         };
         wait_for("nothing to be under way", PATIENCE, || {
             let ended = kubectl.backups(NAMESPACE)?.values().all(|backup| backup.phase().is_final());
-            let is_seen = |location: &Value| location["status"]["phase"].is_string();
+            let is_seen = |location: &Value| location["status"]["phase"] == "Available";
             let is_done = |request: &Value| request["status"]["phase"] == "Processed";
             let is_judged = |schedule: &Value| {
                 matches!(schedule["status"]["phase"].as_str(), Some("Enabled" | "FailedValidation"))
@@ -111,26 +117,28 @@ impl<'a> User<'a> {
             Ok(done.then_some(()))
         })
         .unwrap();
-        for location in items("backupstoragelocations.velero.io") {
-            self.berth.await_location(location["metadata"]["name"].as_str().unwrap()).unwrap();
+        if let Some(berth) = self.berth {
+            for location in items("backupstoragelocations.velero.io") {
+                berth.await_location(location["metadata"]["name"].as_str().unwrap()).unwrap();
+            }
         }
     }
 
     /// The command as this user types it.
-    fn typed(&self, line: &str) -> String {
+    pub fn typed(&self, line: &str) -> String {
         match line.strip_prefix("velero ") {
             Some(rest) => format!("{} {rest}", self.program),
             None => line.to_owned(),
         }
     }
 
-    fn bash(&self, line: &str) -> Said {
+    pub fn bash(&self, line: &str) -> Said {
         let mut path = vec![self.home.join("bin").display().to_string()];
         path.extend(std::env::var("PATH"));
         let mut command = Command::new("bash");
         // A pipe must not hide that its first command failed.
         command.args(["--norc", "-o", "pipefail", "-c", &format!("exec 2>&1\n{line}")]);
-        command.env("PATH", path.join(":")).env("KUBECONFIG", self.berth.plane().kubeconfig());
+        command.env("PATH", path.join(":")).env("KUBECONFIG", self.plane.kubeconfig());
         command.env("HOME", &self.home).env("TMPDIR", &self.home).current_dir(&self.home);
         command.env("TZ", "UTC").env("LC_ALL", "C").env_remove("VELERO_NAMESPACE").stdin(Stdio::null());
         without_proxies(&mut command);
@@ -153,7 +161,7 @@ impl<'a> User<'a> {
         for (number, day) in days().iter().enumerate() {
             said.extend(day.commands.iter().map(|line| self.does(line, number)));
         }
-        let left = self.berth.kubectl().backups(NAMESPACE).unwrap();
+        let left = self.plane.kubectl().backups(NAMESPACE).unwrap();
         assert!(left.is_empty(), "{left:#?}");
         said
     }
@@ -279,7 +287,8 @@ fn a_week_typed_with_velero_and_with_berth_stands_side_by_side_in_the_docs() {
         Ok(log.contains("swapped the certificate of downloads").then_some(()))
     })
     .unwrap();
-    let users = ["velero", "berth"].map(|name| User::new(name, &berth));
+    let users = ["velero", "berth"].map(|name| User::new(name, berth.plane(), Some(&berth)));
+    users.iter().for_each(User::trust);
     let [theirs, ours] = users.each_ref().map(User::week);
     let mut both = theirs.iter().zip(&ours);
     let mut page = INTRO.to_owned();

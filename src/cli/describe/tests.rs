@@ -140,6 +140,57 @@ fn the_structure_has_what_the_text_has() {
     assert_eq!(volumes["skipped"][0]["skippedReason"], "policy");
     assert_eq!(volumes["skipped"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["resourcePolicies"], json!({"type": "configmap", "name": "p"}));
+    // Velero's keys, but for those that it misspells.
+    for path in [
+        "/metadata/name",
+        "/metadata/namespace",
+        "/metadata/labels/team",
+        "/metadata/annotations/note",
+        "/phase",
+        "/warnings/namespaces/web",
+        "/spec/namespaces/included",
+        "/spec/namespaces/excluded",
+        "/spec/resources/includedClusterScoped",
+        "/spec/resources/excludedNamespaceScoped",
+        "/spec/labelSelector",
+        "/spec/storageLocation",
+        "/spec/veleroNativeSnapshotPVs",
+        "/spec/veleroSnapshotMoveData",
+        "/spec/dataMover",
+        "/spec/TTL",
+        "/spec/CSISnapshotTimeout",
+        "/spec/hooks/0/pre/0/exec/onError",
+        "/spec/orderedResources/pods",
+        "/status/backupFormatVersion",
+        "/status/started",
+        "/status/completed",
+        "/status/expiration",
+        "/status/totalItemsToBeBackedUp",
+        "/status/itemsBackedUp",
+        "/status/backupVolumes/nativeSnapshots",
+        "/status/backupVolumes/podVolumeBackups",
+        "/status/hooksAttempted",
+        "/status/hooksFailed",
+    ] {
+        assert!(json.pointer(path).is_some_and(|value| !value.is_null()), "{path} is not in {json:#}");
+    }
+    let refused = json!({
+        "metadata": {"name": "b"}, "spec": {"orLabelSelectors": [{"matchLabels": {"a": "b"}}], "includedResources": ["pods"]},
+        "status": {"phase": "FailedValidation", "validationErrors": ["one", "two"]},
+    });
+    let json = backup_json(&serde_json::from_value(refused).unwrap(), &Described::default());
+    assert_eq!(json["validationErrors"], json!(["one", "two"]));
+    assert_eq!(json["spec"]["orLabelSelectors"], json!(["a=b"]));
+    let resources = json!({"included": ["pods"], "excluded": [], "clusterScoped": "auto"});
+    assert_eq!(json["spec"]["resources"], resources);
+    let runs = json!({
+        "metadata": {"name": "b"}, "spec": {"includedClusterScopedResources": ["nodes"]},
+        "status": {"phase": "InProgress", "progress": {"totalItems": 7, "itemsBackedUp": 2}},
+    });
+    let json = backup_json(&serde_json::from_value(runs).unwrap(), &Described::default());
+    assert_eq!(json["spec"]["resources"]["includedClusterScoped"], json!(["nodes"]));
+    assert_eq!(json["status"]["estimatedTotalItemsToBeBackedUp"], 7);
+    assert_eq!(json["status"]["itemsBackedUpSoFar"], 2);
 }
 
 #[test]

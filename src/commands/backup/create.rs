@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::person::{Person, faults, print_object, printed_instead};
+use super::super::version;
 use super::{plan, wait};
 use crate::args::backup::{CreateArgs, DryRun, MadeOutput};
 use crate::cli::kinds::VolumeSnapshotLocation;
@@ -26,6 +27,7 @@ pub async fn run(person: &Person, args: &CreateArgs) -> anyhow::Result<ExitCode>
     if args.made.dry_run == Some(DryRun::Plan) {
         return plan::run(person, &backup, args.made.output).await.map(|()| ExitCode::SUCCESS);
     }
+    version::compare(person).await;
     let is_dry_run = args.made.dry_run == Some(DryRun::Server);
     if args.from_schedule.is_some() {
         say!("Creating backup from schedule, all other filters are ignored.");

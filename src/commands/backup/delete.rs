@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::super::person::{Person, Selected, confirmed};
+use super::super::version;
 use crate::args::backup::{DeleteArgs, TlsArgs};
 use crate::cli::download::{DownloadArtifact, Downloads};
 use crate::cli::plan::size;
@@ -41,6 +42,7 @@ pub async fn run(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
         say!("No backups found");
         return Ok(());
     }
+    version::compare(person).await;
     let asks = !args.confirm && std::io::stdin().is_terminal();
     let stored = if asks { stored(person, &backups).await } else { BTreeMap::new() };
     // Whoever reads may have had enough of it, and who has confirmed wants the deletion all the same.

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::json;
 
 use super::*;
+use crate::args::backup::MadeOutput;
 use crate::text::chain;
 
 const NOBODY_LISTENS: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -86,6 +87,36 @@ async fn a_list_of_which_the_pages_expire_begins_again_and_not_for_ever() {
     let api = Scripted::new().always(first("a")).always(get(BACKUPS).page("more").refuses(410));
     assert!(Person::of(api.client("velero")).list::<Backup>(None).await.is_err());
     assert_eq!(api.asked().len(), 6, "three times two pages");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_leaves_out_what_its_type_cannot_have_and_nothing_else() {
+    let mut bad = backup("bad");
+    bad["spec"] = json!({"includedNamespaces": "no list"});
+    let api = Scripted::new().next(get(BACKUPS).answers(list("5", &[bad, backup("good")])));
+    let found = Person::of(api.client("velero")).list_typed::<Backup>(None).await.unwrap();
+    assert_eq!(found.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["good"]);
+}
+
+#[test]
+fn an_object_is_printed_instead_of_created_where_that_is_asked_for() {
+    use crate::args::backup::BackupCommand;
+    use crate::args::{Args, Command};
+    use clap::Parser as _;
+    for (flags, printed) in [
+        (&[][..], None),
+        (&["--dry-run=client"], Some(MadeOutput::Yaml)),
+        (&["--dry-run=client", "-o", "json"], Some(MadeOutput::Json)),
+        (&["-o", "table"], Some(MadeOutput::Table)),
+        (&["--dry-run=server"], None),
+        (&["--dry-run=server", "-o", "json"], None),
+        (&["--dry-run=plan", "-o", "json"], None),
+    ] {
+        let args = Args::try_parse_from([&["berth", "backup", "create", "x"][..], flags].concat()).unwrap();
+        let Command::Backup(backup) = args.command else { unreachable!() };
+        let BackupCommand::Create(create) = backup.command else { unreachable!() };
+        assert!(printed_instead(&create.made) == printed, "{flags:?}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 
+use super::super::version;
 use super::NamespacedClient;
 use super::operations::Operations;
 use crate::cli::plan::Like;
@@ -103,7 +104,7 @@ impl From<Band<Timestamp>> for ExpectedTimes {
     }
 }
 
-/// The leader's settings. A user who may not read the Lease gets the default settings.
+/// The Lease of the leader, for whoever may read it.
 pub async fn lease(client: &Client, namespace: &str) -> Option<Lease> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     leases.get_opt(LEASE).await.ok().flatten()
@@ -114,8 +115,12 @@ pub fn configmap(lease: &Lease) -> Option<String> {
     lease.annotations().get(keys::NODE_AGENT_CONFIGMAP).filter(|name| !name.is_empty()).cloned()
 }
 
+/// The leader's settings. A user who may not read the Lease gets the default settings.
 pub async fn leader(client: &Client, namespace: &str) -> Leader {
     let lease = lease(client, namespace).await;
+    if let Some(lease) = &lease {
+        version::tell(lease);
+    }
     let told = |key: &str| lease.as_ref().and_then(|lease| lease.annotations().get(key)).cloned();
     let velero_runs = told(keys::EXECUTOR).as_deref() == Some(Executor::Velero.as_str());
     let settings = QueueSettings {
