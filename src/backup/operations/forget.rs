@@ -254,13 +254,20 @@ fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> b
 
 /// In which namespaces a backup has data in berth's own repositories, as its checkpoint says. None
 /// where it is positively absent, or void: then nothing that it named is left to forget. No run is
-/// counted for it, so of a checkpoint that anybody may have written only the beginning is read.
+/// counted for it, so of a checkpoint that anybody may have written only the beginning is read, and
+/// of what that names only those count that have a repository: to look for each of many thousands
+/// would take an hour.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When it cannot be read, or the store does not say which repositories there are.
 pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
-    match layout.read_checkpoint_start(NOTES).await? {
-        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start),
-        _ => Ok(BTreeSet::new()),
+    let mut named = match layout.read_checkpoint_start(NOTES).await? {
+        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start)?,
+        _ => BTreeSet::new(),
+    };
+    if !named.is_empty() {
+        let there = layout.repositories().await?;
+        named.retain(|namespace| there.contains(namespace));
     }
+    Ok(named)
 }
