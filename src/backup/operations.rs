@@ -24,7 +24,7 @@ use kube::Client;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-pub use forget::data_namespaces;
+pub use forget::{data_namespaces, may_store};
 pub use waiting::Attended;
 
 use super::agent_pods::node_agents;
