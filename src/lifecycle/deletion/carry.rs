@@ -1,10 +1,11 @@
 //! One DeleteBackupRequest, step after step.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys::{self, is_set};
-use berth_api::velero::backup_storage_location::AccessMode;
+use berth_api::velero::backup_storage_location::{AccessMode, BackupStorageLocationSpec};
 use berth_api::velero::{
     BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest,
     DeleteBackupRequestPhase as Phase,
@@ -24,8 +25,10 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::calls::{CALL, told, written};
-use super::carrying::{Carrying, DeletionFindings, VolumeData};
+use super::carrying::{Carrying, DeletionFindings, Files, VolumeData};
 use super::others;
+use super::volumes::own_files;
+use crate::backup::removals::data_in;
 use crate::events::EventReason;
 use crate::patch::known_location;
 use crate::text::chain;
@@ -43,6 +46,8 @@ const STEP: Duration = Duration::from_secs(300);
 const STEPS: usize = 1000;
 /// What is told of a deletion that has succeeded.
 const DELETED: &str = "deleted, with all that was stored of it";
+/// Why the data of a Backup that is gone is not forgotten yet.
+const STORING: &str = "a data mover or an agent of berth may still store data for it";
 /// Errors of a request.
 const ERRORS: usize = 20;
 
@@ -98,7 +103,11 @@ impl Carrying<'_> {
             }
             let ended = match self.read().await {
                 Ok(Some(request)) => {
-                    let backup = self.get(&self.backups(), self.backup_name()).await.ok().flatten();
+                    let backup: Option<DynamicObject> =
+                        self.get(&self.backups(), self.backup_name()).await.ok().flatten();
+                    // Another one may have its name.
+                    let asked = request.labels().get(keys::BACKUP_UID);
+                    let backup = backup.filter(|found| !self.is_backup_gone || found.uid().as_ref() == asked);
                     let deleting = BackupPhase::Deleting.as_str();
                     let left = if self.is_backup_gone && backup.is_none() {
                         "the Backup is gone, its folder stays in the store, and so may its snapshots in restic repositories, which have its UID in the tag backup-uid"
@@ -135,17 +144,29 @@ impl Carrying<'_> {
             name if !is_name(name) => None,
             name => self.get(&self.backups(), name).await?,
         };
+        let asked = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
+        let has_begun = request.phase() == Phase::InProgress;
+        // One that was created since under its name is another Backup.
+        let is_later =
+            |found: &DynamicObject| has_begun && asked(&request).is_some_and(|uid| found.uid() != Some(uid));
+        let (backup, later) = match backup {
+            Some(found) if is_later(&found) => (None, Some(found)),
+            found => (found, None),
+        };
         if let Some(backup) = &backup {
             self.schedule = backup.labels().get(keys::SCHEDULE).cloned();
         }
-        self.is_backup_gone = backup.is_none() && request.phase() == Phase::InProgress;
-        let asked = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
+        self.is_backup_gone = backup.is_none() && has_begun;
         let uid = asked(&request).or_else(|| backup.as_ref().and_then(|backup| backup.uid()));
         let mut others = others(self.requests, &request, uid.as_deref());
         others.retain(|other| other.uid().is_none_or(|uid| !self.removed.contains(&uid)));
         let wanted = wanted_location(&request, backup.as_ref());
         let location = self.location(&wanted).await?;
         let shown = location.as_ref().map_or(wanted.clone(), |location| location.name_any());
+        let is_elsewhere = match &later {
+            Some(later) => self.is_elsewhere(later, location.as_ref()).await?,
+            None => false,
+        };
         let mut found = DeletionFindings {
             request,
             backup,
@@ -167,11 +188,19 @@ impl Carrying<'_> {
                     created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
                     has_begun: found.request.phase() == Phase::InProgress,
                     has_others: !others.is_empty(),
+                    has_data: !data_in(&found.request).is_empty(),
                 },
-                backup: found.backup.as_ref().map(seen_backup),
+                backup: found
+                    .backup
+                    .as_ref()
+                    .or(later.as_ref())
+                    .map(|backup| DeletionBackup { is_elsewhere, ..seen_backup(backup) }),
                 location: seen_location(found.location.as_ref(), &shown),
                 folder: folder.clone(),
                 is_visible: found.survey.as_ref().is_none_or(|survey| survey.is_published),
+                is_shown: found.survey.as_ref().is_some_and(|survey| {
+                    survey.stored.metadata.as_ref().is_some_and(|stored| Some(&stored.uid) == asked.as_ref())
+                }),
                 lock,
                 volumes: volumes.clone(),
                 restores: restores.clone(),
@@ -191,10 +220,10 @@ impl Carrying<'_> {
                     let layout = found.layout.as_ref().filter(|_| has_files);
                     let of = found.backup.as_ref().and_then(|backup| backup.uid()).or(asked);
                     let uid = of.unwrap_or_default();
-                    if self.is_backup_gone && self.is_data_moved(&uid).await? {
-                        return Ok(StepResult::Later("its data movements have not ended".to_owned()));
+                    if self.is_backup_gone && self.may_store(&uid).await? {
+                        return Ok(StepResult::Later(STORING.to_owned()));
                     }
-                    found.volumes = self.look_at_volumes(layout, &uid).await?;
+                    found.volumes = self.look_at_volumes(layout, &uid, &data_in(&found.request)).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
@@ -275,6 +304,25 @@ impl Carrying<'_> {
             DeletionStep::Done => {
                 let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
                 self.done(request, &uid, DELETED).await?;
+                return Ok(StepResult::Ended);
+            }
+            DeletionStep::ForgetData { once } => {
+                let uid = request.labels().get(keys::BACKUP_UID).map(String::as_str).unwrap_or_default();
+                if !once && self.may_store(uid).await? {
+                    return Ok(StepResult::Later(STORING.to_owned()));
+                }
+                let data: BTreeSet<Files> = data_in(request)
+                    .iter()
+                    .filter_map(|namespace| own_files(namespace, None, Some(uid)))
+                    .collect();
+                match self.forget_files(found.location.as_ref(), &data, true).await {
+                    Err(error) if once => {
+                        let error = format!("{error:#}");
+                        warn!(backup = self.backup_name(), %uid, error, "could not forget the data of a deleted Backup: its snapshots in repositories have the tag backup-uid");
+                    }
+                    forgotten => forgotten?,
+                }
+                self.remove_request(request).await?;
                 return Ok(StepResult::Ended);
             }
             DeletionStep::Forget => {
@@ -365,6 +413,20 @@ impl Carrying<'_> {
         Ok(())
     }
 
+    /// Does a Backup store in another place than in this location?
+    async fn is_elsewhere(
+        &self,
+        backup: &DynamicObject,
+        location: Option<&BackupStorageLocation>,
+    ) -> anyhow::Result<bool> {
+        let named = backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default();
+        let Some(location) = location.filter(|location| location.name_any() != named) else {
+            return Ok(false);
+        };
+        let theirs = self.location(named).await?;
+        Ok(theirs.is_none_or(|theirs| place(&theirs.spec) != place(&location.spec)))
+    }
+
     async fn location(&self, wanted: &str) -> anyhow::Result<Option<BackupStorageLocation>> {
         let api: Api<BackupStorageLocation> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
@@ -391,6 +453,12 @@ fn wanted_location(request: &DeleteBackupRequest, backup: Option<&DynamicObject>
     of_backup.or_else(recorded).unwrap_or_default()
 }
 
+/// Where the files of a location are.
+fn place(spec: &BackupStorageLocationSpec) -> (&str, &str, &str, Option<&BTreeMap<String, String>>) {
+    let prefix = spec.object_storage.prefix.as_deref().unwrap_or_default().trim_matches('/');
+    (spec.provider.as_str(), spec.object_storage.bucket.as_str(), prefix, spec.config.as_ref())
+}
+
 pub(super) fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
     let annotations = backup.annotations();
     let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
@@ -402,6 +470,7 @@ pub(super) fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
         leaves_volumes: is_set(annotations, keys::FORGET_VOLUMES),
         files_go: is_set(annotations, keys::FILES_GO),
         is_going: backup.meta().deletion_timestamp.is_some(),
+        is_elsewhere: false,
     }
 }
 

@@ -85,3 +85,98 @@ async fn a_repository_that_fails_does_not_keep_what_is_in_the_others() {
     assert_eq!(["a", "b", "c"].map(|namespace| snapshots(root, namespace)), [1, 0, 1]);
     api.finish();
 }
+
+/// Of a run that never made it visible, whose Backup is gone.
+fn left(root: &Path, claimed_by: &str) {
+    let folder = root.join("bucket/backups/b");
+    std::fs::create_dir_all(&folder).unwrap();
+    let claim = json!({"cluster": "c", "namespace": "velero", "backup": claimed_by, "run": "r"});
+    std::fs::write(folder.join("b.tar.gz"), "x").unwrap();
+    std::fs::write(folder.join("berth-run.json"), claim.to_string()).unwrap();
+}
+
+/// It stores where `location` leads.
+fn later(location: &str) -> Value {
+    let mut later = backup("9", "InProgress");
+    later["metadata"]["uid"] = json!("later");
+    later["spec"]["storageLocation"] = json!(location);
+    later
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_backup_of_the_name_ends_a_deletion_only_where_it_stores_in_the_same_place() {
+    for (bucket, is_same) in [("bucket", true), ("another", false)] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        left(root, "u");
+        let mut other = location(root);
+        other["metadata"]["name"] = json!("other");
+        other["spec"]["objectStorage"]["bucket"] = json!(bucket);
+        let request_path = path("deletebackuprequests", "r");
+        let api = script(root)
+            .always(get(&path("backupstoragelocations", "other")).answers(other))
+            .always(get(&request_path).answers(request("2", "InProgress")))
+            .always(get(&path("backups", "b")).answers(later("other")))
+            .next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
+        assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
+        assert_eq!(root.join("bucket/backups/b/b.tar.gz").exists(), is_same, "its run takes that over");
+        let [write] = api.writes().try_into().unwrap();
+        assert_eq!(write.body["preconditions"], json!({"uid": "ru"}), "no other request goes");
+        api.finish();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recorded_data_is_forgotten_once_a_later_backup_has_the_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let api = script(root);
+    stored(&api, root, &["app"]).await;
+    let mut asked = request("2", "InProgress");
+    asked["metadata"]["annotations"][berth_api::keys::DATA_IN] = json!("app,gone");
+    let request_path = path("deletebackuprequests", "r");
+    let api = api
+        .always(get(&request_path).answers(asked))
+        .always(get(&path("backups", "b")).answers(later("l")))
+        .always(secret("app").answers(password()));
+    let requests = DeletionRequests::default();
+    let carries = async || {
+        let lifecycle = leader(&api, root);
+        let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+        Carrying::new(&lifecycle, &requests, request).run(Instant::now()).await
+    };
+    left(root, "u");
+    assert_eq!(carries().await, DeletionEnd::Not, "it has not taken the folder over yet");
+    assert_eq!(snapshots(root, "app"), 1);
+    left(root, "later");
+    api.next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
+    assert_eq!(carries().await, DeletionEnd::Yes);
+    assert_eq!(snapshots(root, "app"), 0);
+    assert!(root.join("bucket/backups/b/b.tar.gz").exists(), "it is the later one's");
+    api.finish();
+}
+
+/// Only the request tells: the run could not write another checkpoint.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_request_records_is_forgotten_before_the_folder_goes() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let api = script(root);
+    stored(&api, root, &["app"]).await;
+    left(root, "u");
+    let mut asked = request("2", "InProgress");
+    asked["metadata"]["annotations"][berth_api::keys::DATA_IN] = json!("app");
+    let request_path = path("deletebackuprequests", "r");
+    let api = api
+        .always(get(&request_path).answers(asked))
+        .always(get(&path("backups", "b")).refuses(404))
+        .always(secret("app").answers(password()))
+        .next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
+    let (lifecycle, requests) = (leader(&api, root), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+    let ended = Carrying::new(&lifecycle, &requests, request).run(Instant::now()).await;
+    assert_eq!(ended, DeletionEnd::Yes);
+    assert_eq!(snapshots(root, "app"), 0);
+    assert!(!root.join("bucket/backups/b").exists());
+    api.finish();
+}

@@ -227,7 +227,7 @@ async fn a_request_records_the_namespaces_that_no_file_tells() {
     let recorded = |sent: &Value| sent["metadata"]["annotations"][keys::DATA_IN].clone();
     assert_eq!(recorded(&moving.asked_for()[0]), "app");
     let writes = api.writes();
-    let patched = writes.iter().rfind(|write| write.method == "PATCH").unwrap();
+    let patched = writes.iter().rfind(|write| write.path.ends_with("/removal-u")).unwrap();
     assert_eq!(recorded(&patched.body), "app");
 }
 
