@@ -309,3 +309,65 @@ async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_e
     let annotations = &api.writes()[1].body["metadata"]["annotations"];
     assert_eq!(*annotations, json!({keys::ALL_BROUGHT: null}), "not all is brought");
 }
+
+/// It was deleted by kubectl while it ran, and nobody led.
+#[tokio::test(start_paused = true)]
+async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    let cluster = || {
+        get("/api/v1/namespaces/kube-system")
+            .answers(json!({"metadata": {"name": "kube-system", "uid": "c"}}))
+    };
+    let claim = |cluster: &str| {
+        json!({"cluster": cluster, "namespace": "velero", "backup": "u", "run": "r"}).to_string()
+    };
+    for (claimed_by, is_silent, there) in [
+        ("c", true, None),
+        ("c", true, Some("u")),
+        ("c", true, Some("later")),
+        ("c", false, None),
+        ("away", true, None),
+    ] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        // What is skipped is read again in the next round.
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        place.store("left", "left.tar.gz", "x");
+        place.store("left", "berth-run.json", claim(claimed_by));
+        for file in ["left.tar.gz", "berth-run.json"].into_iter().take(if is_silent { 2 } else { 1 }) {
+            place.age("left", file);
+        }
+        let is_doubted = claimed_by == "c" && is_silent;
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
+            if round > 0 {
+                api.once(cluster());
+            }
+            if round > 0 && is_doubted {
+                let look = get(&format!("{VELERO}/backups/left"));
+                api.once(match there {
+                    None => look.refuses(404),
+                    Some(uid) => {
+                        let mut there = backup("left");
+                        there["metadata"]["uid"] = json!(uid);
+                        look.answers(there)
+                    }
+                });
+            }
+            let is_asked = round == 2 && is_doubted && there != Some("u");
+            if is_asked {
+                api.once(post(REQUESTS).takes_as("9"));
+            }
+            place.round(&api).await;
+            let writes = api.writes();
+            assert_eq!(writes.len(), 1 + usize::from(is_asked), "{writes:?}");
+            if is_asked {
+                let asked = &writes[0].body;
+                assert_eq!(asked["metadata"]["name"], "removal-u");
+                assert_eq!(asked["metadata"]["annotations"][keys::DELETES_IN], "here");
+                assert_eq!(asked["status"]["phase"], "InProgress");
+            }
+        }
+        assert!(place.root.path().join("b/p/backups/left/left.tar.gz").exists(), "the deletion removes it");
+    }
+}
