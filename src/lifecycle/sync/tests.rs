@@ -371,3 +371,57 @@ async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else()
         assert!(place.root.path().join("b/p/backups/left/left.tar.gz").exists(), "the deletion removes it");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_round_over_thousands_of_known_backups_asks_for_nothing_and_writes_its_time() {
+    let mut place = Place::new();
+    for i in 0..5000 {
+        let name = format!("known-{i}");
+        place.store(&name, "velero-backup.json", "");
+        place.known(&name);
+    }
+    for _ in 0..2 {
+        let idle = Scripted::new();
+        place.round(&idle).await;
+        assert_eq!(idle.asked().len(), 1, "{:?}", idle.asked());
+    }
+    // Of that many, what the store has no longer goes in the second round.
+    let gone = ["known-1", "known-4999"];
+    for name in gone {
+        std::fs::remove_dir_all(place.root.path().join("b/p/backups").join(name)).unwrap();
+    }
+    place.round(&Scripted::new()).await;
+    let removed = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+    let api = gone.iter().fold(Scripted::new(), |api, name| {
+        api.once(delete(&format!("{VELERO}/backups/{name}")).answers(removed.clone()))
+    });
+    place.round(&api).await;
+    assert_eq!(api.writes().len(), 3, "two Backups, and the time of the round");
+}
+
+/// Its leader was killed after the first of two writes.
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_creates_the_pod_volume_backups_of_a_backup_that_a_dead_one_brought() {
+    use std::io::Write as _;
+    let mut place = Place::new();
+    place.stored("new");
+    let volume = json!([{
+        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
+        "spec": {"node": "n"}, "status": {"phase": "Completed"},
+    }]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(volume.to_string().as_bytes()).unwrap();
+    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
+    let mut lacking = backup("new");
+    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    // All that a new leader knows is what its watch shows.
+    place.lifecycle.known.assume(&serde_json::from_value(lacking.clone()).unwrap());
+    let mut whole = backup("new");
+    whole["metadata"]["resourceVersion"] = json!("8");
+    let api = Scripted::new()
+        .once(get(&format!("{VELERO}/backups/new")).answers(lacking))
+        .once(post(&format!("{VELERO}/podvolumebackups")).answers(volume[0].clone()))
+        .once(patch(&format!("{VELERO}/backups/new")).answers(whole));
+    place.round(&api).await;
+    place.round(&Scripted::new()).await;
+}
