@@ -10,6 +10,7 @@ mod records;
 mod repositories;
 mod restores;
 mod secrets;
+mod seen;
 mod snapshots;
 mod volumes;
 

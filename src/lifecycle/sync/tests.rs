@@ -425,3 +425,27 @@ async fn the_next_leader_creates_the_pod_volume_backups_of_a_backup_that_a_dead_
     place.round(&api).await;
     place.round(&Scripted::new()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_cluster_that_writes_here_is_noticed_by_what_it_stores_and_told_once() {
+    let mut place = Place::new();
+    place.stored("own");
+    place.known("own");
+    place.round(&Scripted::new()).await;
+    let ended = (Timestamp::now() + SignedDuration::from_mins(1)).to_string();
+    for name in ["theirs-1", "theirs-2"] {
+        let mut theirs = backup(name);
+        theirs["status"]["completionTimestamp"] = json!(ended);
+        place.store(name, "velero-backup.json", theirs.to_string());
+        place.store(name, &format!("{name}.tar.gz"), "");
+        let claim = json!({"cluster": "away", "namespace": "velero", "backup": "u", "run": "r"});
+        place.store(name, "berth-run.json", claim.to_string());
+        let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+        let api = Scripted::new()
+            .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
+            .once(post(&format!("{VELERO}/backups")).answers(backup(name)))
+            .once(get("/api/v1/namespaces/kube-system").answers(cluster));
+        place.round(&api).await;
+        assert_eq!(place.past.others, ["away".to_owned()].into());
+    }
+}
