@@ -12,6 +12,7 @@
 pub mod files;
 mod finalize;
 mod forget;
+mod on_record;
 pub mod shown;
 pub mod uploads;
 mod waiting;
