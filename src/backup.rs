@@ -85,6 +85,7 @@ pub mod status;
 mod take;
 mod thaw;
 pub mod turns;
+mod unremoved;
 pub mod upload;
 mod uploads;
 pub mod volumes;

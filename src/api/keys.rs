@@ -149,6 +149,9 @@ keys! {
     pub const FILES_GO: &str = "berth.dev/files-go";
     /// Annotation of a DeleteBackupRequest that has begun: the BackupStorageLocation of its Backup.
     pub const DELETES_IN: &str = "berth.dev/deletes-in";
+    /// Annotation of a DeleteBackupRequest for what a deleted Backup has left: the namespaces in
+    /// whose repositories it may have data, comma separated.
+    pub const DATA_IN: &str = "berth.dev/data-in";
     /// Annotation of a DeleteBackupRequest that has failed because the store keeps the files of its
     /// Backup: until when, RFC 3339. The expiry does not ask again before that time.
     pub const LOCKED_UNTIL: &str = "berth.dev/locked-until";

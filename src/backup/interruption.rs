@@ -110,7 +110,10 @@ impl Engine {
         let noted = site.data_namespaces();
         let is_forgotten = failure.is_deletion() && (!noted.is_empty() || site.may_have_earlier_data());
         match next {
-            _ if is_forgotten => drop(self.data_of_deleted.lock().insert(record.uid().to_owned(), noted)),
+            _ if is_forgotten => {
+                let at = site.location.name_any();
+                self.note_deleted(site.layout.backup(), record.uid(), &at, noted).await;
+            }
             RunFollowUp::HandOver | RunFollowUp::Resume if site.is_resumable => {}
             RunFollowUp::Restart | RunFollowUp::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;

@@ -12,6 +12,7 @@
 pub mod files;
 mod finalize;
 mod forget;
+mod on_record;
 pub mod shown;
 pub mod uploads;
 mod waiting;
@@ -24,7 +25,7 @@ use kube::Client;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-pub use forget::data_namespaces;
+pub use forget::{data_namespaces, may_store};
 pub use waiting::Attended;
 
 use super::agent_pods::node_agents;

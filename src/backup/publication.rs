@@ -127,7 +127,11 @@ impl Engine {
             }
         };
         let is_taken_over = standing.is_some();
+        let earlier = standing.as_ref().filter(|claim| !claim.is_of_backup_of(&ours));
         if self.claim_over(layout, &ours, replaces).await? || is_taken_over {
+            if let Some(earlier) = earlier {
+                self.note_earlier(location, layout, earlier).await;
+            }
             // Abort the uploads of the dead run, because a completed one would replace this run's
             // archive.
             self.clear(ArchivePlace { location, layout, parts, is_taken_over: true }, &ours, None).await;

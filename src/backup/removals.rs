@@ -3,10 +3,26 @@
 //! process. The controller that carries such requests out runs in the same process, and leaves
 //! alone what the engine still removes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use berth_api::keys;
+use berth_api::velero::delete_backup_request::{DeleteBackupRequestSpec, DeleteBackupRequestStatus};
+use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
+use berth_core::sync::is_name;
+use kube::ResourceExt as _;
 use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::patch::digest;
+
+/// How long after it was expected the engine begins at the latest. After that time whoever carries
+/// requests out may begin.
+const SOON: Duration = Duration::from_secs(60);
+/// Bytes of the namespaces that a request records: half of what all annotations of an object may
+/// have.
+const LARGEST: usize = 128 << 10;
 
 /// The clones are the same.
 #[derive(Clone, Default)]
@@ -18,6 +34,8 @@ struct RemovalState {
     are_carried_out: bool,
     /// UIDs of Backups of which the engine removes what is left.
     begun: HashSet<String>,
+    /// UIDs of Backups of which it will do so soon, and since when.
+    expected: HashMap<String, Instant>,
 }
 
 /// What holds until this is dropped.
@@ -39,14 +57,25 @@ impl Removals {
         self.0.lock().are_carried_out
     }
 
+    /// Soon the engine removes what is left of this Backup.
+    pub fn expect(&self, uid: &str) {
+        let expected = &mut self.0.lock().expected;
+        expected.retain(|_, since| since.elapsed() < SOON);
+        expected.insert(uid.to_owned(), Instant::now());
+    }
+
     /// From now on the engine removes what is left of this Backup.
     pub fn begin(&self, uid: &str) -> RemovalGuard {
-        self.0.lock().begun.insert(uid.to_owned());
+        let state = &mut *self.0.lock();
+        state.expected.remove(uid);
+        state.begun.insert(uid.to_owned());
         RemovalGuard { removals: self.clone(), uid: Some(uid.to_owned()) }
     }
 
     pub fn has_begun(&self, uid: &str) -> bool {
-        self.0.lock().begun.contains(uid)
+        let state = self.0.lock();
+        let is_expected = || state.expected.get(uid).is_some_and(|since| since.elapsed() < SOON);
+        state.begun.contains(uid) || is_expected()
     }
 }
 
@@ -60,9 +89,78 @@ impl Drop for RemovalGuard {
     }
 }
 
+/// The request by which what a deleted Backup has left is removed, by whoever leads. It has begun:
+/// the Backup is gone. `data_in`: namespaces in whose repositories it may have data, which no file
+/// of the folder may tell any more.
+pub fn request(name: &str, uid: &str, location: &str, data_in: &BTreeSet<String>) -> DeleteBackupRequest {
+    let of = DeleteBackupRequestSpec { backup_name: name.to_owned() };
+    let mut request = DeleteBackupRequest::new(&format!("removal-{uid}"), of);
+    let labels = [(keys::BACKUP_NAME, keys::label_value(name, digest)), (keys::BACKUP_UID, uid.to_owned())];
+    request.labels_mut().extend(labels.map(|(key, value)| (key.to_owned(), value)));
+    let annotations = request.annotations_mut();
+    annotations.insert(keys::DELETES_IN.to_owned(), location.to_owned());
+    if !data_in.is_empty() {
+        annotations.insert(keys::DATA_IN.to_owned(), as_text(data_in));
+    }
+    request.status = Some(DeleteBackupRequestStatus { phase: Some(Phase::InProgress), errors: None });
+    request
+}
+
+/// As the annotation has them.
+pub fn as_text(namespaces: &BTreeSet<String>) -> String {
+    let mut text = String::new();
+    for namespace in namespaces {
+        if text.len() + namespace.len() >= LARGEST {
+            break;
+        }
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(namespace);
+    }
+    text
+}
+
+/// The namespaces that a request records. What cannot be the name of one is passed over.
+pub fn data_in(request: &DeleteBackupRequest) -> BTreeSet<String> {
+    let text = request.annotations().get(keys::DATA_IN).map(String::as_str).unwrap_or_default();
+    text.split(',').filter(|name| is_name(name)).map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_records_where_there_may_be_data_as_far_as_an_annotation_has_room() {
+        let some: BTreeSet<String> = ["app", "shop"].map(str::to_owned).into();
+        let made = request("b", "u", "l", &some);
+        assert_eq!(made.annotations()[keys::DATA_IN], "app,shop");
+        assert_eq!(data_in(&made), some);
+        assert_eq!(data_in(&request("b", "u", "l", &BTreeSet::new())), BTreeSet::new());
+        let many: BTreeSet<String> = (0..10_000).map(|i| format!("{i:063}")).collect();
+        let made = request("b", "u", "l", &many);
+        assert!(made.annotations()[keys::DATA_IN].len() <= LARGEST);
+        let kept = data_in(&made);
+        assert!(kept.len() > 2000 && kept.is_subset(&many), "{}", kept.len());
+        let mut forged = made;
+        forged.annotations_mut().insert(keys::DATA_IN.to_owned(), "../app,,A,shop".to_owned());
+        assert_eq!(data_in(&forged), ["shop".to_owned()].into());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_engine_is_about_to_remove_is_left_to_it_for_a_while() {
+        let removals = Removals::default();
+        removals.expect("u");
+        assert!(removals.has_begun("u") && !removals.has_begun("v"));
+        tokio::time::advance(SOON).await;
+        assert!(!removals.has_begun("u"), "whoever carries requests out may begin");
+        removals.expect("v");
+        let begun = removals.begin("v");
+        assert!(removals.has_begun("v"));
+        drop(begun);
+        assert!(!removals.has_begun("v"), "it has ended");
+    }
 
     #[test]
     fn what_the_engine_removes_is_its_own_until_it_has_ended_in_whatever_way() {

@@ -22,10 +22,11 @@ use super::engine::{Engine, Signals};
 use super::operations::Attended;
 use super::operations::shown::UploadCache;
 use super::status::WriteError;
+use super::unremoved::UnremovedBackups;
 use crate::events::{EventReason, Events};
 use crate::queue::BackupCache;
 use crate::queue::refusals::is_refusal;
-use crate::queue::seen::{BackupAfterQueue, GoneBackup};
+use crate::queue::seen::BackupAfterQueue;
 use crate::queue::writer::tell_unwritable;
 use crate::text::chain;
 
@@ -60,17 +61,32 @@ impl Runner {
 
     /// Does what is left of Backups that were deleted while they ran or waited for their operations,
     /// once their runs have ended.
-    fn forget_gone(&self, runs: &mut JoinSet<()>, running: &mut HashMap<String, ActiveRun>) {
+    fn forget_gone(
+        &self,
+        runs: &mut JoinSet<()>,
+        running: &mut HashMap<String, ActiveRun>,
+        unremoved: &Arc<Mutex<UnremovedBackups>>,
+    ) {
         let mut names = HashSet::new();
-        let due = self.store.take_gone(|gone| {
+        let mut due = self.store.take_gone(|gone| {
             !gone.is_ours || !is_busy(running, &gone.name) && names.insert(gone.name.clone())
         });
+        due.extend(unremoved.lock().take_due(Instant::now(), |gone| {
+            !is_busy(running, &gone.name) && names.insert(gone.name.clone())
+        }));
         for gone in due.into_iter().filter(|gone| gone.is_ours) {
-            let GoneBackup { name, uid, location, .. } = gone;
-            let engine = self.engine.clone();
-            let work = {
-                let (name, uid) = (name.clone(), uid.clone());
-                async move { engine.forget(&name, &uid, &location).await }
+            let (name, uid) = (gone.name.clone(), gone.uid.clone());
+            let (engine, unremoved) = (self.engine.clone(), Arc::clone(unremoved));
+            let work = async move {
+                if engine.forget(&gone.name, &gone.uid, &gone.location).await {
+                    unremoved.lock().removed(&gone.uid);
+                    return;
+                }
+                let (name, uid) = (gone.name.clone(), gone.uid.clone());
+                if !unremoved.lock().failed(gone, Instant::now()) {
+                    engine.data_of_deleted.lock().remove(&uid);
+                    warn!(%name, %uid, "gave up removing what a deleted Backup has stored");
+                }
             };
             let task = runs.spawn(work).id();
             let signals = Signals::default();
@@ -174,6 +190,7 @@ impl Runner {
     pub async fn run(self) {
         let mut changed = self.store.changed();
         let (mut moved, looks) = (self.uploads.changed(), Looks::default());
+        let unremoved = Arc::new(Mutex::new(UnremovedBackups::default()));
         let mut runs: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<String, ActiveRun> = HashMap::new();
         let mut look_for_orphans = true;
@@ -222,7 +239,7 @@ impl Runner {
             if !self.stop.is_cancelled() {
                 // Before one of the same name begins: once that one has taken the folder, nobody
                 // can tell any more of which namespaces the data is.
-                self.forget_gone(&mut runs, &mut running);
+                self.forget_gone(&mut runs, &mut running, &unremoved);
                 for item in self.store.in_phase(QueuePhase::ReadyToStart) {
                     if is_busy(&running, &item.entry.name) {
                         continue;

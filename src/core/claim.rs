@@ -71,6 +71,12 @@ pub fn is_forsaken(ours: &FolderClaim, folder: &FolderContents) -> bool {
     !folder.published && folder.claim.as_ref() == Some(ours)
 }
 
+/// Whether a folder is another Backup's by now. No run of this one publishes there any more, because
+/// it looks for its own claim first.
+pub fn is_of_another(ours: &FolderClaim, folder: &FolderContents) -> bool {
+    folder.claim.as_ref().is_some_and(|claim| !claim.is_of_backup_of(ours))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +103,19 @@ mod tests {
             assert_eq!(is_forsaken(&ours, &folder), is_ours, "{folder:?}");
             folder.published = true;
             assert!(!is_forsaken(&ours, &folder), "{folder:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_of_another_backup_only_where_a_claim_says_so() {
+        let ours = claim("here", "b", "r");
+        for (found, is_others) in [
+            (None, false),
+            (Some(claim("here", "b", "another run")), false),
+            (Some(claim("here", "the next", "r")), true),
+            (Some(claim("elsewhere", "b", "r")), true),
+        ] {
+            assert_eq!(is_of_another(&ours, &folder(found.clone(), true)), is_others, "{found:?}");
         }
     }
 

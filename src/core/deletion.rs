@@ -47,6 +47,8 @@ pub struct DeletionRequest<'a> {
     pub has_begun: bool,
     /// Are there other requests for this Backup?
     pub has_others: bool,
+    /// Does it record in which repositories the Backup may have data?
+    pub has_data: bool,
 }
 
 /// The Backup, as far as its deletion depends on it.
@@ -63,9 +65,12 @@ pub struct DeletionBackup<'a> {
     pub files_go: bool,
     /// It has been removed, and is there until somebody has taken its finalizers off.
     pub is_going: bool,
+    /// It stores in another place than the one that the request records.
+    pub is_elsewhere: bool,
 }
 
-/// The location of the Backup.
+/// The location of the Backup. Of a Backup that is not the request's: that which the request
+/// records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeletionLocation<'a> {
     Usable,
@@ -111,6 +116,8 @@ pub struct DeletionState<'a> {
     pub folder: Option<FolderOwner>,
     /// The folder has the file that makes the backup visible, as far as somebody has looked.
     pub is_visible: bool,
+    /// That file is of the Backup of the request, as far as somebody has looked.
+    pub is_shown: bool,
     pub lock: Option<StoreLock>,
     pub volumes: Option<RemainingVolumeData>,
     pub restores: Option<Restores>,
@@ -142,6 +149,11 @@ pub enum DeletionStep {
     RemoveBackup,
     /// Everything is gone: remove the requests for this Backup.
     Done,
+    /// Forget the data in the repositories that the request records, and remove this request alone.
+    /// `once`: also where that fails, because the Backup of the same name waits for it.
+    ForgetData {
+        once: bool,
+    },
     /// Remove this request alone.
     Forget,
     /// Try again later: the store cannot be used now, or a Restore reads the backup.
@@ -207,9 +219,7 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     };
     if is_earlier(backup.uid) {
         if has_begun {
-            // A Backup of the same name has been created since: it has nothing to do with this
-            // deletion, and its run takes over what is left in the folder.
-            return DeletionStep::Forget;
+            return beside_later(seen, backup);
         }
         return end(format!(
             "this request is for an earlier Backup {name}, and that one is gone: create another request for the present one"
@@ -316,6 +326,37 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     }
     // What is left to others is no deletion's to wait for.
     if backup.is_going { DeletionStep::Done } else { DeletionStep::RemoveBackup }
+}
+
+/// A Backup of the same name has been created since, which has nothing to do with this deletion. Its
+/// run takes over what is left in the folder, if it stores in the same place, but nobody would look
+/// for the data in repositories any more.
+fn beside_later(seen: &DeletionState<'_>, later: &DeletionBackup<'_>) -> DeletionStep {
+    if later.is_elsewhere {
+        return match after_backup(seen) {
+            // Other requests may be for the later Backup.
+            DeletionStep::Done => DeletionStep::Forget,
+            step => step,
+        };
+    }
+    match seen.location {
+        _ if !seen.request.has_data => return DeletionStep::Forget,
+        DeletionLocation::Missing(_) => return DeletionStep::Forget,
+        DeletionLocation::ReadOnly(location) | DeletionLocation::Unavailable(location) => {
+            return DeletionStep::Wait(format!("backup storage location {location} cannot be written now"));
+        }
+        DeletionLocation::Usable => {}
+    }
+    match &seen.folder {
+        None => DeletionStep::LookAtFolder,
+        // Its own runs may still publish it. No run waits for a deletion that has not claimed.
+        Some(FolderOwner::Ours) => {
+            DeletionStep::Wait("the later Backup of this name has not taken the folder over yet".to_owned())
+        }
+        // A visible backup would be one without its data.
+        Some(_) if seen.is_shown => DeletionStep::Forget,
+        Some(folder) => DeletionStep::ForgetData { once: *folder == FolderOwner::Claimed },
+    }
 }
 
 /// The Backup is gone. Usually this deletion has removed it, after everything else. If somebody

@@ -24,6 +24,20 @@ pub const FINALIZATIONS: usize = 5;
 /// hangs would keep its place.
 pub const FINALIZATION: Duration = Duration::from_secs(3600);
 
+/// Most tries to remove what a deleted Backup has left, where no request is on record for it.
+const REMOVALS: u32 = 8;
+/// The pause after the first of them; it doubles up to the longest.
+const REMOVAL_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_REMOVAL_PAUSE: Duration = Duration::from_secs(900);
+
+/// How long after so many failed tries what a deleted Backup has left is to be removed again; some
+/// 70 minutes in all. `None`: nobody tries any more.
+pub fn remove_again(failures: u32) -> Option<Duration> {
+    let doublings = failures.checked_sub(1)?;
+    let pause = REMOVAL_PAUSE.saturating_mul(2_u32.saturating_pow(doublings));
+    (failures < REMOVALS).then_some(pause.min(LONGEST_REMOVAL_PAUSE))
+}
+
 /// What an API object says of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationObject<'a> {

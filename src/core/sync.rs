@@ -7,6 +7,7 @@
 //! backups in it but not this one, and both times a look at its own file finds none.
 
 mod capacity;
+mod orphan;
 mod skip_reason;
 mod stored;
 
@@ -16,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::claim::FolderClaim;
 pub use capacity::{BackupCapacity, MOST_BYTES, MOST_STANDING, ROUND_BYTES, Size, room};
+pub use orphan::is_orphaned;
 pub use skip_reason::SyncSkipReason;
 pub use stored::{StoredBackupFile, Take, judge};
 
@@ -111,6 +113,8 @@ pub struct Memory {
     skipped: BTreeMap<String, SkippedFolder>,
     /// By UID as well as by name, because a Backup that is created again under its name is another.
     missed: BTreeMap<Doubtful, u8>,
+    /// Backups that are gone and have left a folder, by the same.
+    orphans: BTreeMap<Doubtful, u8>,
 }
 
 impl Memory {
@@ -126,6 +130,7 @@ impl Memory {
     ) -> SyncPlan {
         let mut plan = SyncPlan::default();
         self.skipped.retain(|name, _| listing.names.contains(name));
+        self.orphans.retain(|one, _| listing.names.contains(&one.name));
         let (mut fresh, mut again) = (Vec::new(), Vec::new());
         for name in &listing.names {
             if let Some(standing) = after.get(name) {
@@ -191,6 +196,7 @@ impl Memory {
     /// The round did not get an answer from the store, so no Backup was missed in it.
     pub fn failed(&mut self) {
         self.missed.clear();
+        self.orphans.clear();
     }
 
     /// The answer to the look at the metadata of a doubtful Backup; `None`: the store failed.
@@ -203,6 +209,18 @@ impl Memory {
         let rounds = self.missed.entry(one.clone()).or_default();
         *rounds = rounds.saturating_add(1);
         *rounds >= ROUNDS
+    }
+
+    /// The answer to the look whether the Backup of a folder that [`is_orphaned`] is gone; `None`: the
+    /// API server failed. `true`: what it has left is to be removed.
+    pub fn orphaned(&mut self, one: &Doubtful, is_gone: Option<bool>) -> bool {
+        if is_gone != Some(true) {
+            self.orphans.remove(one);
+            return false;
+        }
+        let looks = self.orphans.entry(one.clone()).or_default();
+        *looks = looks.saturating_add(1);
+        *looks >= ROUNDS
     }
 
     /// The folder was read and gets no Backup. `true`: nobody was told yet. `period`: of the

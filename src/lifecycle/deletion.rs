@@ -10,6 +10,7 @@ mod records;
 mod repositories;
 mod restores;
 mod secrets;
+mod seen;
 mod snapshots;
 mod volumes;
 
@@ -113,7 +114,8 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
         for known in [&mut begun, &mut tried] {
             known.retain(|uid, _| present.contains(uid.as_str()));
         }
-        let waiting: Vec<PendingDeletionRequest<'_>> = all.iter().map(|request| waiting(request)).collect();
+        let waiting: Vec<PendingDeletionRequest<'_>> =
+            all.iter().map(|request| waiting(lifecycle, request)).collect();
         let named: HashMap<&str, &Arc<DeleteBackupRequest>> =
             all.iter().filter_map(|request| Some((request.metadata.name.as_deref()?, request))).collect();
         let mut to_carry = Vec::new();
@@ -148,6 +150,10 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
         for index in choose(&candidates, &taken, AT_ONCE) {
             let Some((request, uid, location)) = to_carry.get(index).cloned() else { continue };
             let backup = request.spec.backup_name.clone();
+            // Two that are for Backups of one name follow each other.
+            if backups.contains_key(&backup) {
+                continue;
+            }
             backups.insert(backup.clone(), location);
             let since = *begun.entry(uid.clone()).or_insert_with(Instant::now);
             let carried = async move {
@@ -196,14 +202,19 @@ fn location_of(lifecycle: &Lifecycle, request: &DeleteBackupRequest) -> String {
     recorded.or_else(known).unwrap_or_default()
 }
 
-fn waiting(request: &DeleteBackupRequest) -> PendingDeletionRequest<'_> {
+fn waiting<'r>(lifecycle: &Lifecycle, request: &'r DeleteBackupRequest) -> PendingDeletionRequest<'r> {
+    let has_begun = request.phase() == Phase::InProgress;
+    let of = request.labels().get(keys::BACKUP_UID).filter(|_| has_begun);
+    let is_earlier =
+        |of: &String| lifecycle.known.get(&request.spec.backup_name).is_some_and(|known| known.uid != *of);
     let created = request.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     PendingDeletionRequest {
         name: request.metadata.name.as_deref().unwrap_or_default(),
         backup: &request.spec.backup_name,
         created,
-        has_begun: request.phase() == Phase::InProgress,
+        has_begun,
         is_processed: request.phase() == Phase::Processed,
+        is_earlier: of.is_some_and(is_earlier),
     }
 }
 

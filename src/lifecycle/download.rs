@@ -255,6 +255,12 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
     let backup =
         if file.is_of_restore() { backup_of(lifecycle, &target.name).await? } else { target.name.clone() };
     let backup = get(lifecycle, &ApiResource::erase::<Backup>(&()), &backup).await?;
+    // A link to a file that is going would break off, or lead to nothing.
+    ensure!(
+        file.is_of_restore() || !keys::is_set(backup.annotations(), keys::FILES_GO),
+        "Backup {} is being deleted, and its files go",
+        backup.name_any()
+    );
     let wanted = backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default();
     let wanted = if wanted.is_empty() { DEFAULT_LOCATION } else { wanted };
     ensure!(

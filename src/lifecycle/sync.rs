@@ -4,6 +4,7 @@
 
 pub mod metrics;
 mod object;
+mod orphans;
 mod round;
 mod take;
 mod volumes;

@@ -39,10 +39,14 @@ impl Job {
             same: same(claim, namespace, pod_name, name),
         };
         let path = json!({"path": found.path});
+        let of_backup = source.tags.iter().find(|tag| tag.starts_with("backup=")).cloned();
         let Saved { snapshot, bytes, added, .. } = match self.store(location, namespace, source).await? {
             Ok(saved) => saved,
             Err(why) => return Ok(End::failed(&path, why)),
         };
+        if self.is_left_behind(&object, (location, namespace), &snapshot, of_backup).await {
+            return Ok(End::failed(&path, "the PodVolumeBackup was removed meanwhile".to_owned()));
+        }
         // Files that were taken away with their volume look like files that somebody removed.
         let there = async {
             volume::still(&clients.call, pod, &found.uid).await?;

@@ -84,6 +84,11 @@ impl BackupLayout {
         self.below_prefix("backups")
     }
 
+    /// The folder that has berth's own repositories.
+    pub(super) fn repositories_folder(&self) -> Path {
+        self.below_prefix("restic")
+    }
+
     /// The folder of a Restore.
     pub fn restore_folder(&self, restore: &str) -> Path {
         self.below_prefix(&format!("restores/{restore}"))

@@ -61,6 +61,20 @@ impl FileSizes {
     }
 }
 
+impl BackupLayout {
+    /// The namespaces that have a repository in the location, by the names of their folders: one
+    /// request for each thousand.
+    ///
+    /// # Errors
+    /// When the store fails, or does not answer in time.
+    pub async fn repositories(&self) -> object_store::Result<BTreeSet<String>> {
+        let folder = self.repositories_folder();
+        let listed = timeout(LIST, self.store().list_with_delimiter(Some(&folder))).await;
+        let listed = listed.map_err(|_| late("the list of the repositories"))??;
+        Ok(listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect())
+    }
+}
+
 impl StoredBackups {
     /// `prefix`: `spec.objectStorage.prefix`.
     pub fn new(store: Arc<DynObjectStore>, prefix: Option<&str>) -> Self {

@@ -97,7 +97,7 @@ fn stock_veleros_command_deletes_what_ran_and_what_waits_and_nothing_else() {
 #[test]
 fn a_backup_in_a_bucket_is_deleted_with_its_restores() {
     let berth = start("deletion-s3", &[], &[]);
-    let s3 = S3::start(berth.plane(), berth.namespace()).unwrap();
+    let s3 = S3::start_counting(berth.plane(), berth.namespace()).unwrap();
     let apply = |object: &Value| {
         let args = ["apply", "--server-side", "-n", berth.namespace(), "-f", "-"];
         berth.kubectl().run_with(&args, &object.to_string()).unwrap();
@@ -109,8 +109,15 @@ fn a_backup_in_a_bucket_is_deleted_with_its_restores() {
     create(&berth, &[backup("one", spec.clone()), backup("two", spec)]);
     ended(&berth, &["one", "two"]);
     assert!(s3.file("deep/backups/one/velero-backup.json").exists());
+    // However many files there are, one request removes a thousand of them.
+    for i in 0..100 {
+        std::fs::write(s3.file(&format!("deep/backups/one/more-{i}")), "x").unwrap();
+    }
+    let before = s3.requests().unwrap().len();
     delete(&berth, "one");
     is_deleted(&berth, "one");
+    let asked = s3.requests().unwrap().split_off(before);
+    assert!(asked.len() < 100, "{} requests: {asked:#?}", asked.len());
     assert!(files(&s3.file("deep/backups/one")).is_empty());
     assert!(s3.file("deep/backups/two/velero-backup.json").exists());
 }

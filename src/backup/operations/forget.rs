@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use berth_api::keys;
-use berth_api::velero::delete_backup_request::{DeleteBackupRequestSpec, DeleteBackupRequestStatus};
-use berth_api::velero::{BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
-use berth_core::claim::{FolderClaim, is_forsaken};
+use berth_api::velero::BackupStorageLocation;
+use berth_core::claim::{FolderClaim, FolderContents, is_forsaken, is_of_another};
 use berth_pod_volumes::Unneeded;
-use kube::ResourceExt as _;
 use kube::api::Api;
+use kube::{Client, ResourceExt as _};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -20,129 +18,85 @@ use super::uploads::{DataUploadObject, cancel_all, of_backup};
 use crate::backup::checkpoint::{Checkpoint, NOTES};
 use crate::backup::engine::Engine;
 use crate::backup::folder::OpenedFolder;
+use crate::backup::publication::PublicationState;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
+use crate::backup::volumes::clean::end_files;
 use crate::node_agent::repositories::Missing;
 use crate::pace::paced;
-use crate::patch::digest;
 use crate::storage::BackupLayout;
-use crate::text::chain;
-use crate::write::{Write, WriteResult, create, delete};
 
 /// How long the removal of what a deleted Backup has stored is tried.
 const REMOVAL: Duration = Duration::from_secs(120);
 /// The same of what is in berth's own repositories.
 const FORGETTING: Duration = Duration::from_secs(240);
-/// How long its movements, which are canceled, may take to end before that. A Backup that is created
-/// with the same name waits for it.
+/// How long its movements, which are canceled, and the reads of its files may take to end before
+/// that. A Backup that is created with the same name waits for it.
 const ENDING: Duration = Duration::from_secs(120);
 /// Between two looks at them.
 const LOOK: Duration = Duration::from_secs(2);
+/// Time-out of one look at the PodVolumeBackups of a Backup.
+const STORING: Duration = Duration::from_secs(60);
 /// Whom restic shows as the holder of a lock.
 const HOST: &str = "berth-controller";
 
 impl Engine {
     /// Does what is left of a Backup that was deleted while it ran or waited: cancels its
     /// operations, and removes what it has stored. What fails is left to a DeleteBackupRequest, if
-    /// this process carries out such requests.
-    pub async fn forget(&self, name: &str, uid: &str, location: &str) {
+    /// this process carries out such requests. `false`: it is to be tried again, and nothing but
+    /// this process knows that.
+    pub async fn forget(&self, name: &str, uid: &str, location: &str) -> bool {
         let _begun = self.removals.begin(uid);
+        let noted = self.data_of_deleted.lock().get(uid).cloned().unwrap_or_default();
+        // Before anything is looked at, because this process may end at any time.
+        let mut request = self.ask_for_removal(name, uid, location, &noted).await;
         cancel_all(&self.client, &self.namespace, uid, false).await;
         self.own.lock().remove(uid);
-        let noted = self.data_of_deleted.lock().remove(uid).unwrap_or_default();
-        let mut request: Option<DeleteBackupRequest> = None;
-        match self.try_forget(name, uid, location, noted, &mut request).await {
-            Ok(()) => {
-                if let Some(request) = request {
-                    self.withdraw(&request).await;
-                }
-            }
-            Err(error) => {
-                let error = format!("{error:#}");
-                if request.is_none() {
-                    request = self.ask_for_removal(name, uid, location).await;
-                }
-                let request = request.map(|request| request.name_any());
+        let removed = self.try_forget(name, uid, location, noted.clone()).await;
+        if removed.is_err() && request.is_none() {
+            request = self.ask_for_removal(name, uid, location, &noted).await;
+        }
+        let is_settled = removed.is_ok() || request.is_some();
+        if is_settled {
+            self.data_of_deleted.lock().remove(uid);
+        }
+        match (removed, request) {
+            (Ok(()), Some(request)) => self.withdraw(&request).await,
+            (Ok(()), None) => {}
+            (Err(error), request) => {
+                let (error, request) = (format!("{error:#}"), request.map(|request| request.name_any()));
                 warn!(%name, %uid, request, error, "could not remove what a deleted Backup has stored: its snapshots in repositories have the tag backup-uid");
             }
         }
+        is_settled
     }
 
-    /// Creates the request by which this is tried again, by whoever leads. It has begun: the Backup
-    /// is gone. `None`: nobody here would carry it out, or it cannot be created.
-    async fn ask_for_removal(&self, name: &str, uid: &str, location: &str) -> Option<DeleteBackupRequest> {
-        if !self.removals.are_carried_out() {
-            return None;
-        }
-        let of = DeleteBackupRequestSpec { backup_name: name.to_owned() };
-        let mut request = DeleteBackupRequest::new(&format!("removal-{uid}"), of);
-        let labels =
-            [(keys::BACKUP_NAME, keys::label_value(name, digest)), (keys::BACKUP_UID, uid.to_owned())];
-        request.labels_mut().extend(labels.map(|(key, value)| (key.to_owned(), value)));
-        request.annotations_mut().insert(keys::DELETES_IN.to_owned(), location.to_owned());
-        request.status = Some(DeleteBackupRequestStatus { phase: Some(Phase::InProgress), errors: None });
-        let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
-        match create(&api, &request).await {
-            WriteResult::Written(request) => return Some(request),
-            // An earlier leader has asked, unless somebody else has taken the name.
-            WriteResult::Conflict(_) => {
-                let found = api.get_opt(&request.name_any()).await.ok().flatten();
-                if let Some(found) = found.filter(|found| asks_the_same(found, &request)) {
-                    return Some(found);
-                }
-                request.metadata.name = Some(format!("{}-{}", request.name_any(), run_id()));
-                if let WriteResult::Written(request) = create(&api, &request).await {
-                    return Some(request);
-                }
-                warn!(%name, %uid, "another DeleteBackupRequest has the name of the one for what a deleted Backup has stored");
-            }
-            WriteResult::Gone(error) | WriteResult::Refused(error) => {
-                warn!(%name, %uid, error = chain(&error), "could not ask for the removal of what a deleted Backup has stored");
-            }
-            WriteResult::TimedOut => {
-                warn!(%name, %uid, "asking for the removal of what a deleted Backup has stored took too long");
-            }
-        }
-        None
-    }
-
-    /// Removes the request: nothing is left.
-    async fn withdraw(&self, request: &DeleteBackupRequest) {
-        let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
-        match delete(&api, Write::to(&request.name_any()).uid(request.metadata.uid.as_deref())).await {
-            WriteResult::Written(()) | WriteResult::Gone(_) => {}
-            // The deletion that it asks for finds nothing, and ends.
-            _ => warn!(request = request.name_any(), "could not remove a DeleteBackupRequest that is done"),
-        }
-    }
-
-    /// `noted`: namespaces in whose repositories its run has noted data. `request`: the one that was
-    /// created for it.
+    /// `noted`: namespaces in whose repositories its run has noted data.
     async fn try_forget(
         &self,
         name: &str,
         uid: &str,
         location: &str,
         noted: BTreeSet<String>,
-        request: &mut Option<DeleteBackupRequest>,
     ) -> anyhow::Result<()> {
-        let at = location;
         let removal = async {
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             let Some(location) = api.get_opt(location).await? else { return Ok(()) };
             let OpenedFolder { layout, parts, found, ours } =
                 self.open_folder(&location, name, uid, &run_id()).await?;
+            if is_of_another(&ours, &found.folder) {
+                return self.forget_noted(&location, &layout, &ours, noted).await;
+            }
             let is_its = found.folder.claim.as_ref().is_some_and(|claim| claim.is_of_backup_of(&ours));
             if !is_its || found.folder.published {
                 return Ok(());
             }
-            *request = self.ask_for_removal(name, uid, at).await;
             // A former leader that got the permission to publish before the deletion looks for its
             // own claim before it does.
             layout.claim(&ours, found.version).await?;
             self.await_end(name, uid).await;
             // Before the checkpoint goes, which alone tells of which namespaces the data is.
-            let forgetting = self.forget_data(name, uid, &location, &layout, &ours, noted);
+            let forgetting = self.forget_data(&location, &layout, &ours, noted);
             let forgotten = timeout(FORGETTING, forgetting).await;
             forgotten.context("its data in repositories could not be forgotten in time")??;
             let place =
@@ -156,23 +110,23 @@ impl Engine {
         removed.unwrap_or_else(|_| anyhow::bail!("the store did not answer in time"))
     }
 
-    /// Waits until no data mover of berth stores anything for it any more: a snapshot that is saved
+    /// Waits until nothing of berth's own stores anything for it any more: a snapshot that is saved
     /// after the others were forgotten would stay.
     async fn await_end(&self, name: &str, uid: &str) {
         let ended = async {
             loop {
-                match of_backup(&self.client, &self.namespace, uid).await {
-                    Ok(found) if !found.iter().any(DataUploadObject::may_store) => return,
-                    Ok(_) => {}
+                match may_store(&self.client, &self.namespace, uid).await {
+                    Ok(false) => return,
+                    Ok(true) => {}
                     Err(error) => {
-                        warn!(%name, error = format!("{error:#}"), "the movements of a deleted Backup cannot be read");
+                        warn!(%name, error = format!("{error:#}"), "it cannot be read what still stores data for a deleted Backup");
                     }
                 }
                 sleep(paced(LOOK)).await;
             }
         };
         if timeout(ENDING, ended).await.is_err() {
-            warn!(%name, %uid, "movements of a deleted Backup have not ended in time: what they still store has the tag backup-uid");
+            warn!(%name, %uid, "movements or PodVolumeBackups of a deleted Backup have not ended in time: what they still store has the tag backup-uid");
         }
     }
 
@@ -184,8 +138,6 @@ impl Engine {
     /// then the folder must stay, whose checkpoint tells where that is.
     async fn forget_data(
         &self,
-        name: &str,
-        uid: &str,
         location: &BackupStorageLocation,
         layout: &BackupLayout,
         ours: &FolderClaim,
@@ -195,7 +147,7 @@ impl Engine {
         let turn = self.turns.inspect(&location.name_any()).await;
         let read = turn.spend(data_namespaces(layout)).await;
         // What is noted is forgotten even if it cannot be read what else there is.
-        let (mut namespaces, mut first) = match read {
+        let (mut namespaces, unread) = match read {
             Ok(namespaces) => (namespaces, None),
             Err(error) => (
                 BTreeSet::new(),
@@ -203,12 +155,48 @@ impl Engine {
             ),
         };
         namespaces.extend(noted);
+        self.forget_in(location, layout, ours, namespaces, is_forsaken).await?;
+        unread.map_or(Ok(()), Err)
+    }
+
+    /// Forgets the data that its run has noted where another Backup has the folder by now, with a
+    /// checkpoint that tells nothing of this one. Its own runs publish nothing any more, because
+    /// they look for their claim first.
+    async fn forget_noted(
+        &self,
+        location: &BackupStorageLocation,
+        layout: &BackupLayout,
+        ours: &FolderClaim,
+        noted: BTreeSet<String>,
+    ) -> anyhow::Result<()> {
+        if noted.is_empty() || matches!(self.shown(layout, &ours.backup).await?, PublicationState::Ours(_)) {
+            return Ok(());
+        }
+        self.await_end(layout.backup(), &ours.backup).await;
+        let forgetting = self.forget_in(location, layout, ours, noted, is_of_another);
+        timeout(FORGETTING, forgetting)
+            .await
+            .context("its data in repositories could not be forgotten in time")?
+    }
+
+    /// Forgets its snapshots in the repositories of these namespaces, as long as the folder is as it
+    /// has to be.
+    async fn forget_in(
+        &self,
+        location: &BackupStorageLocation,
+        layout: &BackupLayout,
+        ours: &FolderClaim,
+        namespaces: BTreeSet<String>,
+        may_go: fn(&FolderClaim, &FolderContents) -> bool,
+    ) -> anyhow::Result<()> {
+        let (name, uid, location) = (layout.backup(), ours.backup.as_str(), location.name_any());
+        let mut first = None;
         for namespace in namespaces {
-            let opened = self.repositories.get(&location.name_any(), &namespace, false).await;
+            let opened = self.repositories.get(&location, &namespace, false).await;
             // Opening may take minutes. A visible backup would be one without its data.
             let found = layout.look().await?;
             ensure!(
-                is_forsaken(ours, &found.folder),
+                may_go(ours, &found.folder),
                 "its folder was taken over or the backup was published meanwhile, so the snapshots with its tag backup-uid stay"
             );
             let forgotten = async {
@@ -230,7 +218,7 @@ impl Engine {
                 Ok(count) => info!(%name, namespace, count, "forgot the data of a deleted Backup"),
                 // Those of other repositories go nonetheless.
                 Err(error) => {
-                    self.repositories.forget(&location.name_any(), &namespace);
+                    self.repositories.forget(&location, &namespace);
                     let error = error.context(format!("the repository of namespace {namespace}"));
                     warn!(%name, %uid, error = format!("{error:#}"), "could not forget the data of a deleted Backup");
                     first.get_or_insert(error);
@@ -241,26 +229,34 @@ impl Engine {
     }
 }
 
-/// Does a request that is there go on with what `wanted` would?
-fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
-    let phase = |request: &DeleteBackupRequest| request.status.as_ref().and_then(|status| status.phase);
-    let uid = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
-    let place = |request: &DeleteBackupRequest| request.annotations().get(keys::DELETES_IN).cloned();
-    found.spec.backup_name == wanted.spec.backup_name
-        && uid(found) == uid(wanted)
-        && place(found) == place(wanted)
-        && phase(found) == phase(wanted)
+/// Whether anything of berth's own may still store data for a Backup that is gone: one of its data
+/// movers, or an agent that reads files, which is told to end.
+///
+/// # Errors
+/// When that cannot be read.
+pub async fn may_store(client: &Client, namespace: &str, uid: &str) -> anyhow::Result<bool> {
+    let moves = of_backup(client, namespace, uid).await?.iter().any(DataUploadObject::may_store);
+    let reads = timeout(STORING, end_files(client, namespace, uid)).await;
+    let reads = reads.context("the API server did not answer in time")?.map_err(anyhow::Error::msg)?;
+    Ok(moves || reads)
 }
 
 /// In which namespaces a backup has data in berth's own repositories, as its checkpoint says. None
 /// where it is positively absent, or void: then nothing that it named is left to forget. No run is
-/// counted for it, so of a checkpoint that anybody may have written only the beginning is read.
+/// counted for it, so of a checkpoint that anybody may have written only the beginning is read, and
+/// of what that names only those count that have a repository: to look for each of many thousands
+/// would take an hour.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When it cannot be read, or the store does not say which repositories there are.
 pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
-    match layout.read_checkpoint_start(NOTES).await? {
-        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start),
-        _ => Ok(BTreeSet::new()),
+    let mut named = match layout.read_checkpoint_start(NOTES).await? {
+        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start)?,
+        _ => BTreeSet::new(),
+    };
+    if !named.is_empty() {
+        let there = layout.repositories().await?;
+        named.retain(|namespace| there.contains(namespace));
     }
+    Ok(named)
 }

@@ -8,6 +8,7 @@ use berth_api::keys::{BACKUP_NAME, RUN, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::Backup;
 use berth_api::velero::mover::PodVolumeBackup;
+use berth_core::pod_volume::is_own;
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, ResourceExt as _};
@@ -292,6 +293,25 @@ pub(in crate::backup) async fn cancel_files_of(
     let is_done = matches!(done, Ok(Ok(())));
     tell(uid, "cancel the PodVolumeBackups of pods that are thawed", done);
     is_done
+}
+
+/// Whether an agent of berth may still store files for a Backup that is gone. What it reads is
+/// canceled, because nobody needs it.
+///
+/// # Errors
+/// When the PodVolumeBackups cannot be listed or canceled.
+pub async fn end_files(client: &Client, namespace: &str, uid: &str) -> Result<bool, String> {
+    let api = volume_backups(client, namespace);
+    let listed = if is_uid(uid) { list_all(&api, uid).await } else { Ok(Vec::new()) };
+    let mut all: Vec<DynamicObject> = listed.map_err(|error| chain(&error))?;
+    all.retain(|one| {
+        let phase = one.data["status"]["phase"].as_str();
+        is_own(one.data["spec"]["uploaderType"].as_str()) && !phase.is_some_and(has_ended)
+    });
+    let may_store = !all.is_empty();
+    all.retain(|one| one.data["spec"]["cancel"] != true);
+    cancel_files(&api, all).await?;
+    Ok(may_store)
 }
 
 async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Result<(), String> {

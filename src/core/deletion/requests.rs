@@ -16,6 +16,8 @@ pub struct PendingDeletionRequest<'a> {
     pub created: Timestamp,
     pub has_begun: bool,
     pub is_processed: bool,
+    /// It has begun for an earlier Backup of the name than the one that is there.
+    pub is_earlier: bool,
 }
 
 /// What is done with a request.
@@ -26,10 +28,11 @@ pub enum RequestTask<'a> {
     CarryOut(&'a str),
 }
 
-/// One request at a time is carried out for each Backup: one that has begun, or else the newest.
+/// One request at a time is carried out for each Backup: one that has begun, or else the newest. One
+/// for an earlier Backup of the name keeps nobody from deleting the present one.
 pub fn plan<'a>(requests: &[PendingDeletionRequest<'a>], now: Timestamp) -> Vec<RequestTask<'a>> {
     let mut tasks = Vec::new();
-    let mut chosen: BTreeMap<&str, &PendingDeletionRequest<'a>> = BTreeMap::new();
+    let mut chosen: BTreeMap<(&str, bool), &PendingDeletionRequest<'a>> = BTreeMap::new();
     for request in requests {
         if request.is_processed {
             if now.duration_since(request.created) >= AGE {
@@ -38,7 +41,7 @@ pub fn plan<'a>(requests: &[PendingDeletionRequest<'a>], now: Timestamp) -> Vec<
             continue;
         }
         let rank = |one: &PendingDeletionRequest<'_>| (one.has_begun, one.created);
-        let best = chosen.entry(request.backup).or_insert(request);
+        let best = chosen.entry((request.backup, request.is_earlier)).or_insert(request);
         if (rank(request), request.name) > (rank(best), best.name) {
             *best = request;
         }

@@ -134,6 +134,7 @@ fn backup(phase: &'static str) -> DeletionBackup<'static> {
         leaves_volumes: false,
         files_go: false,
         is_going: false,
+        is_elsewhere: false,
     }
 }
 
@@ -146,11 +147,13 @@ fn seen() -> DeletionState<'static> {
             created: None,
             has_begun: false,
             has_others: false,
+            has_data: false,
         },
         backup: Some(backup("Completed")),
         location: DeletionLocation::Usable,
         folder: Some(FolderOwner::Ours),
         is_visible: true,
+        is_shown: false,
         lock: Some(StoreLock::None),
         volumes: Some(RemainingVolumeData::default()),
         restores: Some(Restores::default()),
@@ -376,6 +379,46 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
 }
 
 #[test]
+fn beside_a_later_backup_of_its_name_a_deletion_ends_what_nobody_else_would() {
+    let request = DeletionRequest { has_begun: true, has_data: true, has_others: true, ..seen().request };
+    let later = DeletionBackup { uid: "later", ..backup("Queued") };
+    let found = DeletionState { request, backup: Some(later), folder: None, ..seen() };
+    let next_in =
+        |seen: &DeletionState<'_>, folder| next(&DeletionState { folder: Some(folder), ..seen.clone() });
+    // In the same place its run takes the folder over, and after that only the data is left.
+    assert_eq!(next(&found), DeletionStep::LookAtFolder);
+    let stranger = FolderOwner::Stranger(ForeignFolderReason::Backup("later".into()));
+    for (folder, once) in [
+        (stranger.clone(), false),
+        (FolderOwner::Nobody, false),
+        // Its run waits for a deletion that has claimed the folder.
+        (FolderOwner::Claimed, true),
+    ] {
+        assert_eq!(next_in(&found, folder), DeletionStep::ForgetData { once });
+    }
+    assert!(matches!(next_in(&found, FolderOwner::Ours), DeletionStep::Wait(_)));
+    let shown = DeletionState { is_shown: true, ..found.clone() };
+    assert_eq!(next_in(&shown, stranger.clone()), DeletionStep::Forget, "a backup needs its data");
+    let away = DeletionState { location: DeletionLocation::Unavailable("l"), ..found.clone() };
+    assert!(matches!(next(&away), DeletionStep::Wait(_)));
+    let gone = DeletionState { location: DeletionLocation::Missing("l"), ..found.clone() };
+    assert_eq!(next(&gone), DeletionStep::Forget);
+    let nothing = DeletionState { request: DeletionRequest { has_data: false, ..request }, ..found.clone() };
+    assert_eq!(next(&nothing), DeletionStep::Forget);
+
+    // Elsewhere it takes nothing over.
+    let elsewhere = DeletionBackup { is_elsewhere: true, ..later };
+    let mut found = DeletionState { backup: Some(elsewhere), is_visible: false, volumes: None, ..found };
+    for has_data in [true, false] {
+        found.request.has_data = has_data;
+        assert_eq!(next(&found), DeletionStep::LookAtFolder);
+        assert_eq!(next_in(&found, FolderOwner::Ours), DeletionStep::Claim);
+        assert_eq!(next_in(&found, FolderOwner::Claimed), DeletionStep::LookAtVolumes);
+        assert_eq!(next_in(&found, stranger.clone()), DeletionStep::Forget, "other requests stay");
+    }
+}
+
+#[test]
 fn a_restore_that_begins_while_its_backup_is_deleted_is_waited_for() {
     let running = Restores { running: vec!["r".into()], ended: 0 };
     let restores = DeletionState { restores: Some(running), ..seen() };
@@ -404,6 +447,7 @@ fn one_request_of_each_backup_is_carried_out_and_old_ones_go() {
         created: at(created),
         has_begun: false,
         is_processed: false,
+        is_earlier: false,
     };
     let day = 24 * 3600;
     let all = [
@@ -415,8 +459,11 @@ fn one_request_of_each_backup_is_carried_out_and_old_ones_go() {
         PendingDeletionRequest { is_processed: true, ..request("c2", "c", 11) },
         // Stuck for days, and not done.
         request("d1", "d", 0),
+        // For two Backups of one name.
+        PendingDeletionRequest { has_begun: true, is_earlier: true, ..request("e1", "e", 10) },
+        request("e2", "e", 20),
     ];
     let done = plan(&all, at(10 + day));
-    let carried = ["a2", "b1", "d1"].map(RequestTask::CarryOut);
+    let carried = ["a2", "b1", "d1", "e2", "e1"].map(RequestTask::CarryOut);
     assert_eq!(done, [&[RequestTask::Remove("c1")][..], &carried].concat());
 }

@@ -10,6 +10,16 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 #[test]
+fn what_a_deleted_backup_has_left_is_removed_again_for_about_an_hour() {
+    let minutes = |failures| remove_again(failures).map(|pause| pause.as_secs() / 60);
+    let pauses: Vec<u64> = (1..).map_while(minutes).collect();
+    assert_eq!(pauses, [1, 2, 4, 8, 15, 15, 15]);
+    for failures in [0, 8, u32::MAX] {
+        assert_eq!(remove_again(failures), None, "{failures}");
+    }
+}
+
+#[test]
 fn an_operation_is_what_its_object_says_unless_its_time_is_over() {
     use OperationProgress::{Completed, Failed, InProgress, New};
     for (phase, in_time, late) in [

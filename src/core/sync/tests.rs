@@ -59,6 +59,29 @@ fn a_backup_goes_after_two_rounds_in_a_row_that_both_miss_it_by_list_and_by_look
 }
 
 #[test]
+fn what_a_backup_has_left_goes_after_two_looks_in_a_row_that_find_it_gone() {
+    let (mut memory, one) = (Memory::default(), doubtful("left"));
+    for (is_gone, goes) in [
+        (Some(true), false),
+        (Some(false), false),
+        (Some(true), false),
+        (None, false),
+        (Some(true), false),
+        (Some(true), true),
+    ] {
+        assert_eq!(memory.orphaned(&one, is_gone), goes, "{is_gone:?}");
+    }
+    // A round in which the folder is not listed, or that fails, begins the count anew.
+    memory.plan(&listing(["another"]), &standings([]), &standings([]), at(0));
+    assert!(!memory.orphaned(&one, Some(true)));
+    memory.failed();
+    assert!(!memory.orphaned(&one, Some(true)));
+    let again = Doubtful { uid: "another".to_owned(), ..one.clone() };
+    assert!(!memory.orphaned(&again, Some(true)), "it is another Backup");
+    assert!(memory.orphaned(&one, Some(true)));
+}
+
+#[test]
 fn a_listing_that_is_empty_or_cut_dooms_nothing() {
     let known = standings(["a", "b"]);
     let mut memory = Memory::default();

@@ -1,33 +1,31 @@
 //! One DeleteBackupRequest, step after step.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use berth_api::keys::{self, is_set};
-use berth_api::velero::backup_storage_location::AccessMode;
-use berth_api::velero::{
-    BackupPhase, BackupStorageLocation, BackupStorageLocationPhase, DeleteBackupRequest,
-    DeleteBackupRequestPhase as Phase,
-};
+use berth_api::keys;
+use berth_api::velero::{BackupPhase, DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::deletion::{
-    DeletionBackup, DeletionLocation, DeletionRequest, DeletionState, DeletionStep, FolderOwner,
-    RemainingVolumeData, Restores, StoreLock, locked, next,
+    DeletionBackup, DeletionRequest, DeletionState, DeletionStep, FolderOwner, RemainingVolumeData, Restores,
+    StoreLock, locked, next,
 };
 use berth_core::limits;
-use berth_core::location::{DEFAULT_LOCATION, choose};
 use berth_core::sync::is_name;
 use jiff::Timestamp;
-use kube::api::{Api, DynamicObject};
-use kube::{Resource as _, ResourceExt as _};
-use serde_json::{Value, json};
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde_json::json;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use super::calls::{CALL, told, written};
-use super::carrying::{Carrying, DeletionFindings, VolumeData};
+use super::calls::written;
+use super::carrying::{Carrying, DeletionFindings, Files, VolumeData};
 use super::others;
+use super::seen::{seen_backup, seen_location, wanted_location};
+use super::volumes::own_files;
+use crate::backup::removals::data_in;
 use crate::events::EventReason;
-use crate::patch::known_location;
 use crate::text::chain;
 use crate::write::{Pauses, Write, delete, patch};
 
@@ -43,6 +41,8 @@ const STEP: Duration = Duration::from_secs(300);
 const STEPS: usize = 1000;
 /// What is told of a deletion that has succeeded.
 const DELETED: &str = "deleted, with all that was stored of it";
+/// Why the data of a Backup that is gone is not forgotten yet.
+const STORING: &str = "a data mover or an agent of berth may still store data for it";
 /// Errors of a request.
 const ERRORS: usize = 20;
 
@@ -98,7 +98,11 @@ impl Carrying<'_> {
             }
             let ended = match self.read().await {
                 Ok(Some(request)) => {
-                    let backup = self.get(&self.backups(), self.backup_name()).await.ok().flatten();
+                    let backup: Option<DynamicObject> =
+                        self.get(&self.backups(), self.backup_name()).await.ok().flatten();
+                    // Another one may have its name.
+                    let asked = request.labels().get(keys::BACKUP_UID);
+                    let backup = backup.filter(|found| !self.is_backup_gone || found.uid().as_ref() == asked);
                     let deleting = BackupPhase::Deleting.as_str();
                     let left = if self.is_backup_gone && backup.is_none() {
                         "the Backup is gone, its folder stays in the store, and so may its snapshots in restic repositories, which have its UID in the tag backup-uid"
@@ -135,17 +139,29 @@ impl Carrying<'_> {
             name if !is_name(name) => None,
             name => self.get(&self.backups(), name).await?,
         };
+        let asked = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
+        let has_begun = request.phase() == Phase::InProgress;
+        // One that was created since under its name is another Backup.
+        let is_later =
+            |found: &DynamicObject| has_begun && asked(&request).is_some_and(|uid| found.uid() != Some(uid));
+        let (backup, later) = match backup {
+            Some(found) if is_later(&found) => (None, Some(found)),
+            found => (found, None),
+        };
         if let Some(backup) = &backup {
             self.schedule = backup.labels().get(keys::SCHEDULE).cloned();
         }
-        self.is_backup_gone = backup.is_none() && request.phase() == Phase::InProgress;
-        let asked = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
+        self.is_backup_gone = backup.is_none() && has_begun;
         let uid = asked(&request).or_else(|| backup.as_ref().and_then(|backup| backup.uid()));
         let mut others = others(self.requests, &request, uid.as_deref());
         others.retain(|other| other.uid().is_none_or(|uid| !self.removed.contains(&uid)));
         let wanted = wanted_location(&request, backup.as_ref());
         let location = self.location(&wanted).await?;
         let shown = location.as_ref().map_or(wanted.clone(), |location| location.name_any());
+        let is_elsewhere = match &later {
+            Some(later) => self.is_elsewhere(later, location.as_ref()).await?,
+            None => false,
+        };
         let mut found = DeletionFindings {
             request,
             backup,
@@ -167,11 +183,19 @@ impl Carrying<'_> {
                     created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
                     has_begun: found.request.phase() == Phase::InProgress,
                     has_others: !others.is_empty(),
+                    has_data: !data_in(&found.request).is_empty(),
                 },
-                backup: found.backup.as_ref().map(seen_backup),
+                backup: found
+                    .backup
+                    .as_ref()
+                    .or(later.as_ref())
+                    .map(|backup| DeletionBackup { is_elsewhere, ..seen_backup(backup) }),
                 location: seen_location(found.location.as_ref(), &shown),
                 folder: folder.clone(),
                 is_visible: found.survey.as_ref().is_none_or(|survey| survey.is_published),
+                is_shown: found.survey.as_ref().is_some_and(|survey| {
+                    survey.stored.metadata.as_ref().is_some_and(|stored| Some(&stored.uid) == asked.as_ref())
+                }),
                 lock,
                 volumes: volumes.clone(),
                 restores: restores.clone(),
@@ -191,10 +215,10 @@ impl Carrying<'_> {
                     let layout = found.layout.as_ref().filter(|_| has_files);
                     let of = found.backup.as_ref().and_then(|backup| backup.uid()).or(asked);
                     let uid = of.unwrap_or_default();
-                    if self.is_backup_gone && self.is_data_moved(&uid).await? {
-                        return Ok(StepResult::Later("its data movements have not ended".to_owned()));
+                    if self.is_backup_gone && self.may_store(&uid).await? {
+                        return Ok(StepResult::Later(STORING.to_owned()));
                     }
-                    found.volumes = self.look_at_volumes(layout, &uid).await?;
+                    found.volumes = self.look_at_volumes(layout, &uid, &data_in(&found.request)).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
@@ -275,6 +299,25 @@ impl Carrying<'_> {
             DeletionStep::Done => {
                 let uid = request.labels().get(keys::BACKUP_UID).cloned().unwrap_or_default();
                 self.done(request, &uid, DELETED).await?;
+                return Ok(StepResult::Ended);
+            }
+            DeletionStep::ForgetData { once } => {
+                let uid = request.labels().get(keys::BACKUP_UID).map(String::as_str).unwrap_or_default();
+                if !once && self.may_store(uid).await? {
+                    return Ok(StepResult::Later(STORING.to_owned()));
+                }
+                let data: BTreeSet<Files> = data_in(request)
+                    .iter()
+                    .filter_map(|namespace| own_files(namespace, None, Some(uid)))
+                    .collect();
+                match self.forget_files(found.location.as_ref(), &data, true).await {
+                    Err(error) if once => {
+                        let error = format!("{error:#}");
+                        warn!(backup = self.backup_name(), %uid, error, "could not forget the data of a deleted Backup: its snapshots in repositories have the tag backup-uid");
+                    }
+                    forgotten => forgotten?,
+                }
+                self.remove_request(request).await?;
                 return Ok(StepResult::Ended);
             }
             DeletionStep::Forget => {
@@ -363,54 +406,5 @@ impl Carrying<'_> {
         }
         self.lifecycle.metrics.deletion_ended(self.schedule.as_deref(), false);
         Ok(())
-    }
-
-    async fn location(&self, wanted: &str) -> anyhow::Result<Option<BackupStorageLocation>> {
-        let api: Api<BackupStorageLocation> =
-            Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
-        if !wanted.is_empty() {
-            // What no object can be called would become part of the request's address.
-            return if is_name(wanted) { self.get(&api, wanted).await } else { Ok(None) };
-        }
-        let listed = crate::client::list(&self.lifecycle.clients.call, &self.lifecycle.namespace);
-        let listed = timeout(CALL, listed).await.context("the API server did not answer in time")?;
-        let mut all: Vec<BackupStorageLocation> = listed.map_err(told)?.items;
-        let known: Vec<_> = all.iter().map(known_location).collect();
-        let chosen = choose(&known, wanted).map_or(DEFAULT_LOCATION, |location| location.name.as_str());
-        let position = all.iter().position(|location| location.name_any() == chosen);
-        Ok(position.map(|position| all.swap_remove(position)))
-    }
-}
-
-/// The name of the location. Before a deletion has begun nobody but the Backup is believed.
-fn wanted_location(request: &DeleteBackupRequest, backup: Option<&DynamicObject>) -> String {
-    let of_backup = backup.map(|backup| {
-        backup.data.pointer("/spec/storageLocation").and_then(Value::as_str).unwrap_or_default().to_owned()
-    });
-    let recorded = || request.annotations().get(keys::DELETES_IN).cloned();
-    of_backup.or_else(recorded).unwrap_or_default()
-}
-
-pub(super) fn seen_backup(backup: &DynamicObject) -> DeletionBackup<'_> {
-    let annotations = backup.annotations();
-    let kept = annotations.get(keys::KEEP).filter(|_| is_set(annotations, keys::KEEP));
-    DeletionBackup {
-        uid: backup.meta().uid.as_deref().unwrap_or_default(),
-        created: backup.meta().creation_timestamp.as_ref().map(|time| time.0),
-        phase: backup.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
-        kept: kept.map(String::as_str),
-        leaves_volumes: is_set(annotations, keys::FORGET_VOLUMES),
-        files_go: is_set(annotations, keys::FILES_GO),
-        is_going: backup.meta().deletion_timestamp.is_some(),
-    }
-}
-
-fn seen_location<'a>(location: Option<&BackupStorageLocation>, name: &'a str) -> DeletionLocation<'a> {
-    let Some(location) = location else { return DeletionLocation::Missing(name) };
-    let phase = location.status.as_ref().and_then(|status| status.phase);
-    match location.spec.access_mode {
-        Some(AccessMode::ReadOnly) => DeletionLocation::ReadOnly(name),
-        _ if phase == Some(BackupStorageLocationPhase::Unavailable) => DeletionLocation::Unavailable(name),
-        _ => DeletionLocation::Usable,
     }
 }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::calls::as_written;
-use super::carry::seen_backup;
 use super::carrying::{Carrying, DeletionFindings};
+use super::seen::seen_backup;
 use crate::patch::digest;
 use crate::write::{Write, patch, patch_to_fit};
 

@@ -15,6 +15,7 @@ use crate::lifecycle::Lifecycle;
 use crate::storage::{Opener, Roots};
 use crate::watch::WatchEvent;
 
+mod repositories;
 mod snapshots;
 
 const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";

@@ -5,6 +5,7 @@
 //! and native snapshots of plugins, can be removed only by a Velero, because nothing else opens its
 //! repositories or runs its plugins.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 
 use anyhow::{Context as _, anyhow};
@@ -22,8 +23,7 @@ use serde_json::Value;
 
 use super::calls::list;
 use super::carrying::{Carrying, Files, StoredSnapshot, VolumeData};
-use crate::backup::operations::data_namespaces;
-use crate::backup::operations::uploads::{DataUploadObject, of_backup};
+use crate::backup::operations::{data_namespaces, may_store};
 use crate::patch::digest;
 use crate::storage::{BackupLayout, StoredBackups};
 
@@ -40,11 +40,13 @@ const WAY_OUT: &str = "delete this Backup by a Velero that runs the controller b
     where it is";
 
 impl Carrying<'_> {
-    /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup.
+    /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup. `data_in`: the namespaces
+    /// that its request records.
     pub(super) async fn look_at_volumes(
         &self,
         layout: Option<&BackupLayout>,
         uid: &str,
+        data_in: &BTreeSet<String>,
     ) -> anyhow::Result<VolumeData> {
         let mut found = VolumeData::default();
         let (mut moved, mut repositories, mut native) = (0, 0, 0);
@@ -102,7 +104,8 @@ impl Carrying<'_> {
         // The objects have gone with the Backup, so the checkpoint of its run says where data is.
         if let Some(layout) = layout.filter(|_| self.is_backup_gone) {
             let noted = data_namespaces(layout).await;
-            let noted = noted.context("failed to read in which repositories the backup has data")?;
+            let mut noted = noted.context("failed to read in which repositories the backup has data")?;
+            noted.extend(data_in.iter().cloned());
             found
                 .files
                 .extend(noted.into_iter().filter_map(|namespace| own_files(&namespace, None, Some(uid))));
@@ -147,11 +150,10 @@ impl Carrying<'_> {
         Ok(found)
     }
 
-    /// May a data mover of berth still store something for the Backup? A snapshot that is saved
-    /// after the others were forgotten would stay.
-    pub(super) async fn is_data_moved(&self, uid: &str) -> anyhow::Result<bool> {
-        let found = of_backup(&self.lifecycle.clients.call, &self.lifecycle.namespace, uid).await?;
-        Ok(found.iter().any(DataUploadObject::may_store))
+    /// May anything of berth's own still store data for a Backup that is gone? A snapshot that is
+    /// saved after the others were forgotten would stay.
+    pub(super) async fn may_store(&self, uid: &str) -> anyhow::Result<bool> {
+        may_store(&self.lifecycle.clients.call, &self.lifecycle.namespace, uid).await
     }
 
     /// The objects of a kind that were made for the Backup, and are to be kept.
@@ -183,7 +185,7 @@ fn own_movement(object: &DynamicObject, uid: &str) -> Option<Files> {
 }
 
 /// `None`: there is nothing that could be found in the repository, or what is said is no ID.
-fn own_files(namespace: &str, snapshot: Option<&str>, backup_uid: Option<&str>) -> Option<Files> {
+pub(super) fn own_files(namespace: &str, snapshot: Option<&str>, backup_uid: Option<&str>) -> Option<Files> {
     let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let known = |text: &&str| !matches!(*text, "" | "unknown");
     let snapshot = snapshot.filter(known);

@@ -121,6 +121,28 @@ async fn a_request_that_cannot_be_answered_waits_until_it_expires() {
     api.finish();
 }
 
+/// One that is Deleting, and whose files are still there, can be read.
+#[tokio::test(start_paused = true)]
+async fn no_link_leads_to_files_that_are_being_removed() {
+    let root = tempfile::tempdir().unwrap();
+    for files_go in [false, true] {
+        let mut going = json!({
+            "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": "going"},
+            "spec": {"storageLocation": "l"}, "status": {"phase": "Deleting"},
+        });
+        if files_go {
+            going["metadata"]["annotations"] = json!({keys::FILES_GO: "true"});
+        }
+        let api = script(root.path()).always(asked(&format!("{VELERO}/backups/going")).answers(going));
+        let lifecycle = lifecycle(&api, root.path(), Some(links(&api)));
+        let made = link(&lifecycle, &request("BackupLog", "going"), now()).await;
+        assert_eq!(made.is_err(), files_go, "{made:?}");
+        if let Err(error) = made {
+            assert!(error.to_string().contains("is being deleted"), "{error}");
+        }
+    }
+}
+
 /// A Restore names its Backup, and a Backup its location, and whoever creates one writes that.
 #[tokio::test(start_paused = true)]
 async fn no_name_in_an_object_leads_to_another_object() {

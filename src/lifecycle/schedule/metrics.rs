@@ -134,3 +134,40 @@ fn by(why: SkipReason) -> SkipReasonLabels {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schedule_shows_its_interval_while_it_is_there_and_not_paused() {
+        let item = |name: &str, paused: bool| {
+            let schedule = json!({
+                "apiVersion": "velero.io/v1", "kind": "Schedule",
+                "metadata": {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"schedule": "@every 1h", "paused": paused, "template": {}},
+            });
+            CachedSchedule::of(&serde_json::from_value(schedule).unwrap())
+        };
+        let mut registry = Registry::default();
+        let metrics = ScheduleMetrics::new(&mut registry);
+        let (registry, backups, mut known) = (Arc::new(registry), BackupMetrics::default(), BTreeSet::new());
+        let mut shown = |items: &[CachedSchedule]| -> Vec<String> {
+            metrics.keep(items, &mut known, &backups);
+            let text = crate::metrics::encode(&registry).unwrap();
+            let lines = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("velero_schedule_expected_interval_seconds"));
+            lines.map(str::to_owned).collect()
+        };
+        let both = [item("one", false), item("two", false)];
+        assert_eq!(shown(&both).len(), 2);
+        assert_eq!(shown(&[item("one", false), item("two", true)]), [r#"{schedule="one"} 3600"#]);
+        assert_eq!(shown(&both).len(), 2);
+        assert_eq!(shown(&both[1..]), [r#"{schedule="two"} 3600"#], "the other one is gone");
+    }
+}

@@ -161,6 +161,7 @@ impl Sync<'_> {
             .buffer_unordered(READS_AT_ONCE);
         let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
         let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
+        let mut bare = Vec::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
                 FolderResult::Created { ended, volumes } => {
@@ -175,8 +176,12 @@ impl Sync<'_> {
                     self.look_for_others(location, stored, folder, ended, last, past).await;
                 }
                 FolderResult::Skipped { why, tag, more } => {
-                    if past.memory.skip(folder, why, tag, period, Timestamp::now()) && !why.passes() {
+                    let is_new = past.memory.skip(folder, why, tag, period, Timestamp::now());
+                    if is_new && !why.passes() {
                         told.push((why, more, folder.clone()));
+                    }
+                    if !is_new && why == SyncSkipReason::NoMetadata {
+                        bare.push(folder);
                     }
                 }
                 // Somebody else has created it; the watch will show it.
@@ -205,6 +210,9 @@ impl Sync<'_> {
                     }
                 }
             }
+        }
+        for folder in bare {
+            self.look_for_orphan(location, stored, folder, past).await;
         }
         if later > 0 {
             info!(

@@ -31,7 +31,7 @@ use crate::storage::{FileSizes, MetadataFile, StoredBackups};
 use crate::text::chain;
 use crate::write::{WriteResult, create};
 
-const CALL: Duration = Duration::from_secs(30);
+pub(super) const CALL: Duration = Duration::from_secs(30);
 /// The namespace by whose UID a cluster is known.
 const OF_CLUSTER: &str = "kube-system";
 /// Other clusters that are told of for one location.
@@ -301,7 +301,7 @@ impl Sync<'_> {
         }
     }
 
-    async fn cluster_uid(&self) -> anyhow::Result<&str> {
+    pub(super) async fn cluster_uid(&self) -> anyhow::Result<&str> {
         let read = || async {
             let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
             let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await??;

@@ -309,3 +309,143 @@ async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_e
     let annotations = &api.writes()[1].body["metadata"]["annotations"];
     assert_eq!(*annotations, json!({keys::ALL_BROUGHT: null}), "not all is brought");
 }
+
+/// It was deleted by kubectl while it ran, and nobody led.
+#[tokio::test(start_paused = true)]
+async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    let cluster = || {
+        get("/api/v1/namespaces/kube-system")
+            .answers(json!({"metadata": {"name": "kube-system", "uid": "c"}}))
+    };
+    let claim = |cluster: &str| {
+        json!({"cluster": cluster, "namespace": "velero", "backup": "u", "run": "r"}).to_string()
+    };
+    for (claimed_by, is_silent, there) in [
+        ("c", true, None),
+        ("c", true, Some("u")),
+        ("c", true, Some("later")),
+        ("c", false, None),
+        ("away", true, None),
+    ] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        // What is skipped is read again in the next round.
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        place.store("left", "left.tar.gz", "x");
+        place.store("left", "berth-run.json", claim(claimed_by));
+        for file in ["left.tar.gz", "berth-run.json"].into_iter().take(if is_silent { 2 } else { 1 }) {
+            place.age("left", file);
+        }
+        let is_doubted = claimed_by == "c" && is_silent;
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
+            if round > 0 {
+                api.once(cluster());
+            }
+            if round > 0 && is_doubted {
+                let look = get(&format!("{VELERO}/backups/left"));
+                api.once(match there {
+                    None => look.refuses(404),
+                    Some(uid) => {
+                        let mut there = backup("left");
+                        there["metadata"]["uid"] = json!(uid);
+                        look.answers(there)
+                    }
+                });
+            }
+            let is_asked = round == 2 && is_doubted && there != Some("u");
+            if is_asked {
+                api.once(post(REQUESTS).takes_as("9"));
+            }
+            place.round(&api).await;
+            let writes = api.writes();
+            assert_eq!(writes.len(), 1 + usize::from(is_asked), "{writes:?}");
+            if is_asked {
+                let asked = &writes[0].body;
+                assert_eq!(asked["metadata"]["name"], "removal-u");
+                assert_eq!(asked["metadata"]["annotations"][keys::DELETES_IN], "here");
+                assert_eq!(asked["status"]["phase"], "InProgress");
+            }
+        }
+        assert!(place.root.path().join("b/p/backups/left/left.tar.gz").exists(), "the deletion removes it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_over_thousands_of_known_backups_asks_for_nothing_and_writes_its_time() {
+    let mut place = Place::new();
+    for i in 0..5000 {
+        let name = format!("known-{i}");
+        place.store(&name, "velero-backup.json", "");
+        place.known(&name);
+    }
+    for _ in 0..2 {
+        let idle = Scripted::new();
+        place.round(&idle).await;
+        assert_eq!(idle.asked().len(), 1, "{:?}", idle.asked());
+    }
+    // Of that many, what the store has no longer goes in the second round.
+    let gone = ["known-1", "known-4999"];
+    for name in gone {
+        std::fs::remove_dir_all(place.root.path().join("b/p/backups").join(name)).unwrap();
+    }
+    place.round(&Scripted::new()).await;
+    let removed = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+    let api = gone.iter().fold(Scripted::new(), |api, name| {
+        api.once(delete(&format!("{VELERO}/backups/{name}")).answers(removed.clone()))
+    });
+    place.round(&api).await;
+    assert_eq!(api.writes().len(), 3, "two Backups, and the time of the round");
+}
+
+/// Its leader was killed after the first of two writes.
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_creates_the_pod_volume_backups_of_a_backup_that_a_dead_one_brought() {
+    use std::io::Write as _;
+    let mut place = Place::new();
+    place.stored("new");
+    let volume = json!([{
+        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
+        "spec": {"node": "n"}, "status": {"phase": "Completed"},
+    }]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(volume.to_string().as_bytes()).unwrap();
+    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
+    let mut lacking = backup("new");
+    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    // All that a new leader knows is what its watch shows.
+    place.lifecycle.known.assume(&serde_json::from_value(lacking.clone()).unwrap());
+    let mut whole = backup("new");
+    whole["metadata"]["resourceVersion"] = json!("8");
+    let api = Scripted::new()
+        .once(get(&format!("{VELERO}/backups/new")).answers(lacking))
+        .once(post(&format!("{VELERO}/podvolumebackups")).answers(volume[0].clone()))
+        .once(patch(&format!("{VELERO}/backups/new")).answers(whole));
+    place.round(&api).await;
+    place.round(&Scripted::new()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cluster_that_writes_here_is_noticed_by_what_it_stores_and_told_once() {
+    let mut place = Place::new();
+    place.stored("own");
+    place.known("own");
+    place.round(&Scripted::new()).await;
+    let ended = (Timestamp::now() + SignedDuration::from_mins(1)).to_string();
+    for name in ["theirs-1", "theirs-2"] {
+        let mut theirs = backup(name);
+        theirs["status"]["completionTimestamp"] = json!(ended);
+        place.store(name, "velero-backup.json", theirs.to_string());
+        place.store(name, &format!("{name}.tar.gz"), "");
+        let claim = json!({"cluster": "away", "namespace": "velero", "backup": "u", "run": "r"});
+        place.store(name, "berth-run.json", claim.to_string());
+        let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+        let api = Scripted::new()
+            .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
+            .once(post(&format!("{VELERO}/backups")).answers(backup(name)))
+            .once(get("/api/v1/namespaces/kube-system").answers(cluster));
+        place.round(&api).await;
+        assert_eq!(place.past.others, ["away".to_owned()].into());
+    }
+}

@@ -147,3 +147,27 @@ fn the_status_quotes_so_much_of_a_stores_answer_and_no_more() {
     let told = told(&error, &here.unwrap());
     assert!(told.starts_with("400 Bad Request: xxx") && told.len() < 1100, "{}", told.len());
 }
+
+#[tokio::test]
+async fn a_place_where_something_else_lives_cannot_be_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = json!({
+        "provider": FILESYSTEM_PROVIDER, "config": {"path": folder.path()}, "objectStorage": {"bucket": "b"},
+    });
+    let here: BackupStorageLocation = serde_json::from_value(location("here", &of)).unwrap();
+    let api = Scripted::new().always(patch(&format!("{LOCATIONS}/here")).answers(location("here", &of)));
+    let client = api.client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::from(vec![folder.path().to_owned()]));
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
+    for own in ["backups", "restores", "restic", "kopia"] {
+        std::fs::create_dir_all(folder.path().join("b").join(own)).unwrap();
+    }
+    checker.check(&here, false).await;
+    std::fs::create_dir(folder.path().join("b/photos")).unwrap();
+    checker.check(&here, false).await;
+    let writes = api.writes();
+    let phases: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["phase"]).collect();
+    assert_eq!(phases, ["Available", "Unavailable"]);
+    let message = writes[1].body["status"]["message"].as_str().unwrap();
+    assert!(message.starts_with("something else lives in this place: photos"), "{message}");
+}

@@ -160,6 +160,29 @@ mod tests {
         assert_eq!(opener.link(&folder, &path, Duration::from_secs(1)).await.unwrap(), Link::Folder);
     }
 
+    /// By the account's key, which berth has, and no API is asked.
+    #[tokio::test(start_paused = true)]
+    async fn a_link_to_a_container_is_signed_by_the_key_of_its_account() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // MY_KEY=c2VjcmV0
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cloud-credentials"},
+            "data": {"cloud": "TVlfS0VZPWMyVmpjbVYwCg=="},
+        });
+        let api = Scripted::new()
+            .always(get("/api/v1/namespaces/velero/secrets/cloud-credentials").answers(secret));
+        let opener = Opener::new(api.client("velero"), "velero", Roots::default());
+        let config = json!({"storageAccount": "acc1", "storageAccountKeyEnvVar": "MY_KEY"});
+        let path = Path::from("backups/x/x.tar.gz");
+        let link = opener.link(&location("azure", &config), &path, Duration::from_secs(600)).await;
+        let Ok(Link::Signed(url)) = link else { panic!("{link:?}") };
+        assert!(url.starts_with("https://acc1.blob.core.windows.net/b/backups/x/x.tar.gz?"), "{url}");
+        // For reading one file, until a time.
+        for part in ["sig=", "sp=r", "sr=b", "se="] {
+            assert!(url.contains(part), "{part}: {url}");
+        }
+    }
+
     #[test]
     fn only_regular_files_within_the_folder_are_opened() {
         let root = tempfile::tempdir().unwrap();

@@ -56,6 +56,7 @@ impl World {
                 created: None,
                 has_begun: self.request.unwrap(),
                 has_others: false,
+                has_data: false,
             },
             backup: self.phase.map(|phase| DeletionBackup {
                 uid: self.uid,
@@ -66,6 +67,7 @@ impl World {
             location: DeletionLocation::Usable,
             folder: None,
             is_visible: self.stored.metadata.is_some(),
+            is_shown: false,
             lock: None,
             volumes: None,
             restores: None,

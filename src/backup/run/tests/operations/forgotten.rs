@@ -13,6 +13,8 @@ use crate::events::Events;
 use crate::queue::{BackupCache, QueueSettings};
 use crate::watch::WatchEvent;
 
+mod recorded;
+
 const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
 const SECRET: &str = "/api/v1/namespaces/velero/secrets/berth-repository-default.";
 
@@ -193,21 +195,49 @@ fn left(moving: &Moving) -> usize {
     std::fs::read_dir(moving.site.folder.path().join("bucket/backups/one")).map_or(0, Iterator::count)
 }
 
+impl Moving {
+    /// The checkpoint of its Backup names these namespaces, besides those of movements.
+    fn names(&self, namespaces: impl IntoIterator<Item = String>) {
+        let path = self.site.folder.path().join("bucket/backups/one/berth-checkpoint");
+        let mut checkpoint = Checkpoint::read(std::fs::read(&path).unwrap().into()).unwrap();
+        let file_namespaces = namespaces.into_iter().collect();
+        checkpoint.remembered.volumes = VolumeOutcomes { file_namespaces, ..VolumeOutcomes::default() };
+        let content: bytes::Bytes = checkpoint.content().unwrap().into();
+        std::fs::write(&path, content).unwrap();
+    }
+}
+
 /// No movement is in the namespace whose files were read.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_node_agents_have_stored_of_files_for_a_deleted_backup_is_forgotten() {
     let moving = Moving::new(&["data"], AfterInterruption::Resume);
     let engine = moving.waits().await;
-    let path = moving.site.folder.path().join("bucket/backups/one/berth-checkpoint");
-    let mut checkpoint = Checkpoint::read(std::fs::read(&path).unwrap().into()).unwrap();
-    checkpoint.remembered.volumes =
-        VolumeOutcomes { file_namespaces: ["files".to_owned()].into(), ..VolumeOutcomes::default() };
-    let content: bytes::Bytes = checkpoint.content().unwrap().into();
-    std::fs::write(&path, content).unwrap();
+    moving.names(["files".to_owned()]);
     let repository = moving.repository(&engine, "files").await;
     saves(&repository, ["backup=one", "backup-uid=u"]).await;
     engine.forget("one", "u", "default").await;
     assert_eq!(moving.snapshots("files"), 0);
+}
+
+/// Whoever may write to the store may have written them.
+#[tokio::test(flavor = "multi_thread")]
+async fn namespaces_without_a_repository_cost_nothing_however_many_a_checkpoint_names() {
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    let engine = moving.waits().await;
+    moving.names((0..1000).map(|i| format!("forged-{i}")).chain(["files".to_owned()]));
+    let repository = moving.repository(&engine, "files").await;
+    saves(&repository, ["backup=one", "backup-uid=u"]).await;
+    let before = moving.site.api.asked().len();
+    engine.forget("one", "u", "default").await;
+    assert_eq!(moving.snapshots("files"), 0);
+    assert_eq!(left(&moving), 0, "files of its folder");
+    let asked = moving.site.api.asked().split_off(before);
+    assert!(
+        asked.len() < 20,
+        "{} requests, of which the last are {:?}",
+        asked.len(),
+        asked.iter().rev().take(9).collect::<Vec<_>>()
+    );
 }
 
 /// A former leader had the permission to publish before the Backup was deleted.

@@ -1,0 +1,60 @@
+//! Folders of Backups that were deleted while they ran and nobody led: their files and the data that
+//! they name would stay for ever.
+
+use jiff::Timestamp;
+
+use super::is_name;
+use super::skip_reason::ABANDONED;
+use crate::claim::FolderClaim;
+
+/// The longest value of a label.
+const LABEL: usize = 63;
+
+/// Whether a folder without `velero-backup.json` is what a Backup of this namespace has left, if
+/// that Backup is gone. `written`: when a file in it was written last; `None`: nobody knows. A copy
+/// of this cluster that uses the place, too, writes into the folder of a backup that it runs.
+pub fn is_orphaned(
+    claim: &FolderClaim,
+    cluster: &str,
+    namespace: &str,
+    written: Option<Timestamp>,
+    now: Timestamp,
+) -> bool {
+    let is_ours = claim.cluster == cluster && claim.namespace == namespace;
+    // Anybody may have written it, and it becomes a part of a name.
+    let is_uid = claim.backup.len() <= LABEL && is_name(&claim.backup);
+    is_ours && is_uid && written.is_some_and(|written| now.duration_since(written) >= ABANDONED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::at;
+    use super::*;
+
+    #[test]
+    fn only_a_folder_of_this_namespace_into_which_nobody_has_written_for_a_day_is_orphaned() {
+        let claim = |cluster: &str, namespace: &str, backup: &str| {
+            let [cluster, namespace, backup] = [cluster, namespace, backup].map(str::to_owned);
+            FolderClaim { cluster, namespace, backup, run: "r".to_owned(), before: None }
+        };
+        let (ours, day) = (claim("c", "velero", "u"), 24 * 60);
+        for (claim, written, is_left) in [
+            (ours.clone(), Some(at(0)), true),
+            (ours.clone(), Some(at(1)), false),
+            // By a clock that is ahead.
+            (ours.clone(), Some(at(2 * day)), false),
+            (ours, None, false),
+            (claim("away", "velero", "u"), Some(at(0)), false),
+            (claim("c", "elsewhere", "u"), Some(at(0)), false),
+            (claim("c", "velero", ""), Some(at(0)), false),
+            (claim("c", "velero", "../u"), Some(at(0)), false),
+            (claim("c", "velero", &"u".repeat(64)), Some(at(0)), false),
+        ] {
+            assert_eq!(
+                is_orphaned(&claim, "c", "velero", written, at(day)),
+                is_left,
+                "{claim:?} {written:?}"
+            );
+        }
+    }
+}

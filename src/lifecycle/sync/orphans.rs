@@ -1,0 +1,83 @@
+//! What Backups have left that were deleted while they ran and nobody led: nobody saw that they went,
+//! so their folders are found here.
+
+use std::collections::BTreeSet;
+
+use berth_api::velero::backup_storage_location::AccessMode;
+use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequest};
+use berth_core::sync::{Doubtful, is_orphaned};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::Api;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::take::CALL;
+use super::{Past, Sync};
+use crate::backup::removals::request;
+use crate::storage::StoredBackups;
+use crate::text::chain;
+use crate::write::{WriteResult, create};
+
+impl Sync<'_> {
+    /// Asks for the removal of what is in a folder without `velero-backup.json`, once it was found
+    /// twice that its Backup is gone. The deletion looks at everything again before it removes
+    /// anything.
+    pub(super) async fn look_for_orphan(
+        &self,
+        location: &BackupStorageLocation,
+        stored: &StoredBackups,
+        folder: &str,
+        past: &mut Past,
+    ) {
+        let lifecycle = self.lifecycle;
+        let is_read_only = location.spec.access_mode == Some(AccessMode::ReadOnly);
+        if is_read_only || !lifecycle.removals.are_carried_out() {
+            return;
+        }
+        let Ok(found) = stored.layout(folder).look().await else { return };
+        let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return };
+        let (Ok(cluster), Ok(written)) = (self.cluster_uid().await, stored.last_written(folder).await) else {
+            return;
+        };
+        if !is_orphaned(&claim, cluster, &lifecycle.namespace, written, Timestamp::now()) {
+            return;
+        }
+        let one = Doubtful { name: folder.to_owned(), uid: claim.backup };
+        let is_gone = self.is_gone(&one).await;
+        if past.memory.orphaned(&one, is_gone) {
+            self.ask_for_removal(&location.name_any(), &one).await;
+        }
+    }
+
+    /// `None`: nobody can tell.
+    async fn is_gone(&self, one: &Doubtful) -> Option<bool> {
+        let api: Api<Backup> =
+            Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
+        let found = timeout(CALL, api.get_metadata_opt(&one.name)).await.ok()?.ok()?;
+        Some(found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&one.uid)))
+    }
+
+    async fn ask_for_removal(&self, location: &str, one: &Doubtful) {
+        let Doubtful { name, uid } = one;
+        let api: Api<DeleteBackupRequest> =
+            Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
+        match create(&api, &request(name, uid, location, &BTreeSet::new())).await {
+            WriteResult::Written(request) => {
+                let request = request.name_any();
+                info!(location, %name, %uid, request, "asked for the removal of what a Backup has left that was deleted while it ran");
+            }
+            // It was asked for before, and could not be removed.
+            WriteResult::Conflict(_) => {
+                debug!(location, %name, %uid, "the removal of what a Backup has left was asked for before");
+            }
+            WriteResult::Gone(error) | WriteResult::Refused(error) => {
+                let error = chain(&error);
+                warn!(location, %name, %uid, error, "could not ask for the removal of what a Backup has left");
+            }
+            WriteResult::TimedOut => {
+                warn!(location, %name, %uid, "asking for the removal of what a Backup has left took too long");
+            }
+        }
+    }
+}
