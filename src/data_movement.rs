@@ -181,13 +181,13 @@ impl Item {
 
 /// What the watches show. `None`: not listed yet.
 #[derive(Default)]
-struct State {
+struct MovementObjects {
     uploads: Option<BTreeMap<String, Option<Arc<DataUpload>>>>,
     downloads: Option<BTreeMap<String, Option<Arc<DataDownload>>>>,
     pods: Option<BTreeMap<String, Option<SeenPod>>>,
 }
 
-impl State {
+impl MovementObjects {
     /// All movements that are not over. `None`: not all is listed yet.
     fn frozen(&self) -> Option<Vec<Item>> {
         let (uploads, downloads, pods) =
@@ -238,7 +238,7 @@ fn note_since(items: &mut [Item], known: &mut SeenSince, now: Timestamp) {
 impl OwnMovements {
     /// Runs while this process leads. Never returns.
     pub async fn run(&self) {
-        let state = SharedCache::<State>::default();
+        let state = SharedCache::<MovementObjects>::default();
         let (watch, namespace) = (&self.clients.watch, self.namespace.as_str());
         let uploads = reflect(
             of_namespace(watch, namespace),
@@ -267,7 +267,7 @@ impl OwnMovements {
         tokio::join!(uploads, downloads, pods, self.work(&state));
     }
 
-    async fn work(&self, state: &SharedCache<State>) {
+    async fn work(&self, state: &SharedCache<MovementObjects>) {
         let mut changed = state.changed();
         let mut told = Mutex::new(HashMap::new());
         let mut since = SeenSince::default();

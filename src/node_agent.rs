@@ -3,9 +3,10 @@
 //! node-agents.
 //!
 //! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object, and what it does to the files
-//! of a volume is in [`files`]; how many run at the same time, its places say ([`concurrency`]). Who
-//! waits for a repository's lock lends its place to others. An object that is in progress and has no
-//! job begins again: a process that died has left everything that it stored in the repository.
+//! of a volume is in [`files`]; how many run at the same time, its places say ([`concurrency`]).
+//! Who waits for a repository's lock lends its place to others. An object that is in progress and
+//! has no job begins again: a process that died has left everything that it stored in the
+//! repository.
 //!
 //! The same program moves the data of one snapshot in the pods that the leader makes for that
 //! ([`mover`]).
@@ -44,7 +45,7 @@ use crate::watch::{of_namespace, reflect, reflect_everywhere};
 use concurrency::Places;
 use job::{EndWrite, Job, Kind};
 use repositories::Repositories;
-use seen::{State, TargetPod};
+use seen::{AgentObjects, TargetPod};
 
 /// Everything is looked at so often, whatever the watches show.
 const LOOK: Duration = Duration::from_secs(30);
@@ -90,14 +91,14 @@ impl Settings {
 }
 
 /// What a job needs.
-pub(crate) struct Context {
+pub(crate) struct AgentContext {
     pub clients: Clients,
     pub settings: Settings,
     pub repositories: Repositories,
 }
 
 pub struct Agent {
-    context: Arc<Context>,
+    context: Arc<AgentContext>,
 }
 
 impl Agent {
@@ -109,13 +110,13 @@ impl Agent {
             opener.patient(),
         )
         .reporting();
-        Self { context: Arc::new(Context { clients, settings, repositories }) }
+        Self { context: Arc::new(AgentContext { clients, settings, repositories }) }
     }
 
     /// Until `stop`. Then the running jobs end, and their objects stay in progress for the next
     /// process.
     pub async fn run(&self, stop: CancellationToken) {
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(AgentObjects::default()));
         let changed = Arc::new(Notify::new());
         let Settings { namespace, node, .. } = &self.context.settings;
         let watch = &self.context.clients.watch;
@@ -163,7 +164,7 @@ impl Agent {
 
     async fn work(
         &self,
-        state: &Mutex<State>,
+        state: &Mutex<AgentObjects>,
         changed: &Notify,
         places: &Arc<Places>,
         stop: &CancellationToken,

@@ -203,7 +203,8 @@ impl Engine {
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => {
                 // The run waits longer for its store than whoever looks at it. It is opened here,
-                // because a location that is away again by now is tried as one that was away before.
+                // because a location that is away again by now is tried as one that was away
+                // before.
                 let opened = self.opener.patient().open_with_parts(&scene.location).await?;
                 RecoveryStep::Run(Box::new(scene), opened)
             }

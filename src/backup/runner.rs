@@ -58,8 +58,8 @@ impl Runner {
         view
     }
 
-    /// Does what is left of Backups that were deleted while they ran or waited for their operations,
-    /// once their runs have ended.
+    /// Does what is left of Backups that were deleted while they ran or waited for their
+    /// operations, once their runs have ended.
     fn forget_gone(&self, runs: &mut JoinSet<()>, running: &mut HashMap<String, ActiveRun>) {
         let mut names = HashSet::new();
         let due = self.store.take_gone(|gone| {

@@ -30,7 +30,7 @@ pub fn secret_name(location: &str, namespace: &str, digest: impl Fn(&str) -> Str
 
 /// What is seen of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
+pub struct ObservedPodVolume<'a> {
     /// `status.phase`; the empty text if there is none.
     pub phase: &'a str,
     /// `spec.cancel`, or the object is being deleted.
@@ -57,7 +57,7 @@ pub enum Step {
     EndCanceled,
 }
 
-pub fn step(seen: Seen<'_>) -> Step {
+pub fn step(seen: ObservedPodVolume<'_>) -> Step {
     let is_begun = match seen.phase {
         "" | "New" | "Accepted" | "Prepared" => false,
         "InProgress" | "Canceling" => true,
@@ -154,7 +154,12 @@ mod tests {
             ("Canceled", Nothing, Nothing, Stop, Stop),
             ("Unheard", Nothing, Nothing, Stop, Stop),
         ] {
-            let seen = |is_canceled, is_running| Seen { phase, is_canceled, is_running, is_ready: true };
+            let seen = |is_canceled, is_running| ObservedPodVolume {
+                phase,
+                is_canceled,
+                is_running,
+                is_ready: true,
+            };
             let steps =
                 [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
             assert_eq!(steps, [ready, canceled, running_canceled, running], "{phase}");
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn what_is_not_ready_does_not_begin_again() {
         for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
-            let seen = Seen { phase, is_canceled: false, is_running: false, is_ready: false };
+            let seen = ObservedPodVolume { phase, is_canceled: false, is_running: false, is_ready: false };
             assert_eq!(step(seen), wanted);
         }
     }

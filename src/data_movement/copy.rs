@@ -110,8 +110,8 @@ impl OwnMovements {
     }
 
     /// The mode of the volume that was cut, where the snapshot does not say it: of the volume whose
-    /// claim was backed up. A claim that has the name by now may be of the other mode, and a device's
-    /// bytes, which its owner chose, must not be mounted as a file system.
+    /// claim was backed up. A claim that has the name by now may be of the other mode, and a
+    /// device's bytes, which its owner chose, must not be mounted as a file system.
     async fn original_mode(
         &self,
         item: &Item,

@@ -44,8 +44,8 @@ impl OwnMovements {
         self.write(item, ended(phase, message)).await;
     }
 
-    /// Writes on what was seen. `false`: it is not written; what has changed meanwhile is decided on
-    /// anew.
+    /// Writes on what was seen. `false`: it is not written; what has changed meanwhile is decided
+    /// on anew.
     pub(super) async fn write(&self, item: &Item, change: Value) -> bool {
         let Mover { kind, name, .. } = &item.mover;
         let metadata = item.object.metadata();

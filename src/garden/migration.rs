@@ -73,7 +73,7 @@ pub struct Summary {
     pub there: usize,
 }
 
-struct Places {
+struct MigrationPlaces {
     source: BucketDirectory,
     destination: BucketDirectory,
 }
@@ -246,7 +246,7 @@ impl Migration {
 
     async fn copy_all(
         &self,
-        places: &Places,
+        places: &MigrationPlaces,
         record: &mut MigrationRecord,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
@@ -342,7 +342,7 @@ impl Migration {
 
     async fn copy_the_rest(
         &self,
-        places: &Places,
+        places: &MigrationPlaces,
         record: &mut MigrationRecord,
         claim: &MigrationClaim,
         tell: &impl Fn(&str),
@@ -380,7 +380,7 @@ impl Migration {
     /// destination now.
     async fn retire(
         &self,
-        places: &Places,
+        places: &MigrationPlaces,
         record: &mut MigrationRecord,
         claim: &MigrationClaim,
         tell: &impl Fn(&str),
@@ -415,12 +415,12 @@ impl Migration {
         opener: &Opener,
         source: &BackupStorageLocationSpec,
         destination: &BackupStorageLocationSpec,
-    ) -> Result<Places, MigrationError> {
+    ) -> Result<MigrationPlaces, MigrationError> {
         if leads_to(source, destination) {
             return Err(MigrationError::Same(self.from.clone()));
         }
         let at = |spec: &BackupStorageLocationSpec| BackupStorageLocation::new(&self.from, spec.clone());
-        Ok(Places {
+        Ok(MigrationPlaces {
             source: open(opener, &at(source)).await?,
             destination: open(opener, &at(destination)).await?,
         })

@@ -14,7 +14,7 @@ use berth_core::retention::{
     ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, behind, is_due_again, judge,
     look_again, relabel,
 };
-use berth_core::schedule::Found;
+use berth_core::schedule::BackupOrigin;
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -224,7 +224,7 @@ fn keep(backup: &Backup) -> ExpiringBackup {
     let created = time(&backup.metadata.creation_timestamp);
     let mark = backup.annotations().get(keys::SCHEDULE_UID);
     let generation = backup.metadata.generation;
-    let found = Found { mark: mark.map(String::as_str), phase, generation };
+    let found = BackupOrigin { mark: mark.map(String::as_str), phase, generation };
     // One that came from a store was created after it had ended.
     let born = created.filter(|_| !found.came_finished() && phase != BackupPhase::Deleting.as_str());
     let expiration = time(&status.expiration)

@@ -10,7 +10,7 @@ use berth_api::parse::backup_namespaces;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::schedule::{Found, is_in_time, is_of_time};
+use berth_core::schedule::{BackupOrigin, is_in_time, is_of_time};
 use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
@@ -92,9 +92,9 @@ impl KnownBackup {
         }
     }
 
-    fn found(&self) -> Found<'_> {
+    fn found(&self) -> BackupOrigin<'_> {
         let (mark, phase) = (self.schedule_uid.as_deref(), self.phase.as_str());
-        Found { mark, phase, generation: self.generation }
+        BackupOrigin { mark, phase, generation: self.generation }
     }
 
     /// Has it come from a store? Then it may have run anywhere.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
-use berth_core::schedule::{self as core, Found, ScheduleSettings, ScheduleStep, SkipReason};
+use berth_core::schedule::{self as core, BackupOrigin, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -255,7 +255,8 @@ impl Scheduler {
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `listed`: the
-    /// Schedule, which is read only if the watch has shown a newer one. `tries`: how often this has failed.
+    /// Schedule, which is read only if the watch has shown a newer one. `tries`: how often this has
+    /// failed.
     async fn act(
         &self,
         item: &CachedSchedule,
@@ -448,7 +449,7 @@ impl Scheduler {
     /// Has berth made the Backup that is there under this name for this time of the Schedule?
     async fn is_ours(&self, name: &str, schedule: &core::Schedule, tick: Timestamp) -> Result<bool, String> {
         let there = asked(self.anything.get(name)).await?;
-        let found = Found {
+        let found = BackupOrigin {
             mark: there.annotations().get(keys::SCHEDULE_UID).map(String::as_str),
             phase: there.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
             generation: there.metadata.generation,
@@ -482,8 +483,8 @@ impl Scheduler {
         }
     }
 
-    /// Has the Schedule changed since it was listed? It may be paused by now. A watch that is behind
-    /// the list says nothing of that.
+    /// Has the Schedule changed since it was listed? It may be paused by now. A watch that is
+    /// behind the list says nothing of that.
     fn is_outdated(&self, listed: &Schedule) -> bool {
         let cache = self.cache.read();
         cache.get(&listed.name_any()).is_none_or(|known| {

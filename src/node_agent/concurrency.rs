@@ -1,7 +1,7 @@
 //! How many volumes of the node are read or restored at the same time: what a flag says, or the
 //! node-agents' ConfigMap, which is read live. Its `prepareQueueLength` limits how many objects are
-//! Accepted or Prepared, which those of this agent never are: no pod and no claim are made for them,
-//! as the leader makes them for the data of a snapshot.
+//! Accepted or Prepared, which those of this agent never are: no pod and no claim are made for
+//! them, as the leader makes them for the data of a snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::job::{End, Job, NotYet, ensure_few, progress, runs};
-use super::{Context, volume};
+use super::{AgentContext, volume};
 use crate::text::chain;
 
 /// The folder in a volume that tells the pod's init container which restores are done.
@@ -20,7 +20,7 @@ const DONE: &str = ".velero";
 
 impl Job {
     pub(super) async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
-        let Context { clients, settings, .. } = &*self.context;
+        let AgentContext { clients, settings, .. } = &*self.context;
         ensure_few(runs(&*object))?;
         let spec = &object.spec;
         let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
@@ -59,7 +59,7 @@ impl Job {
     }
 
     pub(super) async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
-        let Context { clients, settings, .. } = &*self.context;
+        let AgentContext { clients, settings, .. } = &*self.context;
         let spec = &object.spec;
         let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
         let location = spec.backup_storage_location.as_deref().unwrap_or_default();

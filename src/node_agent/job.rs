@@ -30,7 +30,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Context;
+use super::AgentContext;
 use super::concurrency::Place;
 use crate::patch::merge_into;
 use crate::text::chain;
@@ -63,7 +63,7 @@ impl Kind {
 }
 
 pub struct Job {
-    pub(super) context: Arc<Context>,
+    pub(super) context: Arc<AgentContext>,
     watched: Watched,
     stop: CancellationToken,
     is_try: bool,
@@ -100,7 +100,7 @@ impl Job {
     /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be
     /// written. `place`: its own among the jobs of the process.
     pub fn new(
-        context: Arc<Context>,
+        context: Arc<AgentContext>,
         watched: Watched,
         stop: CancellationToken,
         is_try: bool,
@@ -341,7 +341,7 @@ mod tests {
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
-        let context = Arc::new(Context { clients, settings, repositories });
+        let context = Arc::new(AgentContext { clients, settings, repositories });
         Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
     }
 

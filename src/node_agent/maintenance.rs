@@ -7,7 +7,7 @@ use berth_api::GoDuration;
 use berth_api::keys::REPOSITORY_TYPE;
 use berth_core::limits;
 use berth_core::pod_volume::UPLOADER;
-use berth_core::pod_volume::maintenance::{Ended, Entry, Seen, begun, ended, is_due};
+use berth_core::pod_volume::maintenance::{Ended, MaintenanceRun, RepositoryHistory, begun, ended, is_due};
 use berth_pod_volumes::{Fault, Repository, Watched};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Context;
+use super::AgentContext;
 use super::reports::{backup_repositories, is_ours};
 use crate::pace::paced;
 use crate::write::{Pauses, Write, WriteResult, patch};
@@ -43,7 +43,7 @@ const LIST: Duration = Duration::from_secs(30);
 const MOST: usize = 1000;
 
 /// Never ends before `stop`.
-pub async fn run(context: &Context, stop: &CancellationToken) {
+pub async fn run(context: &AgentContext, stop: &CancellationToken) {
     let client = context.clients.call.clone();
     let api = backup_repositories(client, &context.settings.namespace);
     while !stop.is_cancelled() {
@@ -91,7 +91,7 @@ fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()
 }
 
-fn seen(object: &DynamicObject) -> Seen {
+fn seen(object: &DynamicObject) -> RepositoryHistory {
     let (spec, status) = (&object.data["spec"], &object.data["status"]);
     let frequency = spec["maintenanceFrequency"].as_str().map(|text| GoDuration(text.to_owned()));
     let frequency = frequency.and_then(|text| text.get().ok().flatten());
@@ -99,9 +99,12 @@ fn seen(object: &DynamicObject) -> Seen {
         let at = time(&entry["completeTimestamp"]);
         let fault =
             (entry["result"] == "Failed").then(|| entry["message"].as_str().unwrap_or_default().to_owned());
-        Some(Entry { began: time(&entry["startTimestamp"])?, ended: at.map(|at| Ended { at, fault }) })
+        Some(MaintenanceRun {
+            began: time(&entry["startTimestamp"])?,
+            ended: at.map(|at| Ended { at, fault }),
+        })
     };
-    Seen {
+    RepositoryHistory {
         created: object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         frequency: frequency.and_then(|often| SignedDuration::try_from(often).ok()),
         succeeded: time(&status["lastMaintenanceTime"]),
@@ -109,8 +112,8 @@ fn seen(object: &DynamicObject) -> Seen {
     }
 }
 
-fn status(entries: &[Entry]) -> Value {
-    let entry = |entry: &Entry| {
+fn status(entries: &[MaintenanceRun]) -> Value {
+    let entry = |entry: &MaintenanceRun| {
         let mut value = json!({"startTimestamp": entry.began});
         if let Some(ended) = &entry.ended {
             value["completeTimestamp"] = json!(ended.at);
@@ -128,7 +131,7 @@ fn now() -> Timestamp {
 }
 
 async fn maintain(
-    context: &Context,
+    context: &AgentContext,
     api: &Api<DynamicObject>,
     object: &DynamicObject,
     stop: &CancellationToken,
@@ -160,7 +163,7 @@ async fn maintain(
 }
 
 async fn work(
-    context: &Context,
+    context: &AgentContext,
     location: &str,
     namespace: &str,
     watched: &Watched,
@@ -253,9 +256,9 @@ mod tests {
     fn what_is_written_of_maintenances_is_read_again() {
         let at = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
         let entries = vec![
-            Entry { began: at(1), ended: Some(Ended { at: at(2), fault: Some("why".to_owned()) }) },
-            Entry { began: at(3), ended: Some(Ended { at: at(4), fault: None }) },
-            Entry { began: at(5), ended: None },
+            MaintenanceRun { began: at(1), ended: Some(Ended { at: at(2), fault: Some("why".to_owned()) }) },
+            MaintenanceRun { began: at(3), ended: Some(Ended { at: at(4), fault: None }) },
+            MaintenanceRun { began: at(5), ended: None },
         ];
         let object: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "velero.io/v1", "kind": "BackupRepository",

@@ -28,7 +28,7 @@ use tracing::{info, warn};
 use super::concurrency::Place;
 use super::job::{End, EndWrite, Job, ensure_few, is_of_another, progress, runs, write_canceled};
 use super::repositories::Repositories;
-use super::{Context, Settings, volume};
+use super::{AgentContext, Settings, volume};
 use crate::client::Clients;
 use crate::pace::paced;
 use crate::storage::Opener;
@@ -71,7 +71,7 @@ pub async fn run(
         opener.patient(),
     )
     .reporting();
-    let context = Arc::new(Context { clients, settings, repositories });
+    let context = Arc::new(AgentContext { clients, settings, repositories });
     let write = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
         Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, is_device, &stop).await,
         Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,
@@ -86,7 +86,7 @@ pub async fn run(
 }
 
 /// An object that a data mover pod carries.
-trait Carried:
+trait CarriedMovement:
     DataMover
     + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
     + Clone
@@ -101,8 +101,8 @@ trait Carried:
     fn work(&self, job: &Job, data: Data) -> impl Future<Output = anyhow::Result<End>> + Send;
 }
 
-async fn carry<K: Carried>(
-    context: Arc<Context>,
+async fn carry<K: CarriedMovement>(
+    context: Arc<AgentContext>,
     name: &str,
     uid: &str,
     is_device: bool,
@@ -137,7 +137,12 @@ async fn carry<K: Carried>(
 }
 
 /// The object, once it may begin. `None`: it is over, or this process is to end.
-async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &CancellationToken) -> Option<K> {
+async fn begun<K: CarriedMovement>(
+    api: &Api<K>,
+    name: &str,
+    uid: &str,
+    stop: &CancellationToken,
+) -> Option<K> {
     info!(kind = K::KIND.as_str(), name, "waiting until it may begin");
     while !stop.is_cancelled() {
         match api.get_opt(name).await {
@@ -160,7 +165,7 @@ async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &Cancellat
 }
 
 /// Has the work end when nobody wants it any more, or another process has begun it. Never ends.
-async fn follow<K: Carried>(
+async fn follow<K: CarriedMovement>(
     api: &Api<K>,
     (name, uid, carrier): (&str, &str, &str),
     has_begun: &AtomicBool,
@@ -201,7 +206,7 @@ fn named<'a>(value: &'a Option<String>, field: &str) -> anyhow::Result<&'a str> 
     value.with_context(|| format!("{field} is empty"))
 }
 
-impl Carried for DataUpload {
+impl CarriedMovement for DataUpload {
     fn repository(&self) -> (Option<&str>, Option<&str>) {
         (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
     }
@@ -240,7 +245,7 @@ impl Carried for DataUpload {
     }
 }
 
-impl Carried for DataDownload {
+impl CarriedMovement for DataDownload {
     fn repository(&self) -> (Option<&str>, Option<&str>) {
         (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
     }

@@ -42,7 +42,7 @@ const RANDOM: usize = 32;
 /// There is no repository where one is needed.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no repository at {0}")]
-pub struct Missing(String);
+pub struct MissingRepository(String);
 
 pub struct Repositories {
     client: Client,
@@ -183,7 +183,7 @@ impl Repositories {
         let prefix = location.spec.object_storage.prefix.as_deref();
         let store = Store::new(objects, BackupLayout::path(prefix, &format!("restic/{namespace}")));
         let is_there = store.has_repository().await.context("the store cannot be read")?;
-        ensure!(is_there || writes, Missing(store.place().to_owned()));
+        ensure!(is_there || writes, MissingRepository(store.place().to_owned()));
         let password = self.password(&name, namespace, !is_there).await?;
         let repository = if is_there {
             Repository::open(&store, &password).await?
@@ -315,7 +315,7 @@ mod tests {
         };
         let both = async { tokio::join!(repositories.get("dead", "shop", false), well) };
         let (dead, well) = timeout(Duration::from_secs(600), both).await.unwrap();
-        assert!(well.unwrap().is::<Missing>());
+        assert!(well.unwrap().is::<MissingRepository>());
         assert!(dead.err().unwrap().to_string().contains("is not there: bring it back"));
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{Seen, is_own};
+use berth_core::pod_volume::{ObservedPodVolume, is_own};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
@@ -36,7 +36,7 @@ impl TargetPod {
 }
 
 #[derive(Default)]
-pub struct State {
+pub struct AgentObjects {
     /// Of this node only.
     backups: BTreeMap<String, Arc<PodVolumeBackup>>,
     restores: BTreeMap<String, Arc<PodVolumeRestore>>,
@@ -62,7 +62,7 @@ fn put<K: Resource>(
     }
 }
 
-impl State {
+impl AgentObjects {
     pub fn put_backups(&mut self, node: &str, event: WatchEvent<PodVolumeBackup>) {
         put(&mut self.backups, event, |object| {
             object.spec.node.as_deref() == Some(node) && is_own(object.spec.uploader_type.as_deref())
@@ -95,8 +95,8 @@ impl State {
     }
 
     /// All objects of this node, the oldest first.
-    pub fn found(&self, is_running: impl Fn(&str) -> bool) -> Vec<(Kind, Seen<'static>)> {
-        let seen = |object: &dyn Look, is_ready| Seen {
+    pub fn found(&self, is_running: impl Fn(&str) -> bool) -> Vec<(Kind, ObservedPodVolume<'static>)> {
+        let seen = |object: &dyn Look, is_ready| ObservedPodVolume {
             phase: known(object.phase()),
             is_canceled: object.is_canceled(),
             is_running: is_running(object.uid()),

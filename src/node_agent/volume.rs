@@ -25,7 +25,7 @@ const VOLUMES: &str = "volumes";
 const MIGRATED: &str = "pv.kubernetes.io/migrated-to";
 
 /// A volume that is mounted.
-pub struct Found {
+pub struct LocatedVolume {
     pub folder: Folder,
     /// As people see it.
     pub path: PathBuf,
@@ -109,7 +109,7 @@ pub async fn find(
     settings: &Settings,
     pod: &PodReference,
     name: &str,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<LocatedVolume> {
     let (Some(namespace), Some(pod_name)) = (&pod.namespace, &pod.name) else {
         bail!("spec.pod names no pod");
     };
@@ -148,12 +148,12 @@ pub async fn find(
     let is_mount = !settings.allows_unmounted && is_mount(volume);
     let (path, mount) = (settings.pods.join(&below), is_mount.then_some(below));
     let namespace = namespace.clone();
-    let found = Found { folder, path, mount, claim_uid, namespace, uid, waits, state };
+    let found = LocatedVolume { folder, path, mount, claim_uid, namespace, uid, waits, state };
     found.ensure_mounted(settings).await.with_context(of)?;
     Ok(found)
 }
 
-impl Found {
+impl LocatedVolume {
     /// Is the volume still there? Its folder is, too, without it.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("v")).unwrap();
         let found = |from: &Path, below: Option<&str>| {
             let settings = Settings::of_tests(from);
-            let found = Found {
+            let found = LocatedVolume {
                 folder: descend(root.path(), Path::new("v")).unwrap(),
                 path: from.join("v"),
                 mount: below.map(PathBuf::from),

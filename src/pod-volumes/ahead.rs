@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use rustic_core::repofile::Node;
 use rustic_core::{DataId, LsOptions, RusticResult};
 
-use crate::blob::{Full, blob};
+use crate::blob::{IndexedRepository, blob};
 
-/// How many entries and pieces of files wait until they are asked for. A piece has up to 8 MiB, also
-/// where it takes a few bytes in the repository, so at most 64 MiB are in memory.
+/// How many entries and pieces of files wait until they are asked for. A piece has up to 8 MiB,
+/// also where it takes a few bytes in the repository, so at most 64 MiB are in memory.
 const WAITING: usize = 6;
 /// How many pieces are read at once.
 const READERS: usize = 3;
@@ -32,7 +32,7 @@ pub(crate) struct Entries(Receiver<Next>);
 impl Entries {
     /// Begins to read what is below `top`. Pieces come of the files that `is_ahead` names.
     pub fn below<'scope>(
-        repository: &'scope Full,
+        repository: &'scope IndexedRepository,
         top: &Node,
         is_ahead: fn(&Node) -> bool,
         threads: &'scope Scope<'scope, '_>,

@@ -6,10 +6,10 @@ use rustic_core::repofile::BlobType;
 use rustic_core::{BlobId, DataId, IndexedFullStatus, Repository};
 
 /// A repository that knows where each piece of a file is.
-pub(crate) type Full = Repository<IndexedFullStatus>;
+pub(crate) type IndexedRepository = Repository<IndexedFullStatus>;
 
 /// Some bytes of a file, which are those that their name says.
-pub(crate) fn blob(repository: &Full, id: &DataId) -> Result<Bytes, String> {
+pub(crate) fn blob(repository: &IndexedRepository, id: &DataId) -> Result<Bytes, String> {
     let data = repository.get_blob_cached(&BlobId::from(**id), BlobType::Data);
     let data = data.map_err(|error| crate::fault::told(&error))?;
     let name = id.to_hex();

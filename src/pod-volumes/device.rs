@@ -12,7 +12,7 @@ use rustic_core::jiff::Timestamp;
 use rustic_core::repofile::{Metadata, Node, NodeType};
 use rustic_core::{OpenStatus, ReadSource, ReadSourceEntry, Repository, RusticResult};
 
-use crate::blob::{Full, blob};
+use crate::blob::{IndexedRepository, blob};
 use crate::fault::Fault;
 use crate::metadata::mode_of_go;
 use crate::restore::{Restored, found};
@@ -62,11 +62,12 @@ pub(crate) struct DeviceSource {
     pub watched: Watched,
 }
 
-type Entry = ReadSourceEntry<DeviceReader>;
+type DeviceEntry = ReadSourceEntry<DeviceReader>;
 
 impl ReadSource for DeviceSource {
     type Open = DeviceReader;
-    type Iter = std::iter::Map<std::array::IntoIter<Entry, 2>, fn(Entry) -> RusticResult<Entry>>;
+    type Iter =
+        std::iter::Map<std::array::IntoIter<DeviceEntry, 2>, fn(DeviceEntry) -> RusticResult<DeviceEntry>>;
 
     fn size(&self) -> RusticResult<Option<u64>> {
         Ok(Some(self.device.size))
@@ -81,7 +82,7 @@ impl ReadSource for DeviceSource {
             ReadSourceEntry { path: Path::new("/").join(TOP), node: folder, open: None },
             ReadSourceEntry { path: path(), node: file, open: Some(reader) },
         ];
-        entries.into_iter().map(Ok as fn(Entry) -> RusticResult<Entry>)
+        entries.into_iter().map(Ok as fn(DeviceEntry) -> RusticResult<DeviceEntry>)
     }
 }
 
@@ -165,7 +166,12 @@ pub(crate) fn restore(
     Ok(Restored { files: 1, bytes: size })
 }
 
-fn write(repository: &Full, node: &Node, device: &Device, watched: &Watched) -> Result<u64, String> {
+fn write(
+    repository: &IndexedRepository,
+    node: &Node,
+    device: &Device,
+    watched: &Watched,
+) -> Result<u64, String> {
     let mut at: u64 = 0;
     for id in node.content.iter().flatten() {
         if watched.is_canceled() {

@@ -15,7 +15,8 @@ pub struct Unneeded {
     pub tag: String,
     /// Whole IDs.
     pub ids: Vec<String>,
-    /// Whatever has one of these tags, too: a job that failed has told nobody the ID of its snapshot.
+    /// Whatever has one of these tags, too: a job that failed has told nobody the ID of its
+    /// snapshot.
     pub tags: Vec<String>,
 }
 

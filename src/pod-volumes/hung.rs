@@ -8,8 +8,8 @@ use crate::fault::Fault;
 
 /// How many there are, by whose files they wait for.
 static HUNG: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
-/// With so many of one nothing new is begun for it. The others go on: anybody may mount a share that
-/// does not answer.
+/// With so many of one nothing new is begun for it. The others go on: anybody may mount a share
+/// that does not answer.
 const MOST_OF_ONE: usize = 4;
 /// And with so many of all nothing is begun for anybody. A process has 512 of these threads.
 const MOST: usize = 256;

@@ -252,8 +252,8 @@ fn latest(repository: &Rustic<OpenStatus>, tag: &str) -> Result<Option<SnapshotF
 pub(crate) const TO_END: Duration = Duration::from_secs(10);
 
 /// Waits for a job, but not much longer than until it is canceled: a call of a file system may take
-/// for ever. Then its thread is given up. It can write nothing to the repository any more. `of`: the
-/// place of that.
+/// for ever. Then its thread is given up. It can write nothing to the repository any more. `of`:
+/// the place of that.
 pub(crate) async fn until_canceled<T: Send + 'static>(
     watched: &Watched,
     of: &str,

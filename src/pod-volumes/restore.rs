@@ -21,7 +21,7 @@ use xattr::FileExt as _;
 
 use crate::ahead::Entries;
 use crate::beneath::{Folder, clear, is_name};
-use crate::blob::{Full, blob};
+use crate::blob::{IndexedRepository, blob};
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
 use crate::source::{DEVICE_TAG, TOP};
@@ -57,7 +57,11 @@ pub(crate) fn restore(
         links: HashMap::new(),
         done: Restored::default(),
     };
-    target.levels.push(Level { path: PathBuf::new(), folder: folder.clone(), then: top.meta.clone() });
+    target.levels.push(RestoredFolder {
+        path: PathBuf::new(),
+        folder: folder.clone(),
+        then: top.meta.clone(),
+    });
     let seen = std::thread::scope(|threads| {
         let entries = Entries::below(&repository, &top, is_ahead, threads)?;
         target.fill(&repository, &entries)
@@ -96,7 +100,7 @@ pub(crate) fn found(
 }
 
 /// The volume in a snapshot of ours; in one of others, all of it.
-fn top(repository: &Full, snapshot: &SnapshotFile) -> Result<(Node, bool), Fault> {
+fn top(repository: &IndexedRepository, snapshot: &SnapshotFile) -> Result<(Node, bool), Fault> {
     let is_ours =
         snapshot.paths.contains(&format!("/{TOP}")) && snapshot.program_version.starts_with("berth");
     Ok((repository.node_from_snapshot_and_path(snapshot, if is_ours { TOP } else { "" })?, is_ours))
@@ -112,7 +116,7 @@ fn is_ahead(node: &Node) -> bool {
     node.is_file() && !has_links(node)
 }
 
-struct Level {
+struct RestoredFolder {
     path: PathBuf,
     folder: Folder,
     /// What it is to have when all that is in it is there.
@@ -122,7 +126,7 @@ struct Level {
 struct Target<'a> {
     watched: &'a Watched,
     root: &'a Folder,
-    levels: Vec<Level>,
+    levels: Vec<RestoredFolder>,
     /// The first name of each file that has several, by device and number.
     links: HashMap<(u64, u64), PathBuf>,
     done: Restored,
@@ -130,7 +134,7 @@ struct Target<'a> {
 
 impl Target<'_> {
     /// Brings all entries. How many of them are no folders.
-    fn fill(&mut self, repository: &Full, entries: &Entries) -> Result<u64, Fault> {
+    fn fill(&mut self, repository: &IndexedRepository, entries: &Entries) -> Result<u64, Fault> {
         let mut seen: u64 = 0;
         while let Some(entry) = entries.entry() {
             if self.watched.is_canceled() {
@@ -197,7 +201,7 @@ impl Target<'_> {
             }
             NodeType::Dir => {
                 let folder = enter(parent, &name).map_err(text)?;
-                self.levels.push(Level { path: path.to_owned(), folder, then: node.meta.clone() });
+                self.levels.push(RestoredFolder { path: path.to_owned(), folder, then: node.meta.clone() });
                 return Ok(());
             }
             NodeType::File => {

@@ -43,7 +43,7 @@ impl ReadSource for Volume {
 }
 
 /// A folder that is being walked.
-struct Level {
+struct WalkedFolder {
     folder: Folder,
     path: PathBuf,
     names: std::vec::IntoIter<OsString>,
@@ -56,7 +56,7 @@ pub(crate) struct Walk {
     /// Is what cannot be read to be told? Who only counts bytes comes here first.
     tells: bool,
     top: Option<Folder>,
-    levels: Vec<Level>,
+    levels: Vec<WalkedFolder>,
     /// Bytes of attributes that the folders in `levels` may still have.
     room: usize,
 }
@@ -139,7 +139,7 @@ impl Walk {
             self.fail(path, &error);
             Vec::new()
         });
-        self.levels.push(Level {
+        self.levels.push(WalkedFolder {
             folder: folder.clone(),
             path: path.to_owned(),
             names: names.into_iter(),

@@ -1,7 +1,8 @@
-//! Small pieces of packs, of which one read of the store brings many: what a folder holds mostly lies
-//! in a pack one after the other, and a request for each of its files takes longer than their bytes.
-//! It is read ahead only where a piece begins right behind the last one, and further each time,
-//! because pieces that lie anywhere, as after many changes, would bring a thousand times their bytes.
+//! Small pieces of packs, of which one read of the store brings many: what a folder holds mostly
+//! lies in a pack one after the other, and a request for each of its files takes longer than their
+//! bytes. It is read ahead only where a piece begins right behind the last one, and further each
+//! time, because pieces that lie anywhere, as after many changes, would bring a thousand times
+//! their bytes.
 
 use std::ops::Range;
 
@@ -16,8 +17,8 @@ const MOST: u64 = 2 << 20;
 const SMALL: u64 = 512 << 10;
 /// Bytes between two pieces that lie right behind each other: some may have been needed before.
 const GAP: u64 = 16 << 10;
-/// How many reads are kept: several threads read, and pieces of folders and of files are in packs of
-/// their own.
+/// How many reads are kept: several threads read, and pieces of folders and of files are in packs
+/// of their own.
 const KEPT: usize = 8;
 
 /// The last reads; the one that was used last is last.
@@ -32,7 +33,8 @@ struct Window {
 }
 
 impl Windows {
-    /// These bytes of a pack, fewer where it ends before. `read` reads a range of it in the same way.
+    /// These bytes of a pack, fewer where it ends before. `read` reads a range of it in the same
+    /// way.
     ///
     /// Who wants a small piece waits for what is read ahead, because that may bring it.
     pub fn piece<E>(

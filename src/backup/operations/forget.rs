@@ -22,7 +22,7 @@ use crate::backup::engine::Engine;
 use crate::backup::folder::OpenedFolder;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
-use crate::node_agent::repositories::Missing;
+use crate::node_agent::repositories::MissingRepository;
 use crate::pace::paced;
 use crate::patch::digest;
 use crate::storage::BackupLayout;
@@ -33,8 +33,8 @@ use crate::write::{Write, WriteResult, create, delete};
 const REMOVAL: Duration = Duration::from_secs(120);
 /// The same of what is in berth's own repositories.
 const FORGETTING: Duration = Duration::from_secs(240);
-/// How long its movements, which are canceled, may take to end before that. A Backup that is created
-/// with the same name waits for it.
+/// How long its movements, which are canceled, may take to end before that. A Backup that is
+/// created with the same name waits for it.
 const ENDING: Duration = Duration::from_secs(120);
 /// Between two looks at them.
 const LOOK: Duration = Duration::from_secs(2);
@@ -116,8 +116,8 @@ impl Engine {
         }
     }
 
-    /// `noted`: namespaces in whose repositories its run has noted data. `request`: the one that was
-    /// created for it.
+    /// `noted`: namespaces in whose repositories its run has noted data. `request`: the one that
+    /// was created for it.
     async fn try_forget(
         &self,
         name: &str,
@@ -215,7 +215,7 @@ impl Engine {
                 let repository = match opened {
                     Ok(repository) => repository,
                     // Others have moved its data, or read its files.
-                    Err(error) if error.is::<Missing>() => return Ok(0),
+                    Err(error) if error.is::<MissingRepository>() => return Ok(0),
                     Err(error) => return Err(error),
                 };
                 let unneeded = Unneeded {

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::group_objects::{self, SeenGroup, was_kept};
 use super::objects::{delete_own, group_of, is_kept, list_all, own_content, patch_own, policy};
-use super::outcomes::{Data, Outcomes, standing};
+use super::outcomes::{Outcomes, StoredVolumeData, standing};
 use super::read::VolumeTraits;
 use super::snapshots::MADE;
 use super::watched::has_ended;
@@ -203,11 +203,11 @@ impl Engine {
     /// The snapshots that were made for a Backup (`backup`: the value of its label), and the group
     /// snapshots. Where the cluster has no such kind there are none. Everyone who may change a
     /// VolumeSnapshot can give it the label, and what is removed here goes in the storage as well,
-    /// also where its content says Retain. So it has the form of those that are made, because nobody
-    /// can change the name or the source: one that is not of a claim brings a snapshot that existed
-    /// before it, which an archive of another backup may name, as after a restore. The snapshot
-    /// controller names those of a group, so their group has to be one of the Backup's: where the
-    /// groups cannot be read, their snapshots are left.
+    /// also where its content says Retain. So it has the form of those that are made, because
+    /// nobody can change the name or the source: one that is not of a claim brings a snapshot that
+    /// existed before it, which an archive of another backup may name, as after a restore. The
+    /// snapshot controller names those of a group, so their group has to be one of the Backup's:
+    /// where the groups cannot be read, their snapshots are left.
     async fn made_snapshots(&self, backup: &str, uid: &str) -> Result<MadeSnapshots, String> {
         if !is_uid(uid) {
             return Ok(MadeSnapshots { snapshots: Vec::new(), groups: Ok(Vec::new()) });
@@ -229,7 +229,7 @@ impl Engine {
         outcomes: &Outcomes,
         traits: &BTreeMap<String, VolumeTraits>,
         log: &BackupLog,
-    ) -> Result<Data, RunFailure> {
+    ) -> Result<StoredVolumeData, RunFailure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
@@ -247,7 +247,7 @@ impl Engine {
         for (namespace, message) in outcomes.unfinished(&files) {
             log.error(&ResultsHeading::Namespace(&namespace), "persistentvolumeclaims", &message);
         }
-        Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
+        Ok(StoredVolumeData { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
     }
 }
 
@@ -299,8 +299,8 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-/// Whether a snapshot has the form of those that are made for a backup: by berth, or by the snapshot
-/// controller for one of these groups (UIDs).
+/// Whether a snapshot has the form of those that are made for a backup: by berth, or by the
+/// snapshot controller for one of these groups (UIDs).
 fn is_made(snapshot: &VolumeSnapshot, groups: &BTreeSet<&str>) -> bool {
     let is_of_group = || group_of(snapshot.owner_references()).is_some_and(|group| groups.contains(group));
     snapshot.spec.source.persistent_volume_claim_name.is_some()
@@ -340,8 +340,8 @@ fn is_named(snapshot: &VolumeSnapshot, content: Option<&VolumeSnapshotContent>) 
 }
 
 /// Ends a snapshot that has the label of a Backup (`backup`: the value of its other label). What
-/// another Backup has kept is left to that one: whoever may change a VolumeSnapshot can move it from
-/// one Backup to another, whose end would remove what the archive of the first one names.
+/// another Backup has kept is left to that one: whoever may change a VolumeSnapshot can move it
+/// from one Backup to another, whose end would remove what the archive of the first one names.
 /// `is_stored`: an archive may name it.
 async fn end_made(
     client: &Client,

@@ -95,7 +95,7 @@ pub type ByClaim = BTreeMap<String, ClaimOutcome>;
 
 /// What a stored backup says of the data of its volumes.
 #[derive(Debug, Default)]
-pub struct Data {
+pub struct StoredVolumeData {
     /// The file of volume infos.
     pub infos: Vec<Value>,
     /// The file of PodVolumeBackups.

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::files::FilePod;
-use super::{Job, Jobs, PlannedClaim, RunVolumes, VolumeWork};
+use super::{Jobs, PlannedClaim, RunVolumes, VolumeJob, VolumeWork};
 use crate::backup::archive::Batch;
 
 /// Volumes that are noted; the others are counted only.
@@ -85,7 +85,7 @@ impl RunVolumes<'_> {
         noted: &Mutex<RehearsedVolumes>,
     ) {
         // What would be taken of frozen pods is noted with their blocks.
-        while let Some(Job { work, _under_way }) = jobs.later.recv().await {
+        while let Some(VolumeJob { work, _under_way }) = jobs.later.recv().await {
             match work {
                 VolumeWork::Claim(planned) => {
                     // A closed channel means that the rehearsal ends early.

@@ -13,7 +13,7 @@ const KEPT: usize = 3;
 
 /// One that has been begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MaintenanceRun {
     pub began: Timestamp,
     pub ended: Option<Ended>,
 }
@@ -27,19 +27,19 @@ pub struct Ended {
 
 /// What a BackupRepository says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RepositoryHistory {
     pub created: Timestamp,
     /// `None`, or not positive: the usual.
     pub frequency: Option<SignedDuration>,
     /// When the last one succeeded.
     pub succeeded: Option<Timestamp>,
     /// The oldest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<MaintenanceRun>,
 }
 
 /// Is a maintenance to be begun? One that runs keeps others from beginning for as long as one that
 /// failed: its process may be gone.
-pub fn is_due(seen: &Seen, now: Timestamp) -> bool {
+pub fn is_due(seen: &RepositoryHistory, now: Timestamp) -> bool {
     let frequency = seen.frequency.filter(|often| *often > SignedDuration::ZERO).unwrap_or(USUAL);
     let since = seen.succeeded.unwrap_or(seen.created);
     let tried = seen.entries.iter().map(|entry| entry.began).max().filter(|began| *began > since);
@@ -48,18 +48,18 @@ pub fn is_due(seen: &Seen, now: Timestamp) -> bool {
 }
 
 /// The entries when a maintenance begins: those before that have no end had none.
-pub fn begun(mut entries: Vec<Entry>, now: Timestamp) -> Vec<Entry> {
+pub fn begun(mut entries: Vec<MaintenanceRun>, now: Timestamp) -> Vec<MaintenanceRun> {
     for entry in entries.iter_mut().filter(|entry| entry.ended.is_none()) {
         let fault = Some("the process that did it ended".to_owned());
         entry.ended = Some(Ended { at: now, fault });
     }
-    entries.push(Entry { began: now, ended: None });
+    entries.push(MaintenanceRun { began: now, ended: None });
     let first = entries.len().saturating_sub(KEPT);
     entries.split_off(first)
 }
 
 /// The entries when the one that began then has ended.
-pub fn ended(mut entries: Vec<Entry>, began: Timestamp, ended: Ended) -> Vec<Entry> {
+pub fn ended(mut entries: Vec<MaintenanceRun>, began: Timestamp, ended: Ended) -> Vec<MaintenanceRun> {
     if let Some(entry) = entries.iter_mut().find(|entry| entry.began == began) {
         entry.ended = Some(ended);
     }
@@ -74,9 +74,10 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours)
     }
 
-    fn seen(succeeded: Option<i64>, tried: &[i64]) -> Seen {
-        let entries = tried.iter().map(|began| Entry { began: hours(*began), ended: None }).collect();
-        Seen { created: hours(0), frequency: None, succeeded: succeeded.map(hours), entries }
+    fn seen(succeeded: Option<i64>, tried: &[i64]) -> RepositoryHistory {
+        let entries =
+            tried.iter().map(|began| MaintenanceRun { began: hours(*began), ended: None }).collect();
+        RepositoryHistory { created: hours(0), frequency: None, succeeded: succeeded.map(hours), entries }
     }
 
     #[test]
@@ -96,11 +97,15 @@ mod tests {
         }
         for (frequency, now, due) in [(24, 23, false), (24, 24, true), (0, 24, false), (-1, 168, true)] {
             let frequency = Some(SignedDuration::from_hours(frequency));
-            assert_eq!(is_due(&Seen { frequency, ..seen(None, &[]) }, hours(now)), due, "{frequency:?}");
+            assert_eq!(
+                is_due(&RepositoryHistory { frequency, ..seen(None, &[]) }, hours(now)),
+                due,
+                "{frequency:?}"
+            );
         }
         let often = Some(SignedDuration::from_secs(1));
         assert!(!is_due(
-            &Seen { frequency: often, ..seen(None, &[]) },
+            &RepositoryHistory { frequency: often, ..seen(None, &[]) },
             Timestamp::UNIX_EPOCH + SignedDuration::from_mins(59)
         ));
     }
@@ -111,7 +116,7 @@ mod tests {
         for began in 1..=4 {
             entries = begun(entries, hours(began));
         }
-        let of = |entries: &[Entry]| {
+        let of = |entries: &[MaintenanceRun]| {
             entries.iter().map(|one| (one.began, one.ended.is_some())).collect::<Vec<_>>()
         };
         assert_eq!(of(&entries), [(hours(2), true), (hours(3), true), (hours(4), false)]);

@@ -336,7 +336,8 @@ impl Carrying<'_> {
         Ok(())
     }
 
-    /// Ends the request with errors. `locked_until`: before that time the expiry need not ask again.
+    /// Ends the request with errors. `locked_until`: before that time the expiry need not ask
+    /// again.
     async fn end(
         &self,
         request: &DeleteBackupRequest,

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::carrying::{Carrying, Files};
-use crate::node_agent::repositories::Missing;
+use crate::node_agent::repositories::MissingRepository;
 
 /// How long one repository may take: less than a step, whose end would not tell which one it was.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -47,9 +47,9 @@ impl Carrying<'_> {
             let repository = match opened {
                 Ok(repository) => repository,
                 // And so are its snapshots.
-                Err(error) if error.is::<Missing>() => continue,
-                // No PodVolumeBackup of it tells a snapshot: they failed, maybe because of that. The
-                // Backup goes nevertheless.
+                Err(error) if error.is::<MissingRepository>() => continue,
+                // No PodVolumeBackup of it tells a snapshot: they failed, maybe because of that.
+                // The Backup goes nevertheless.
                 Err(error) if snapshots.is_empty() && !is_noted => {
                     let error = format!("{error:#}");
                     warn!(backup = self.backup_name(), namespace, error, "the repository cannot be opened");

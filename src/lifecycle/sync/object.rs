@@ -26,7 +26,7 @@ const OVER: [&str; 3] = ["Completed", "Failed", "Canceled"];
 
 /// A Backup to be created, and what is still to be found out for it.
 #[derive(Debug)]
-pub struct Restored {
+pub struct SyncedBackup {
     pub object: Value,
     /// When the backup ended.
     pub ended: Option<Timestamp>,
@@ -44,7 +44,7 @@ pub fn backup(
     location: &str,
     namespace: &str,
     now: Timestamp,
-) -> Result<Restored, SyncSkipReason> {
+) -> Result<SyncedBackup, SyncSkipReason> {
     if !StoredBackups::is_light(json, VALUES) {
         return Err(SyncSkipReason::TooLarge);
     }
@@ -85,7 +85,7 @@ pub fn backup(
     }
     // What the types of this program cannot read would be overlooked by all of it once it is there.
     serde_json::from_value::<Backup>(object.clone()).map_err(|_| SyncSkipReason::Unreadable)?;
-    Ok(Restored { object, ended, owners })
+    Ok(SyncedBackup { object, ended, owners })
 }
 
 /// What whoever writes to a store could forge in order to have berth remove other backups: two
@@ -193,7 +193,7 @@ mod tests {
         })
     }
 
-    fn read(value: &Value) -> Result<Restored, SyncSkipReason> {
+    fn read(value: &Value) -> Result<SyncedBackup, SyncSkipReason> {
         backup("b", value.to_string().as_bytes(), "here", "velero", "2026-02-01T00:00:00Z".parse().unwrap())
     }
 

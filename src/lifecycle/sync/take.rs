@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::object::{Restored, backup};
+use super::object::{SyncedBackup, backup};
 use super::volumes::StoredPodVolumeBackups;
 use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
@@ -173,12 +173,12 @@ impl SyncRoundContext<'_> {
     async fn create(
         &self,
         name: &str,
-        restored: Restored,
+        restored: SyncedBackup,
         volumes: StoredPodVolumeBackups,
         tag: &str,
     ) -> anyhow::Result<FolderResult> {
         let lifecycle = self.sync.lifecycle;
-        let Restored { mut object, ended, owners } = restored;
+        let SyncedBackup { mut object, ended, owners } = restored;
         let owners = self.owners(owners).await?;
         if !owners.is_empty() {
             merge_into(&mut object, json!({"metadata": {"ownerReferences": owners}}));

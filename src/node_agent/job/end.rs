@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::Context;
+use super::super::AgentContext;
 use super::Kind;
 use super::fence::is_of_another;
 use crate::text::chain;
@@ -50,8 +50,8 @@ pub enum EndWrite {
 }
 
 /// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-/// `carrier`: the job that began it. Another one may have begun it meanwhile, and be in the middle of
-/// its work: a pod that is removed by force lives on until its kubelet knows.
+/// `carrier`: the job that began it. Another one may have begun it meanwhile, and be in the middle
+/// of its work: a pod that is removed by force lives on until its kubelet knows.
 pub(super) async fn write_end<K>(
     api: &Api<K>,
     name: &str,
@@ -104,7 +104,7 @@ where
 }
 
 /// Writes that an object is canceled that no job works on.
-pub async fn end_canceled(context: &Context, kind: &Kind) -> bool {
+pub async fn end_canceled(context: &AgentContext, kind: &Kind) -> bool {
     let status = json!({
         "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
     });

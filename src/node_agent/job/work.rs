@@ -3,13 +3,13 @@
 
 use berth_pod_volumes::{Data, Fault, Restored, Saved, Source};
 
-use super::super::Context;
+use super::super::AgentContext;
 use super::Job;
 use crate::text::chain;
 
 impl Job {
-    /// Stores a folder or a device. The inner error says why there is no snapshot to go by, though there may be
-    /// one.
+    /// Stores a folder or a device. The inner error says why there is no snapshot to go by, though
+    /// there may be one.
     pub(in crate::node_agent) async fn store(
         &self,
         location: &str,
@@ -33,7 +33,8 @@ impl Job {
         }
     }
 
-    /// Brings a snapshot back into a folder or a device. The inner error says which files are missing.
+    /// Brings a snapshot back into a folder or a device. The inner error says which files are
+    /// missing.
     pub(in crate::node_agent) async fn bring(
         &self,
         location: &str,
@@ -41,7 +42,7 @@ impl Job {
         snapshot: &str,
         data: Data,
     ) -> anyhow::Result<Result<Restored, String>> {
-        let Context { settings, repositories, .. } = &*self.context;
+        let AgentContext { settings, repositories, .. } = &*self.context;
         let repository = repositories.get(location, namespace, false).await?;
         match repository.restore(snapshot, data, &settings.node, &self.watched).await {
             Ok(restored) => Ok(Ok(restored)),

@@ -1,8 +1,8 @@
 //! Stands in for the package of this name, by which rustic_core finds where a file's next piece
-//! begins: a Rabin fingerprint of the last 64 bytes, the same as restic's. rustic_core makes one for
-//! each file, and that package makes its tables by long division of each byte, which takes 140 µs: as
-//! long as all else that a small file needs. Here they follow from those of eight bits, because
-//! remainders of sums are sums of remainders.
+//! begins: a Rabin fingerprint of the last 64 bytes, the same as restic's. rustic_core makes one
+//! for each file, and that package makes its tables by long division of each byte, which takes 140
+//! µs: as long as all else that a small file needs. Here they follow from those of eight bits,
+//! because remainders of sums are sums of remainders.
 
 /// Bytes of which the fingerprint is.
 const WINDOW: usize = 64;
