@@ -66,7 +66,7 @@ const SWEEP: Duration = Duration::from_secs(600);
 pub struct OwnMovements {
     pub clients: Clients,
     pub namespace: String,
-    pub fleet: Arc<NodeCache>,
+    pub node_cache: Arc<NodeCache>,
     pub events: Events,
     pub metrics: OwnMetrics,
 }
@@ -179,7 +179,8 @@ impl Item {
     }
 }
 
-/// What the watches show. `None`: not listed yet.
+/// What the watches show. `None`: not listed yet. Maps are enough, because each write carries the
+/// version that it was decided on.
 #[derive(Default)]
 struct MovementObjects {
     uploads: Option<BTreeMap<String, Option<Arc<DataUpload>>>>,
@@ -274,7 +275,7 @@ impl OwnMovements {
         let mut swept: Option<Instant> = None;
         loop {
             changed.mark_unchanged();
-            let frozen = self.fleet.is_synced().then(|| state.read().frozen()).flatten();
+            let frozen = self.node_cache.is_synced().then(|| state.read().frozen()).flatten();
             if let Some(mut items) = frozen {
                 note_since(&mut items, &mut since, Timestamp::now());
                 self.metrics.show(items.iter().map(|item| (item.mover.kind, item.mover.phase)));
@@ -312,7 +313,7 @@ impl OwnMovements {
     }
 
     fn paths(&self) -> DataPaths {
-        self.fleet.read(|state| {
+        self.node_cache.read(|state| {
             let limits = state.limits();
             let nodes = state.nodes.iter();
             DataPaths {

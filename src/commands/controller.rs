@@ -19,14 +19,14 @@ use crate::backup::metrics::BackupMetrics;
 use crate::backup::removals::Removals;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
-use crate::certificates::trust::Trust;
-use crate::certificates::{CertificateKeeper, Watcher};
+use crate::certificates::ca_bundles::CaBundles;
+use crate::certificates::{CaBundleMonitor, CertificateKeeper};
 use crate::client::Clients;
 use crate::data_movement::OwnMovements;
 use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
-use crate::leader::{LEASE, LeaseCandidate, LeaseNotes, identity};
+use crate::leader::{LEASE, LeaseAnnotations, LeaseCandidate, identity};
 use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::known::KnownBackups;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
@@ -129,7 +129,7 @@ async fn lead(
     clients: &Clients,
     (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
     hub: &HubSettings,
-    notes: &LeaseNotes,
+    notes: &LeaseAnnotations,
     pulse: Pulse,
     stop: CancellationToken,
 ) {
@@ -148,8 +148,8 @@ async fn lead(
         configuration: args.webhook_configuration.clone(),
         names: certificate_names(args, namespace),
     };
-    let watcher = Watcher {
-        trust: Trust { client: client(), configuration: args.webhook_configuration.clone() },
+    let watcher = CaBundleMonitor {
+        trust: CaBundles { client: client(), configuration: args.webhook_configuration.clone() },
         metrics: metrics.clone(),
     };
     let certificates = async {
@@ -221,28 +221,28 @@ async fn lead(
 async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMetrics, events: Events) {
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
-    let fleet = Arc::new(NodeCache::default());
+    let node_cache = Arc::new(NodeCache::default());
     let volumes = MoverVolumes::new(clients.call.clone(), namespace);
-    let placing = Placing { fleet: Arc::clone(&fleet), volumes };
+    let placing = Placing { node_cache: Arc::clone(&node_cache), volumes };
     let granting = Granting {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         patience: args.common.movers.patience(),
         signs: GrantSignPeriods::new(args.common.movers.mover_grants_silent_after),
-        fleet: Arc::clone(&fleet),
+        node_cache: Arc::clone(&node_cache),
         events: events.clone(),
         metrics: metrics.clone(),
     };
     let own = OwnMovements {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
-        fleet: Arc::clone(&fleet),
+        node_cache: Arc::clone(&node_cache),
         events: events.clone(),
         metrics: metrics.own.clone(),
     };
     tokio::join!(
-        fleet.follow(&clients.watch, namespace),
-        configuration::follow(&clients.watch, namespace, configmap, &fleet),
+        node_cache.follow(&clients.watch, namespace),
+        configuration::follow(&clients.watch, namespace, configmap, &node_cache),
         reporter::configuration(&placing, namespace, &events, metrics),
         reporter::missed(&clients.watch, namespace, &placing, &events, metrics),
         granting.run(),
@@ -258,7 +258,7 @@ async fn execute(
     store: &Arc<BackupCache>,
     events: Events,
     (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
-    notes: LeaseNotes,
+    notes: LeaseAnnotations,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());

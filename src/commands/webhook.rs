@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::WebhookArgs;
-use crate::certificates::Follower;
+use crate::certificates::KeyReloader;
+use crate::certificates::ca_bundles::CaBundles;
 use crate::certificates::follow::CertificateMetrics;
-use crate::certificates::trust::Trust;
 use crate::client::Clients;
 use crate::events::{EventReason, Events};
 use crate::garden::admission_view::SharedBuckets;
@@ -89,16 +89,16 @@ impl MoverListers for WebhookCaches {
     }
 
     fn configuration(&self) -> Option<String> {
-        self.0.placing.fleet.read(|state| state.configuration.name.clone())
+        self.0.placing.node_cache.read(|state| state.configuration.name.clone())
     }
 
     fn classes(&self) -> Option<BTreeMap<String, ReclaimPolicy>> {
-        self.0.placing.fleet.read(|state| state.has_classes().then(|| state.reclaim_policies()))
+        self.0.placing.node_cache.read(|state| state.has_classes().then(|| state.reclaim_policies()))
     }
 
     fn with_takers<T>(&self, look: impl FnOnce(&Takers<'_>) -> T) -> T {
         self.0.snapshot_classes.read(|drivers| {
-            self.0.placing.fleet.read(|state| {
+            self.0.placing.node_cache.read(|state| {
                 let (agents, own_agents) = (state.has_agents(), state.has_own_agents());
                 look(&Takers { agents, own_agents, drivers, provisioners: state.provisioners() })
             })
@@ -122,8 +122,9 @@ impl GardenListers for WebhookCaches {
 
 impl Listers for WebhookCaches {
     fn ready(&self) -> bool {
-        let knows =
-            self.0.placing.fleet.is_synced() && self.0.ledger.is_known() && self.0.garden.view().is_some();
+        let knows = self.0.placing.node_cache.is_synced()
+            && self.0.ledger.is_known()
+            && self.0.garden.view().is_some();
         let patient = self.0.started.elapsed() < PATIENCE;
         self.0.store.is_synced() && self.0.key.is_set() && (knows || !patient)
     }
@@ -223,7 +224,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let settings = QueueSettings { slots: usize::from(common.concurrent_backups), order: common.order() };
     let cannot_queue = watch::Sender::new(None);
     let placing =
-        Placing { fleet: Arc::default(), volumes: MoverVolumes::new(clients.call.clone(), namespace) };
+        Placing { node_cache: Arc::default(), volumes: MoverVolumes::new(clients.call.clone(), namespace) };
     let caches = Arc::new(Caches {
         store: BackupCache::new(settings),
         key: Arc::default(),
@@ -267,8 +268,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     )?;
 
     let watching = reflect_queue(&clients.watch, namespace, &caches.store);
-    let trust = Trust { client: clients.call.clone(), configuration: webhook_configuration };
-    let keys = Follower {
+    let trust = CaBundles { client: clients.call.clone(), configuration: webhook_configuration };
+    let keys = KeyReloader {
         client: clients.watch.clone(),
         namespace: namespace.to_owned(),
         secret: common.certificate_secret.clone(),
@@ -290,10 +291,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let configmap = common.node_agent_configmap.as_deref();
     let movers = async {
-        let fleet = &caches.placing.fleet;
+        let node_cache = &caches.placing.node_cache;
         tokio::join!(
-            fleet.follow(&clients.watch, namespace),
-            configuration::follow(&clients.watch, namespace, configmap, fleet),
+            node_cache.follow(&clients.watch, namespace),
+            configuration::follow(&clients.watch, namespace, configmap, node_cache),
             caches.placing.volumes.follow(&clients.watch),
             caches.snapshot_classes.follow(&clients.watch),
             caches.ledger.follow(&clients, namespace),

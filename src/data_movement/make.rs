@@ -59,7 +59,7 @@ impl OwnMovements {
             Carried::Download(download) => self.for_download(item, download, there.is_some()).await?,
         };
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
-        let own = self.fleet.read(|state| state.configuration.config.pods.clone());
+        let own = self.node_cache.read(|state| state.configuration.config.pods.clone());
         let of = |own: &MoverPods| {
             pod(&template, &item.mover, &self.namespace, item.made(), own, &place).map_err(Unmade::Never)
         };
@@ -88,7 +88,7 @@ impl OwnMovements {
         let namespace = of(&spec.source_namespace).ok_or_else(|| empty("spec.sourceNamespace"))?;
         let snapshot = spec.csi_snapshot.clone().unwrap_or_default();
         let class = of(&snapshot.storage_class).unwrap_or_default();
-        let own = self.fleet.read(|state| state.configuration.config.backup_pvc.get(&class).cloned());
+        let own = self.node_cache.read(|state| state.configuration.config.backup_pvc.get(&class).cloned());
         let own = own.unwrap_or_default();
         let class = own.storage_class.clone().unwrap_or(class);
         let source = match of(&spec.source_pvc) {
@@ -159,7 +159,7 @@ impl OwnMovements {
         }
         let mode = spec.volume_mode.unwrap_or_else(|| FILES.to_owned());
         let class = spec.storage_class_name.clone().unwrap_or_default();
-        let ignores = self.fleet.read(|state| state.configuration.config.ignore_delay_binding);
+        let ignores = self.node_cache.read(|state| state.configuration.config.ignore_delay_binding);
         let node = match annotations.get(SELECTED_NODE) {
             _ if ignores || !self.waits(&class) => None,
             Some(node) => Some(node.clone()),

@@ -13,7 +13,7 @@ impl OwnMovements {
     /// and changes nothing then, but pods are made also while it does not answer.
     pub(super) fn placed(&self, operation: MoverOperation<'_>, place: PodPlace) -> PodPlace {
         let terms: Vec<Term> = place.terms.iter().map(term).collect();
-        let decision = self.fleet.read(|state| {
+        let decision = self.node_cache.read(|state| {
             let config = &state.configuration.config;
             decide(&AffinityInput {
                 operation,
@@ -34,7 +34,7 @@ impl OwnMovements {
     }
 
     pub(super) fn binding(&self, class: &str) -> VolumeBindingMode {
-        let binding = self.fleet.read(|state| state.classes.get(class).map(|class| class.binding));
+        let binding = self.node_cache.read(|state| state.classes.get(class).map(|class| class.binding));
         binding.unwrap_or(VolumeBindingMode::Immediate)
     }
 

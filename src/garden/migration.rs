@@ -84,7 +84,7 @@ impl Migration {
     }
 
     /// Says what would be done, and writes nothing.
-    pub async fn survey(&self) -> Result<Summary, MigrationError> {
+    pub async fn dry_run(&self) -> Result<Summary, MigrationError> {
         let (from, to) = (self.own_location().await?, self.entry_location().await?);
         let opener = self.opener();
         let shared = open(&opener, &to).await?;

@@ -40,11 +40,11 @@ pub fn faults(state: &NodeCacheState) -> Vec<String> {
 
 /// Reports every new set of faults, as an Event on the ConfigMap and in the log. Never returns.
 pub async fn configuration(placing: &Placing, namespace: &str, events: &Events, metrics: &MoverMetrics) {
-    let mut changed = placing.fleet.changed();
+    let mut changed = placing.node_cache.changed();
     let mut told: Vec<String> = Vec::new();
     loop {
-        if placing.fleet.is_synced() {
-            let (found, about, unusable) = placing.fleet.read(|state| {
+        if placing.node_cache.is_synced() {
+            let (found, about, unusable) = placing.node_cache.read(|state| {
                 let configuration = &state.configuration;
                 (faults(state), configuration.reference(namespace), configuration.unusable)
             });

@@ -35,6 +35,8 @@ impl TargetPod {
     }
 }
 
+/// What the watches show. A job writes its object only on the version that it has seen
+/// ([`super::job`]), so maps are enough.
 #[derive(Default)]
 pub struct AgentObjects {
     /// Of this node only.
