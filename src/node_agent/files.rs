@@ -1,5 +1,5 @@
-//! The files of a pod's volume, read and written below the kubelet's folder: PodVolumeBackups and
-//! PodVolumeRestores.
+//! PodVolumeBackups and PodVolumeRestores: the files of a pod's volume, read and written in the
+//! kubelet's folder of the pod.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::job::{End, Job, NotYet, ensure_few, progress, runs};
 use super::{AgentContext, volume};
 use crate::text::chain;
 
-/// The folder in a volume that tells the pod's init container which restores are done.
+/// The folder in a volume whose files tell the pod's init container which restores are done.
 const DONE: &str = ".velero";
 
 impl Job {
@@ -43,7 +43,7 @@ impl Job {
             Ok(saved) => saved,
             Err(why) => return Ok(End::failed(&path, why)),
         };
-        // Files that were taken away with their volume look like files that somebody removed.
+        // If the volume was unmounted meanwhile, its files look as if somebody had removed them.
         let there = async {
             volume::still(&clients.call, pod, &found.uid).await?;
             found.ensure_mounted(settings).await.map_err(|error| chain(error.as_ref()))
@@ -74,7 +74,8 @@ impl Job {
         let folder = found.folder.clone();
         let mark = restore.clone();
         let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
-        // Only its end was not written: the pod may have begun to use the volume.
+        // The restore is done and only its end was not written, so the pod may already use the
+        // volume.
         if is_done.context("it cannot be seen whether the volume is restored")? {
             return Ok(End::completed(&json!({})));
         }

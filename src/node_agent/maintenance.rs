@@ -1,5 +1,5 @@
-//! Maintains repositories by a schedule: each of them by one agent at a time, which the
-//! BackupRepository shows.
+//! Maintains repositories on a schedule. Each repository is maintained by one agent at a time,
+//! which records that in the BackupRepository.
 
 use std::time::Duration;
 
@@ -22,27 +22,27 @@ use super::reports::{backup_repositories, is_ours};
 use crate::pace::paced;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
-/// How often it is looked which repositories are due.
+/// How often the agent checks which repositories are due.
 const LOOK: Duration = Duration::from_secs(600);
-/// How long one maintenance may take.
+/// Time-out of one maintenance.
 const LONGEST: Duration = Duration::from_secs(2 * 3600);
-/// How long it is waited until nobody works on a repository, and how often it is looked.
+/// How long maintenance waits until nobody else works on the repository, and how often it checks.
 const BUSY: Duration = Duration::from_secs(900);
 const AGAIN: Duration = Duration::from_secs(20);
-/// How long one that is canceled may take to end.
+/// How long a canceled maintenance may take to end.
 const CANCELED: Duration = Duration::from_secs(15);
-/// How long its end is tried to be written.
+/// How long berth tries to write the end of a maintenance.
 const END: Duration = Duration::from_secs(600);
 /// BackupRepositories of one page.
 const PAGE: u32 = 500;
-/// Pages of one look: more than there are namespaces in a cluster.
+/// Pages of one list: more than a cluster has namespaces.
 const PAGES: usize = 400;
-/// How long the API server may take for a page.
+/// Time-out of the list of one page.
 const LIST: Duration = Duration::from_secs(30);
-/// Repositories that are maintained after one look. The next look finds the others.
+/// How many repositories are maintained after one check. The next check finds the others.
 const MOST: usize = 1000;
 
-/// Never ends before `stop`.
+/// Runs until `stop`.
 pub async fn run(context: &AgentContext, stop: &CancellationToken) {
     let client = context.clients.call.clone();
     let api = backup_repositories(client, &context.settings.namespace);
@@ -125,7 +125,7 @@ fn status(entries: &[MaintenanceRun]) -> Value {
     json!(entries.iter().map(entry).collect::<Vec<_>>())
 }
 
-/// Whole seconds, as objects keep them.
+/// The time in whole seconds, as objects store it.
 fn now() -> Timestamp {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
 }
@@ -142,7 +142,7 @@ async fn maintain(
         (text("backupStorageLocation"), text("volumeNamespace"), object.name_any());
     let began = now();
     let entries = begun(seen(object).entries, began);
-    // Of the agents that see it due, one writes first.
+    // If several agents see that it is due, the first write wins.
     let change = json!({"status": {"recentMaintenance": status(&entries)}});
     let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
     info!(repository = name, "its maintenance has begun");
@@ -154,7 +154,8 @@ async fn maintain(
         None => info!(repository = name, "its maintenance has ended"),
         Some(fault) => {
             warn!(repository = name, fault, "its maintenance failed");
-            // It may be another repository by now, or its location may have other credentials.
+            // The repository may have been replaced, or its location may have other credentials by
+            // now.
             context.repositories.forget(&location, &namespace);
         }
     }

@@ -12,14 +12,14 @@ use super::job::Kind;
 use crate::movers::target::waits;
 use crate::watch::{ObjectKey, WatchEvent};
 
-/// The label of Velero's node-agents, which berth's has not.
+/// The label of Velero's node-agents, which berth's do not have.
 const STOCK: (&str, &str) = ("role", "node-agent");
 
 /// A pod of this node.
 #[derive(Clone, Debug)]
 pub struct TargetPod {
     uid: String,
-    /// Does it wait for restores?
+    /// Has the pod an init container that waits for restores?
     waits: bool,
     /// Is it one of Velero's node-agents?
     is_stock: bool,
@@ -39,10 +39,10 @@ impl TargetPod {
 /// ([`super::job`]), so maps are enough.
 #[derive(Default)]
 pub struct AgentObjects {
-    /// Of this node only.
+    /// Only those of this node.
     backups: BTreeMap<String, Arc<PodVolumeBackup>>,
     restores: BTreeMap<String, Arc<PodVolumeRestore>>,
-    /// `None` until they have been listed.
+    /// `None` until the pods have been listed.
     pods: Option<BTreeMap<ObjectKey, TargetPod>>,
 }
 
@@ -82,7 +82,7 @@ impl AgentObjects {
     /// Does one of Velero's node-agents run on this node? It takes every PodVolumeBackup of the
     /// node, whatever its uploader, and restores what restic wrote.
     pub fn has_stock_agent(&self, namespace: &str) -> bool {
-        // Before the list it is not known.
+        // Until the pods are listed this is not known.
         self.pods
             .as_ref()
             .is_none_or(|pods| pods.iter().any(|((of, _), pod)| of == namespace && pod.is_stock))
@@ -109,7 +109,7 @@ impl AgentObjects {
         let restores = self.restores.values().filter_map(|object| {
             let pod = self.target(object);
             let is_running = is_running(object.metadata.uid.as_deref().unwrap_or_default());
-            // Another node's, or nobody's.
+            // The pod is on another node, or does not exist.
             if pod.is_none() && !is_running {
                 return None;
             }
@@ -122,7 +122,7 @@ impl AgentObjects {
     }
 }
 
-/// The phase as a text that needs no owner.
+/// The phase as a static text.
 fn known(phase: &str) -> &'static str {
     const PHASES: [&str; 9] =
         ["", "New", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled", "Completed", "Failed"];

@@ -19,7 +19,7 @@ use crate::restore::{Restored, found};
 use crate::source::{DEVICE_TAG, TOP};
 use crate::watched::Watched;
 
-/// Its name in a snapshot.
+/// The device's name in a snapshot.
 const NAME: &str = "device";
 
 /// An open block device.
@@ -31,7 +31,7 @@ pub struct Device {
 
 impl Device {
     /// # Errors
-    /// When it is none, has no bytes, or cannot be opened.
+    /// When it is not a block device, has no bytes, or cannot be opened.
     pub fn open(path: &Path, writes: bool) -> io::Result<Self> {
         let file = File::options().read(true).write(writes).open(path)?;
         if !file.metadata()?.file_type().is_block_device() {
@@ -40,11 +40,11 @@ impl Device {
         Self::of(file)
     }
 
-    /// In tests it is a regular file.
+    /// Tests use a regular file.
     pub(crate) fn of(mut file: File) -> io::Result<Self> {
-        // Its metadata does not tell how large a device is.
+        // The metadata of a device does not contain its size.
         let size = file.seek(SeekFrom::End(0))?;
-        // One that has lost its storage shows that as well: its backup would be an empty one.
+        // A device that has lost its storage also shows size 0, and its backup would be empty.
         if size == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has no bytes"));
         }
@@ -56,7 +56,7 @@ fn path() -> PathBuf {
     Path::new("/").join(TOP).join(NAME)
 }
 
-/// A device as rustic_core reads it.
+/// A device, as rustic_core reads it.
 pub(crate) struct DeviceSource {
     pub device: Device,
     pub watched: Watched,
@@ -86,7 +86,7 @@ impl ReadSource for DeviceSource {
     }
 }
 
-/// What a file of its size has that was made now.
+/// The metadata of a file of this size that was created now.
 fn metadata(mode: u32, size: u64) -> Metadata {
     let now = Some(Timestamp::now());
     Metadata {
@@ -127,8 +127,8 @@ impl Read for DeviceReader {
     }
 }
 
-/// Writes all bytes of a snapshot over those of the device, zeros included, because nothing says
-/// what a device has before.
+/// Overwrites the device with all bytes of a snapshot, zeros included, because the device may
+/// contain other data.
 pub(crate) fn restore(
     repository: Repository<OpenStatus>,
     snapshot: &str,

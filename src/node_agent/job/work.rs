@@ -1,5 +1,5 @@
-//! The work of a job on a repository: it stores a folder or a device there, or brings a snapshot
-//! back into one.
+//! The work of a job on a repository: backing up a folder or a device, or restoring a snapshot into
+//! one.
 
 use berth_pod_volumes::{Data, Fault, Restored, Saved, Source};
 
@@ -8,8 +8,8 @@ use super::Job;
 use crate::text::chain;
 
 impl Job {
-    /// Stores a folder or a device. The inner error says why there is no snapshot to go by, though
-    /// there may be one.
+    /// Backs up a folder or a device. The inner error says why the job has no complete snapshot,
+    /// although the repository may have one.
     pub(in crate::node_agent) async fn store(
         &self,
         location: &str,
@@ -17,7 +17,8 @@ impl Job {
         source: Source,
     ) -> anyhow::Result<Result<Saved, String>> {
         let repositories = &self.context.repositories;
-        // Before it is opened, so that no change in between is missed.
+        // The place is read before the repository is opened, so that no change in between is
+        // missed.
         let place = repositories.place(location).await;
         let repository = repositories.get(location, namespace, true).await?;
         let place = place?;
@@ -33,8 +34,7 @@ impl Job {
         }
     }
 
-    /// Brings a snapshot back into a folder or a device. The inner error says which files are
-    /// missing.
+    /// Restores a snapshot into a folder or a device. The inner error says which files are missing.
     pub(in crate::node_agent) async fn bring(
         &self,
         location: &str,
@@ -50,7 +50,7 @@ impl Job {
         }
     }
 
-    /// The inner error: something was done, and not all of it.
+    /// Moves an error into the inner result if the work was done in part.
     fn unfinished<T>(
         &self,
         fault: Fault,
@@ -60,7 +60,7 @@ impl Job {
         if let Fault::Unfinished(unfinished) = fault {
             return Ok(Err(unfinished.to_string()));
         }
-        // The repository may be another one by now.
+        // The repository may have been replaced since it was opened.
         if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
             self.context.repositories.forget(location, namespace);
         }
