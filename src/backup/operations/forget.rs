@@ -1,6 +1,6 @@
-//! What is left of a Backup that was deleted while it ran, or while it waited for its operations:
-//! they are canceled, and what it has stored is removed. While that is tried a DeleteBackupRequest
-//! stands for it, which the leader carries out that finds it.
+//! Cleans up after a Backup that was deleted while it ran, or while it waited for its operations:
+//! cancels the operations, and removes what the backup has stored. If that does not succeed at
+//! once, a DeleteBackupRequest records it, and the leader that finds the request continues.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,22 +29,22 @@ use crate::storage::BackupLayout;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, create, delete};
 
-/// How long the removal of what a deleted Backup has stored is tried.
+/// How long the engine tries to remove what a deleted Backup has stored.
 const REMOVAL: Duration = Duration::from_secs(120);
-/// The same of what is in berth's own repositories.
+/// The part of that time for berth's own repositories.
 const FORGETTING: Duration = Duration::from_secs(240);
-/// How long its movements, which are canceled, may take to end before that. A Backup that is
-/// created with the same name waits for it.
+/// How long the canceled movements may take to end before that. A new Backup of the same name waits
+/// for it.
 const ENDING: Duration = Duration::from_secs(120);
-/// Between two looks at them.
+/// Time between two looks at the movements.
 const LOOK: Duration = Duration::from_secs(2);
-/// Whom restic shows as the holder of a lock.
+/// The holder of the locks, as restic shows it.
 const HOST: &str = "berth-controller";
 
 impl Engine {
-    /// Does what is left of a Backup that was deleted while it ran or waited: cancels its
-    /// operations, and removes what it has stored. What fails is left to a DeleteBackupRequest, if
-    /// this process carries out such requests.
+    /// Cleans up after a Backup that was deleted while it ran or waited: cancels its operations,
+    /// and removes what it has stored. What fails is left to a DeleteBackupRequest, if this process
+    /// carries out such requests.
     pub async fn forget(&self, name: &str, uid: &str, location: &str) {
         let _begun = self.removals.begin(uid);
         cancel_all(&self.client, &self.namespace, uid, false).await;
@@ -68,8 +68,9 @@ impl Engine {
         }
     }
 
-    /// Creates the request by which this is tried again, by whoever leads. It has begun: the Backup
-    /// is gone. `None`: nobody here would carry it out, or it cannot be created.
+    /// Creates the request by which the leader tries again. Its phase is InProgress, because the
+    /// Backup is already gone. `None`: this process carries out no requests, or the request cannot
+    /// be created.
     async fn ask_for_removal(&self, name: &str, uid: &str, location: &str) -> Option<DeleteBackupRequest> {
         if !self.removals.are_carried_out() {
             return None;
@@ -84,7 +85,7 @@ impl Engine {
         let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
         match create(&api, &request).await {
             WriteResult::Written(request) => return Some(request),
-            // An earlier leader has asked, unless somebody else has taken the name.
+            // An earlier leader has created it, unless somebody else has taken the name.
             WriteResult::Conflict(_) => {
                 let found = api.get_opt(&request.name_any()).await.ok().flatten();
                 if let Some(found) = found.filter(|found| asks_the_same(found, &request)) {
@@ -106,18 +107,18 @@ impl Engine {
         None
     }
 
-    /// Removes the request: nothing is left.
+    /// Removes the request, because everything is removed.
     async fn withdraw(&self, request: &DeleteBackupRequest) {
         let api: Api<DeleteBackupRequest> = Api::namespaced(self.client.clone(), &self.namespace);
         match delete(&api, Write::to(&request.name_any()).uid(request.metadata.uid.as_deref())).await {
             WriteResult::Written(()) | WriteResult::Gone(_) => {}
-            // The deletion that it asks for finds nothing, and ends.
+            // The request that stays finds nothing to remove, and ends.
             _ => warn!(request = request.name_any(), "could not remove a DeleteBackupRequest that is done"),
         }
     }
 
-    /// `noted`: namespaces in whose repositories its run has noted data. `request`: the one that
-    /// was created for it.
+    /// `noted`: namespaces in whose repositories the run has recorded data. `request`: is set to
+    /// the request that was created.
     async fn try_forget(
         &self,
         name: &str,
@@ -137,11 +138,12 @@ impl Engine {
                 return Ok(());
             }
             *request = self.ask_for_removal(name, uid, at).await;
-            // A former leader that got the permission to publish before the deletion looks for its
-            // own claim before it does.
+            // This replaces the run's claim, because a former leader that got the permission to
+            // publish before the deletion checks its claim before it publishes.
             layout.claim(&ours, found.version).await?;
             self.await_end(name, uid).await;
-            // Before the checkpoint goes, which alone tells of which namespaces the data is.
+            // The data is forgotten before the checkpoint is removed, because only the checkpoint
+            // says in which namespaces it is.
             let forgetting = self.forget_data(name, uid, &location, &layout, &ours, noted);
             let forgotten = timeout(FORGETTING, forgetting).await;
             forgotten.context("its data in repositories could not be forgotten in time")??;
@@ -156,8 +158,8 @@ impl Engine {
         removed.unwrap_or_else(|_| anyhow::bail!("the store did not answer in time"))
     }
 
-    /// Waits until no data mover of berth stores anything for it any more: a snapshot that is saved
-    /// after the others were forgotten would stay.
+    /// Waits until none of berth's data movers stores anything for the Backup any more, because a
+    /// snapshot that is saved after the others were forgotten would stay.
     async fn await_end(&self, name: &str, uid: &str) {
         let ended = async {
             loop {
@@ -176,12 +178,13 @@ impl Engine {
         }
     }
 
-    /// Forgets the snapshots of movements and of files of pods, in berth's own repositories. Only
-    /// those with the tags of the Backup, because others may be able to write to the store.
+    /// Forgets the snapshots of movements and of pods' files in berth's own repositories. Only
+    /// those with the tags of the Backup are removed, because others may be able to write the
+    /// checkpoint.
     ///
     /// # Errors
-    /// When the folder is somebody else's by now, or nobody can tell, and when some of it is left:
-    /// then the folder must stay, whose checkpoint tells where that is.
+    /// When the folder belongs to somebody else by now, when that cannot be read, and when some
+    /// snapshots stay. The folder must stay then, because its checkpoint says where they are.
     async fn forget_data(
         &self,
         name: &str,
@@ -191,10 +194,10 @@ impl Engine {
         ours: &FolderClaim,
         noted: BTreeSet<String>,
     ) -> anyhow::Result<()> {
-        // Of one Backup of a location at a time.
+        // Checkpoints of one location are read one after another.
         let turn = self.turns.inspect(&location.name_any()).await;
         let read = turn.spend(data_namespaces(layout)).await;
-        // What is noted is forgotten even if it cannot be read what else there is.
+        // The recorded namespaces are cleaned even if the checkpoint cannot be read.
         let (mut namespaces, mut first) = match read {
             Ok(namespaces) => (namespaces, None),
             Err(error) => (
@@ -205,7 +208,8 @@ impl Engine {
         namespaces.extend(noted);
         for namespace in namespaces {
             let opened = self.repositories.get(&location.name_any(), &namespace, false).await;
-            // Opening may take minutes. A visible backup would be one without its data.
+            // Checked again after opening, which may take minutes, because a backup that is
+            // published meanwhile would lack its data.
             let found = layout.look().await?;
             ensure!(
                 is_forsaken(ours, &found.folder),
@@ -214,7 +218,8 @@ impl Engine {
             let forgotten = async {
                 let repository = match opened {
                     Ok(repository) => repository,
-                    // Others have moved its data, or read its files.
+                    // There is no such repository: node-agents of others moved the data, or read
+                    // the files.
                     Err(error) if error.is::<MissingRepository>() => return Ok(0),
                     Err(error) => return Err(error),
                 };
@@ -228,7 +233,7 @@ impl Engine {
             match forgotten.await {
                 Ok(0) => {}
                 Ok(count) => info!(%name, namespace, count, "forgot the data of a deleted Backup"),
-                // Those of other repositories go nonetheless.
+                // Those of other repositories are removed nonetheless.
                 Err(error) => {
                     self.repositories.forget(&location.name_any(), &namespace);
                     let error = error.context(format!("the repository of namespace {namespace}"));
@@ -241,7 +246,7 @@ impl Engine {
     }
 }
 
-/// Does a request that is there go on with what `wanted` would?
+/// Does an existing request ask for the same as `wanted`?
 fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
     let phase = |request: &DeleteBackupRequest| request.status.as_ref().and_then(|status| status.phase);
     let uid = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
@@ -252,12 +257,13 @@ fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> b
         && phase(found) == phase(wanted)
 }
 
-/// In which namespaces a backup has data in berth's own repositories, as its checkpoint says. None
-/// where it is positively absent, or void: then nothing that it named is left to forget. No run is
-/// counted for it, so of a checkpoint that anybody may have written only the beginning is read.
+/// The namespaces in whose repositories a backup has data, according to its checkpoint. None if the
+/// checkpoint is certainly absent, or void, because everything that it named is forgotten then. No
+/// run is counted for this read, so only the beginning is read of a checkpoint that anybody may
+/// have written.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the checkpoint cannot be read.
 pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
     match layout.read_checkpoint_start(NOTES).await? {
         Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start),
