@@ -9,8 +9,9 @@ use super::pod::PodPlace;
 use super::{OwnMovements, Unmade};
 
 impl OwnMovements {
-    /// Adds what `loadAffinity` and `loadTolerations` ask for. The webhook for pods does the same,
-    /// and changes nothing then, but pods are made also while it does not answer.
+    /// Adds the conditions of `loadAffinity` and `loadTolerations`. The webhook for pods would do
+    /// the same, and then changes nothing, but pods are also created while the webhook does not
+    /// answer.
     pub(super) fn placed(&self, operation: MoverOperation<'_>, place: PodPlace) -> PodPlace {
         let terms: Vec<Term> = place.terms.iter().map(term).collect();
         let decision = self.node_cache.read(|state| {
@@ -22,7 +23,7 @@ impl OwnMovements {
                 terms: &terms,
                 tolerations: &[],
                 agents_outdated: false,
-                // Its pods need no node-agent on their nodes.
+                // The pods of berth's own movements need no node-agent on their nodes.
                 nodes: None,
             })
         });

@@ -1,17 +1,17 @@
-//! When a repository is maintained, and what its BackupRepository remembers of it.
+//! When a repository is maintained, and which runs its BackupRepository records.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How often, where the BackupRepository does not say it. Velero's for repositories of this type.
+/// The default frequency, which is Velero's for repositories of this type.
 pub const USUAL: SignedDuration = SignedDuration::from_hours(168);
-/// Not more often, whatever it says.
+/// The highest frequency, whatever the BackupRepository says.
 const SHORTEST: SignedDuration = SignedDuration::from_hours(1);
-/// After a maintenance that failed, or that its process did not end.
+/// Time until the next attempt after a maintenance that failed, or that its process did not finish.
 const RETRY: SignedDuration = SignedDuration::from_hours(6);
-/// Maintenances that are remembered. As many as Velero's.
+/// How many runs are recorded. As many as Velero's.
 const KEPT: usize = 3;
 
-/// One that has been begun.
+/// A maintenance that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceRun {
     pub began: Timestamp,
@@ -25,20 +25,20 @@ pub struct Ended {
     pub fault: Option<String>,
 }
 
-/// What a BackupRepository says.
+/// The maintenance of a repository, as its BackupRepository records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositoryHistory {
     pub created: Timestamp,
-    /// `None`, or not positive: the usual.
+    /// `None` or not positive: the default.
     pub frequency: Option<SignedDuration>,
-    /// When the last one succeeded.
+    /// When the last successful run ended.
     pub succeeded: Option<Timestamp>,
     /// The oldest first.
     pub entries: Vec<MaintenanceRun>,
 }
 
-/// Is a maintenance to be begun? One that runs keeps others from beginning for as long as one that
-/// failed: its process may be gone.
+/// Must a maintenance start now? One that still runs delays the next as long as one that failed,
+/// because its process may be gone.
 pub fn is_due(seen: &RepositoryHistory, now: Timestamp) -> bool {
     let frequency = seen.frequency.filter(|often| *often > SignedDuration::ZERO).unwrap_or(USUAL);
     let since = seen.succeeded.unwrap_or(seen.created);
@@ -47,7 +47,7 @@ pub fn is_due(seen: &RepositoryHistory, now: Timestamp) -> bool {
         && tried.is_none_or(|began| now.duration_since(began) >= RETRY)
 }
 
-/// The entries when a maintenance begins: those before that have no end had none.
+/// The entries when a maintenance starts. An earlier run without an end did not end.
 pub fn begun(mut entries: Vec<MaintenanceRun>, now: Timestamp) -> Vec<MaintenanceRun> {
     for entry in entries.iter_mut().filter(|entry| entry.ended.is_none()) {
         let fault = Some("the process that did it ended".to_owned());
@@ -58,7 +58,7 @@ pub fn begun(mut entries: Vec<MaintenanceRun>, now: Timestamp) -> Vec<Maintenanc
     entries.split_off(first)
 }
 
-/// The entries when the one that began then has ended.
+/// The entries when the run that started at `began` has ended.
 pub fn ended(mut entries: Vec<MaintenanceRun>, began: Timestamp, ended: Ended) -> Vec<MaintenanceRun> {
     if let Some(entry) = entries.iter_mut().find(|entry| entry.began == began) {
         entry.ended = Some(ended);
@@ -90,7 +90,7 @@ mod tests {
             (Some(100), &[268], 273, false),
             (Some(100), &[268], 274, true),
             (Some(100), &[268, 274], 279, false),
-            // The clock was put back.
+            // The clock was set back.
             (Some(500), &[], 300, false),
         ] {
             assert_eq!(is_due(&seen(succeeded, tried), hours(now)), due, "{succeeded:?} {tried:?} {now}");
