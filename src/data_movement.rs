@@ -399,7 +399,7 @@ impl OwnMovements {
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
         match delete(&pods, Write::to(name).uid(Some(&pod.uid))).await {
             WriteResult::Written(()) => {
-                info!(%kind, %name, why = pod.why, "the data mover pod was lost, and is made again");
+                info!(%kind, %name, why = pod.why, "removed a data mover pod that was lost: it is created again");
                 self.report_replaced(item, &pod.why);
                 Ok(())
             }

@@ -206,7 +206,7 @@ impl BackupMetrics {
         while let Err(error) = self.rebuild(client, namespace, Timestamp::now()).await {
             warn!(
                 error = chain(&error),
-                "the metrics of earlier backups could not be read off them: trying again"
+                "could not compute the metrics of earlier backups from their Backups: trying again"
             );
             tokio::time::sleep(PAUSE).await;
         }

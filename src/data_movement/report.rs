@@ -24,7 +24,7 @@ impl OwnMovements {
         let before = told.lock().insert(item.mover.uid.clone(), why.clone());
         if before.as_ref() != Some(&why) {
             let Mover { kind, name, .. } = &item.mover;
-            warn!(%kind, %name, why, "a data movement does not go on yet");
+            warn!(%kind, %name, why, "a data movement cannot continue yet");
         }
     }
 
@@ -56,14 +56,14 @@ impl OwnMovements {
         match patch_metadata(&api(self.client(), &self.namespace, *kind), as_seen, change).await {
             WriteResult::Written(_) => {
                 if let Some(phase) = phase {
-                    info!(%kind, %name, phase, message, "a data movement of berth's own");
+                    info!(%kind, %name, phase, message, "a data movement changed its phase");
                 }
                 true
             }
             WriteResult::Conflict(_) | WriteResult::Gone(_) => false,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                warn!(%kind, %name, error, "a data movement could not be written");
+                warn!(%kind, %name, error, "could not write the status of a data movement");
                 false
             }
         }

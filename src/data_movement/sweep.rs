@@ -53,7 +53,7 @@ impl OwnMovements {
             Err(error) if crate::client::is_not_found(&error) => return,
             Err(error) => {
                 let error = chain(&error);
-                warn!(%kind, error, "objects of data movements cannot be listed: some that no movement needs may be left");
+                warn!(%kind, error, "cannot list the objects of data movements: some that no movement needs may stay");
                 return;
             }
         };

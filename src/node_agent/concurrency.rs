@@ -182,7 +182,11 @@ pub async fn follow(client: &Client, settings: &Settings, places: &Places) {
             Err(error) => {
                 let error = format!("{error:#}");
                 if error != told {
-                    warn!(configmap = name, error, "how many volumes at the same time cannot be read");
+                    warn!(
+                        configmap = name,
+                        error,
+                        "cannot read how many volumes to read at the same time: keeping the last number"
+                    );
                     told = error;
                 }
             }

@@ -67,7 +67,7 @@ impl Job {
         let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
         let restore =
             owner.map(|owner| owner.uid.clone()).or_else(|| object.labels().get(RESTORE_UID).cloned());
-        let restore = restore.context("no Restore owns it, so that its pod cannot be told")?;
+        let restore = restore.context("no Restore owns it, so it is not known which pod waits for it")?;
         let namespace = spec.source_namespace.as_deref().filter(|namespace| !namespace.is_empty());
         let namespace = namespace.context("spec.sourceNamespace is empty")?;
         let found = volume::find(&clients.call, settings, pod, name).await?;
@@ -76,7 +76,7 @@ impl Job {
         let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
         // The restore is done and only its end was not written, so the pod may already use the
         // volume.
-        if is_done.context("it cannot be seen whether the volume is restored")? {
+        if is_done.context("failed to read whether the volume is restored")? {
             return Ok(End::completed(&json!({})));
         }
         if !found.waits {
@@ -90,7 +90,7 @@ impl Job {
         };
         let (folder, of) = (found.folder, found.namespace);
         let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
-        marked.context("the pod could not be told that its volume is restored")?;
+        marked.context("failed to write the file that tells the pod that its volume is restored")?;
         let bytes = Progress { done: restored.bytes, total: restored.bytes };
         Ok(End::completed(&json!({"progress": progress(bytes)})))
     }

@@ -173,7 +173,7 @@ impl Job {
             WriteResult::Conflict(_) | WriteResult::Gone(_) => return EndWrite::Failed,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                warn!(kind = K::KIND.as_str(), name, error, "it could not be begun");
+                warn!(kind = K::KIND.as_str(), name, error, "the job could not be started");
                 return EndWrite::Failed;
             }
         };
@@ -228,12 +228,12 @@ impl Job {
                             Fenced::Written => told = waits_for,
                             Fenced::Unwritten => {}
                             Fenced::Unseen => {
-                                info!(kind = K::KIND.as_str(), name, "nobody has said for a while whether another process carries it");
+                                info!(kind = K::KIND.as_str(), name, "could not read for too long whether another process works on the object: stopping the restore");
                                 is_unseen = true;
                                 self.watched.cancel();
                             }
                             Fenced::Lost => {
-                                info!(kind = K::KIND.as_str(), name, "it has ended, or another process carries it");
+                                info!(kind = K::KIND.as_str(), name, "the object has ended, or another process works on it: stopping the job");
                                 is_lost = true;
                                 self.watched.cancel();
                             }
@@ -246,7 +246,7 @@ impl Job {
             // The process did not end because of the volume, so the try does not count.
             let change = json!({"metadata": counted(runs_before)});
             fence.write(&change).await;
-            info!(kind = K::KIND.as_str(), name, "left to be begun again");
+            info!(kind = K::KIND.as_str(), name, "left the object to the next job");
             return if self.stop.is_cancelled() { EndWrite::Done } else { EndWrite::Failed };
         }
         if let Err(error) = &result

@@ -145,15 +145,15 @@ async fn maintain(
     // If several agents see that it is due, the first write wins.
     let change = json!({"status": {"recentMaintenance": status(&entries)}});
     let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
-    info!(repository = name, "its maintenance has begun");
+    info!(repository = name, "started the maintenance of a repository");
     let watched = Watched::default();
     let done = work(context, &location, &namespace, &watched, stop).await;
     let fault =
         done.err().map(|error| format!("{error:#}").chars().take(limits::STATUS_MESSAGE).collect::<String>());
     match &fault {
-        None => info!(repository = name, "its maintenance has ended"),
+        None => info!(repository = name, "completed the maintenance of a repository"),
         Some(fault) => {
-            warn!(repository = name, fault, "its maintenance failed");
+            warn!(repository = name, fault, "the maintenance of a repository failed");
             // The repository may have been replaced, or its location may have other credentials by
             // now.
             context.repositories.forget(&location, &namespace);
@@ -216,7 +216,7 @@ async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, bega
         }
         pauses.wait().await;
     }
-    warn!(repository = name, "the end of its maintenance could not be written");
+    warn!(repository = name, "could not write the end of a maintenance");
 }
 
 #[cfg(test)]

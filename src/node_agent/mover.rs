@@ -77,7 +77,7 @@ pub async fn run(
         Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,
         _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
     };
-    ensure!(write != EndWrite::Failed, "what became of {kind} {name} could not be written");
+    ensure!(write != EndWrite::Failed, "could not write how {kind} {name} ended");
     ensure!(write != EndWrite::OfAnother, "another process carries {kind} {name} by now");
     // If the kubelet does not remove the pod, for example because it restarts with its machine, it
     // starts the container again.
@@ -144,7 +144,7 @@ async fn begun<K: CarriedMovement>(
     uid: &str,
     stop: &CancellationToken,
 ) -> Option<K> {
-    info!(kind = K::KIND.as_str(), name, "waiting until it may begin");
+    info!(kind = K::KIND.as_str(), name, "waiting for the phase Prepared");
     while !stop.is_cancelled() {
         match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => match found.phase() {
@@ -198,7 +198,7 @@ async fn follow<K: CarriedMovement>(
             Err(_) => true,
         };
         if !is_wanted && !watched.is_canceled() {
-            info!(name, "it is canceled, or another process carries it");
+            info!(name, "the movement is canceled, or another process works on it: stopping");
             watched.cancel();
         }
     }

@@ -132,7 +132,7 @@ impl Reports {
                 answer => return Ok(answer.written().map(drop)?),
             }
         }
-        bail!("other BackupRepositories have all names that it could have")
+        bail!("every name that it could have is taken by another BackupRepository")
     }
 }
 

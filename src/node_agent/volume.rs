@@ -213,7 +213,7 @@ fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, Pat
     let volumes = Path::new(uid).join(VOLUMES);
     let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('/');
     let parts_are_plain = parts.iter().all(|part| is_plain(part)) && is_plain(uid);
-    ensure!(parts_are_plain, "a name in its path is none that a folder can have");
+    ensure!(parts_are_plain, "the path of the volume contains an invalid name");
     let plugins = descend(pods, &volumes)
         .and_then(|folder| folder.names())
         .with_context(|| format!("{} cannot be read", pods.join(&volumes).display()))?;

@@ -275,7 +275,7 @@ pub(crate) async fn until_canceled<T: Send + 'static>(
         done = &mut work => done.unwrap_or(Err(Fault::Panic)),
         () = canceled => {
             let hung = Hung::new(of);
-            tracing::warn!(repository = of, "the file system does not answer: a thread is given up");
+            tracing::warn!(repository = of, "the file system does not answer: abandoning a thread that waits for it");
             tokio::spawn(async move {
                 let _ = work.await;
                 drop(hung);

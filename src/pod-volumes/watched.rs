@@ -84,7 +84,7 @@ impl Watched {
     }
 
     pub(crate) fn fail(&self, path: &std::path::Path, why: &dyn std::fmt::Display) {
-        tracing::warn!(path = %path.display(), error = %why, "a file is not whole");
+        tracing::warn!(path = %path.display(), error = %why, "a file could not be processed completely");
         self.0.failed.lock().add(path, why);
     }
 

@@ -75,7 +75,7 @@ impl Engine {
         };
         record.move_on(to, &counted(&counts), WRITE).await?;
         let OperationCounts { attempted, completed, failed } = counts;
-        info!(%name, phase = to.as_str(), attempted, completed, failed, "operations of a backup");
+        info!(%name, phase = to.as_str(), attempted, completed, failed, "recorded the operations of a backup");
         let written = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;
         Ok(Attended::Written(Box::new(written)))
     }

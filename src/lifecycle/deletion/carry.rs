@@ -181,7 +181,7 @@ impl Carrying<'_> {
                     folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?)
                 }
                 DeletionStep::LookAtLock => {
-                    let layout = found.layout.as_ref().context("nobody has looked at the folder")?;
+                    let layout = found.layout.as_ref().context("the folder was not read")?;
                     let until = layout.locked_until().await.map_err(|error| anyhow!(chain(&error)))?;
                     lock = Some(until.map_or(StoreLock::None, StoreLock::Until));
                 }

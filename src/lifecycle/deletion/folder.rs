@@ -82,7 +82,7 @@ impl Carrying<'_> {
         let ours = FolderClaim {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
-            backup: backup.context("nothing says of which Backup the request is")?,
+            backup: backup.context("neither the request nor a Backup says which UID the request is for")?,
             run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
             before: None,
         };

@@ -91,7 +91,7 @@ impl Sync<'_> {
         let count = |why: SyncSkipReason| counts.get(&why).copied().unwrap_or(0);
         lifecycle.sync_metrics.round(&name, count, Timestamp::now());
         debug!(location = name, names = listing.names.len(), ?plan, "storage location is synced");
-        ensure!(!failed, "the store or the API server failed for some backups: they come in a later round");
+        ensure!(!failed, "the store or the API server failed for some backups: a later round creates them");
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Sync<'_> {
                             location = name,
                             backup = folder,
                             error = why,
-                            "failed to bring a stored backup"
+                            "failed to create the Backup of a stored backup"
                         );
                     }
                     if failures >= MOST_FAILURES {
@@ -212,7 +212,7 @@ impl Sync<'_> {
             info!(
                 location = name,
                 folders = later,
-                "the round has brought enough: the rest comes in later ones"
+                "the round has reached its limit: later rounds create the rest"
             );
         }
         told.sort_unstable();

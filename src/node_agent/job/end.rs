@@ -75,7 +75,7 @@ where
                 return EndWrite::Done;
             }
             if carrier.is_some_and(|carrier| is_of_another(&object, carrier)) {
-                info!(name, "another process carries it by now: leaving its end to that one");
+                info!(name, "another process works on the object: leaving the end to it");
                 return EndWrite::OfAnother;
             }
             match patch(api, Write::on(&object), change.clone()).await {
