@@ -59,22 +59,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let clients = Clients::new(args.common.kubeconfig.as_deref()).await?;
     let mut registry = Registry::default();
-    let metrics = QueueMetrics::new(&mut registry);
-    let mover_metrics = MoverMetrics::new(&mut registry);
-    let garden_metrics = GardenMetrics::new(&mut registry);
-    let backup_metrics = match args.common.executor {
-        Executor::Berth => BackupMetrics::new(&mut registry),
-        // Velero counts them itself.
-        Executor::Velero => BackupMetrics::default(),
-    };
-    let (schedule_metrics, sync_metrics, age_metrics) = match args.common.executor {
-        Executor::Berth => (
-            ScheduleMetrics::new(&mut registry),
-            SyncMetrics::new(&mut registry),
-            AgeMetrics::new(&mut registry),
-        ),
-        Executor::Velero => Default::default(),
-    };
+    let metrics = LeaderMetrics::new(args.common.executor, &mut registry);
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
     health::serve(args.common.reports.health_address, pulse.clone(), || true, registry, stop.clone())?;
@@ -97,9 +82,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let of_backups = (&backup_metrics, &schedule_metrics, &sync_metrics, &age_metrics);
-        let metrics = (&metrics, &mover_metrics, &garden_metrics, of_backups);
-        let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
+        let work = lead(&args, &clients, &metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
             _ = candidate.keep_beside() => true,
             () = work => false,
@@ -108,18 +91,49 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             candidate.release().await;
             break;
         }
-        backup_metrics.forget();
-        schedule_metrics.forget();
-        sync_metrics.forget();
-        age_metrics.forget();
+        metrics.forget();
         warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
 }
 
-type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, OfBackups<'a>);
-type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &'a AgeMetrics);
+/// The metrics that the leader sets.
+struct LeaderMetrics {
+    queue: QueueMetrics,
+    movers: MoverMetrics,
+    garden: GardenMetrics,
+    backups: BackupMetrics,
+    schedules: ScheduleMetrics,
+    sync: SyncMetrics,
+    ages: AgeMetrics,
+}
+
+impl LeaderMetrics {
+    fn new(executor: Executor, registry: &mut Registry) -> Self {
+        let (queue, movers, garden) =
+            (QueueMetrics::new(registry), MoverMetrics::new(registry), GardenMetrics::new(registry));
+        let (backups, schedules, sync, ages) = match executor {
+            Executor::Berth => (
+                BackupMetrics::new(registry),
+                ScheduleMetrics::new(registry),
+                SyncMetrics::new(registry),
+                AgeMetrics::new(registry),
+            ),
+            // Velero counts the backups that it runs.
+            Executor::Velero => Default::default(),
+        };
+        Self { queue, movers, garden, backups, schedules, sync, ages }
+    }
+
+    /// Clears what the next leader sets.
+    fn forget(&self) {
+        self.backups.forget();
+        self.schedules.forget();
+        self.sync.forget();
+        self.ages.forget();
+    }
+}
 
 /// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
 /// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
@@ -127,7 +141,7 @@ type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
+    metrics: &LeaderMetrics,
     hub: &HubSettings,
     notes: &LeaseAnnotations,
     pulse: Pulse,
@@ -150,7 +164,7 @@ async fn lead(
     };
     let watcher = CaBundleMonitor {
         trust: CaBundles { client: client(), configuration: args.webhook_configuration.clone() },
-        metrics: metrics.clone(),
+        metrics: metrics.queue.clone(),
     };
     let certificates = async {
         match args.certificates {
@@ -168,32 +182,38 @@ async fn lead(
         namespace: namespace.to_owned(),
         executor: args.common.executor,
         store: Arc::clone(&store),
-        metrics: metrics.clone(),
+        metrics: metrics.queue.clone(),
         stopped: Arc::clone(&stopped),
         configuration: args.webhook_configuration.clone(),
         notes: notes.clone(),
     };
-    let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
-    let movers = lead_movers(args, clients, mover_metrics, events.clone());
+    let (events, sending) = Events::new(client(), namespace, metrics.queue.events_dropped.clone());
+    let movers = lead_movers(args, clients, &metrics.movers, events.clone());
     let hub = Hub {
         clients: clients.clone(),
         settings: hub.clone(),
         events: events.clone(),
-        metrics: garden_metrics.clone(),
+        metrics: metrics.garden.clone(),
     };
-    metrics.leading.set(1);
+    metrics.queue.leading.set(1);
     let keeping = EndedBackupSettings {
         default_ttl: args.default_backup_ttl,
         writes_spec: matches!(args.common.executor, Executor::Berth),
     };
-    let writer =
-        QueueWriter::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
-    let reporter = QueueReporter::new(metrics.clone(), events.clone(), notes.clone());
+    let writer = QueueWriter::new(
+        client(),
+        namespace,
+        keeping,
+        Arc::clone(&store),
+        metrics.queue.clone(),
+        events.clone(),
+    );
+    let reporter = QueueReporter::new(metrics.queue.clone(), events.clone(), notes.clone());
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), reporter, pulse);
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
-                execute(args, clients, &store, events.clone(), of_backups, notes.clone(), stop.clone()).await;
+                execute(args, clients, &store, events.clone(), metrics, notes.clone(), stop.clone()).await;
             }
             Executor::Velero => stop.cancelled().await,
         }
@@ -257,7 +277,7 @@ async fn execute(
     clients: &Clients,
     store: &Arc<BackupCache>,
     events: Events,
-    (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
+    metrics: &LeaderMetrics,
     notes: LeaseAnnotations,
     stop: CancellationToken,
 ) {
@@ -281,16 +301,16 @@ async fn execute(
         certificate_secret: args.common.certificate_secret.clone(),
         disabled: args.disable_controllers.iter().copied().collect(),
         backups: Arc::clone(store),
-        metrics: metrics.clone(),
-        schedule_metrics: schedule_metrics.clone(),
+        metrics: metrics.backups.clone(),
+        schedule_metrics: metrics.schedules.clone(),
         schedule: args.schedule(),
         notes,
         velero_controllers: VeleroControllers::default(),
         known: Arc::new(KnownBackups::default()),
         sync_period: args.backup_sync_period,
-        sync_metrics: sync_metrics.clone(),
+        sync_metrics: metrics.sync.clone(),
         namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),
-        age_metrics: age_metrics.clone(),
+        age_metrics: metrics.ages.clone(),
         removals: removals.clone(),
     };
     let engine = Engine {
@@ -315,7 +335,7 @@ async fn execute(
         },
         after_interruption: args.after_interruption.into(),
         part_size: PART,
-        metrics: metrics.clone(),
+        metrics: metrics.backups.clone(),
         since: tokio::time::Instant::now(),
         own: Arc::default(),
         data_of_deleted: Arc::default(),
@@ -337,7 +357,7 @@ async fn execute(
         () = checker.run() => {}
         () = lifecycle.run() => {}
         () = uploads.follow(&clients.watch, namespace) => {}
-        () = metrics.keep(&clients.call, namespace) => {}
+        () = metrics.backups.keep(&clients.call, namespace) => {}
     }
 }
 
