@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_core::affinity::{AffinityDecision, AffinityInput, MoverOperation, VolumeBindingMode, decide};
 use berth_core::mover::MoverKind;
-use berth_webhooks::placement::{MoverRef, PodConstraints};
+use berth_core::mover::placement::{MoverRef, PodConstraints};
 
 use super::volumes::MoverVolumes;
 use super::{NodeCache, node_cache};
