@@ -1,5 +1,5 @@
-//! What the webhook answers from, and what it reports: the watch caches, when a replica is ready, and
-//! the Events of reviews.
+//! What the webhook answers from, and what it reports: the watch caches, when a replica is ready,
+//! and the Events of reviews.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
