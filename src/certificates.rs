@@ -1,17 +1,17 @@
 //! The webhook's keys in two Secrets, and the `caBundle` of the webhook configurations.
 //!
 //! The leader issues and renews them ([`keeper`]), or checks the work of cert-manager
-//! ([`watcher`]). Every webhook replica watches the Secret and swaps the certificate that it serves
+//! ([`monitor`]). Every webhook replica watches the Secret and swaps the certificate that it serves
 //! ([`follow`]).
 
+pub mod ca_bundles;
 pub mod follow;
 pub mod keeper;
-pub mod trust;
-pub mod watcher;
+pub mod monitor;
 
-pub use follow::Follower;
+pub use follow::KeyReloader;
 pub use keeper::CertificateKeeper;
-pub use watcher::Watcher;
+pub use monitor::CaBundleMonitor;
 
 use std::time::Duration;
 

@@ -240,7 +240,8 @@ pub fn is_unprocessable(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 422)
 }
 
-/// Is the version that was asked for too old, as that of a list of which the next page is asked for?
+/// Is the version that was asked for too old, as that of a list of which the next page is asked
+/// for?
 pub fn is_expired(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }

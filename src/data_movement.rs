@@ -1,10 +1,11 @@
-//! DataUploads and DataDownloads that berth carries itself: the leader makes the claim and the pod
-//! of each, gives a restored volume to its claim, and removes what it made in the end.
+//! DataUploads and DataDownloads that berth itself carries out. The leader creates the claim and
+//! the pod of each, binds a restored volume to its claim, and removes in the end what it created.
 //! [`berth_core::mover::own`] decides. The pod runs [`crate::node_agent::mover`].
 //!
-//! All state is in the objects, and each step can be taken twice, so a new leader goes on where the
-//! last one ended. Objects that were made for a movement have its name, and name it as their owner
-//! or, where they are in no namespace, by a label; no others are changed or removed.
+//! All state is in the objects, and each step can be repeated, so a new leader continues where the
+//! last one stopped. Objects that berth creates for a movement have the movement's name, and name
+//! the movement as their owner or, if they are cluster-scoped, by a label. No other objects are
+//! changed or removed.
 
 mod bind;
 mod clear;
@@ -50,43 +51,42 @@ use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 use crate::write::{Write, WriteResult, delete};
 
-/// Label of the pods of these movements.
+/// The label of the pods of these movements.
 const PODS: &str = "app.kubernetes.io/name=berth-data-mover";
-/// The longest time between two looks, because objects of other kinds are waited for without a
-/// watch.
+/// The longest time between two passes, because objects of other kinds are polled and not watched.
 const PERIOD: Duration = Duration::from_secs(3);
-/// The shortest one: changes come one by one, and one look can take them all in.
+/// The shortest time, because changes come one by one and one pass can act on all of them.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long one step may take. The next look takes it again.
+/// Time-out of one step. The next pass repeats it.
 const STEP: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 16;
-/// How often it is looked for objects that no movement needs.
+/// How often berth looks for objects that no movement needs.
 const SWEEP: Duration = Duration::from_secs(600);
 
 pub struct OwnMovements {
     pub clients: Clients,
     pub namespace: String,
-    pub fleet: Arc<NodeCache>,
+    pub node_cache: Arc<NodeCache>,
     pub events: Events,
     pub metrics: OwnMetrics,
 }
 
-/// Why something cannot be made.
+/// Why something could not be created.
 #[derive(Debug, PartialEq, Eq)]
 enum Unmade {
-    /// Another try would not help.
+    /// Another attempt would not help.
     Never(String),
     Later(String),
 }
 
 impl Unmade {
-    /// A call that failed may succeed later.
+    /// A call failed, and may succeed later.
     fn call(what: &str) -> impl Fn(kube::Error) -> Self {
         move |error| Self::Later(format!("{what}: {}", chain(&error)))
     }
 }
 
-/// An object that berth carries.
+/// The object of a movement that berth carries out.
 #[derive(Clone, Debug)]
 enum Carried {
     Upload(Arc<DataUpload>),
@@ -122,13 +122,13 @@ struct Item {
     object: Carried,
     mover: Mover,
     pod: Option<SeenPod>,
-    /// Since when this leader has seen that it is canceled.
+    /// When this leader first saw that the movement is canceled.
     canceled_at: Option<Timestamp>,
-    /// The same: that all of its data is in the volume.
+    /// When this leader first saw that all of its data is in the volume.
     restored_at: Option<Timestamp>,
 }
 
-/// What this leader has seen of movements, by UID, and since when.
+/// What this leader has seen of movements, by UID, and when it first saw that.
 #[derive(Default)]
 struct SeenSince {
     canceled: HashMap<String, Timestamp>,
@@ -163,9 +163,9 @@ impl Item {
         }
     }
 
-    /// Its finalizers, and berth's only while there may be objects that were made for it: without
-    /// it a deletion would leave what no owner takes along, such as the snapshot and a retained
-    /// volume.
+    /// Its finalizers, with berth's own only if `is_held`: while objects may exist that were
+    /// created for it. Without the finalizer a deletion would leave objects that have no owner,
+    /// such as the snapshot and a retained volume.
     fn finalizers(&self, is_held: bool) -> Vec<&str> {
         let all = self.object.metadata().finalizers.iter().flatten().map(String::as_str);
         all.filter(|one| *one != keys::MOVER_FINALIZER)
@@ -173,22 +173,23 @@ impl Item {
             .collect()
     }
 
-    /// UIDs of its pods that are noted as lost.
+    /// UIDs of its pods that are recorded as lost.
     fn lost_pods(&self) -> impl Iterator<Item = &str> {
         self.annotation(keys::LOST_PODS).unwrap_or_default().split_whitespace()
     }
 }
 
-/// What the watches show. `None`: not listed yet.
+/// The watch caches. `None`: not listed yet. Maps are enough, because each write carries the
+/// version that it was decided on.
 #[derive(Default)]
-struct State {
+struct MovementObjects {
     uploads: Option<BTreeMap<String, Option<Arc<DataUpload>>>>,
     downloads: Option<BTreeMap<String, Option<Arc<DataDownload>>>>,
     pods: Option<BTreeMap<String, Option<SeenPod>>>,
 }
 
-impl State {
-    /// All movements that are not over. `None`: not all is listed yet.
+impl MovementObjects {
+    /// All movements that still need something. `None`: not everything is listed yet.
     fn frozen(&self) -> Option<Vec<Item>> {
         let (uploads, downloads, pods) =
             (self.uploads.as_ref()?, self.downloads.as_ref()?, self.pods.as_ref()?);
@@ -209,15 +210,16 @@ fn is_wanted<K: DataMover>(object: &K) -> bool {
     object.is_own() && (has_objects(object.meta()) || !object.phase().is_final())
 }
 
-/// Objects may be there that were made for it, the snapshot included.
+/// May objects exist that were created for it, including the snapshot?
 fn has_objects(metadata: &ObjectMeta) -> bool {
     let is_made = metadata.annotations.as_ref().is_some_and(|all| all.contains_key(keys::MADE));
     is_made || metadata.finalizers.iter().flatten().any(|one| one == keys::MOVER_FINALIZER)
 }
 
-/// Notes since when each movement is seen to be canceled, which no object says, and to have all its
-/// data, which the clock of a node says: by that one, and after a time without a leader, a volume
-/// could be too late before anybody has bound it. A new leader counts anew.
+/// Records when this leader first saw that each movement is canceled, which no object says, and
+/// that all of its data is restored. An annotation has the latter by the clock of a node, but by
+/// that clock, or after a time without a leader, the time to bind the volume might already be over.
+/// So a new leader counts from the start.
 fn note_since(items: &mut [Item], known: &mut SeenSince, now: Timestamp) {
     let before = std::mem::take(known);
     for item in items {
@@ -238,7 +240,7 @@ fn note_since(items: &mut [Item], known: &mut SeenSince, now: Timestamp) {
 impl OwnMovements {
     /// Runs while this process leads. Never returns.
     pub async fn run(&self) {
-        let state = SharedCache::<State>::default();
+        let state = SharedCache::<MovementObjects>::default();
         let (watch, namespace) = (&self.clients.watch, self.namespace.as_str());
         let uploads = reflect(
             of_namespace(watch, namespace),
@@ -267,14 +269,14 @@ impl OwnMovements {
         tokio::join!(uploads, downloads, pods, self.work(&state));
     }
 
-    async fn work(&self, state: &SharedCache<State>) {
+    async fn work(&self, state: &SharedCache<MovementObjects>) {
         let mut changed = state.changed();
         let mut told = Mutex::new(HashMap::new());
         let mut since = SeenSince::default();
         let mut swept: Option<Instant> = None;
         loop {
             changed.mark_unchanged();
-            let frozen = self.fleet.is_synced().then(|| state.read().frozen()).flatten();
+            let frozen = self.node_cache.is_synced().then(|| state.read().frozen()).flatten();
             if let Some(mut items) = frozen {
                 note_since(&mut items, &mut since, Timestamp::now());
                 self.metrics.show(items.iter().map(|item| (item.mover.kind, item.mover.phase)));
@@ -312,7 +314,7 @@ impl OwnMovements {
     }
 
     fn paths(&self) -> DataPaths {
-        self.fleet.read(|state| {
+        self.node_cache.read(|state| {
             let limits = state.limits();
             let nodes = state.nodes.iter();
             DataPaths {
@@ -338,7 +340,7 @@ impl OwnMovements {
             }
             OwnStep::Cancel => {
                 let mut change = ended("Canceled", "canceled");
-                // One that was never accepted has a snapshot all the same, which is to be removed.
+                // A movement that was never accepted has a snapshot as well, which must be removed.
                 let since = item.annotation(keys::MADE).map_or_else(|| json!(now), |since| json!(since));
                 change["metadata"]["annotations"][keys::MADE] = since;
                 self.write(item, change).await;
@@ -383,8 +385,8 @@ impl OwnMovements {
         }
     }
 
-    /// Removes a pod that is lost. It is noted before, so that the tries are counted whatever ends
-    /// this process.
+    /// Removes a pod that was lost. The loss is recorded before that, so that losses are counted
+    /// even if this process ends.
     async fn replace(&self, item: &Item) -> anyhow::Result<()> {
         let Some(pod) = &item.pod else { return Ok(()) };
         if !item.lost_pods().any(|lost| lost == pod.uid) {
@@ -397,7 +399,7 @@ impl OwnMovements {
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
         match delete(&pods, Write::to(name).uid(Some(&pod.uid))).await {
             WriteResult::Written(()) => {
-                info!(%kind, %name, why = pod.why, "the data mover pod was lost, and is made again");
+                info!(%kind, %name, why = pod.why, "removed a data mover pod that was lost: it is created again");
                 self.report_replaced(item, &pod.why);
                 Ok(())
             }

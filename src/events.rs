@@ -108,8 +108,8 @@ reasons! {
     Held => "Grant", Normal;
     /// A data mover starts again because its node-agent was gone.
     Recovered => "Grant", Warning;
-    /// A DataUpload or DataDownload that berth carries itself has a place: its claim and its pod are
-    /// made.
+    /// A DataUpload or DataDownload that berth carries itself has a place: its claim and its pod
+    /// are made.
     MovementAccepted => "Move", Normal;
     /// The pod of a data movement of berth's own was evicted, or lost its node, and is made again.
     MoverPodReplaced => "Move", Warning;

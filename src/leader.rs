@@ -31,7 +31,7 @@ pub struct LeaseCandidate {
     name: String,
     identity: String,
     duration: Duration,
-    notes: LeaseNotes,
+    notes: LeaseAnnotations,
 }
 
 /// A leader that could not renew the Lease for longer stops all work.
@@ -39,7 +39,7 @@ const SILENT: Duration = Duration::from_secs(60);
 
 /// Why there is no leader, by a single read of the Lease and the caller's clock. `None`: there is a
 /// leader.
-pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
+pub fn no_leader_reason(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
     let spec = lease.and_then(|lease| lease.spec.as_ref());
     let held = spec.filter(|spec| spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty()));
     let Some(renewed) = held.and_then(|spec| spec.renew_time.as_ref()) else {
@@ -51,9 +51,9 @@ pub fn absence(lease: Option<&Lease>, now: Timestamp) -> Option<String> {
 
 /// Annotations with facts about the leader, which it writes to the Lease at each renewal.
 #[derive(Clone, Default)]
-pub struct LeaseNotes(Arc<Mutex<BTreeMap<String, String>>>);
+pub struct LeaseAnnotations(Arc<Mutex<BTreeMap<String, String>>>);
 
-impl LeaseNotes {
+impl LeaseAnnotations {
     pub fn put(&self, key: &str, value: String) {
         self.0.lock().insert(key.to_owned(), value);
     }
@@ -71,10 +71,10 @@ pub fn identity() -> String {
 impl LeaseCandidate {
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, duration: Duration) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, name: name.to_owned(), identity, duration, notes: LeaseNotes::default() }
+        Self { api, name: name.to_owned(), identity, duration, notes: LeaseAnnotations::default() }
     }
 
-    pub fn notes(&self) -> &LeaseNotes {
+    pub fn notes(&self) -> &LeaseAnnotations {
         &self.notes
     }
 

@@ -10,6 +10,7 @@
 // `cli::print` has what prints, because these macros panic where nobody reads the output.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod admission;
 pub mod args;
 pub mod backup;
 pub mod cache;

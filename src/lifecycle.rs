@@ -10,7 +10,7 @@ use crate::backup::metrics::BackupMetrics;
 use crate::backup::removals::Removals;
 use crate::client::Clients;
 use crate::events::Events;
-use crate::leader::LeaseNotes;
+use crate::leader::LeaseAnnotations;
 use crate::node_agent::repositories::Repositories;
 use crate::queue::BackupCache;
 use crate::settings::Controller;
@@ -52,7 +52,7 @@ pub struct Lifecycle {
     pub metrics: BackupMetrics,
     pub schedule_metrics: ScheduleMetrics,
     pub schedule: berth_core::schedule::ScheduleSettings,
-    pub notes: LeaseNotes,
+    pub notes: LeaseAnnotations,
     /// Which controllers a Velero runs.
     pub velero_controllers: VeleroControllers,
     /// Backups and storage locations, as a watch shows them.

@@ -1,14 +1,15 @@
-//! The node agent: on each node one process takes the files of its pods' volumes into repositories,
-//! and brings them back. It acts on objects whose uploader is restic; all others are for Velero's
-//! node-agents.
+//! The node agent. On each node one process backs up the files of its pods' volumes into
+//! repositories, and restores them. It acts on objects whose uploader is restic; all others are for
+//! Velero's node-agents.
 //!
-//! [`berth_core::pod_volume`] decides. A job ([`job`]) is one object, and what it does to the files
-//! of a volume is in [`files`]; how many run at the same time, its places say ([`concurrency`]). Who
-//! waits for a repository's lock lends its place to others. An object that is in progress and has no
-//! job begins again: a process that died has left everything that it stored in the repository.
+//! [`berth_core::pod_volume`] decides. A [`job`] works on one object, and [`files`] has what it
+//! does to the files of a volume. [`concurrency`] limits how many jobs run at the same time: each
+//! has a place, and a job that waits for a repository's lock gives its place to others meanwhile.
+//! An object that is in progress and has no job is started again, because the process that worked
+//! on it has died; what that process stored is still in the repository.
 //!
-//! The same program moves the data of one snapshot in the pods that the leader makes for that
-//! ([`mover`]).
+//! [`mover`] is the same program in the pods that the leader creates to move the data of one
+//! snapshot.
 
 mod concurrency;
 mod files;
@@ -44,38 +45,38 @@ use crate::watch::{of_namespace, reflect, reflect_everywhere};
 use concurrency::Places;
 use job::{EndWrite, Job, Kind};
 use repositories::Repositories;
-use seen::{State, TargetPod};
+use seen::{AgentObjects, TargetPod};
 
-/// Everything is looked at so often, whatever the watches show.
+/// All objects are checked this often, whatever the watches show.
 const LOOK: Duration = Duration::from_secs(30);
-/// After a write that failed, an object is looked at again so soon.
+/// An object is checked again this soon after a write that failed.
 const AGAIN: Duration = Duration::from_secs(2);
-/// An object that another process has begun while this one carried it is left to that one for so
-/// long. Both live then, and would take it from each other for ever.
+/// For how long this process leaves an object alone that another process has taken over from it.
+/// Otherwise two live processes would take it from each other for ever.
 const LEFT: Duration = Duration::from_secs(600);
-/// Jobs that are told to end have this long to remove their locks.
+/// Time that jobs have to remove their locks when the process is told to stop.
 const LAST: Duration = Duration::from_secs(20);
 
-/// What flags say.
+/// Settings from flags.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub namespace: String,
     pub node: String,
     /// Where the kubelet's folder of pods is mounted.
     pub pods: PathBuf,
-    /// Volumes are read also where nothing is mounted on their folder.
+    /// Volumes are read even if nothing is mounted on their folder.
     pub allows_unmounted: bool,
-    /// Jobs at the same time, until the ConfigMap says otherwise.
+    /// How many jobs run at the same time, unless the ConfigMap says otherwise.
     pub concurrency: usize,
-    /// The ConfigMap of node-agents that says it.
+    /// The node-agents' ConfigMap, which may set the number.
     pub configmap: Option<String>,
-    /// The one Secret that has the password of all repositories. Default: each has its own.
+    /// The one Secret with the password of all repositories. Default: each repository has its own.
     pub secret: Option<String>,
 }
 
 #[cfg(test)]
 impl Settings {
-    /// Of an agent with one job at a time and pods in this folder.
+    /// Settings of an agent with one job at a time and pods in this folder.
     fn of_tests(pods: impl Into<PathBuf>) -> Self {
         Self {
             namespace: "velero".to_owned(),
@@ -89,15 +90,15 @@ impl Settings {
     }
 }
 
-/// What a job needs.
-pub(crate) struct Context {
+/// What every job uses.
+pub(crate) struct AgentContext {
     pub clients: Clients,
     pub settings: Settings,
     pub repositories: Repositories,
 }
 
 pub struct Agent {
-    context: Arc<Context>,
+    context: Arc<AgentContext>,
 }
 
 impl Agent {
@@ -109,13 +110,13 @@ impl Agent {
             opener.patient(),
         )
         .reporting();
-        Self { context: Arc::new(Context { clients, settings, repositories }) }
+        Self { context: Arc::new(AgentContext { clients, settings, repositories }) }
     }
 
-    /// Until `stop`. Then the running jobs end, and their objects stay in progress for the next
-    /// process.
+    /// Runs until `stop`. Then the running jobs end, and their objects stay in progress for the
+    /// next process.
     pub async fn run(&self, stop: CancellationToken) {
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(AgentObjects::default()));
         let changed = Arc::new(Notify::new());
         let Settings { namespace, node, .. } = &self.context.settings;
         let watch = &self.context.clients.watch;
@@ -163,7 +164,7 @@ impl Agent {
 
     async fn work(
         &self,
-        state: &Mutex<State>,
+        state: &Mutex<AgentObjects>,
         changed: &Notify,
         places: &Arc<Places>,
         stop: &CancellationToken,
@@ -171,7 +172,7 @@ impl Agent {
         let mut running: BTreeMap<String, Watched> = BTreeMap::new();
         let mut jobs: JoinSet<()> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
-        // What waits for Velero's node-agent to go.
+        // How many objects wait for Velero's node-agent to end.
         let mut was_waiting = None;
         while !stop.is_cancelled() {
             let mut pause = LOOK;
@@ -188,7 +189,7 @@ impl Agent {
                 );
             }
             was_waiting = waiting;
-            // Of an object that is gone nobody needs the result.
+            // The result of an object that is gone is of no use.
             for (uid, watched) in &running {
                 if !found.iter().any(|(kind, _)| kind.uid() == uid) {
                     watched.cancel();
@@ -226,7 +227,7 @@ impl Agent {
                                 EndWrite::OfAnother => LEFT,
                                 EndWrite::Failed => again,
                             };
-                            // Its place is free.
+                            // Frees its place before the pause.
                             drop(job);
                             tokio::select! {
                                 () = sleep(pause) => {}

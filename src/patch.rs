@@ -54,8 +54,8 @@ pub fn known_location(location: &BackupStorageLocation) -> Location {
         is_default: location.spec.default == Some(true),
         read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
         held: is_set(location.annotations(), keys::HOLD),
-        // Whoever checks the location may have quoted the whole answer of its store, and this is kept
-        // for each Backup that waits for it.
+        // Whoever checks the location may have quoted the whole answer of its store, and this is
+        // kept for each Backup that waits for it.
         unavailable: (status.and_then(|s| s.phase) == Some(Unavailable))
             .then(|| tellable(&message).into_owned()),
         reopened_at: None,

@@ -31,8 +31,10 @@ pub enum WatchEvent<T, I = String> {
 
 impl<I: Ord, V> WatchEvent<(I, V), I> {
     /// Brings a map up to date. That is enough for objects that this process never writes, because
-    /// what it knows of them is never newer than what the watch shows. For the others there is
-    /// [`crate::cache::Cache`].
+    /// what it knows of them is never newer than what the watch shows; and where each write carries
+    /// the version that it was decided on, so that a decision on an older version is a conflict and
+    /// is made again. Otherwise a process that decides again before the watch shows its own write
+    /// would do the same twice: for that there is [`crate::cache::Cache`].
     pub fn apply_to(self, map: &mut BTreeMap<I, V>) {
         match self {
             Self::Replaced(all) => *map = all.into_iter().collect(),

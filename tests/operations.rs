@@ -128,7 +128,8 @@ fn data_is_moved_without_a_slot_whoever_leads_and_comes_back_through_a_stock_vel
         assert!(described.contains(said), "{said}: {described}");
     }
 
-    // First the claim: a namespace in which something is left is looked at again after eight seconds.
+    // First the claim: a namespace in which something is left is looked at again after eight
+    // seconds.
     cluster.kubectl().run(&["delete", "pvc", "data", "-n", "bank"]).unwrap();
     cluster.kubectl().run(&["delete", "namespace", "bank"]).unwrap();
     create(

@@ -2,8 +2,7 @@
 //! watch caches ([`crate::listers`]) are only read.
 
 use berth_core::affinity::AffinityFinding;
-
-use crate::placement::MoverRef;
+use berth_core::mover::placement::MoverRef;
 
 /// Records Events without waiting for the API server.
 pub trait EventRecorder: Send + Sync + 'static {

@@ -9,7 +9,6 @@
 //! - [`state`]: what the handlers of one replica share.
 //! - [`backup`]: Backups: a place in line on create, and every fault of a write in one answer.
 //! - [`pod`]: pods of data movers: where they may run.
-//! - [`placement`]: the values by which such a pod is placed.
 //! - [`mover`]: data movers: which of them may become Accepted.
 //! - [`configmap`]: the node-agents' configuration, checked before it is in use.
 //! - [`garden`]: shared buckets: writes to objects of hub and members, and to storage locations.
@@ -32,7 +31,6 @@ pub mod listers;
 pub mod metrics;
 pub mod mover;
 pub mod patch;
-pub mod placement;
 pub mod pod;
 pub mod review;
 pub mod router;

@@ -7,14 +7,13 @@ use std::time::Duration;
 use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::AffinityDecision;
 use berth_core::location::Location;
+use berth_core::mover::placement::{MoverRef, PodConstraints};
 use berth_core::queue::{Band, QueueEntry, QueueOrder, QueueView};
 use berth_core::schedule::preview::Others;
 use berth_core::volume::takers::Takers;
 use berth_garden_core::check::SecretLookup;
 use berth_garden_core::{self as garden, SecretRef};
 use jiff::Timestamp;
-
-use crate::placement::{MoverRef, PodConstraints};
 
 /// Read access to what a replica has cached about data movers.
 pub trait MoverListers: Send + Sync + 'static {

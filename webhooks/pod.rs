@@ -1,8 +1,9 @@
 //! Pods of data movers at admission: every alternative of their StorageClass counts, and
 //! tolerations are added. A pod stays as Velero made it unless it is certain where it may run.
 
-use berth_api::mover_pod::{owner, term, toleration, write_term, write_toleration};
+use berth_api::mover_pod::{constraints, owner, required, write_term, write_toleration};
 use berth_core::affinity::AffinityDecision;
+use berth_core::mover::placement::MoverRef;
 use berth_core::violation::tellable;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use serde_json::{Value, json};
@@ -10,11 +11,9 @@ use tracing::info;
 
 use crate::listers::Listers;
 use crate::patch::Edit;
-use crate::placement::{MoverRef, PodConstraints};
 use crate::review::{AdmissionOperation, AdmissionRequest, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
-const HOSTNAME: &str = "kubernetes.io/hostname";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
 /// Writes node affinity and tolerations into the pod of a data mover.
@@ -35,7 +34,7 @@ pub async fn place<K: Listers>(
         return Ok(ReviewVerdict::allow());
     };
     let mover = MoverRef { kind: owner.kind, name: &owner.name, uid: &owner.uid };
-    let decision = match state.listers().place(&mover, &read(&pod)).await {
+    let decision = match state.listers().place(&mover, &constraints(&pod)).await {
         Ok(Some(decision)) => decision,
         Ok(None) => return Ok(ReviewVerdict::allow()),
         Err(why) => {
@@ -54,30 +53,6 @@ pub async fn place<K: Listers>(
         info!(%kind, %name, %reason, terms, tolerations = decision.tolerations.len(), "placed a data mover");
     }
     Ok(ReviewVerdict { patch: Some(patch), warnings, refused: None })
-}
-
-/// Reads the constraints from a pod.
-pub fn read(pod: &Pod) -> PodConstraints {
-    let spec = pod.spec.as_ref();
-    let selector = spec.and_then(|spec| spec.node_selector.as_ref());
-    PodConstraints {
-        terms: required(pod).iter().map(term).collect(),
-        tolerations: spec
-            .and_then(|spec| spec.tolerations.as_ref())
-            .into_iter()
-            .flatten()
-            .map(toleration)
-            .collect(),
-        selected_node: selector.and_then(|selector| selector.get(HOSTNAME)).cloned(),
-        node: spec.and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty()),
-    }
-}
-
-fn required(pod: &Pod) -> &[NodeSelectorTerm] {
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
-    let required =
-        affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    required.map_or(&[], |required| required.node_selector_terms.as_slice())
 }
 
 fn edit(pod: &Pod, decision: &AffinityDecision) -> Edit {

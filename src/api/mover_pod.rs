@@ -1,10 +1,13 @@
-//! Conversion of a data mover's pod from and to JSON types: its owner, node affinity and
-//! tolerations.
+//! Conversion of a data mover's pod from and to JSON types: its owner, node affinity, tolerations,
+//! and where it may run.
 
 use berth_core::affinity::{Effect, Expression, NodeSelectorOperator, Term, Toleration};
 use berth_core::mover::MoverKind;
+use berth_core::mover::placement::PodConstraints;
 use k8s_openapi::api::core::v1 as wire;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The data mover that a pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,31 @@ pub fn owner(metadata: &ObjectMeta) -> Option<MoverPodOwner> {
         && metadata.name.as_ref() == Some(&owner.name)
         && !owner.uid.is_empty();
     is_owner.then(|| MoverPodOwner { kind, name: owner.name.clone(), uid: owner.uid.clone() })
+}
+
+/// What a pod says about where it may run.
+pub fn constraints(pod: &wire::Pod) -> PodConstraints {
+    let spec = pod.spec.as_ref();
+    let selector = spec.and_then(|spec| spec.node_selector.as_ref());
+    PodConstraints {
+        terms: required(pod).iter().map(term).collect(),
+        tolerations: spec
+            .and_then(|spec| spec.tolerations.as_ref())
+            .into_iter()
+            .flatten()
+            .map(toleration)
+            .collect(),
+        selected_node: selector.and_then(|selector| selector.get(HOSTNAME)).cloned(),
+        node: spec.and_then(|spec| spec.node_name.clone()).filter(|node| !node.is_empty()),
+    }
+}
+
+/// The terms of the required node affinity of a pod.
+pub fn required(pod: &wire::Pod) -> &[wire::NodeSelectorTerm] {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
+    let required =
+        affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    required.map_or(&[], |required| required.node_selector_terms.as_slice())
 }
 
 /// Drops requirements with an unknown operator, because the API server admits none.

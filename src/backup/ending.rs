@@ -1,8 +1,7 @@
 //! How a Backup ends whose run could not store it.
 
-use berth_api::velero::{BackupPhase, BackupStorageLocation};
+use berth_api::velero::{BackupPhase, BackupStatus, BackupStorageLocation};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tracing::warn;
@@ -21,7 +20,7 @@ impl Engine {
         record: &mut BackupWriter,
         failure: &RunFailure,
     ) -> Result<(), WriteError> {
-        let mut status = failed(&told(record, failure), Timestamp::now());
+        let mut status = BackupStatus::failed(&told(record, failure), Timestamp::now());
         // A store that failed says nothing of whose the folder is. Without an expiration, each
         // Backup of a schedule that fails by its store would stay for ever.
         let is_of_others = match failure {
@@ -40,7 +39,7 @@ impl Engine {
         record: &mut BackupWriter,
         failure: &RunFailure,
     ) -> Result<(), WriteError> {
-        let status = failed(&told(record, failure), Timestamp::now());
+        let status = BackupStatus::failed(&told(record, failure), Timestamp::now());
         self.end_unbegun(record, status).await
     }
 
@@ -62,16 +61,6 @@ impl Engine {
         merge_into(&mut patch, json!({"status": status}));
         record.end(&patch, BackupPhase::ReadyToStart, OPENING).await
     }
-}
-
-/// The status of a backup that failed.
-pub(super) fn failed(reason: &str, now: Timestamp) -> Value {
-    json!({
-        "phase": BackupPhase::Failed.as_str(),
-        "queuePosition": null,
-        "failureReason": reason,
-        "completionTimestamp": Time(now),
-    })
 }
 
 /// The status of a Backup whose folder belongs to another backup: a Velero that collects expired

@@ -274,7 +274,7 @@ impl ArchiveIndex {
         let IndexFile { index, bytes, spans } = read.context("this is no index of an archive")?;
         ensure!(index == VERSION, "the index is of version {index}");
         let is_possible = |span: &Span| span.first <= span.last && span.from < span.to && span.to <= bytes;
-        ensure!(spans.values().flatten().all(is_possible), "the index names what no archive has");
+        ensure!(spans.values().flatten().all(is_possible), "the index names pieces that no archive can have");
         Ok((Self { spans, ..Self::default() }.counted(), bytes))
     }
 

@@ -186,8 +186,8 @@ impl Lister {
                 }
             }
             if let Err(error) = self.again(&mut patience, &kind.qualified(), error).await {
-                // The pauses grow, so the last attempt of a type that fails at once comes before its
-                // time is over.
+                // The pauses grow, so the last attempt of a type that fails at once comes before
+                // its time is over.
                 if patience.is_last() || patience.spent() >= self.retry {
                     self.in_vain.fetch_add(1, Ordering::Relaxed);
                 }

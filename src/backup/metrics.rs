@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::velero::{Backup, BackupPhase};
-use berth_core::schedule::Found;
+use berth_core::schedule::BackupOrigin;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams};
 use kube::core::DeserializeGuard;
@@ -193,7 +193,7 @@ impl BackupMetrics {
         let time = status.and_then(|s| s.completion_timestamp.as_ref().or(s.start_timestamp.as_ref()));
         let ended = time.or(backup.metadata.creation_timestamp.as_ref()).map(|time| time.0);
         let generation = backup.metadata.generation;
-        let found = Found { phase: backup.phase().as_str(), generation, ..Found::default() };
+        let found = BackupOrigin { phase: backup.phase().as_str(), generation, ..BackupOrigin::default() };
         let latest = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
         let Some(ended) = ended.filter(|ended| *ended <= latest) else { return };
         if backup.phase().is_final() && !found.came_finished() {
@@ -206,7 +206,7 @@ impl BackupMetrics {
         while let Err(error) = self.rebuild(client, namespace, Timestamp::now()).await {
             warn!(
                 error = chain(&error),
-                "the metrics of earlier backups could not be read off them: trying again"
+                "could not compute the metrics of earlier backups from their Backups: trying again"
             );
             tokio::time::sleep(PAUSE).await;
         }

@@ -1,5 +1,5 @@
-//! Movements of snapshot data: what is to be moved, and what a backup remembers of what it has begun
-//! ([`super::operations`]).
+//! Movements of snapshot data: what is to be moved, and what a backup remembers of what it has
+//! begun ([`super::operations`]).
 
 use std::collections::BTreeMap;
 

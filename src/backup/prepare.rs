@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::keys;
 use berth_api::parse::ValidatedBackupSpec;
-use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_api::velero::{Backup, BackupStatus, BackupStorageLocation};
 use berth_api::{GoDuration, parse};
 use berth_core::glob::Glob;
 use berth_core::location::{Location, choose};
@@ -16,7 +16,6 @@ use berth_core::selection::{
 };
 use berth_core::violation::{Field, Violations};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
@@ -257,11 +256,7 @@ fn patch(
     let mut patch = json!({
         "metadata": {"annotations": annotations},
         "spec": effective_spec(situation, location, ttl),
-        "status": {
-            "phase": BackupPhase::InProgress.as_str(),
-            "queuePosition": null,
-            "startTimestamp": Time(now),
-        },
+        "status": BackupStatus::running(now),
     });
     merge_into(&mut patch, kept_until(&location.name_any(), ttl, now));
     patch

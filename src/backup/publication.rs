@@ -38,7 +38,7 @@ use super::names::{PackedNames, ResourceList};
 use super::predecessor::EarlierDeletion;
 use super::status::{BackupWriter, WriteError};
 use super::uploads::ArchivePlace;
-use super::volumes::outcomes::Data;
+use super::volumes::outcomes::StoredVolumeData;
 use crate::patch::merge_into;
 use crate::storage::{BackupArtifact, BackupLayout, ClaimError, ClaimedFolder, MultipartTarget};
 use crate::text::chain;
@@ -63,7 +63,7 @@ pub(super) struct StoredArchive {
     pub operations: Vec<Value>,
     /// How many operations there were, and what has become of them.
     pub counts: OperationCounts,
-    pub volumes: Data,
+    pub volumes: StoredVolumeData,
     /// Where in the archive the objects are.
     pub index: ArchiveIndex,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, BackupStatus};
 use berth_core::claim::FolderClaim;
 use berth_core::policy::filters::Filters;
 use berth_core::run::{Recovery, Why};
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::begun::{EarlierProgress, RunSite};
 use super::checkpoint::Packed;
 use super::conduct::forget_checkpoint;
-use super::ending::{expiring_never, failed};
+use super::ending::expiring_never;
 use super::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals};
 use super::hooks::Tally;
 use super::inputs::ClusterInputs;
@@ -168,11 +168,11 @@ impl Engine {
                 }
                 Err(error) if is_canceled => {
                     warn!(%name, error = format!("{error:#}"), "could not remove the files of a canceled backup");
-                    failed(CANCELED, Timestamp::now())
+                    BackupStatus::failed(CANCELED, Timestamp::now())
                 }
                 Err(error) => {
                     let reason = format!("{}, and its location cannot be read: {error:#}", Why::Ended);
-                    failed(&reason, Timestamp::now())
+                    BackupStatus::failed(&reason, Timestamp::now())
                 }
             };
             if is_unread && !is_publishing {
@@ -203,7 +203,8 @@ impl Engine {
         Ok(match scene.recovery {
             Recovery::Resume | Recovery::Restart => {
                 // The run waits longer for its store than whoever looks at it. It is opened here,
-                // because a location that is away again by now is tried as one that was away before.
+                // because a location that is away again by now is tried as one that was away
+                // before.
                 let opened = self.opener.patient().open_with_parts(&scene.location).await?;
                 RecoveryStep::Run(Box::new(scene), opened)
             }
@@ -218,11 +219,9 @@ impl Engine {
                 if status.is_some() {
                     Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
                 }
-                RecoveryStep::End(
-                    status.unwrap_or_else(|| {
-                        expiring_never(failed(&Why::Strange.to_string(), Timestamp::now()))
-                    }),
-                )
+                RecoveryStep::End(status.unwrap_or_else(|| {
+                    expiring_never(BackupStatus::failed(&Why::Strange.to_string(), Timestamp::now()))
+                }))
             }
             Recovery::Fail(why) => {
                 let reason = if why == Why::Canceled { CANCELED.to_owned() } else { why.to_string() };
@@ -241,7 +240,7 @@ impl Engine {
                     cancel_all(&self.client, &self.namespace, record.uid(), false).await;
                 }
                 Box::pin(self.remove_snapshots(scene.layout.backup(), record)).await;
-                let status = failed(&reason, Timestamp::now());
+                let status = BackupStatus::failed(&reason, Timestamp::now());
                 RecoveryStep::End(if scene.is_of_others() { expiring_never(status) } else { status })
             }
             Recovery::NotOurs => RecoveryStep::Nothing,

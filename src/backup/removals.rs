@@ -1,7 +1,7 @@
-//! Who removes what is left of a Backup that was deleted while it ran or waited. The engine begins
-//! at once, and asks by a DeleteBackupRequest for what it cannot end, because that outlives this
-//! process. The controller that carries such requests out runs in the same process, and leaves
-//! alone what the engine still removes.
+//! Decides which part of berth cleans up after a Backup that was deleted while it ran or waited.
+//! The engine starts at once, and creates a DeleteBackupRequest for what it cannot finish, because
+//! a request outlives this process. The controller that carries out such requests runs in the same
+//! process, and leaves alone what the engine is still removing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// have.
 const LARGEST: usize = 128 << 10;
 
-/// The clones are the same.
+/// Clones share one state.
 #[derive(Clone, Default)]
 pub struct Removals(Arc<Mutex<RemovalState>>);
 
@@ -32,22 +32,23 @@ pub struct Removals(Arc<Mutex<RemovalState>>);
 struct RemovalState {
     /// This process carries out DeleteBackupRequests.
     are_carried_out: bool,
-    /// UIDs of Backups of which the engine removes what is left.
+    /// UIDs of deleted Backups after which the engine is cleaning up.
     begun: HashSet<String>,
     /// UIDs of Backups of which it will do so soon, and since when.
     expected: HashMap<String, Instant>,
 }
 
-/// What holds until this is dropped.
+/// Ends the state that it stands for when it is dropped.
 #[must_use]
 pub struct RemovalGuard {
     removals: Removals,
-    /// The Backup of which the engine removes what is left. `None`: requests are carried out.
+    /// The Backup after which the engine is cleaning up. `None`: the guard of carrying out
+    /// requests.
     uid: Option<String>,
 }
 
 impl Removals {
-    /// From now on requests are carried out here.
+    /// From now on this process carries out requests.
     pub fn carry_out(&self) -> RemovalGuard {
         self.0.lock().are_carried_out = true;
         RemovalGuard { removals: self.clone(), uid: None }

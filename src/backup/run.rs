@@ -4,12 +4,11 @@ use std::future::{Ready, ready};
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_api::velero::{Backup, BackupPhase, BackupStatus, BackupStorageLocation};
 use berth_core::run::{AfterInterruption, RunFollowUp};
 use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
 
@@ -74,8 +73,7 @@ impl Engine {
             Ok(Err(violations)) => {
                 let errors = violations.lines();
                 info!(%name, ?errors, "the backup is not valid");
-                let status = json!({"phase": BackupPhase::FailedValidation.as_str(), "queuePosition": null, "validationErrors": errors});
-                return self.end_unbegun(record, status).await;
+                return self.end_unbegun(record, BackupStatus::invalid(&errors)).await;
             }
             Err(failure) if failure.is_of_the_api_server() => {
                 return Err(WriteError::NotBegun(chain(&failure)));

@@ -117,7 +117,7 @@ pub struct RunVolumes<'a> {
     repositories: Mutex<HashMap<String, Repository>>,
     /// UIDs of pods whose files are being backed up.
     reading: Mutex<BTreeSet<String>>,
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<VolumeJob>,
     settled: mpsc::UnboundedSender<Settle>,
     /// Places of claims in `settled`.
     admitted: Arc<Semaphore>,
@@ -147,7 +147,7 @@ struct VolumeFindings {
 }
 
 /// Data that is to be taken.
-pub struct Job {
+pub struct VolumeJob {
     work: VolumeWork,
     /// Dropped when it is done.
     _under_way: TaskTrackerToken,
@@ -169,7 +169,7 @@ pub struct Settle {
 
 /// What is to be taken, for [`RunVolumes::run`].
 pub struct Jobs {
-    later: mpsc::Receiver<Job>,
+    later: mpsc::Receiver<VolumeJob>,
     /// Apart from the others, which may wait for hours, because frozen pods would wait with them.
     /// Its bound is the room that blocks are given.
     settled: mpsc::UnboundedReceiver<Settle>,
@@ -343,7 +343,7 @@ impl<'a> RunVolumes<'a> {
     }
 
     async fn send(&self, work: VolumeWork, under_way: TaskTrackerToken) -> Result<(), ListError> {
-        let job = Job { work, _under_way: under_way };
+        let job = VolumeJob { work, _under_way: under_way };
         self.jobs.send(job).await.map_err(|_| ListError::NobodyTakes)
     }
 
@@ -353,12 +353,12 @@ impl<'a> RunVolumes<'a> {
         std::future::pending::<()>().await;
     }
 
-    async fn do_jobs(&self, mut later: mpsc::Receiver<Job>, batches: &mpsc::Sender<Batch>) {
+    async fn do_jobs(&self, mut later: mpsc::Receiver<VolumeJob>, batches: &mpsc::Sender<Batch>) {
         let (cuts, pods) = (Semaphore::new(CUTS), Semaphore::new(PODS));
         let (cuts, pods) = (&cuts, &pods);
         let later = futures::stream::poll_fn(|context| later.poll_recv(context));
         let done = later.for_each_concurrent(UNDER_WAY, |job| async move {
-            let Job { work, _under_way } = job;
+            let VolumeJob { work, _under_way } = job;
             // The semaphores are never closed.
             match work {
                 VolumeWork::Claim(planned) => {

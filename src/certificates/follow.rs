@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::trust::Trust;
+use super::ca_bundles::CaBundles;
 use super::{LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::events::{EventReason, Events};
 use crate::pace::paced;
@@ -56,7 +56,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const LEAD_TIME: Duration = Duration::from_secs(2);
 
 /// Follows the certificate Secret and serves its certificate.
-pub struct Follower {
+pub struct KeyReloader {
     pub client: Client,
     pub namespace: String,
     pub secret: String,
@@ -65,10 +65,10 @@ pub struct Follower {
     pub events: Events,
     /// The caBundles. Two programs may write Secret and caBundle in any order, so a certificate is
     /// served only once its authority is in every caBundle.
-    pub trust: Trust,
+    pub trust: CaBundles,
 }
 
-impl Follower {
+impl KeyReloader {
     /// Runs for ever.
     pub async fn follow(self) {
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.secret));

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::trust::Trust;
+use super::ca_bundles::CaBundles;
 use super::{AUTHORITY, CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::client::is_conflict;
 use crate::pace::counted;
@@ -95,8 +95,8 @@ impl CertificateKeeper {
         );
     }
 
-    fn trust(&self) -> Trust {
-        Trust { client: self.client.clone(), configuration: self.configuration.clone() }
+    fn trust(&self) -> CaBundles {
+        CaBundles { client: self.client.clone(), configuration: self.configuration.clone() }
     }
 
     /// One pass. Returns how long to wait for the next one if nothing changes.
@@ -161,7 +161,7 @@ impl CertificateKeeper {
     }
 
     /// Waits for as long as the slowest API server takes to read caBundle.
-    async fn wait_for_trust(&self, trust: &Trust, authorities: &str) -> anyhow::Result<()> {
+    async fn wait_for_trust(&self, trust: &CaBundles, authorities: &str) -> anyhow::Result<()> {
         info!(
             for_seconds = self.lead_time.as_secs(),
             "added a new authority to caBundle; waiting before it is used"

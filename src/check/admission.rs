@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 
 use super::Finding;
-use crate::certificates::trust::Trust;
+use crate::certificates::ca_bundles::CaBundles;
 use crate::certificates::{AUTHORITY, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, SECRET, text};
 use crate::install::cluster::CONFIGURATION;
 use crate::install::probe::{Probe, probe};
@@ -62,7 +62,7 @@ async fn certificate(cluster: &InstallCluster, installed: &Installed) -> anyhow:
             format!("kubectl describe certificate --namespace {namespace} berth-webhook")
         }
     };
-    let trust = Trust { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
+    let trust = CaBundles { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
     let believed = trust.read().await?;
     if believed.is_empty() {
         let fix = format!("berth install --namespace {namespace}");

@@ -3,8 +3,8 @@
 //!
 //! A Backup that somebody deletes while its location still has it comes back with the next sync. So
 //! nothing is removed before berth's sync has brought all of every location twice ([`rounds`]):
-//! twice, because the first of these rounds may have begun before the count did. What is removed was
-//! left before and after these rounds.
+//! twice, because the first of these rounds may have begun before the count did. What is removed
+//! was left before and after these rounds.
 
 mod judged;
 mod kept;

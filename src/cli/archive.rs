@@ -14,8 +14,8 @@ const BLOCK: usize = 512;
 const LONGEST_NAME: u64 = 64 << 10;
 /// Of an object that is read into memory.
 pub const LARGEST_OBJECT: u64 = 4 << 20;
-/// Values of an object that is taken apart: in memory, one may take a hundred times the bytes of its
-/// text. The largest objects of an API server have some ten thousand.
+/// Values of an object that is taken apart: in memory, one may take a hundred times the bytes of
+/// its text. The largest objects of an API server have some ten thousand.
 const VALUES: usize = 500_000;
 
 /// A stored object: `deployments.apps/web/frontend`, or `persistentvolumes/pv1`.

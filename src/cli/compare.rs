@@ -113,8 +113,8 @@ fn short(digest: &[u8]) -> Digest {
 }
 
 /// Of an object without its status, what an API server counts up with every write, and the version
-/// of the API by which it was read: an upgrade of the cluster changes that of all objects of a type.
-/// One that is very large, or has very many values, counts as it stands.
+/// of the API by which it was read: an upgrade of the cluster changes that of all objects of a
+/// type. One that is very large, or has very many values, counts as it stands.
 fn content(stored: &StoredObject, size: u64, body: &mut dyn Read) -> anyhow::Result<Digest> {
     if size > LARGEST_OBJECT {
         let mut context = Context::new(&SHA256);

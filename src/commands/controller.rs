@@ -19,14 +19,14 @@ use crate::backup::metrics::BackupMetrics;
 use crate::backup::removals::Removals;
 use crate::backup::turns::Turns;
 use crate::backup::upload::PART;
-use crate::certificates::trust::Trust;
-use crate::certificates::{CertificateKeeper, Watcher};
+use crate::certificates::ca_bundles::CaBundles;
+use crate::certificates::{CaBundleMonitor, CertificateKeeper};
 use crate::client::Clients;
 use crate::data_movement::OwnMovements;
 use crate::events::Events;
 use crate::garden::hub::Hub;
 use crate::health::{self, Pulse};
-use crate::leader::{LEASE, LeaseCandidate, LeaseNotes, identity};
+use crate::leader::{LEASE, LeaseAnnotations, LeaseCandidate, identity};
 use crate::lifecycle::age::AgeMetrics;
 use crate::lifecycle::known::KnownBackups;
 use crate::lifecycle::schedule::metrics::ScheduleMetrics;
@@ -59,22 +59,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     let stop = shutdown::on_signal()?;
     let clients = Clients::new(args.common.kubeconfig.as_deref()).await?;
     let mut registry = Registry::default();
-    let metrics = QueueMetrics::new(&mut registry);
-    let mover_metrics = MoverMetrics::new(&mut registry);
-    let garden_metrics = GardenMetrics::new(&mut registry);
-    let backup_metrics = match args.common.executor {
-        Executor::Berth => BackupMetrics::new(&mut registry),
-        // Velero counts them itself.
-        Executor::Velero => BackupMetrics::default(),
-    };
-    let (schedule_metrics, sync_metrics, age_metrics) = match args.common.executor {
-        Executor::Berth => (
-            ScheduleMetrics::new(&mut registry),
-            SyncMetrics::new(&mut registry),
-            AgeMetrics::new(&mut registry),
-        ),
-        Executor::Velero => Default::default(),
-    };
+    let metrics = LeaderMetrics::new(args.common.executor, &mut registry);
     let hub = args.hub.settings(&args.common.garden_namespace)?;
     let pulse = Pulse::default();
     health::serve(args.common.reports.health_address, pulse.clone(), || true, registry, stop.clone())?;
@@ -98,9 +83,7 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             () = candidate.acquire() => {}
             () = stop.cancelled() => break,
         }
-        let of_backups = (&backup_metrics, &schedule_metrics, &sync_metrics, &age_metrics);
-        let metrics = (&metrics, &mover_metrics, &garden_metrics, of_backups);
-        let work = lead(&args, &clients, metrics, &hub, notes, pulse.clone(), stop.clone());
+        let work = lead(&args, &clients, &metrics, &hub, notes, pulse.clone(), stop.clone());
         let is_lost = tokio::select! {
             _ = candidate.keep_beside() => true,
             () = work => false,
@@ -109,18 +92,49 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
             candidate.release().await;
             break;
         }
-        backup_metrics.forget();
-        schedule_metrics.forget();
-        sync_metrics.forget();
-        age_metrics.forget();
+        metrics.forget();
         warn!("no longer leading: everything stops here");
     }
     info!("stopped");
     Ok(())
 }
 
-type Metrics<'a> = (&'a QueueMetrics, &'a MoverMetrics, &'a GardenMetrics, OfBackups<'a>);
-type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &'a AgeMetrics);
+/// The metrics that the leader sets.
+struct LeaderMetrics {
+    queue: QueueMetrics,
+    movers: MoverMetrics,
+    garden: GardenMetrics,
+    backups: BackupMetrics,
+    schedules: ScheduleMetrics,
+    sync: SyncMetrics,
+    ages: AgeMetrics,
+}
+
+impl LeaderMetrics {
+    fn new(executor: Executor, registry: &mut Registry) -> Self {
+        let (queue, movers, garden) =
+            (QueueMetrics::new(registry), MoverMetrics::new(registry), GardenMetrics::new(registry));
+        let (backups, schedules, sync, ages) = match executor {
+            Executor::Berth => (
+                BackupMetrics::new(registry),
+                ScheduleMetrics::new(registry),
+                SyncMetrics::new(registry),
+                AgeMetrics::new(registry),
+            ),
+            // Velero counts the backups that it runs.
+            Executor::Velero => Default::default(),
+        };
+        Self { queue, movers, garden, backups, schedules, sync, ages }
+    }
+
+    /// Clears what the next leader sets.
+    fn forget(&self) {
+        self.backups.forget();
+        self.schedules.forget();
+        self.sync.forget();
+        self.ages.forget();
+    }
+}
 
 /// The work of the leader. It ends after `stop`, when the running Backups have ended or are handed
 /// over, and is dropped at once when the Lease is lost. It leaves no state in memory: the next
@@ -128,9 +142,9 @@ type OfBackups<'a> = (&'a BackupMetrics, &'a ScheduleMetrics, &'a SyncMetrics, &
 async fn lead(
     args: &ControllerArgs,
     clients: &Clients,
-    (metrics, mover_metrics, garden_metrics, of_backups): Metrics<'_>,
+    metrics: &LeaderMetrics,
     hub: &HubSettings,
-    notes: &LeaseNotes,
+    notes: &LeaseAnnotations,
     pulse: Pulse,
     stop: CancellationToken,
 ) {
@@ -149,9 +163,9 @@ async fn lead(
         configuration: args.webhook_configuration.clone(),
         names: certificate_names(args, namespace),
     };
-    let watcher = Watcher {
-        trust: Trust { client: client(), configuration: args.webhook_configuration.clone() },
-        metrics: metrics.clone(),
+    let watcher = CaBundleMonitor {
+        trust: CaBundles { client: client(), configuration: args.webhook_configuration.clone() },
+        metrics: metrics.queue.clone(),
     };
     let certificates = async {
         match args.certificates {
@@ -169,32 +183,38 @@ async fn lead(
         namespace: namespace.to_owned(),
         executor: args.common.executor,
         store: Arc::clone(&store),
-        metrics: metrics.clone(),
+        metrics: metrics.queue.clone(),
         stopped: Arc::clone(&stopped),
         configuration: args.webhook_configuration.clone(),
         notes: notes.clone(),
     };
-    let (events, sending) = Events::new(client(), namespace, metrics.events_dropped.clone());
-    let movers = lead_movers(args, clients, mover_metrics, events.clone());
+    let (events, sending) = Events::new(client(), namespace, metrics.queue.events_dropped.clone());
+    let movers = lead_movers(args, clients, &metrics.movers, events.clone());
     let hub = Hub {
         clients: clients.clone(),
         settings: hub.clone(),
         events: events.clone(),
-        metrics: garden_metrics.clone(),
+        metrics: metrics.garden.clone(),
     };
-    metrics.leading.set(1);
+    metrics.queue.leading.set(1);
     let keeping = EndedBackupSettings {
         default_ttl: args.default_backup_ttl,
         writes_spec: matches!(args.common.executor, Executor::Berth),
     };
-    let writer =
-        QueueWriter::new(client(), namespace, keeping, Arc::clone(&store), metrics.clone(), events.clone());
-    let reporter = QueueReporter::new(metrics.clone(), events.clone(), notes.clone());
+    let writer = QueueWriter::new(
+        client(),
+        namespace,
+        keeping,
+        Arc::clone(&store),
+        metrics.queue.clone(),
+        events.clone(),
+    );
+    let reporter = QueueReporter::new(metrics.queue.clone(), events.clone(), notes.clone());
     let cycle = Cycle::new(Arc::clone(&store), writer, stopped.subscribe(), reporter, pulse);
     let executing = async {
         match args.common.executor {
             Executor::Berth => {
-                execute(args, clients, &store, events.clone(), of_backups, notes.clone(), stop.clone()).await;
+                execute(args, clients, &store, events.clone(), metrics, notes.clone(), stop.clone()).await;
             }
             Executor::Velero => stop.cancelled().await,
         }
@@ -222,28 +242,28 @@ async fn lead(
 async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMetrics, events: Events) {
     let namespace = args.common.namespace.as_str();
     let configmap = args.common.node_agent_configmap.as_deref();
-    let fleet = Arc::new(NodeCache::default());
+    let node_cache = Arc::new(NodeCache::default());
     let volumes = MoverVolumes::new(clients.call.clone(), namespace);
-    let placing = Placing { fleet: Arc::clone(&fleet), volumes };
+    let placing = Placing { node_cache: Arc::clone(&node_cache), volumes };
     let granting = Granting {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
         patience: args.common.movers.patience(),
         signs: GrantSignPeriods::new(args.common.movers.mover_grants_silent_after),
-        fleet: Arc::clone(&fleet),
+        node_cache: Arc::clone(&node_cache),
         events: events.clone(),
         metrics: metrics.clone(),
     };
     let own = OwnMovements {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
-        fleet: Arc::clone(&fleet),
+        node_cache: Arc::clone(&node_cache),
         events: events.clone(),
         metrics: metrics.own.clone(),
     };
     tokio::join!(
-        fleet.follow(&clients.watch, namespace),
-        configuration::follow(&clients.watch, namespace, configmap, &fleet),
+        node_cache.follow(&clients.watch, namespace),
+        configuration::follow(&clients.watch, namespace, configmap, &node_cache),
         reporter::configuration(&placing, namespace, &events, metrics),
         reporter::missed(&clients.watch, namespace, &placing, &events, metrics),
         granting.run(),
@@ -258,8 +278,8 @@ async fn execute(
     clients: &Clients,
     store: &Arc<BackupCache>,
     events: Events,
-    (metrics, schedule_metrics, sync_metrics, age_metrics): OfBackups<'_>,
-    notes: LeaseNotes,
+    metrics: &LeaderMetrics,
+    notes: LeaseAnnotations,
     stop: CancellationToken,
 ) {
     let (client, namespace) = (clients.call.clone(), args.common.namespace.as_str());
@@ -282,16 +302,16 @@ async fn execute(
         certificate_secret: args.common.certificate_secret.clone(),
         disabled: args.disable_controllers.iter().copied().collect(),
         backups: Arc::clone(store),
-        metrics: metrics.clone(),
-        schedule_metrics: schedule_metrics.clone(),
+        metrics: metrics.backups.clone(),
+        schedule_metrics: metrics.schedules.clone(),
         schedule: args.schedule(),
         notes,
         velero_controllers: VeleroControllers::default(),
         known: Arc::new(KnownBackups::default()),
         sync_period: args.backup_sync_period,
-        sync_metrics: sync_metrics.clone(),
+        sync_metrics: metrics.sync.clone(),
         namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),
-        age_metrics: age_metrics.clone(),
+        age_metrics: metrics.ages.clone(),
         removals: removals.clone(),
     };
     let engine = Engine {
@@ -316,7 +336,7 @@ async fn execute(
         },
         after_interruption: args.after_interruption.into(),
         part_size: PART,
-        metrics: metrics.clone(),
+        metrics: metrics.backups.clone(),
         since: tokio::time::Instant::now(),
         own: Arc::default(),
         data_of_deleted: Arc::default(),
@@ -338,7 +358,7 @@ async fn execute(
         () = checker.run() => {}
         () = lifecycle.run() => {}
         () = uploads.follow(&clients.watch, namespace) => {}
-        () = metrics.keep(&clients.call, namespace) => {}
+        () = metrics.backups.keep(&clients.call, namespace) => {}
     }
 }
 

@@ -24,7 +24,7 @@ use crate::install::probe::{Probe, probe};
 use crate::install::render::is_workload;
 use crate::install::{
     BackedUpTypes, InstallCluster, Installed, MemberParts, Reference, Reviews, RunningBackups, certificates,
-    kept, left, member, pod_volumes, remove, render, running, velero,
+    finalizers, kept, member, pod_volumes, remove, render, running, velero,
 };
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
@@ -230,9 +230,9 @@ async fn install(
         }
     }
     if hands.from_member && hands.member.is_none() {
-        let mut held = left::held(cluster).await?;
-        held.retain(|one| one.by != left::By::Controller);
-        if let Some(note) = left::note(&held, &cluster.namespace) {
+        let mut held = finalizers::held(cluster).await?;
+        held.retain(|one| one.by != finalizers::RemovableBy::Controller);
+        if let Some(note) = finalizers::note(&held, &cluster.namespace) {
             say!("{note}");
         }
     }

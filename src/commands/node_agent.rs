@@ -72,10 +72,10 @@ async fn check(target: ClusterArgs, command: NodeAgentCommand) -> anyhow::Result
         Some(given) => Some(given),
         None => leaders().await,
     };
-    let mut fleet = listing::agents(&client, namespace, given.as_deref()).await?;
-    listing::nodes(&client, &mut fleet).await?;
-    listing::classes(&client, &mut fleet).await?;
-    let report = NodeAgentReport::new(&fleet, &listing::tolerations(&client, namespace).await?);
+    let mut node_cache = listing::agents(&client, namespace, given.as_deref()).await?;
+    listing::nodes(&client, &mut node_cache).await?;
+    listing::classes(&client, &mut node_cache).await?;
+    let report = NodeAgentReport::new(&node_cache, &listing::tolerations(&client, namespace).await?);
     let mut out = print::stdout();
     let written = match output {
         Output::Table => report.write(&mut out).map_err(anyhow::Error::from),
@@ -123,16 +123,17 @@ struct CoverageRow {
 }
 
 impl NodeAgentReport {
-    fn new(fleet: &NodeCacheState, agent_tolerations: &[Toleration]) -> Self {
-        let configuration = &fleet.configuration;
-        let mut served: Vec<System> = System::ALL.into_iter().filter(|s| s.is_served(&fleet.nodes)).collect();
+    fn new(node_cache: &NodeCacheState, agent_tolerations: &[Toleration]) -> Self {
+        let configuration = &node_cache.configuration;
+        let mut served: Vec<System> =
+            System::ALL.into_iter().filter(|s| s.is_served(&node_cache.nodes)).collect();
         if served.is_empty() {
             served.push(System::Linux);
         }
-        let classes = fleet.classes.iter();
-        let rows =
-            classes.flat_map(|(name, class)| rows(fleet, agent_tolerations, name, class.binding, &served));
-        let with_agent = with_agent(fleet);
+        let classes = node_cache.classes.iter();
+        let rows = classes
+            .flat_map(|(name, class)| rows(node_cache, agent_tolerations, name, class.binding, &served));
+        let with_agent = with_agent(node_cache);
         let mut coverage: Vec<CoverageRow> = rows.collect();
         coverage.push(CoverageRow {
             storage_class: None,
@@ -143,14 +144,14 @@ impl NodeAgentReport {
             why: "no rules: the node of the pod whose volume it is for".to_owned(),
             findings: Vec::new(),
         });
-        let mut outdated: Vec<String> = fleet.outdated().map(|agent| agent.node.clone()).collect();
+        let mut outdated: Vec<String> = node_cache.outdated().map(|agent| agent.node.clone()).collect();
         outdated.sort_unstable();
         Self {
             config_map: configuration.name.clone(),
             usable: !configuration.unusable,
-            faults: reporter::faults(fleet),
+            faults: reporter::faults(node_cache),
             outdated,
-            nodes: fleet.nodes.len(),
+            nodes: node_cache.nodes.len(),
             with_agent: with_agent.len(),
             coverage,
         }
@@ -221,18 +222,18 @@ impl CoverageRow {
 
 /// Backup and restore, for each system.
 fn rows(
-    fleet: &NodeCacheState,
+    node_cache: &NodeCacheState,
     agent_tolerations: &[Toleration],
     class: &str,
     binding: VolumeBindingMode,
     systems: &[System],
 ) -> Vec<CoverageRow> {
-    let config = &fleet.configuration.config;
+    let config = &node_cache.configuration.config;
     let cluster = CoverageInput {
         rules: &config.load_affinity,
         toleration_rules: &config.load_tolerations,
         agent_tolerations,
-        nodes: &fleet.nodes,
+        nodes: &node_cache.nodes,
     };
     let mapped_class = config.mapped_class(class);
     let backup = MoverOperation::Backup {
@@ -265,9 +266,9 @@ fn rows(
         .collect()
 }
 
-fn with_agent(fleet: &NodeCacheState) -> Vec<String> {
-    let names = fleet.nodes.iter().map(|node| node.name.clone());
-    let mut names: Vec<String> = names.filter(|name| fleet.nodes.has_agent(name)).collect();
+fn with_agent(node_cache: &NodeCacheState) -> Vec<String> {
+    let names = node_cache.nodes.iter().map(|node| node.name.clone());
+    let mut names: Vec<String> = names.filter(|name| node_cache.nodes.has_agent(name)).collect();
     names.sort_unstable();
     names
 }
@@ -292,22 +293,22 @@ mod tests {
     use crate::movers::node_cache::{NodeAgentPod, StorageClassState};
 
     /// Nodes with these pools, each with a node-agent; two classes.
-    fn fleet(pools: &[(&str, &str)], config: &Value) -> NodeCacheState {
-        let mut fleet = NodeCacheState::default();
+    fn node_cache(pools: &[(&str, &str)], config: &Value) -> NodeCacheState {
+        let mut node_cache = NodeCacheState::default();
         for (name, pool) in pools {
             let labels = [("pool".to_owned(), (*pool).to_owned())].into();
-            fleet.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
-            fleet.nodes.put_agent(name, true);
+            node_cache.nodes.put(Node { name: (*name).to_owned(), labels, taints: Vec::new() });
+            node_cache.nodes.put_agent(name, true);
         }
         let class = |binding| StorageClassState {
             provisioner: String::new(),
             binding,
             reclaim: ReclaimPolicy::Delete,
         };
-        fleet.classes.insert("fast".to_owned(), class(VolumeBindingMode::Immediate));
-        fleet.classes.insert("slow".to_owned(), class(VolumeBindingMode::WaitForFirstConsumer));
+        node_cache.classes.insert("fast".to_owned(), class(VolumeBindingMode::Immediate));
+        node_cache.classes.insert("slow".to_owned(), class(VolumeBindingMode::WaitForFirstConsumer));
         let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
-        fleet.configuration = match parse(&data) {
+        node_cache.configuration = match parse(&data) {
             Ok(parsed) => ConfigurationState {
                 name: Some("agents".to_owned()),
                 config: Arc::new(parsed.config),
@@ -316,7 +317,7 @@ mod tests {
             },
             Err(faults) => ConfigurationState { faults, unusable: true, ..ConfigurationState::default() },
         };
-        fleet
+        node_cache
     }
 
     fn printed(report: &NodeAgentReport) -> String {
@@ -335,8 +336,8 @@ mod tests {
             "loadAffinity": [rule("fast", "one"), rule("fast", "two"), rule("slow", "three")],
             "backupPVC": {"fast": {"storageClass": "slow"}},
         });
-        let mut fleet = fleet(&[("a", "one"), ("b", "two"), ("c", "three"), ("d", "two")], &config);
-        let report = NodeAgentReport::new(&fleet, &[]);
+        let mut node_cache = node_cache(&[("a", "one"), ("b", "two"), ("c", "three"), ("d", "two")], &config);
+        let report = NodeAgentReport::new(&node_cache, &[]);
         let expected = "\
 ConfigMap agents; node-agents are ready on 4 of 4 nodes
 
@@ -352,14 +353,14 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
         assert!(report.is_well());
         // An operating system without a node is no fault as long as the other one has a node.
         let labels = [("kubernetes.io/os".to_owned(), "windows".to_owned())].into();
-        fleet.nodes.put(Node { name: "w".to_owned(), labels, taints: Vec::new() });
-        fleet.nodes.put_agent("w", true);
-        let report = NodeAgentReport::new(&fleet, &[]);
+        node_cache.nodes.put(Node { name: "w".to_owned(), labels, taints: Vec::new() });
+        node_cache.nodes.put_agent("w", true);
+        let report = NodeAgentReport::new(&node_cache, &[]);
         let table = squeezed(&printed(&report));
         assert!(table.contains("fast restore windows NONE any of the 2 rules"), "{table}");
         assert!(report.is_well(), "{table}");
-        fleet.nodes.put_agent("c", false);
-        let report = NodeAgentReport::new(&fleet, &[]);
+        node_cache.nodes.put_agent("c", false);
+        let report = NodeAgentReport::new(&node_cache, &[]);
         assert!(!report.is_well());
         let table = printed(&report);
         assert!(table.contains("no node-agent runs on a node that matches: c"), "{table}");
@@ -367,8 +368,10 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
 
     #[test]
     fn faults_of_the_configuration_come_first() {
-        let odd =
-            fleet(&[("a", "one")], &json!({"prepareQueueLength": 2, "loadAffinity": [rule("gone", "one")]}));
+        let odd = node_cache(
+            &[("a", "one")],
+            &json!({"prepareQueueLength": 2, "loadAffinity": [rule("gone", "one")]}),
+        );
         let report = NodeAgentReport::new(&odd, &[]);
         let table = printed(&report);
         for line in [
@@ -378,7 +381,7 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
             assert!(table.contains(line), "{table}");
         }
         assert!(report.is_well(), "Velero reads it");
-        let broken = fleet(&[("a", "one")], &json!([]));
+        let broken = node_cache(&[("a", "one")], &json!([]));
         let report = NodeAgentReport::new(&broken, &[]);
         let table = printed(&report);
         assert!(table.contains("FAULT    data[config.json]") && !report.is_well(), "{table}");
@@ -386,15 +389,15 @@ slow          restore     a, b, c and 1 more no rules: StorageClass slow waits f
 
     #[test]
     fn node_agents_that_began_before_the_last_change_are_named() {
-        let mut fleet = fleet(&[("a", "one")], &json!({}));
-        fleet.configuration.changed_at = "2026-01-02T00:00:00Z".parse().ok();
+        let mut node_cache = node_cache(&[("a", "one")], &json!({}));
+        node_cache.configuration.changed_at = "2026-01-02T00:00:00Z".parse().ok();
         for (pod, started_at) in [("old", "2026-01-01T00:00:00Z"), ("new", "2026-01-03T00:00:00Z")] {
             let started_at = started_at.parse().ok();
             let agent =
                 NodeAgentPod { pod: pod.to_owned(), node: format!("on-{pod}"), ready: true, started_at };
-            fleet.agents.insert(pod.to_owned(), agent);
+            node_cache.agents.insert(pod.to_owned(), agent);
         }
-        let report = NodeAgentReport::new(&fleet, &[]);
+        let report = NodeAgentReport::new(&node_cache, &[]);
         assert_eq!(report.outdated, ["on-old"]);
         assert!(printed(&report).contains("began before its last change: on-old"));
     }

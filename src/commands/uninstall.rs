@@ -9,7 +9,7 @@ use crate::client::persistent;
 use crate::install::apply::LISTS_AT_ONCE;
 use crate::install::render::{VELERO_GROUP, is_admission};
 use crate::install::{
-    InstallCluster, Reference, RunningBackups, apply, left, member, remove, running, velero,
+    InstallCluster, Reference, RunningBackups, apply, finalizers, member, remove, running, velero,
 };
 use crate::movers::nudge;
 
@@ -147,8 +147,8 @@ async fn tell_running(cluster: &InstallCluster) -> anyhow::Result<()> {
 
 /// The warning about objects of shared buckets that cannot be deleted without berth.
 async fn tell_held(cluster: &InstallCluster) -> anyhow::Result<()> {
-    let held = left::held(cluster).await?;
-    if let Some(note) = left::note(&held, &cluster.namespace) {
+    let held = finalizers::held(cluster).await?;
+    if let Some(note) = finalizers::note(&held, &cluster.namespace) {
         say!("{note}");
     }
     Ok(())

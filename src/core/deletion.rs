@@ -275,8 +275,8 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
         let why = "the storage location has neither this backup nor any other, so it may not be the bucket or the volume that has it: bring that back or, if the files are gone for good, remove the Backup by kubectl";
         return if has_begun { DeletionStep::Wait(why.to_owned()) } else { end(why) };
     }
-    // A deletion that has begun is not stopped any more: its own claim may be locked for longer than
-    // the backup was.
+    // A deletion that has begun is not stopped any more: its own claim may be locked for longer
+    // than the backup was.
     if !has_begun && !is_marked && *folder == FolderOwner::Ours {
         match seen.lock {
             None => return DeletionStep::LookAtLock,

@@ -2,10 +2,12 @@
 //!
 //! - [`grant`]: which data movers may be prepared next, so that never more are than the limit
 //!   allows.
-//! - [`own`]: the movements of snapshot data that berth carries itself.
+//! - [`own`]: the movements of snapshot data that berth carries out itself.
+//! - [`placement`]: the values by which the pod of a data mover is placed.
 
 pub mod grant;
 pub mod own;
+pub mod placement;
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! Operations that go on after a backup has stored its objects: movements of snapshot data. What
-//! each of them has come to, what that makes of the Backup, and when it must be looked at again.
+//! Operations that continue after a backup has stored its objects: movements of snapshot data. This
+//! module decides what their results mean for the Backup, and when the Backup must be checked
+//! again.
 
 use std::time::Duration;
 
@@ -10,18 +11,18 @@ use crate::stage::{Stage, WAITING_PARTIALLY_FAILED};
 
 /// `spec.itemOperationTimeout` of a Backup that has none.
 pub const TIMEOUT: Duration = Duration::from_secs(4 * 3600);
-/// Shortest time between two looks at a Backup.
+/// Shortest time between two checks of a Backup.
 pub const PAUSE: Duration = Duration::from_secs(5);
-/// The same while the watch shows fewer operations than the Backup has begun: either somebody has
+/// The same while the watch shows fewer operations than the Backup has started: either somebody has
 /// removed one, or the watch is late.
 pub const MISSING: Duration = Duration::from_secs(60);
-/// Longest time between two looks that fail, because a location may be away for long.
+/// Longest time between two checks that fail, because a location may be away for long.
 pub const LONGEST: Duration = Duration::from_secs(300);
-/// Most Backups that are completed at one time, all but one of them in one location: each takes as
-/// much memory as its checkpoint.
+/// How many Backups are completed at the same time, all but one of them in one location. Each takes
+/// as much memory as its checkpoint.
 pub const FINALIZATIONS: usize = 5;
-/// The longest time that this takes, in which a large archive is put together: a location that
-/// hangs would keep its place.
+/// Time-out of completing a Backup, in which a large archive may be assembled. Without it, a
+/// location that hangs would keep its place.
 pub const FINALIZATION: Duration = Duration::from_secs(3600);
 
 /// Most tries to remove what a deleted Backup has left, where no request is on record for it.
@@ -46,7 +47,7 @@ pub struct OperationObject<'a> {
     pub created: Timestamp,
 }
 
-/// What has become of an operation.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationProgress {
     New,
@@ -58,12 +59,12 @@ pub enum OperationProgress {
 /// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationFault {
-    /// Its data mover says so.
+    /// Its data mover says that it failed.
     Reported,
     Canceled,
-    /// It was not over in time, so it is canceled.
+    /// It took longer than its time-out, so it is canceled.
     TimedOut,
-    /// Its object is not there any more.
+    /// Its object no longer exists.
     Gone,
 }
 
@@ -79,8 +80,8 @@ impl OperationFault {
 }
 
 impl OperationProgress {
-    /// `seen`: its object; `None` if there is none. A phase that this build does not know is not
-    /// the end.
+    /// `seen`: the object of the operation; `None` if it does not exist. An unknown phase does not
+    /// count as an end.
     pub fn of(seen: Option<&OperationObject<'_>>, timeout: Duration, now: Timestamp) -> Self {
         let Some(seen) = seen else { return Self::Failed(OperationFault::Gone) };
         match seen.phase {
@@ -102,7 +103,7 @@ impl OperationProgress {
     }
 }
 
-/// How many operations a backup has begun, and what has become of them.
+/// How many operations a backup has started, and their states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationCounts {
     pub attempted: u64,
@@ -111,8 +112,8 @@ pub struct OperationCounts {
 }
 
 impl OperationCounts {
-    /// `attempted`: how many operations the backup is known to have begun. Those that are missing
-    /// are gone.
+    /// `attempted`: how many operations the backup has started, as far as is known. Those without
+    /// an object are gone.
     pub fn of(standings: impl IntoIterator<Item = OperationProgress>, attempted: u64) -> Self {
         let mut counts = Self::default();
         for standing in standings {
@@ -142,17 +143,17 @@ impl OperationCounts {
 #[derive(Clone, Copy, Debug)]
 pub struct BackupOperations<'a> {
     pub phase: &'a str,
-    /// By its status.
+    /// According to the status of the Backup.
     pub recorded: OperationCounts,
-    /// By the operations themselves.
+    /// According to the operations themselves.
     pub found: OperationCounts,
     pub is_canceled: bool,
-    /// This process has stored its objects, so nothing has interrupted it.
+    /// This process has stored its objects, so nothing has interrupted the backup.
     pub is_own: bool,
     pub setting: AfterInterruption,
 }
 
-/// What to do about it.
+/// The next step for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationStep {
     Nothing,
@@ -165,8 +166,8 @@ pub enum OperationStep {
     End,
 }
 
-/// The setting `restart` changes nothing here: a Backup that waits holds neither a slot nor
-/// namespaces, so it cannot begin again, and nothing of what it has stored would be done twice.
+/// The setting `restart` changes nothing here, because a Backup that waits holds neither a slot nor
+/// namespaces: it cannot start again, and nothing that it has stored would be stored twice.
 pub fn step(waiting: &BackupOperations<'_>) -> OperationStep {
     let is_interrupted = !waiting.is_own && waiting.setting == AfterInterruption::Fail;
     if waiting.is_canceled || is_interrupted {
@@ -183,28 +184,29 @@ pub fn step(waiting: &BackupOperations<'_>) -> OperationStep {
     }
 }
 
-/// What is known of a Backup at one of these stages without asking the API server or the store.
+/// What is known of a Backup that waits, or is being completed, without asking the API server or
+/// the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
     pub stage: Stage,
-    /// By its status.
+    /// According to the status of the Backup.
     pub recorded: OperationCounts,
-    /// By the watch of the operations; those that it does not show count as gone.
+    /// According to the watch of the operations; those that it does not show count as gone.
     pub shown: OperationCounts,
     /// How many operations the watch shows.
     pub there: u64,
     pub is_canceled: bool,
-    /// How often it was run. Runs of a Backup that is completed count only if they died.
+    /// How often it was run. Runs that complete a backup count only if they died.
     pub runs: Runs,
     /// For how long this process has led.
     pub led: Duration,
-    /// Since this process has last looked at it; `None`: never.
+    /// Time since this process last checked it; `None`: it never did.
     pub since: Option<Duration>,
-    /// How often in a row that look came to nothing.
+    /// How many checks in a row have failed.
     pub failures: u32,
 }
 
-/// Whether the Backup must be looked at now.
+/// Must the Backup be checked now?
 pub fn is_due(glance: &Glance) -> bool {
     let Some(since) = glance.since else { return glance.led >= caution(glance) };
     let pause = PAUSE.saturating_mul(1 << glance.failures.min(10)).min(LONGEST);
@@ -219,9 +221,9 @@ pub fn is_due(glance: &Glance) -> bool {
     differs && (!is_missing || since >= MISSING)
 }
 
-/// How long a new leader leaves a Backup alone whose completion may have killed leaders before it:
-/// it never ends as Failed for that, because its data is moved, but everything else goes on
-/// meanwhile.
+/// How long a new leader leaves a Backup alone whose completion may have killed leaders before.
+/// Such a Backup never ends as Failed for that, because its data is moved, but everything else
+/// continues meanwhile.
 fn caution(glance: &Glance) -> Duration {
     if glance.stage != Stage::Finalizing || glance.is_canceled || glance.runs.may_go_on() {
         return Duration::ZERO;

@@ -1,12 +1,13 @@
-//! What a node agent does with a PodVolumeBackup or a PodVolumeRestore, and where the files of a
-//! pod's volume are.
+//! What a node agent does next with a PodVolumeBackup or a PodVolumeRestore, and in which folder
+//! the files of a pod's volume are.
 
 pub mod maintenance;
 
-/// The uploader whose objects are berth's: all others are Velero's node-agents'.
+/// The uploader type of objects that berth's node agents act on. All others are for Velero's
+/// node-agents.
 pub const UPLOADER: &str = "restic";
 
-/// Is an object with this uploader berth's? It takes no place among Velero's data movers.
+/// Is an object with this uploader type berth's? Such an object takes no place among data movers.
 pub fn is_own(uploader: Option<&str>) -> bool {
     uploader == Some(UPLOADER)
 }
@@ -14,54 +15,55 @@ pub fn is_own(uploader: Option<&str>) -> bool {
 /// The longest name of an object.
 const LONGEST: usize = 253;
 
-/// The names that the BackupRepository of a location and a namespace may have, the one to prefer
-/// first. No other pair has the second one: `a-b` and `c` make the same first one as `a` and `b-c`.
+/// The names that the BackupRepository of a location and a namespace may have, the preferred one
+/// first. The first name may be that of two pairs (`a-b` and `c`, `a` and `b-c`); the second is
+/// that of one pair only.
 pub fn repository_names(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> Vec<String> {
     let plain = format!("{namespace}-{location}-{UPLOADER}");
     let unique = format!("{}-{UPLOADER}", digest(&format!("{namespace}/{location}")));
     [plain, unique].into_iter().filter(|name| name.len() <= LONGEST).collect()
 }
 
-/// The name of the Secret that has the password of a repository.
+/// The name of the Secret with the password of a repository.
 pub fn secret_name(location: &str, namespace: &str, digest: impl Fn(&str) -> String) -> String {
     let name = format!("berth-repository-{location}.{namespace}");
     if name.len() <= LONGEST { name } else { format!("berth-repository-{}", digest(&name)) }
 }
 
-/// What is seen of one object.
+/// What the agent sees of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
-    /// `status.phase`; the empty text if there is none.
+pub struct ObservedPodVolume<'a> {
+    /// `status.phase`; empty if there is none.
     pub phase: &'a str,
     /// `spec.cancel`, or the object is being deleted.
     pub is_canceled: bool,
     /// Does a job of this process work on it?
     pub is_running: bool,
-    /// May it begin? A restore does not before the pod waits for it.
+    /// May the job start? A restore only when the pod waits for it.
     pub is_ready: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is nothing to do, or others do it.
+    /// Nothing, or another process has to act.
     Nothing,
-    /// Begin as soon as there is a place, or begin again: a job that no process runs any more has
-    /// left everything that it stored in the repository.
+    /// Start a job as soon as there is a place. This also applies to an object in progress that no
+    /// process works on: what the earlier job stored is still in the repository.
     Start,
-    /// It has begun, and may not go on now: a restore whose pod does not wait any more. Only its
-    /// end is to be written, if all is done.
+    /// The object is in progress, but its work must not continue: it is a restore whose pod no
+    /// longer waits. If the work is done, only its end is written.
     Finish,
-    /// Tell the running job.
+    /// Cancel the running job.
     Stop,
-    /// Write that it is canceled: it never began, or its process is gone.
+    /// Write that the object is canceled, because it was never started, or its process is gone.
     EndCanceled,
 }
 
-pub fn step(seen: Seen<'_>) -> Step {
+pub fn step(seen: ObservedPodVolume<'_>) -> Step {
     let is_begun = match seen.phase {
         "" | "New" | "Accepted" | "Prepared" => false,
         "InProgress" | "Canceling" => true,
-        // It has ended, or a newer version knows what that is.
+        // The object has ended, or has a phase of a newer version.
         _ => return if seen.is_running { Step::Stop } else { Step::Nothing },
     };
     match (seen.is_running, seen.is_canceled || seen.phase == "Canceling") {
@@ -74,22 +76,23 @@ pub fn step(seen: Seen<'_>) -> Step {
     }
 }
 
-/// A volume of a pod, as its pod and its claim name it.
+/// The source of a volume, according to its pod and its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing<'a> {
-    /// The volume is in the pod.
+    /// The volume is defined in the pod.
     Inline { name: &'a str, is_csi: bool },
-    /// A PersistentVolume. `is_csi`: also one that a CSI driver took over.
+    /// A PersistentVolume. `is_csi`: a CSI driver serves it, perhaps in place of an in-tree plugin.
     Persistent { volume: &'a str, is_csi: bool },
 }
 
-/// The folder of a volume below that of the plugin that mounted it: CSI's has one more.
+/// The path of a volume below the folder of the plugin that mounted it. Volumes of CSI have one
+/// more folder.
 pub fn folder(backing: Backing<'_>) -> Vec<&str> {
     let (Backing::Inline { name, is_csi } | Backing::Persistent { volume: name, is_csi }) = backing;
     if is_csi { vec![name, "mount"] } else { vec![name] }
 }
 
-/// Why a volume has no folder of which files could be taken.
+/// Why the files of a volume cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoFolder {
     #[error("no plugin of the kubelet has mounted it")]
@@ -98,31 +101,31 @@ pub enum NoFolder {
     Several,
 }
 
-/// Which of the plugins has mounted a volume: the one that has its folder.
+/// The plugin that mounted a volume: the one that has a folder for it.
 ///
 /// # Errors
-/// When that is not one.
+/// When no plugin has one, or several have.
 pub fn plugin<T>(mut having: impl Iterator<Item = T>) -> Result<T, NoFolder> {
     let first = having.next().ok_or(NoFolder::Nowhere)?;
     if having.next().is_some() { Err(NoFolder::Several) } else { Ok(first) }
 }
 
-/// A tag that would have a snapshot taken for one of another volume.
+/// A tag that would make a snapshot count as one of another volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the tag {0} in spec.tags is one that only the agent may give")]
 pub struct ReservedTag(String);
 
-/// Tags of a snapshot: those of the object, as restic shows them.
+/// Tags of a snapshot, from the tags of the object, as restic shows them.
 ///
 /// # Errors
-/// When one of them is as [`same`] makes it.
+/// When one of them has the form of [`same`].
 pub fn tags<'a>(tags: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Vec<String>, ReservedTag> {
     let tags = tags.map(|(key, value)| format!("{key}={value}"));
     tags.map(|tag| if tag.starts_with("same=") { Err(ReservedTag(tag)) } else { Ok(tag) }).collect()
 }
 
-/// The tag that the snapshots of one and the same volume have: of a claim while it lives, else of
-/// the name that the volume has in pods of that name.
+/// The tag that all snapshots of one volume share. It is the UID of the claim or, if there is none,
+/// the name of the volume in pods of this name.
 pub fn same(claim_uid: Option<&str>, namespace: &str, pod: &str, volume: &str) -> String {
     match claim_uid.filter(|uid| !uid.is_empty()) {
         Some(uid) => format!("same=claim/{uid}"),
@@ -130,7 +133,7 @@ pub fn same(claim_uid: Option<&str>, namespace: &str, pod: &str, volume: &str) -
     }
 }
 
-/// The largest whole number that a status keeps.
+/// The largest whole number that a status can hold.
 pub fn number(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -154,7 +157,12 @@ mod tests {
             ("Canceled", Nothing, Nothing, Stop, Stop),
             ("Unheard", Nothing, Nothing, Stop, Stop),
         ] {
-            let seen = |is_canceled, is_running| Seen { phase, is_canceled, is_running, is_ready: true };
+            let seen = |is_canceled, is_running| ObservedPodVolume {
+                phase,
+                is_canceled,
+                is_running,
+                is_ready: true,
+            };
             let steps =
                 [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
             assert_eq!(steps, [ready, canceled, running_canceled, running], "{phase}");
@@ -164,7 +172,7 @@ mod tests {
     #[test]
     fn what_is_not_ready_does_not_begin_again() {
         for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
-            let seen = Seen { phase, is_canceled: false, is_running: false, is_ready: false };
+            let seen = ObservedPodVolume { phase, is_canceled: false, is_running: false, is_ready: false };
             assert_eq!(step(seen), wanted);
         }
     }

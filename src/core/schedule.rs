@@ -8,8 +8,8 @@
 //!
 //! That name can be foretold, so whoever creates Backups could have taken it. A Backup that is
 //! there under a name of the time counts as the Schedule's own only if berth made it
-//! ([`Found::is_of`]). Otherwise the own one gets a second name, and then one that only berth can
-//! foretell.
+//! ([`BackupOrigin::is_of`]). Otherwise the own one gets a second name, and then one that only
+//! berth can foretell.
 //!
 //! The times after one follow from what is recorded in the status: `lastBackup` (the time that the
 //! last backup was for) or `lastSkipped`, whichever is later, and the creation of the Schedule
@@ -148,8 +148,8 @@ impl Schedule {
         self.decide_from(self.first(), settings, unfinished, now)
     }
 
-    /// [`Schedule::decide`] where [`Schedule::first`] is known: the search for it goes through up to
-    /// five years of days, and there may be many thousand Schedules.
+    /// [`Schedule::decide`] where [`Schedule::first`] is known: the search for it goes through up
+    /// to five years of days, and there may be many thousand Schedules.
     pub fn decide_from(
         &self,
         first: Option<Timestamp>,
@@ -287,7 +287,7 @@ pub fn is_in_time(created: Option<Timestamp>, tick: Timestamp) -> bool {
 
 /// A Backup that is there under a name of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct BackupOrigin<'a> {
     /// `berth.dev/schedule-uid`, which nobody but berth can write on a Backup that has not ended,
     /// and which berth's sync does not bring.
     pub mark: Option<&'a str>,
@@ -296,7 +296,7 @@ pub struct Found<'a> {
     pub generation: Option<i64>,
 }
 
-impl Found<'_> {
+impl BackupOrigin<'_> {
     /// Has it had its end from the moment of its creation? So has what came from a store, and
     /// nobody knows who wrote that.
     pub fn came_finished(&self) -> bool {

@@ -236,7 +236,8 @@ impl Memory {
         let before = self.skipped.get(name);
         let is_known = before.is_some_and(|before| before.why == why && before.tag == tag);
         let reads = before.filter(|_| is_known).map_or(0, |before| before.reads).saturating_add(1);
-        // Leftovers are not kept for one that is abandoned, so its archive must be found soon if it comes.
+        // Leftovers are not kept for one that is abandoned, so its archive must be found soon if it
+        // comes.
         let is_soon = why.passes() || why == SyncSkipReason::Abandoned;
         let most = if is_soon { UNTIL_COMPLETE } else { LONGEST };
         let factor = 1_i32.checked_shl(reads.saturating_sub(1).min(20)).unwrap_or(i32::MAX);

@@ -1,8 +1,10 @@
-//! Gives the volume with the restored data to the claim that it is for, as Velero's node-agents do:
-//! the volume is retained, the claim that made it goes, and then volume and claim name each other.
+//! Binds the volume with the restored data to the claim that it is for, as Velero's node-agents do:
+//! the volume is retained, the claim that created it is removed, and then volume and claim name
+//! each other.
 //!
-//! Each call takes one step on what it has just read. The name of the volume is on the DataDownload
-//! before anything is changed, because after that no other object leads to it.
+//! Each pass takes one step, according to what it has just read. The name of the volume is written
+//! to the DataDownload before anything is changed, because after that no other object leads to the
+//! volume.
 
 use anyhow::Context as _;
 use berth_api::keys::{MADE_FOR, RECLAIM_POLICY, RESTORED_VOLUME};
@@ -19,12 +21,13 @@ use super::{Carried, Item, OwnMovements, Unmade};
 use crate::text::chain;
 use crate::write::{Write, WriteResult, patch};
 
-/// On a volume that the controller of volumes has bound to the first claim that fitted.
+/// An annotation of volumes that the PersistentVolume controller has bound to the first claim that
+/// fitted.
 const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const RETAIN: &str = "Retain";
 
 impl OwnMovements {
-    /// `true`: the claim has its volume.
+    /// `true`: the claim is bound to the volume.
     pub(super) async fn bind(&self, item: &Item) -> Result<bool, Unmade> {
         let Carried::Download(download) = &item.object else {
             return Err(Unmade::Never("only restored data is bound to a claim".to_owned()));
@@ -66,12 +69,12 @@ impl OwnMovements {
         let is_given = is_there && holder.uid == target.metadata.uid && of_target == volume;
         let not_its = || Unmade::Never(format!("PersistentVolume {volume} was not made for this movement"));
         let Some(former) = found.annotations().get(RECLAIM_POLICY) else {
-            // All was done, and only the phase could not be written.
+            // Everything is done, and only the phase could not be written.
             if is_given && is_bound {
                 return Ok(true);
             }
-            // Whoever may write to a DataDownload could name any volume there, and the claim of
-            // that volume could have the name of the movement.
+            // A user who may write to a DataDownload could name any volume there, and that volume's
+            // claim could have the name of the movement. So the owner is checked.
             let made = claims.get_opt(name).await.map_err(Unmade::call("its claim cannot be read"))?;
             let is_its = made.is_some_and(|made| {
                 item.owns(&made.metadata)
@@ -82,7 +85,7 @@ impl OwnMovements {
             if !is_its {
                 return Err(not_its());
             }
-            // The selector of a restored claim asks for labels that no other volume has.
+            // The selector of a restored claim requires labels that no other volume has.
             let selector = target.spec.as_ref().and_then(|spec| spec.selector.clone());
             let mut labels = selector.and_then(|selector| selector.match_labels).unwrap_or_default();
             labels.insert(MADE_FOR.to_owned(), item.mover.uid.clone());
@@ -123,8 +126,8 @@ impl OwnMovements {
         change(&volumes, &found, json!({"metadata": metadata, "spec": spec})).await.map(|_| true)
     }
 
-    /// Says where the restored data stays when the movement has failed; the empty text if it does
-    /// not stay. A volume that is not retained goes with the claim that made it.
+    /// Says where the restored data is if the movement has failed; empty if it does not stay. A
+    /// volume that is not retained is deleted with the claim that created it.
     pub(super) async fn kept_volume(&self, item: &Item) -> String {
         let Some(volume) = item.annotation(RESTORED_VOLUME) else { return String::new() };
         let volumes: Api<PersistentVolume> = Api::all(self.client().clone());
@@ -142,8 +145,8 @@ impl OwnMovements {
         }
     }
 
-    /// Puts back the reclaim policy of a volume that its claim does not have yet, when the movement
-    /// is deleted: nothing is left then that could say where this copy of the data is.
+    /// Restores the reclaim policy of a volume that its claim does not have yet, when the movement
+    /// is deleted, because after that no object says where this copy of the data is.
     pub(super) async fn let_go(&self, item: &Item) -> anyhow::Result<()> {
         let is_deleted = item.object.metadata().deletion_timestamp.is_some();
         let Some(volume) = item.annotation(RESTORED_VOLUME).filter(|_| is_deleted) else { return Ok(()) };
@@ -161,7 +164,7 @@ impl OwnMovements {
     }
 }
 
-/// Changes an object as it was just read. The next step is taken on the next look.
+/// Writes to an object on the version that was just read. The next pass takes the next step.
 async fn change<K>(api: &Api<K>, found: &K, change: Value) -> Result<bool, Unmade>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,

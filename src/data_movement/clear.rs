@@ -1,4 +1,4 @@
-//! Removes what was made for a movement, and nothing else.
+//! Removes what berth created for a movement, and nothing else.
 
 use std::fmt::Debug;
 
@@ -17,7 +17,7 @@ use crate::backup::volumes::clean::remove;
 use crate::write::{Write, WriteResult, delete};
 
 impl OwnMovements {
-    /// `true`: nothing is left of what was made for it.
+    /// `true`: everything that was created for it is removed.
     pub(super) async fn clear(&self, item: &Item) -> anyhow::Result<bool> {
         let (client, name) = (|| self.client().clone(), item.mover.name.as_str());
         let owns = |metadata: &ObjectMeta| item.owns(metadata);
@@ -42,8 +42,8 @@ impl OwnMovements {
         Ok(is_clear)
     }
 
-    /// Removes the snapshot that a backup has taken for this movement, in the storage as well. A
-    /// snapshot that is somebody's own stays.
+    /// Removes the snapshot that a backup has taken for this movement, also from the storage. A
+    /// snapshot of a user stays.
     async fn remove_original(&self, upload: &DataUpload) -> anyhow::Result<()> {
         let spec = &upload.spec;
         let name = spec.csi_snapshot.as_ref().and_then(|snapshot| snapshot.volume_snapshot.as_deref());
@@ -61,8 +61,8 @@ impl OwnMovements {
     }
 }
 
-/// Did a backup take this snapshot, of the claim whose data is moved, for that movement? It has the
-/// movement's UID or, until the backup has handed it over, the one of that very Backup.
+/// Did a backup take this snapshot of this claim for this movement? The snapshot has the movement's
+/// UID or, until the backup hands it over, the UID of that very Backup.
 fn is_taken_for(snapshot: &VolumeSnapshot, upload: &DataUpload) -> bool {
     let has =
         |key: &str, uid: &str| !uid.is_empty() && snapshot.labels().get(key).is_some_and(|of| of == uid);
@@ -73,7 +73,7 @@ fn is_taken_for(snapshot: &VolumeSnapshot, upload: &DataUpload) -> bool {
     is_its && claim.is_some() && claim == upload.spec.source_pvc.as_ref()
 }
 
-/// Removes an object that was made for a movement. `true`: there is none any more.
+/// Removes an object that was created for a movement. `true`: it no longer exists.
 pub(super) async fn gone<K>(
     api: &Api<K>,
     name: &str,

@@ -1,4 +1,4 @@
-//! The claim of a movement that is backed up: made from a copy of the snapshot.
+//! The claim of a DataUpload, which is created from a copy of the snapshot.
 
 use berth_api::keys;
 use berth_api::node_agent::BackupClaim;
@@ -28,7 +28,8 @@ impl OwnMovements {
         let content = contents.get_opt(&content).await.map_err(Unmade::call(what))?;
         let late = || Unmade::Later(format!("VolumeSnapshot {namespace}/{name} has no content yet"));
         let content = content.ok_or_else(late)?;
-        // Whoever may write the status of a VolumeSnapshot could name the content of another one.
+        // A user who may write the status of a VolumeSnapshot could name the content of another
+        // snapshot.
         let is_its = snapshot.uid().is_some() && content.spec.volume_snapshot_ref.uid == snapshot.uid();
         if is_its {
             Ok(content)
@@ -37,7 +38,7 @@ impl OwnMovements {
         }
     }
 
-    /// Makes the copy of the snapshot, and the claim from it. Returns the mode of the volume.
+    /// Creates the copy of the snapshot, and the claim from it. Returns the mode of the volume.
     pub(super) async fn copy(
         &self,
         item: &Item,
@@ -109,9 +110,10 @@ impl OwnMovements {
         Ok(mode)
     }
 
-    /// The mode of the volume that was cut, where the snapshot does not say it: of the volume whose
-    /// claim was backed up. A claim that has the name by now may be of the other mode, and a device's
-    /// bytes, which its owner chose, must not be mounted as a file system.
+    /// The mode of the volume of which the snapshot was taken, if the snapshot does not say it. It
+    /// is read from the volume whose claim was backed up, because another claim may have the name
+    /// by now, with the other mode, and the bytes of a device, which its owner chose, must not be
+    /// mounted as a file system.
     async fn original_mode(
         &self,
         item: &Item,
@@ -150,7 +152,7 @@ fn dynamic(kind: &ApiResource, mut object: Value) -> Result<DynamicObject, Unmad
     serde_json::from_value(object).map_err(|error| Unmade::Never(chain(&error)))
 }
 
-/// The size of the claim: as large as the snapshot asks for, and as large as the claim was.
+/// The size of the claim: at least what the snapshot requires, and at least what the claim had.
 fn size(restore: Option<i64>, asked: Option<&str>) -> Option<String> {
     let restore = restore.filter(|bytes| *bytes > 0).map(|bytes| bytes.to_string());
     let asked = asked.map(str::to_owned).filter(|asked| Quantity::parse(asked).is_some());

@@ -1,4 +1,4 @@
-//! What a movement needs: a claim in berth's namespace, and the pod that mounts it.
+//! Creates what a movement needs: a claim in berth's namespace, and the pod that mounts it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -25,18 +25,19 @@ use crate::install::pod_volumes::AGENT;
 use crate::text::chain;
 use crate::write::{WriteResult, create};
 
-/// On a claim whose pod has a node: which.
+/// An annotation of claims that names the node that the scheduler chose for their pod.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// What the API server says of a pod with a PriorityClass that does not exist.
+/// Part of the API server's message about a pod whose PriorityClass does not exist.
 const NO_PRIORITY_CLASS: &str = "no PriorityClass with name";
 
-/// The mode of a volume that pods have as a device.
+/// The mode of a volume that pods use as a device.
 const BLOCK: &str = "Block";
 pub(super) const FILES: &str = "Filesystem";
 
 impl OwnMovements {
-    /// Makes what is missing. Every object is made once, because its name is that of the movement.
+    /// Creates what is missing. Every object is created once, because it has the name of the
+    /// movement.
     pub(super) async fn make(&self, item: &Item) -> Result<(), Unmade> {
         let Mover { name, .. } = &item.mover;
         let agents: Api<DaemonSet> = Api::namespaced(self.client().clone(), &self.namespace);
@@ -59,12 +60,12 @@ impl OwnMovements {
             Carried::Download(download) => self.for_download(item, download, there.is_some()).await?,
         };
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
-        let own = self.fleet.read(|state| state.configuration.config.pods.clone());
+        let own = self.node_cache.read(|state| state.configuration.config.pods.clone());
         let of = |own: &MoverPods| {
             pod(&template, &item.mover, &self.namespace, item.made(), own, &place).map_err(Unmade::Never)
         };
         match self.ensure(&pods, &of(&own)?, item, "pod").await {
-            // Velero ignores such a class, too.
+            // Velero ignores a PriorityClass that does not exist, too.
             Err(Unmade::Later(why)) if own.priority_class.is_some() && why.contains(NO_PRIORITY_CLASS) => {
                 warn!(%name, why, "priorityClassName is ignored, because there is no such PriorityClass");
                 let own = MoverPods { priority_class: None, ..own };
@@ -74,8 +75,8 @@ impl OwnMovements {
         }
     }
 
-    /// Makes the claim from the snapshot. The original snapshot stays as it is: the copy of its
-    /// content is retained, so nothing that becomes of the copy touches the storage.
+    /// Creates the claim from the snapshot. The original snapshot stays as it is: the content of
+    /// the copy has the policy Retain, so removing the copy removes nothing from the storage.
     async fn for_upload(
         &self,
         item: &Item,
@@ -88,7 +89,7 @@ impl OwnMovements {
         let namespace = of(&spec.source_namespace).ok_or_else(|| empty("spec.sourceNamespace"))?;
         let snapshot = spec.csi_snapshot.clone().unwrap_or_default();
         let class = of(&snapshot.storage_class).unwrap_or_default();
-        let own = self.fleet.read(|state| state.configuration.config.backup_pvc.get(&class).cloned());
+        let own = self.node_cache.read(|state| state.configuration.config.backup_pvc.get(&class).cloned());
         let own = own.unwrap_or_default();
         let class = own.storage_class.clone().unwrap_or(class);
         let source = match of(&spec.source_pvc) {
@@ -96,8 +97,8 @@ impl OwnMovements {
                 let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &namespace);
                 let what = "the claim that is backed up cannot be read";
                 let found = claims.get_opt(&source).await.map_err(Unmade::call(what))?;
-                // Another claim may have the name by now, and ask for any size: no quota of its
-                // namespace counts here.
+                // Another claim may have the name by now, with any size, and no quota of its
+                // namespace limits the new claim. So the UID is compared.
                 let wanted = upload.labels().get(keys::PVC_UID);
                 found.filter(|claim| wanted.is_none_or(|uid| claim.metadata.uid.as_ref() == Some(uid)))
             }
@@ -112,7 +113,8 @@ impl OwnMovements {
                 Some(self.copy(item, &found, source.as_ref(), &class, &own).await?)
             }
         };
-        // Where the claim waits for its pod, the pod must go where its volume can be.
+        // If the claim is bound only when its pod is scheduled, the pod must run where the volume
+        // can be.
         let waits = self.waits(&class);
         let bound =
             source.and_then(|claim| claim.spec?.volume_name).filter(|volume| waits && !volume.is_empty());
@@ -139,7 +141,8 @@ impl OwnMovements {
         Ok(self.placed(operation, place))
     }
 
-    /// Makes the claim into which the data is restored, like the one that it is for.
+    /// Creates the claim into which the data is restored, with the settings of the claim that it is
+    /// for.
     async fn for_download(
         &self,
         item: &Item,
@@ -159,7 +162,7 @@ impl OwnMovements {
         }
         let mode = spec.volume_mode.unwrap_or_else(|| FILES.to_owned());
         let class = spec.storage_class_name.clone().unwrap_or_default();
-        let ignores = self.fleet.read(|state| state.configuration.config.ignore_delay_binding);
+        let ignores = self.node_cache.read(|state| state.configuration.config.ignore_delay_binding);
         let node = match annotations.get(SELECTED_NODE) {
             _ if ignores || !self.waits(&class) => None,
             Some(node) => Some(node.clone()),
@@ -216,7 +219,7 @@ impl OwnMovements {
         self.ensure(&claims, &claim, item, "claim").await
     }
 
-    /// Makes an object, unless it is there.
+    /// Creates an object, unless it exists.
     pub(super) async fn ensure<K>(
         &self,
         api: &Api<K>,
@@ -247,7 +250,7 @@ impl OwnMovements {
 }
 
 impl Item {
-    /// The metadata of an object that is made for it.
+    /// The metadata of an object that is created for the movement.
     pub(super) fn made(&self) -> ObjectMeta {
         let Mover { kind, name, uid, .. } = &self.mover;
         ObjectMeta {
@@ -265,7 +268,7 @@ impl Item {
         }
     }
 
-    /// Was it made for this movement? What is in no namespace has no owner, and a label instead.
+    /// Was it created for this movement? A cluster-scoped object has no owner, and a label instead.
     pub(super) fn owns(&self, metadata: &ObjectMeta) -> bool {
         let uid = &self.mover.uid;
         let is_labelled = metadata.labels.as_ref().and_then(|labels| labels.get(keys::MADE_FOR)) == Some(uid);

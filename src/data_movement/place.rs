@@ -9,11 +9,12 @@ use super::pod::PodPlace;
 use super::{OwnMovements, Unmade};
 
 impl OwnMovements {
-    /// Adds what `loadAffinity` and `loadTolerations` ask for. The webhook for pods does the same,
-    /// and changes nothing then, but pods are made also while it does not answer.
+    /// Adds the conditions of `loadAffinity` and `loadTolerations`. The webhook for pods would do
+    /// the same, and then changes nothing, but pods are also created while the webhook does not
+    /// answer.
     pub(super) fn placed(&self, operation: MoverOperation<'_>, place: PodPlace) -> PodPlace {
         let terms: Vec<Term> = place.terms.iter().map(term).collect();
-        let decision = self.fleet.read(|state| {
+        let decision = self.node_cache.read(|state| {
             let config = &state.configuration.config;
             decide(&AffinityInput {
                 operation,
@@ -22,7 +23,7 @@ impl OwnMovements {
                 terms: &terms,
                 tolerations: &[],
                 agents_outdated: false,
-                // Its pods need no node-agent on their nodes.
+                // The pods of berth's own movements need no node-agent on their nodes.
                 nodes: None,
             })
         });
@@ -34,7 +35,7 @@ impl OwnMovements {
     }
 
     pub(super) fn binding(&self, class: &str) -> VolumeBindingMode {
-        let binding = self.fleet.read(|state| state.classes.get(class).map(|class| class.binding));
+        let binding = self.node_cache.read(|state| state.classes.get(class).map(|class| class.binding));
         binding.unwrap_or(VolumeBindingMode::Immediate)
     }
 

@@ -1,5 +1,5 @@
-//! The pod that moves the data: as one of berth's node agents, without the folder of its node, and
-//! with the one volume.
+//! The pod that moves the data: a copy of the pod of berth's node agents, without the folder of the
+//! node, and with the one volume.
 
 use std::collections::BTreeMap;
 
@@ -18,43 +18,45 @@ use crate::node_agent::mover::{DEVICE, OF_DEVICE, VOLUME};
 use crate::objects::PART_OF;
 use crate::patch::digest;
 
-/// The label of [`super::PODS`], which those of node agents have, too.
+/// The key of [`super::PODS`], which the pods of node agents have, too.
 const NAME: &str = "app.kubernetes.io/name";
 const DATA_MOVER: &str = "berth-data-mover";
-/// Name of the agents' container, and of their volume with the folder of the node's pods.
+/// Name of the node agents' container, and of their volume with the kubelet's folder of pods.
 const CONTAINER: &str = "berth";
 const HOST_PODS: &str = "pods";
 /// Name of the volume whose data is moved.
 const MOVED: &str = "berth-moved-volume";
 const NODE_NAME: &str = "metadata.name";
-/// The SELinux type of a process that may read every label, so that none is changed for it.
+/// The SELinux type of a process that may read files with any label, so that the labels of the
+/// volume need not be changed.
 const SUPER_PRIVILEGED: &str = "spc_t";
-/// Seconds in which a pod that is told to end removes the lock of the repository.
+/// Seconds that a pod has to remove the lock of the repository when it is told to stop.
 const GRACE: i64 = 30;
 
-/// Which claim the pod mounts, and where it may run.
+/// The claim that the pod mounts, and where the pod may run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPlace {
     pub claim: String,
     pub is_read_only: bool,
-    /// The claim itself takes no writes.
+    /// The claim can only be mounted read-only.
     pub is_claim_read_only: bool,
-    /// The volume is a device without files.
+    /// The volume is a block device.
     pub is_block: bool,
-    /// The SELinux labels of the volume stay as they are.
+    /// The SELinux labels of the volume must not be changed.
     pub no_relabeling: bool,
     pub node: Option<String>,
-    /// That of the volume that is backed up, with what `loadAffinity` asks for.
+    /// The node affinity of the volume that is backed up, together with `loadAffinity`.
     pub terms: Vec<NodeSelectorTerm>,
     pub tolerations: Vec<Toleration>,
 }
 
-/// The pod. `template`: that of the agents, whose image, account, settings and stores it has.
-/// `made`: the metadata of everything that is made for the movement. `own`: what the node agents'
-/// configuration gives the pods of movers instead of what the agents have.
+/// The pod. `template`: the pod template of the node agents, from which image, account, settings
+/// and stores are taken. `made`: the metadata of everything that is created for the movement.
+/// `own`: settings for the pods of movers in the node agents' configuration, which replace those of
+/// the template.
 ///
 /// # Errors
-/// When the template is none of berth's agents.
+/// When the template is not one of berth's node agents.
 pub(super) fn pod(
     template: &PodTemplateSpec,
     mover: &Mover,
@@ -74,7 +76,7 @@ pub(super) fn pod(
         if own.is_empty() { of_agents } else { Some(own.clone()) }
     };
     let mut labels = either(&own.labels, metadata.labels).unwrap_or_default();
-    // No installation made it, and none removes it.
+    // The label marks objects that an installation applies and removes, and this pod is not one.
     labels.remove(PART_OF);
     labels.extend(made.labels.clone().unwrap_or_default());
     let known_by = [(NAME, DATA_MOVER.to_owned()), (kind.pod_label(), label_value(name, digest))];
@@ -122,7 +124,7 @@ pub(super) fn pod(
         if terms.is_empty() {
             terms.push(NodeSelectorTerm::default());
         }
-        // Not by the label with the host's name, which may be another one than the node's.
+        // Matches the node's name, because the label with the host's name may have another value.
         for term in &mut terms {
             term.match_fields.get_or_insert_default().push(NodeSelectorRequirement {
                 key: NODE_NAME.to_owned(),
@@ -150,11 +152,11 @@ pub(super) fn pod(
         init_containers: None,
         volumes: Some(volumes),
         affinity: Some(affinity).filter(|_| has_terms),
-        // An agent runs on every node, and a mover only where others may.
+        // A node agent runs on every node, and a data mover only where other pods may.
         tolerations: Some(place.tolerations.clone()).filter(|all| !all.is_empty()),
         priority_class_name: own.priority_class.clone().or_else(|| of_agents.priority_class_name.clone()),
         security_context: security,
-        // One that dies begins again where its node still has the volume.
+        // A container that dies starts again on its node, which still has the volume mounted.
         restart_policy: Some("OnFailure".to_owned()),
         termination_grace_period_seconds: Some(GRACE),
         ..of_agents.clone()

@@ -1,4 +1,4 @@
-//! What is written and told of a movement: its status, Events, log messages and metrics.
+//! What berth reports of a movement: its status, Events, log messages and metrics.
 
 use std::collections::HashMap;
 
@@ -17,14 +17,14 @@ use crate::text::{beginning, chain};
 use crate::write::{Write, WriteResult, patch_metadata};
 
 impl OwnMovements {
-    /// Remembers why a movement does not go on, and logs it once.
+    /// Remembers why a movement does not continue, and logs that once.
     pub(super) fn tell(&self, item: &Item, told: &Mutex<HashMap<String, String>>, why: &str) {
-        // The API server's answer may quote what others have written.
+        // The API server's answer may quote what users have written.
         let why = beginning(why, limits::STATUS_MESSAGE).into_owned();
         let before = told.lock().insert(item.mover.uid.clone(), why.clone());
         if before.as_ref() != Some(&why) {
             let Mover { kind, name, .. } = &item.mover;
-            warn!(%kind, %name, why, "a data movement does not go on yet");
+            warn!(%kind, %name, why, "a data movement cannot continue yet");
         }
     }
 
@@ -44,8 +44,8 @@ impl OwnMovements {
         self.write(item, ended(phase, message)).await;
     }
 
-    /// Writes on what was seen. `false`: it is not written; what has changed meanwhile is decided on
-    /// anew.
+    /// Writes on the version that was seen. `false`: not written, because the object has changed;
+    /// the next pass decides again.
     pub(super) async fn write(&self, item: &Item, change: Value) -> bool {
         let Mover { kind, name, .. } = &item.mover;
         let metadata = item.object.metadata();
@@ -56,14 +56,14 @@ impl OwnMovements {
         match patch_metadata(&api(self.client(), &self.namespace, *kind), as_seen, change).await {
             WriteResult::Written(_) => {
                 if let Some(phase) = phase {
-                    info!(%kind, %name, phase, message, "a data movement of berth's own");
+                    info!(%kind, %name, phase, message, "a data movement changed its phase");
                 }
                 true
             }
             WriteResult::Conflict(_) | WriteResult::Gone(_) => false,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                warn!(%kind, %name, error, "a data movement could not be written");
+                warn!(%kind, %name, error, "could not write the status of a data movement");
                 false
             }
         }
@@ -77,15 +77,15 @@ impl OwnMovements {
         self.event(item, EventReason::MovementAccepted, "berth makes its claim and its pod");
     }
 
-    /// Its pod was lost, and is removed.
+    /// Reports that its pod was lost, and is removed.
     pub(super) fn report_replaced(&self, item: &Item, why: &str) {
         self.metrics.replaced.inc();
         let why = if why.is_empty() { "it was ended from outside" } else { why };
         self.event(item, EventReason::MoverPodReplaced, format!("its pod is made again: {why}"));
     }
 
-    /// It has ended, and nothing is left of what was made for it. That is written once, whichever
-    /// process wrote the end, so it is counted once.
+    /// Reports that it has ended, and that everything that was created for it is removed. The write
+    /// before this succeeds once, whichever process wrote the end, so it is counted once.
     pub(super) fn report_ended(&self, item: &Item) {
         let Mover { kind, phase, .. } = item.mover;
         let status = item.object.status().cloned().unwrap_or_default();

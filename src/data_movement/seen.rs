@@ -1,4 +1,4 @@
-//! The pod of a movement, as it is seen.
+//! What berth keeps of the pod of a movement.
 
 use berth_core::mover::own::PodStage;
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use crate::text::beginning;
 
-/// Most characters that are kept of what a kubelet and a scheduler say of a pod.
+/// How many characters are kept of messages of the kubelet and the scheduler.
 const WHY: usize = 500;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,16 +16,16 @@ pub(super) struct SeenPod {
     pub of: String,
     pub uid: String,
     pub stage: PodStage,
-    /// When it was made, or was last ready: after a restart of its node it may wait again. If it is
-    /// being deleted, when it was to be gone.
+    /// When the pod was created or was last ready, because after a restart of its node it may wait
+    /// again. If it is being deleted, when it should be gone.
     pub since: Option<Timestamp>,
     pub node: Option<String>,
-    /// Why it does not run, as far as that is known.
+    /// Why the pod does not run, as far as that is known.
     pub why: String,
 }
 
 impl SeenPod {
-    /// By name. `None`: it is of no movement.
+    /// By name. `None`: the pod belongs to no movement.
     pub fn read(pod: &Pod) -> (String, Option<Self>) {
         let status = pod.status.clone().unwrap_or_default();
         let stage = match status.phase.as_deref() {
@@ -73,8 +73,8 @@ impl SeenPod {
     }
 }
 
-/// Was a pod that has failed ended from outside? Its containers start again whenever they fail, and
-/// then no reason of the pod itself is given.
+/// Was a pod that failed ended from outside? Its containers are restarted whenever they fail, so a
+/// pod that fails by itself has no reason.
 fn is_lost(status: &PodStatus) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     status.reason.as_ref().is_some_and(|reason| !reason.is_empty())

@@ -1,6 +1,6 @@
-//! Removes what was made for movements that do not need it any more, and that no step of theirs
-//! removes: a movement may be gone, and a former leader whose view is old may make objects of a
-//! movement that has ended once more.
+//! Removes objects that were created for movements that no longer need them, and that no step of a
+//! movement removes: the movement may be gone, and a former leader with an old view may create
+//! objects of a movement that has ended once more.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -31,8 +31,8 @@ const PAGES: usize = 40;
 const ALL: Duration = Duration::from_secs(120);
 
 impl OwnMovements {
-    /// `known`: UIDs of the movements that are not over. Without berth's node agents nothing was
-    /// made, and nothing may be listed.
+    /// `known`: UIDs of the movements that have not ended. Without berth's node agents nothing was
+    /// created, and berth may have no right to list.
     pub(super) async fn sweep(&self, known: &BTreeSet<&str>) {
         if timeout(ALL, self.sweep_all(known)).await.is_err() {
             let seconds = ALL.as_secs();
@@ -59,7 +59,7 @@ impl OwnMovements {
         self.sweep_kind(&contents, known, |content, _| is_copy(content, namespace)).await;
     }
 
-    /// `is_made`: was it made for the movement with this UID, which is in its label?
+    /// `is_made`: was it created for the movement with this UID, which its label has?
     async fn sweep_kind<K>(&self, api: &Api<K>, known: &BTreeSet<&str>, is_made: impl Fn(&K, &str) -> bool)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -126,9 +126,9 @@ impl OwnMovements {
         true
     }
 
-    /// Is there a movement with this UID that is not over? It is read now, because this process may
-    /// be a former leader itself, and know less than the one that made the object. One that is over
-    /// stays so.
+    /// Does a movement with this UID exist that has not ended? It is read from the API server,
+    /// because this process may itself be a former leader, with an older view than the one that
+    /// created the object. A movement that has ended stays ended.
     async fn is_needed(&self, name: &str, uid: &str) -> kube::Result<bool> {
         let (client, namespace) = (|| self.client().clone(), self.namespace.as_str());
         let uploads: Api<DataUpload> = Api::namespaced(client(), namespace);
@@ -149,8 +149,8 @@ fn is_owned<K: Resource>(object: &K, uid: &str) -> bool {
     object.meta().owner_references.iter().flatten().any(|owner| owner.uid == uid)
 }
 
-/// Another berth may make such contents for a namespace of its own. What is retained takes nothing
-/// from the storage when it goes.
+/// Another berth may create such contents for a namespace of its own. Deleting a content with the
+/// policy Retain removes nothing from the storage.
 fn is_copy(content: &VolumeSnapshotContent, namespace: &str) -> bool {
     let spec = &content.spec;
     spec.volume_snapshot_ref.namespace.as_deref() == Some(namespace)

@@ -31,7 +31,7 @@ fn movements(api: &Scripted) -> OwnMovements {
     let (events, _) = Events::new(client.clone(), "velero", Counter::default());
     let clients = Clients { watch: client.clone(), call: client };
     let (namespace, metrics) = ("velero".to_owned(), OwnMetrics::default());
-    OwnMovements { clients, namespace, fleet: Arc::default(), events, metrics }
+    OwnMovements { clients, namespace, node_cache: Arc::default(), events, metrics }
 }
 
 fn item(object: Carried) -> Item {

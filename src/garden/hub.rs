@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use berth_garden_api::BackupEntry;
 use berth_garden_core::deletion_permit::ClockReading;
-use berth_garden_core::heartbeat::{Missing, Senders};
+use berth_garden_core::heartbeat::{MissingSenders, Senders};
 use berth_garden_core::hub::{HubPlan, HubSettings, HubView, SeedState, plan};
 use jiff::Timestamp;
 use kube::api::{Api, ListParams};
@@ -80,7 +80,7 @@ impl Hub {
         let mut reporter = Reporter::new(self.events.clone(), self.metrics.clone());
         let mut absent = MissingEntries::default();
         let mut senders = Senders::default();
-        let mut missing = Missing::default();
+        let mut missing = MissingSenders::default();
         let mut retry = RETRY;
         loop {
             changed.mark_unchanged();

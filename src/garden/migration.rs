@@ -73,7 +73,7 @@ pub struct Summary {
     pub there: usize,
 }
 
-struct Places {
+struct MigrationPlaces {
     source: BucketDirectory,
     destination: BucketDirectory,
 }
@@ -84,7 +84,7 @@ impl Migration {
     }
 
     /// Says what would be done, and writes nothing.
-    pub async fn survey(&self) -> Result<Summary, MigrationError> {
+    pub async fn dry_run(&self) -> Result<Summary, MigrationError> {
         let (from, to) = (self.own_location().await?, self.entry_location().await?);
         let opener = self.opener();
         let shared = open(&opener, &to).await?;
@@ -246,7 +246,7 @@ impl Migration {
 
     async fn copy_all(
         &self,
-        places: &Places,
+        places: &MigrationPlaces,
         record: &mut MigrationRecord,
         tell: &impl Fn(&str),
     ) -> Result<(), MigrationError> {
@@ -342,7 +342,7 @@ impl Migration {
 
     async fn copy_the_rest(
         &self,
-        places: &Places,
+        places: &MigrationPlaces,
         record: &mut MigrationRecord,
         claim: &MigrationClaim,
         tell: &impl Fn(&str),
@@ -380,7 +380,7 @@ impl Migration {
     /// destination now.
     async fn retire(
         &self,
-        places: &Places,
+        places: &MigrationPlaces,
         record: &mut MigrationRecord,
         claim: &MigrationClaim,
         tell: &impl Fn(&str),
@@ -415,12 +415,12 @@ impl Migration {
         opener: &Opener,
         source: &BackupStorageLocationSpec,
         destination: &BackupStorageLocationSpec,
-    ) -> Result<Places, MigrationError> {
+    ) -> Result<MigrationPlaces, MigrationError> {
         if leads_to(source, destination) {
             return Err(MigrationError::Same(self.from.clone()));
         }
         let at = |spec: &BackupStorageLocationSpec| BackupStorageLocation::new(&self.from, spec.clone());
-        Ok(Places {
+        Ok(MigrationPlaces {
             source: open(opener, &at(source)).await?,
             destination: open(opener, &at(destination)).await?,
         })

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use super::apply::{self, ApplyMode};
 use super::cluster::CONFIGURATION;
 use super::{INSTALLER, InstallCluster, Reference, remove};
-use crate::certificates::trust::Trust;
+use crate::certificates::ca_bundles::CaBundles;
 use crate::certificates::{LEAF_CERTIFICATE, SECRET, text};
 use crate::cli::print::say;
 use crate::client::is_not_found;
@@ -83,7 +83,7 @@ fn params() -> PatchParams {
 /// When an object cannot be written, or cert-manager issues no certificate within `patience`.
 pub async fn give(cluster: &InstallCluster, objects: &[Value], patience: Duration) -> anyhow::Result<()> {
     say!("handing the certificates over to cert-manager");
-    let trust = Trust { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
+    let trust = CaBundles { client: cluster.client.clone(), configuration: CONFIGURATION.to_owned() };
     let is_leaf = |object: &&Value| object["spec"]["secretName"] == SECRET;
     for object in objects.iter().filter(|object| !is_leaf(object)) {
         apply::apply(&cluster.client, object, ApplyMode::Write).await?;

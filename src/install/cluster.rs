@@ -12,7 +12,7 @@ use kube::{Client, ResourceExt};
 
 use super::arguments::{containers, flag_of, flags, installed};
 use super::{MemberParts, pod_volumes};
-use crate::certificates::trust::called;
+use crate::certificates::ca_bundles::called;
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::queue::definition;
 use crate::settings::{Certificates, Executor};

@@ -1,5 +1,5 @@
-//! How old the last good backup of each schedule and of each namespace is. All of it follows from
-//! the Backups, so it is right as soon as a leader has listed them.
+//! The age of the last good backup of each schedule and of each namespace. It is computed from the
+//! Backups, so it is right as soon as a leader has listed them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::metrics::followed::Followed;
 use crate::pace::paced;
 use crate::text::chain;
 
-/// Most schedules with metrics of their own.
+/// At most so many schedules have metrics of their own.
 const SCHEDULES: usize = 1000;
 /// Pause between two computations, because each goes through all Backups.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -46,10 +46,10 @@ struct ByNamespace {
     namespace: String,
 }
 
-/// The ages, as the leader sees them. A process that does not lead shows none.
+/// The metrics of ages. Only the leader sets them.
 #[derive(Clone, Default)]
 pub struct AgeMetrics {
-    /// Velero's own.
+    /// A metric with Velero's name.
     total: Gauge,
     schedules: Followed<AgeScheduleLabels>,
     namespaces: Followed<ByNamespace>,
@@ -88,27 +88,30 @@ impl AgeMetrics {
         self.without.set(0);
     }
 
-    /// For the reference, which shows a family only if it has a value.
+    /// Sets a value for the reference, because a family of metrics is shown only if it has one.
     pub fn show_any(&self, any: &str) {
         self.schedules.show([(AgeScheduleLabels { schedule: any.to_owned() }, 0)]);
         self.namespaces.show([(ByNamespace { namespace: any.to_owned() }, 0)]);
     }
 
     fn show(&self, known: &KnownBackups, namespaces: &BTreeSet<String>, most: usize, now: Timestamp) {
-        // What berth has made for Schedules, and what only has their labels.
+        // Backups that berth created for Schedules, and Backups that only have their labels.
         let (mut made, mut labelled) = (LastGoodBySchedule::new(), LastGoodBySchedule::new());
-        // By the set of namespaces: most Backups are those of a few schedules.
+        // By the set of namespaces, because most Backups belong to a few schedules with the same
+        // set.
         let mut good: BTreeMap<Arc<NamespaceSet>, Timestamp> = BTreeMap::new();
         let mut total = 0;
         let read_only = known.read_only_locations();
         let latest = now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX);
         known.each(|_, backup| {
             total += 1;
-            // Another cluster's says nothing of this one, where there may be none.
+            // A backup that another cluster stores says nothing of this cluster, which may have
+            // none.
             if backup.came_finished() && read_only.contains(&backup.location) {
                 return;
             }
-            // One by a clock that was wrong would hide for long that there is none.
+            // A backup that ended in the future, by a wrong clock, would hide for long that there
+            // is no newer one.
             let good_at = backup.good_at.filter(|at| *at <= latest);
             let of_its_kind = if backup.is_of_schedule() { &mut made } else { &mut labelled };
             if let Some(schedule) = &backup.schedule
@@ -130,7 +133,7 @@ impl AgeMetrics {
         let ages = of_namespaces(namespaces.iter().map(String::as_str), good);
         let without = ages.values().filter(|last| last.is_none()).count();
         self.without.set(i64::try_from(without).unwrap_or(i64::MAX));
-        // The oldest first, where there is no room for all.
+        // If there is no room for all, the oldest come first.
         let mut ages: Vec<(Option<Timestamp>, &str)> =
             ages.into_iter().map(|(name, last)| (last, name)).collect();
         ages.sort_unstable();
@@ -157,7 +160,7 @@ pub async fn run(lifecycle: &Lifecycle) {
                         error = chain(&*error),
                         "failed to list the namespaces for the ages of their backups"
                     );
-                    // The names known before are better than none.
+                    // If the list fails, the names of the last list are used.
                     namespaces = namespaces.map(|(_, names)| (Instant::now(), names));
                 }
             }
@@ -176,11 +179,11 @@ pub async fn run(lifecycle: &Lifecycle) {
     }
 }
 
-/// Names of the namespaces that are to be backed up.
+/// Names of the namespaces that backups can take.
 async fn list(lifecycle: &Lifecycle) -> anyhow::Result<BTreeSet<String>> {
     let api: Api<Namespace> = Api::all(lifecycle.clients.call.clone());
     let mut names = BTreeSet::new();
-    // No backup takes these.
+    // Backups skip namespaces with this label.
     let selector = format!("{}!=true", berth_api::keys::EXCLUDE_FROM_BACKUP);
     let mut params = ListParams::default().limit(PAGE).labels(&selector);
     loop {
@@ -223,7 +226,7 @@ mod tests {
             backup("3", "daily", "PartiallyFailed", 3, &all),
             backup("4", "new", "Failed", 4, &json!({})),
             backup("5", "of-b", "Completed", 5, &json!({"includedNamespaces": ["b"]})),
-            // A part of a namespace is no backup of it.
+            // A backup of a part of a namespace does not count for the namespace.
             backup("6", "parts", "Completed", 6, &json!({"labelSelector": {"matchLabels": {"a": "b"}}})),
             backup("7", "types", "Completed", 7, &json!({"includedResources": ["secrets"]})),
         ] {
@@ -248,7 +251,7 @@ mod tests {
         assert!(!text.contains(r#"namespace="b""#), "there is room for the two oldest: {text}");
     }
 
-    /// Any of these would hide that there has been no good backup for long.
+    /// Each of these would hide that there has been no good backup for long.
     #[test]
     fn neither_a_clock_that_was_wrong_nor_another_cluster_nor_a_label_makes_a_backup_look_younger() {
         let known = KnownBackups::default();
@@ -269,12 +272,12 @@ mod tests {
         for backup in [
             with(backup("1", "daily", "Completed", 1, &all("own")), true, 5),
             with(backup("2", "daily", "Failed", 9, &all("own")), true, 5),
-            // Somebody has given it the label of the Schedule.
+            // A user has given it the label of the Schedule.
             with(backup("3", "daily", "Completed", 9, &all("own")), false, 5),
-            // Another cluster's, and one that was brought back to this one.
+            // A backup of another cluster, and one that was synced from a store.
             with(backup("4", "hourly", "Completed", 9, &all("theirs")), false, 1),
             with(backup("5", "lost", "Completed", 7, &all("own")), false, 1),
-            // By a clock that was ahead.
+            // From a clock that was ahead.
             with(backup("6", "ahead", "Completed", 59, &all("own")), true, 5),
         ] {
             known.assume(&backup);

@@ -1,5 +1,5 @@
-//! Carries out DeleteBackupRequests. What is done next is decided in [`berth_core::deletion`]; this
-//! module looks and acts. It keeps nothing in memory that a deletion needs, so the next leader
+//! Carries out DeleteBackupRequests. [`berth_core::deletion`] decides what is done next; this
+//! module reads and acts. A deletion needs nothing that is only in memory, so the next leader
 //! continues where this one stopped.
 
 pub(super) mod calls;
@@ -44,28 +44,29 @@ use crate::write::{Write, WriteResult, delete};
 use carry::DeletionEnd;
 use carrying::Carrying;
 
-/// Deletions at the same time, each of another Backup, and all but one of them in one location.
+/// How many deletions run at the same time, each of another Backup; all but one of them may be in
+/// one location.
 const AT_ONCE: usize = 5;
-/// Removals of old requests at the same time.
+/// How many old requests are removed at the same time.
 const REMOVALS: usize = 8;
 /// How often old requests are looked for.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Changes that come together are looked at together.
+/// Changes within this time are handled in one pass.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long a request rests that waits for its store or could not be ended, and one that fails at
-/// least.
+/// Pause of a request that waits for its store or could not be ended, and the shortest pause of one
+/// that fails.
 const REST: Duration = Duration::from_secs(60);
 
 /// The requests of the namespace, from a watch.
 type DeletionRequests = SharedCache<Cache<String, Arc<DeleteBackupRequest>>>;
 
-/// What a finished piece of work was about.
+/// What a finished task was about.
 enum FinishedDeletion {
     Carried { backup: String, uid: String, ended: DeletionEnd },
     Removed { name: String },
 }
 
-/// Runs for ever.
+/// Never returns.
 pub async fn run(lifecycle: &Lifecycle) {
     let requests = DeletionRequests::default();
     let _carries_out = lifecycle.removals.carry_out();
@@ -78,13 +79,14 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
-/// What is kept of a request, because whoever asks for deletions chooses its size: nothing is
-/// written whole from it.
+/// What is kept of a request, because its creator chooses its size. berth never writes a request as
+/// a whole.
 fn kept(request: DeleteBackupRequest) -> DeleteBackupRequest {
     let phase = request.status.and_then(|status| status.phase);
     DeleteBackupRequest {
         metadata: lean::metadata(request.metadata, &[keys::BACKUP_UID], &[keys::DELETES_IN]),
-        // No object has a name that was cut, so its request ends with that word.
+        // A name that is too long is cut. No object has such a name, so the request fails with that
+        // reason.
         spec: DeleteBackupRequestSpec { backup_name: lean::name(request.spec.backup_name) },
         status: phase.map(|phase| DeleteBackupRequestStatus { phase: Some(phase), errors: None }),
     }
@@ -96,15 +98,15 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
     // Backups that are being deleted, each with its location.
     let mut backups: HashMap<String, String> = HashMap::new();
     let mut removing = HashSet::new();
-    // Requests that are not carried out again now: those that wait, and those that have ended,
-    // until the watch shows it.
+    // Requests that are not carried out at the moment: those that wait, and those that have ended
+    // until the watch shows that.
     let mut resting: HashMap<String, Instant> = HashMap::new();
-    // When those that have not ended were taken up first.
+    // When the requests that have not ended were first carried out.
     let mut begun: HashMap<String, Instant> = HashMap::new();
-    // When they last gave up their place.
+    // When each of them last gave up its place.
     let mut tried: HashMap<String, Instant> = HashMap::new();
     loop {
-        // One that somebody's finalizer keeps from going is done with, as if it were gone.
+        // A request that is being deleted and only waits for a user's finalizer counts as gone.
         let is_going = |request: &DeleteBackupRequest| request.metadata.deletion_timestamp.is_some();
         let all: Vec<Arc<DeleteBackupRequest>> =
             requests.read().values().filter(|request| !is_going(request)).cloned().collect();
@@ -162,8 +164,9 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
             };
             under_way.push(carried.boxed());
         }
-        // Beside the deletions, which must not stand still whenever a request changes: each of them
-        // changes its own several times. If one of them ends meanwhile, all requests are looked at.
+        // Runs beside the deletions, which must not stop whenever a request changes, because each
+        // changes its own request several times. If a deletion ends meanwhile, all requests are
+        // checked.
         let settled = async {
             let _ = changed.changed().await;
             sleep(SETTLE).await;
@@ -179,8 +182,8 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
                             REST * 10
                         }
                         DeletionEnd::Not => REST,
-                        // At growing intervals, and not so long that a new Backup of the name would
-                        // give up its wait for this deletion.
+                        // The pauses grow, but stay short enough that a new Backup of the same name
+                        // does not give up waiting for this deletion.
                         DeletionEnd::Failed => {
                             begun.get(&uid).map_or(REST, |begun| begun.elapsed().clamp(REST, REST * 2))
                         }
@@ -195,7 +198,7 @@ async fn work(lifecycle: &Lifecycle, requests: &DeletionRequests) {
     }
 }
 
-/// The location whose files it is about, as far as that is known without asking for it.
+/// The location of the files, as far as it is known without a request to the API server.
 fn location_of(lifecycle: &Lifecycle, request: &DeleteBackupRequest) -> String {
     let recorded = request.annotations().get(keys::DELETES_IN).cloned();
     let known = || lifecycle.known.get(&request.spec.backup_name).map(|backup| backup.location);
@@ -218,8 +221,8 @@ fn waiting<'r>(lifecycle: &Lifecycle, request: &'r DeleteBackupRequest) -> Pendi
     }
 }
 
-/// Other requests for the same Backup object. One that names another Backup of the same name is
-/// none of them, unless it is done.
+/// Other requests for the same Backup object. A request with the UID of another Backup of that name
+/// is not one of them, unless it has ended.
 fn others(
     requests: &DeletionRequests,
     of: &DeleteBackupRequest,

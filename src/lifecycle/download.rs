@@ -1,5 +1,5 @@
-//! Answers DownloadRequests with links. A bucket signs them itself. A folder has nobody who could
-//! serve it but berth: [`serve`].
+//! Answers DownloadRequests with links. A bucket's links are signed with its credentials. The files
+//! of a folder are served by berth ([`serve`]).
 
 mod links;
 mod serve;
@@ -46,19 +46,19 @@ use crate::text::chain;
 use crate::watch::{of_namespace, reflect};
 use crate::write::{Write, WriteResult, delete, patch};
 
-/// Requests at the same time, and all but one of them of one location.
+/// How many requests are answered at the same time; all but one of them may be of one location.
 const AT_ONCE: usize = 8;
 const CALL: Duration = Duration::from_secs(20);
-/// How often requests are looked at, besides when one changes.
+/// How often requests are checked, besides when one changes.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Pause after an attempt: one that was successful rests until the watch shows it, and one that
-/// fails for as long as it has failed so far, within these.
+/// Shortest and longest pause after an attempt. A successful one pauses until the watch shows it;
+/// one that fails, for as long as it has failed so far.
 const AGAIN: Duration = Duration::from_secs(5);
 const SELDOM: Duration = Duration::from_secs(60);
 
 type DownloadRequests = SharedCache<Cache<String, Arc<DownloadRequest>>>;
 
-/// Runs for ever.
+/// Never returns.
 pub async fn run(lifecycle: &Lifecycle) {
     let requests = DownloadRequests::default();
     let watching = reflect(
@@ -70,8 +70,8 @@ pub async fn run(lifecycle: &Lifecycle) {
     tokio::join!(watching, work(lifecycle, &requests));
 }
 
-/// What is kept of a request, because whoever asks for downloads chooses its size. Nobody needs its
-/// link here, by which the file can be read.
+/// What is kept of a request, because its creator chooses its size. Its link is not kept, because
+/// whoever has the link can read the file.
 fn kept(request: DownloadRequest) -> DownloadRequest {
     let DownloadTarget { kind, name } = request.spec.target;
     let status = request.status.map(|status| DownloadRequestStatus { download_url: None, ..status });
@@ -85,14 +85,14 @@ fn kept(request: DownloadRequest) -> DownloadRequest {
 async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
     let mut changed = requests.changed();
     let mut under_way: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
-    // Requests that are under way, each with its location.
+    // Requests that are being answered, each with its location.
     let mut in_hand: HashMap<String, String> = HashMap::new();
     let mut resting: HashMap<String, Instant> = HashMap::new();
-    // When each was taken up first, and when it was last tried.
+    // When each request was first tried, and when last.
     let mut begun: HashMap<String, Instant> = HashMap::new();
     let mut tried: HashMap<String, Instant> = HashMap::new();
     loop {
-        // One that somebody's finalizer keeps from going is done with, as if it were gone.
+        // A request that is being deleted and only waits for a user's finalizer counts as gone.
         let is_going = |request: &DownloadRequest| request.metadata.deletion_timestamp.is_some();
         let all: Vec<Arc<DownloadRequest>> =
             requests.read().values().filter(|request| !is_going(request)).cloned().collect();
@@ -152,7 +152,7 @@ async fn work(lifecycle: &Lifecycle, requests: &DownloadRequests) {
     }
 }
 
-/// The location whose file it is about, as far as that is known without asking for it.
+/// The location of the file, as far as it is known without a request to the API server.
 fn location_of(lifecycle: &Lifecycle, request: &DownloadRequest) -> String {
     let target = &request.spec.target;
     let of_backup = !file(target.kind).is_of_restore();
@@ -186,8 +186,8 @@ async fn remove(lifecycle: &Lifecycle, request: &DownloadRequest) {
     }
 }
 
-/// Makes a link and writes it. A request that cannot be answered waits until it expires, because
-/// what is missing may come. `is_first`: nothing was reported of it before.
+/// Creates a link, and writes it. A request that cannot be answered stays until it expires, because
+/// what is missing may appear. `is_first`: nothing was reported of it yet.
 async fn answer(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp, is_first: bool) {
     let name = request.name_any();
     let made = timeout(CALL, link(lifecycle, request, now)).await;
@@ -243,7 +243,8 @@ fn file(kind: Kind) -> DownloadFile {
     }
 }
 
-/// A link to the file of the Backup or Restore of that name in this namespace, and to no other.
+/// Creates a link to the file of the Backup or Restore of that name in this namespace, and to no
+/// other file.
 async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) -> anyhow::Result<String> {
     let target = &request.spec.target;
     let file = match request.annotations().get(keys::DOWNLOAD).map(String::as_str) {
@@ -290,7 +291,7 @@ async fn link(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp) 
 }
 
 async fn get(lifecycle: &Lifecycle, kind: &ApiResource, name: &str) -> anyhow::Result<DynamicObject> {
-    // It would become part of the request's address.
+    // The name would become part of the request's address.
     ensure!(is_name(name), "the {} that is named: no object has such a name", kind.kind);
     let api: Api<DynamicObject> =
         Api::namespaced_with(lifecycle.clients.call.clone(), &lifecycle.namespace, kind);

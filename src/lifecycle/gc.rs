@@ -1,5 +1,5 @@
-//! Asks for the deletion of Backups that have expired. What has expired is decided in
-//! [`berth_core::retention`].
+//! Creates the requests by which expired Backups are deleted. [`berth_core::retention`] decides
+//! what has expired.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use berth_core::retention::{
     ExpiryCandidate, HistoryLimits, RetentionDecision, RetentionLocation, behind, is_due_again, judge,
     look_again, relabel,
 };
-use berth_core::schedule::Found;
+use berth_core::schedule::BackupOrigin;
 use berth_core::violation::Violations;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -34,22 +34,22 @@ use crate::patch::{digest, known_location};
 use crate::text::chain;
 use crate::write::{Write, WriteResult, create, patch_metadata};
 
-/// From the beginning of a leader to its first look.
+/// Time from the start of a leader to its first check.
 const FIRST: Duration = Duration::from_secs(5);
-/// Between two looks, where something expires at any moment.
+/// Shortest time between two checks.
 const SHORTEST: Duration = Duration::from_secs(5);
-/// After a look that failed, or found more than it could ask for.
+/// Time until the next check after one that failed, or that found more than it may delete at once.
 const AGAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(300);
-/// Name in a request that is never stored.
+/// The name in a request that is never stored.
 const CLOCK: &str = "berth-clock";
 const ANSWER: Duration = Duration::from_secs(10);
-/// Writes at the same time.
+/// How many writes run at the same time.
 const AT_ONCE: usize = 8;
-/// Deletions of expired Backups that wait or are under way at the same time. More expire later.
+/// How many deletions of expired Backups may wait or run at the same time. Others expire later.
 const UNDER_WAY: usize = 100;
 
-/// What is kept of a Backup, because whoever creates Backups chooses how large they are.
+/// What is kept of a Backup, because its creator chooses its size.
 struct ExpiringBackup {
     name: String,
     uid: Option<String>,
@@ -59,8 +59,8 @@ struct ExpiringBackup {
     location: String,
     /// The label with the name of a Schedule.
     schedule: Option<String>,
-    /// UID of the Schedule that it provably is of. What a Velero has brought from a store says what
-    /// somebody wrote there.
+    /// UID of the Schedule for which berth created it. What a Velero has synced from a store is no
+    /// proof, because others may have written it.
     proven: Option<String>,
     is_kept: bool,
     keep_last: usize,
@@ -69,7 +69,7 @@ struct ExpiringBackup {
     failure: Option<String>,
 }
 
-/// Runs for ever.
+/// Never returns.
 pub async fn run(lifecycle: &Lifecycle) {
     sleep(paced(FIRST)).await;
     loop {
@@ -87,7 +87,8 @@ pub async fn run(lifecycle: &Lifecycle) {
     }
 }
 
-/// Looks at all Backups once. Returns when to look again; `None`: there is more to do soon.
+/// Checks all Backups once. Returns the time of the next check; `None`: soon, because there is more
+/// to do.
 async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Timestamp>> {
     let (client, namespace) = (&lifecycle.clients.call, lifecycle.namespace.as_str());
     let locations = list::<BackupStorageLocation>(client, namespace).await;
@@ -100,7 +101,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .collect();
     let requests = match list_as(client, namespace, |request| Some(asked(request))).await {
         Ok(requests) => requests.items,
-        // Without this kind nobody can ask for anything.
+        // The cluster does not have this kind, so no deletion can be requested.
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(anyhow!(chain(&error))).context("failed to list the DeleteBackupRequests"),
     };
@@ -122,7 +123,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         kept.iter().map(|backup| candidate(backup, &locations, &asked_for, &known, now)).collect();
     let mut verdicts = judge(&candidates, now);
     if verdicts.contains(&RetentionDecision::Delete) {
-        // The clock of this node may be ahead, and what is deleted is gone.
+        // The clock of this node may be ahead, and a deletion cannot be undone.
         let told = api_server_time(lifecycle).await?;
         if told < now {
             verdicts = judge(&candidates, told);
@@ -140,7 +141,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
     Ok(is_all.then(|| look_again(&candidates, now)))
 }
 
-/// A Schedule that is there.
+/// An existing Schedule.
 struct KeepingSchedule {
     name: String,
     uid: Option<String>,
@@ -148,7 +149,7 @@ struct KeepingSchedule {
     keep_last: usize,
 }
 
-/// The Schedules that are there, by UID and by name.
+/// The existing Schedules, by UID and by name.
 struct KnownSchedules<'s> {
     by_uid: HashMap<&'s str, &'s KeepingSchedule>,
     by_name: HashMap<&'s str, &'s KeepingSchedule>,
@@ -161,7 +162,7 @@ impl<'s> KnownSchedules<'s> {
     }
 }
 
-/// The Schedules that are there, if any Backup is of one, or says so.
+/// Lists the existing Schedules, if any Backup belongs to one or has the label of one.
 async fn schedules(lifecycle: &Lifecycle, kept: &[ExpiringBackup]) -> anyhow::Result<Vec<KeepingSchedule>> {
     if !kept.iter().any(|backup| backup.proven.is_some() || backup.schedule.is_some()) {
         return Ok(Vec::new());
@@ -196,12 +197,12 @@ struct CachedDeletionRequest {
     locked_until: Option<Timestamp>,
 }
 
-/// The Backups whose deletion somebody has asked for.
+/// Backups for which a DeleteBackupRequest exists.
 #[derive(Default)]
 struct AskedFor<'r> {
-    /// Those whose deletion is under way, or whose files the store does not let go yet.
+    /// Backups whose deletion is in progress, or whose files the store still keeps locked.
     pending: HashSet<&'r str>,
-    /// Those whose deletion has failed, and when it was asked for last.
+    /// Backups whose deletion has failed, with the time of the last request.
     failed: HashMap<&'r str, Timestamp>,
 }
 
@@ -224,8 +225,8 @@ fn keep(backup: &Backup) -> ExpiringBackup {
     let created = time(&backup.metadata.creation_timestamp);
     let mark = backup.annotations().get(keys::SCHEDULE_UID);
     let generation = backup.metadata.generation;
-    let found = Found { mark: mark.map(String::as_str), phase, generation };
-    // One that came from a store was created after it had ended.
+    let found = BackupOrigin { mark: mark.map(String::as_str), phase, generation };
+    // A Backup from a store was created after the backup had ended.
     let born = created.filter(|_| !found.came_finished() && phase != BackupPhase::Deleting.as_str());
     let expiration = time(&status.expiration)
         .map(|at| at.saturating_add(behind(born, started.or(completed))).unwrap_or(Timestamp::MAX));
@@ -317,7 +318,7 @@ async fn label(
     }
 }
 
-/// The time by the clock of the API server, from what it would create.
+/// The time by the API server's clock, read from the answer to a dry run.
 async fn api_server_time(lifecycle: &Lifecycle) -> anyhow::Result<Timestamp> {
     let api: Api<DeleteBackupRequest> = Api::namespaced(lifecycle.clients.call.clone(), &lifecycle.namespace);
     let mut request = DeleteBackupRequest::new("", DeleteBackupRequestSpec { backup_name: CLOCK.to_owned() });

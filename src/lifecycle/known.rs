@@ -1,5 +1,5 @@
-//! What the controllers of this module know of all Backups and storage locations: one watch of each
-//! kind, of which only little is kept.
+//! The watch caches of all Backups and storage locations, for the controllers of this module. They
+//! keep a few fields of each object.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use berth_api::parse::backup_namespaces;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_api::velero::{Backup, BackupPhase, BackupSpec, BackupStorageLocation};
 use berth_core::namespace::NamespaceSet;
-use berth_core::schedule::{Found, is_in_time, is_of_time};
+use berth_core::schedule::{BackupOrigin, is_in_time, is_of_time};
 use berth_core::sync::{ClusterBackup, Size, Standings};
 use jiff::Timestamp;
 use kube::runtime::watcher;
@@ -22,8 +22,8 @@ use crate::lean;
 use crate::patch::digest;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
-/// Most that the namespaces of all good backups may weigh together: some 280 bytes for each name.
-/// The creators of Backups decide how many there are.
+/// Limit of the weight of the namespaces of all good backups together: one for each name, which
+/// takes some 280 bytes. The creators of Backups decide how many names there are.
 const MAX_WEIGHT: usize = 400_000;
 
 /// What is kept of a Backup.
@@ -34,24 +34,24 @@ pub struct KnownBackup {
     pub phase: BackupPhase,
     /// `spec.storageLocation`.
     pub location: String,
-    /// The label of its location.
+    /// The value of the label with the name of its location.
     label: String,
-    /// Somebody deletes it.
+    /// The Backup is being deleted.
     is_leaving: bool,
     pub schedule: Option<String>,
-    /// When it ended, if it was good.
+    /// When it ended, if it is good.
     pub good_at: Option<Timestamp>,
-    /// The namespaces that it took as a whole. Only of a good one.
+    /// The namespaces that it contains as a whole. Only of a good backup.
     pub namespaces: Option<Arc<NamespaceSet>>,
-    /// The annotation `berth.dev/keep` keeps it.
+    /// It has the annotation `berth.dev/keep`.
     is_kept: bool,
-    /// Its PodVolumeBackups are not all there.
+    /// Some of its PodVolumeBackups could not be created.
     pub lacks_volumes: bool,
-    /// UID of the Schedule that made it (`berth.dev/schedule-uid`).
+    /// UID of the Schedule for which berth created it (`berth.dev/schedule-uid`).
     schedule_uid: Option<String>,
     generation: Option<i64>,
     created: Option<Timestamp>,
-    /// Bytes of its JSON.
+    /// Bytes of the Backup as JSON.
     bytes: usize,
 }
 
@@ -92,23 +92,24 @@ impl KnownBackup {
         }
     }
 
-    fn found(&self) -> Found<'_> {
+    fn found(&self) -> BackupOrigin<'_> {
         let (mark, phase) = (self.schedule_uid.as_deref(), self.phase.as_str());
-        Found { mark, phase, generation: self.generation }
+        BackupOrigin { mark, phase, generation: self.generation }
     }
 
-    /// Has it come from a store? Then it may have run anywhere.
+    /// Was it created from a store? Then it may have run in any cluster.
     pub fn came_finished(&self) -> bool {
         self.found().came_finished()
     }
 
-    /// UID of the Schedule that made it, which only berth writes on a Backup that has not ended.
+    /// UID of the Schedule for which berth created it. Only berth writes this on a Backup that has
+    /// not ended.
     pub fn schedule_uid(&self) -> Option<&str> {
         self.schedule_uid.as_deref()
     }
 
-    /// Has berth made it for a Schedule? The label with the name of one anybody may write who
-    /// creates Backups.
+    /// Did berth create it for a Schedule? The label alone does not prove that, because everyone
+    /// who creates Backups may write it.
     pub fn is_of_schedule(&self) -> bool {
         self.schedule_uid.is_some() && !self.came_finished()
     }
@@ -122,14 +123,14 @@ impl KnownBackup {
         ClusterBackup {
             uid: self.uid.clone(),
             is_here: self.location == location && self.label == label,
-            // One that somebody keeps stays, because its copy from the store would lack the hold.
+            // A Backup with a hold stays, because its copy from the store would lack the hold.
             is_stored: is_stored && !self.is_leaving && !self.is_kept,
         }
     }
 }
 
-/// Does the backup take its namespaces whole? One that takes chosen objects says nothing of the
-/// others.
+/// Does the backup contain its namespaces as a whole? A backup of selected objects does not count
+/// for a namespace.
 fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
     let is_some = |list: &Option<Vec<String>>| {
         list.as_ref().is_some_and(|list| !list.is_empty() && list.iter().all(|entry| entry != "*"))
@@ -142,16 +143,16 @@ fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
         && !is_some(&spec.included_namespace_scoped_resources)
 }
 
-/// Backups and storage locations, as the watches show them.
+/// The watch caches of Backups and storage locations.
 #[derive(Default)]
 pub struct KnownBackups {
     backups: SharedCache<Cache<String, KnownBackup>>,
-    /// `None` before they are listed.
+    /// `None` until they are listed.
     locations: SharedCache<Option<BTreeMap<String, BackupStorageLocation>>>,
 }
 
 impl KnownBackups {
-    /// Follows both kinds for ever.
+    /// Watches both kinds. Never returns.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let weight = Cell::new(0);
         let keep = |backup: Backup| {
@@ -196,7 +197,7 @@ impl KnownBackups {
         self.backups.read().is_synced()
     }
 
-    /// Is the Backup of a time there that berth has made for the Schedule with this UID? `first`:
+    /// Is the Backup of a time there that berth created for the Schedule with this UID? `first`:
     /// its first name.
     pub fn is_made(&self, schedule_uid: &str, first: &str, tick: Timestamp) -> bool {
         let backups = self.backups.read();
@@ -218,13 +219,13 @@ impl KnownBackups {
         self.backups.changed()
     }
 
-    /// Takes in the answer to a write of our own.
+    /// Takes over the answer to a write of this process.
     pub fn assume(&self, backup: &Backup) {
         let known = KnownBackup::of(backup);
         self.backups.write(|cache| cache.assume(backup.name_any(), known));
     }
 
-    /// The API server says that it is gone.
+    /// Removes a Backup that the API server says is gone.
     pub fn forget(&self, name: &str, uid: &str) {
         self.backups.write(|cache| cache.forget(name, uid));
     }
@@ -233,14 +234,14 @@ impl KnownBackups {
         self.backups.read().get(name).cloned()
     }
 
-    /// Looks at all Backups, by name.
+    /// Visits all Backups, by name.
     pub fn each(&self, mut look: impl FnMut(&str, &KnownBackup)) {
         for (name, backup) in self.backups.read().range(..) {
             look(name, backup);
         }
     }
 
-    /// All Backups, as the sync of this location sees them.
+    /// All Backups, as the sync of this location needs them.
     pub fn standings(&self, location: &str) -> Standings {
         let label = label_value(location, digest);
         let mut all = Standings::new();
@@ -248,7 +249,7 @@ impl KnownBackups {
         all
     }
 
-    /// How many Backups this location has, and how large they are together.
+    /// How many Backups this location has, and their size together.
     pub fn size(&self, location: &str) -> Size {
         let mut size = Size::default();
         self.each(|_, backup| {
@@ -259,12 +260,12 @@ impl KnownBackups {
         size
     }
 
-    /// By name.
+    /// All locations, by name.
     pub fn locations(&self) -> Vec<BackupStorageLocation> {
         self.locations.read().iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// Names of those that are ReadOnly: what they have, others write.
+    /// Names of the ReadOnly locations, in which other clusters write.
     pub fn read_only_locations(&self) -> BTreeSet<String> {
         let locations = self.locations.read();
         let all = locations.iter().flatten();

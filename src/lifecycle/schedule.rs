@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_api::keys;
 use berth_api::velero::{Backup, Schedule};
 use berth_core::limits;
-use berth_core::schedule::{self as core, Found, ScheduleSettings, ScheduleStep, SkipReason};
+use berth_core::schedule::{self as core, BackupOrigin, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -45,52 +45,53 @@ pub mod plans;
 mod retries;
 mod unfinished;
 
-/// Schedules are looked at this often, even if nothing is due, because the clock may be set.
+/// Schedules are checked this often even if nothing is due, because the clock may be set.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Changes that come within so long are looked at together.
+/// Changes within this time are handled in one pass.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Schedules that are acted on at the same time, so that a thousand of one time are soon done.
+/// How many Schedules are acted on at the same time, so that a thousand with the same time are soon
+/// done.
 const AT_ONCE: usize = 64;
-/// Large ones are acted on after the others and few at a time, because each is in memory several
-/// times over then, with its Backup.
+/// The same for large Schedules, which come after the others, because each is then in memory
+/// several times, with its Backup.
 const LARGE_AT_ONCE: usize = 4;
-/// What the key of the third names is for.
+/// The purpose of the key that the third names are derived with.
 const PURPOSE: &[u8] = b"berth names of scheduled backups, version 1";
-/// What keeps a Backup from being created is told at the first try, and after so many more again,
+/// Why a Backup cannot be created is reported at the first attempt, and again after so many more,
 /// because an Event is kept for an hour.
 const TOLD_AGAIN: u32 = 30;
-/// A backup that is created this much later than it should be is told as late.
+/// A backup that is created this much too late is reported as late.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 
-/// Runs for ever.
+/// Never returns.
 pub async fn run(lifecycle: &Lifecycle) {
     let scheduler = Scheduler::new(lifecycle, Box::new(Timestamp::now));
     tokio::join!(scheduler.follow(), scheduler.keep());
 }
 
-/// What is left after all Schedules have been looked at.
+/// What remains to be done after a pass.
 struct Rest {
-    /// How long nothing has to be done.
+    /// Time until something has to be done.
     pause: Duration,
     /// A Schedule waits for the end of a Backup.
     postponed: bool,
 }
 
-/// What became of one Schedule.
+/// The result of one Schedule.
 enum ScheduleResult {
-    /// It is as its status says.
+    /// Nothing has to be written.
     Yes,
-    /// This is to be written to it.
+    /// This has to be written to it.
     Write(DecidedOn, Value),
     /// It is tried again later.
     Failed,
 }
 
-/// What became of a Backup that was to be created.
+/// The result of creating a Backup.
 enum CreationResult {
-    /// It is there.
+    /// The Schedule's own Backup exists.
     Ours,
-    /// One of that name is there that does not belong to the Schedule.
+    /// A Backup of that name exists that does not belong to the Schedule.
     Strangers,
     /// It could not be created, and why.
     Not(String),
@@ -100,12 +101,12 @@ struct Scheduler {
     lifecycle: Lifecycle,
     schedules: Api<Schedule>,
     backups: Api<Backup>,
-    /// Backups whatever stands in them.
+    /// Untyped Backups, whatever they contain.
     anything: Api<DynamicObject>,
     store: Arc<BackupCache>,
     cache: SharedCache<Cache<String, CachedSchedule>>,
     settings: ScheduleSettings,
-    /// UIDs of Backups that cannot be written, and of which their Schedules were told.
+    /// UIDs of Backups that cannot be written, and that were reported to their Schedules.
     told: Mutex<BTreeSet<String>>,
     events: Events,
     metrics: ScheduleMetrics,
@@ -134,7 +135,7 @@ impl Scheduler {
         }
     }
 
-    /// Feeds the watch cache for ever.
+    /// Fills the watch cache. Never returns.
     async fn follow(&self) {
         let schedules = of_namespace(&self.lifecycle.clients.watch, &self.lifecycle.namespace);
         let keep = |schedule: Schedule| (schedule.name_any(), CachedSchedule::of(&schedule));
@@ -143,7 +144,7 @@ impl Scheduler {
         reflect(schedules, watcher::Config::default(), keep, observe).await;
     }
 
-    /// Acts for ever, once it is known which Backups earlier leaders have made.
+    /// Never returns. Acts only after it is known which Backups earlier leaders have created.
     async fn keep(&self) {
         let mut listed = self.lifecycle.known.changed();
         while !self.lifecycle.known.has_backups() {
@@ -167,7 +168,7 @@ impl Scheduler {
         }
     }
 
-    /// Looks at all Schedules once, and does what is due.
+    /// Checks all Schedules once, and does what is due.
     async fn pass(&self, retries: &mut ScheduleRetries, known: &mut BTreeSet<String>) -> Rest {
         let items: Vec<CachedSchedule> = {
             let cache = self.cache.read();
@@ -204,11 +205,11 @@ impl Scheduler {
         let listed = ListedSchedules::of(&self.lifecycle, &items, &others).await;
         self.act_on(others, listed, AT_ONCE, &unfinished, retries).await;
         self.act_on(large, ListedSchedules::none(), LARGE_AT_ONCE, &unfinished, retries).await;
-        // Once more: what is next follows from what was written.
+        // Another pass, because what is due next follows from what was written.
         Rest { pause: Duration::ZERO, ..rest }
     }
 
-    /// Does what is due: first all that create Backups, then all writes to the Schedules.
+    /// Does what is due: first creates all Backups, then writes to the Schedules.
     async fn act_on(
         &self,
         due: Vec<&CachedSchedule>,
@@ -255,7 +256,8 @@ impl Scheduler {
     }
 
     /// Decides on the Schedule as it is now, and creates the Backup that is due. `listed`: the
-    /// Schedule, which is read only if the watch has shown a newer one. `tries`: how often this has failed.
+    /// Schedule, which is read only if the watch has shown a newer one. `tries`: how often this has
+    /// failed.
     async fn act(
         &self,
         item: &CachedSchedule,
@@ -289,7 +291,8 @@ impl Scheduler {
             ScheduleStep::Wait(_) | ScheduleStep::Postpone if self.seen(&found) => {
                 return ScheduleResult::Yes;
             }
-            // Another Schedule of that name, which the watch has not shown yet.
+            // The Schedule was replaced by another one of its name, which the watch has not shown
+            // yet.
             ScheduleStep::Wait(_) | ScheduleStep::Postpone => return ScheduleResult::Failed,
             ScheduleStep::Show => {
                 let (phase, errors) = found.validity();
@@ -327,8 +330,8 @@ impl Scheduler {
         json!({"status": {"lastSkipped": Time(tick)}})
     }
 
-    /// Creates the Backup of a time, and gives what is to be recorded. `None`: it could not be
-    /// created. `tries`: how often that has failed.
+    /// Creates the Backup of a time, and returns what has to be recorded. `None`: it could not be
+    /// created. `tries`: how many attempts have failed.
     async fn create(
         &self,
         found: &Schedule,
@@ -388,7 +391,7 @@ impl Scheduler {
                 self.metrics.failed();
                 return Some(json!({"status": {"lastSkipped": Time(tick)}}));
             }
-            // Nobody learns the third name before the Backup is there.
+            // The third name stays unknown until the Backup exists.
             CreationResult::Not(why) if is_taken => why.replace(&name, "…"),
             CreationResult::Not(why) => why,
         };
@@ -416,12 +419,12 @@ impl Scheduler {
         Ok(core::third_name(first, &tag))
     }
 
-    /// Creates this Backup, unless it is there.
+    /// Creates this Backup, unless it exists.
     async fn make(&self, backup: &Backup, schedule: &core::Schedule, tick: Timestamp) -> CreationResult {
         let name = backup.name_any();
         match write::create(&self.backups, backup).await {
             WriteResult::Written(written) => {
-                // The next pass must not make another one before the watch shows this one.
+                // Otherwise the next pass could create another one before the watch shows this one.
                 self.lifecycle.known.assume(&written);
                 let late = (self.clock)().duration_since(tick) - schedule.offset();
                 if late > LATE {
@@ -445,10 +448,10 @@ impl Scheduler {
         }
     }
 
-    /// Has berth made the Backup that is there under this name for this time of the Schedule?
+    /// Did berth create the existing Backup of this name for this time of the Schedule?
     async fn is_ours(&self, name: &str, schedule: &core::Schedule, tick: Timestamp) -> Result<bool, String> {
         let there = asked(self.anything.get(name)).await?;
-        let found = Found {
+        let found = BackupOrigin {
             mark: there.annotations().get(keys::SCHEDULE_UID).map(String::as_str),
             phase: there.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default(),
             generation: there.metadata.generation,
@@ -482,8 +485,8 @@ impl Scheduler {
         }
     }
 
-    /// Has the Schedule changed since it was listed? It may be paused by now. A watch that is behind
-    /// the list says nothing of that.
+    /// Has the Schedule changed since it was listed? It may be paused by now. If the watch is
+    /// behind the list, this is not known.
     fn is_outdated(&self, listed: &Schedule) -> bool {
         let cache = self.cache.read();
         cache.get(&listed.name_any()).is_none_or(|known| {
@@ -495,15 +498,15 @@ impl Scheduler {
         })
     }
 
-    /// Takes in what the API server answered. `false`: that Schedule is not known any more, or not
-    /// yet.
+    /// Takes over the API server's answer. `false`: the watch cache does not have that Schedule any
+    /// more, or not yet.
     fn seen(&self, schedule: &Schedule) -> bool {
         let name = schedule.name_any();
         self.cache.write_silently(|cache| cache.assume_known(name, CachedSchedule::of(schedule)))
     }
 }
 
-/// The answer about a Backup that was there a moment ago.
+/// The answer about a Backup that existed a moment ago.
 async fn asked<T>(answer: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
     match timeout(limits::WRITE, answer).await {
         Ok(Ok(found)) => Ok(found),

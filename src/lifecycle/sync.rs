@@ -1,6 +1,6 @@
-//! Backup sync: Backups that a store has and the cluster lacks are created, and those that no store
-//! has any more are removed. Each location has a round whenever its period has passed; what a round
-//! does is decided by [`berth_core::sync`].
+//! Backup sync: creates Backups that a store has and the cluster lacks, and removes those whose
+//! files are gone. Each location has a round whenever its period has passed; [`berth_core::sync`]
+//! decides what a round does.
 
 pub mod metrics;
 mod object;
@@ -25,32 +25,32 @@ use tokio::time::sleep;
 
 use super::Lifecycle;
 
-/// How often it is looked which locations are due.
+/// How often it is checked which locations are due.
 const TICK: Duration = Duration::from_secs(1);
 /// Rounds that run at the same time, each of another location.
 const ROUNDS_AT_ONCE: usize = 8;
 /// Requests of one round that run at the same time.
 const READS_AT_ONCE: usize = 16;
 
-/// What the rounds of one location remember.
+/// What is remembered between the rounds of one location.
 #[derive(Default)]
 struct Past {
     memory: Memory,
-    /// The spec of the last round: what was remembered of another place does not count.
+    /// The spec of the last round. When it changes, what was remembered does not apply.
     spec: serde_json::Value,
-    /// When the last round began, though the location may not show it yet.
+    /// When the last round began; the location may not show it yet.
     begun: Option<Timestamp>,
-    /// What was last said of a round that failed, so that it is said once.
+    /// The last message about a failed round, so that it is logged once.
     said: String,
-    /// Other clusters that were found to write here.
+    /// Other clusters that were reported to write here.
     others: BTreeSet<String>,
-    /// How many Backups were last said to be spared, though the listing lacks them.
+    /// The last reported number of Backups that stay although the store's list lacks them.
     spared: usize,
-    /// Backups whose PodVolumeBackups were said not to be readable or not to be created.
+    /// Backups for which it was reported that their PodVolumeBackups could not be read or created.
     volumes: BTreeSet<String>,
-    /// Bytes of the PodVolumeBackups that these rounds have brought, by Backup.
+    /// Bytes of the PodVolumeBackups that these rounds have created, by Backup.
     brought: BTreeMap<String, usize>,
-    /// The last Backup of which the round before created PodVolumeBackups, or tried to.
+    /// The last Backup whose missing PodVolumeBackups the round before created, or tried to.
     repaired: String,
 }
 
@@ -61,7 +61,7 @@ struct Sync<'l> {
     cluster: Arc<OnceCell<String>>,
 }
 
-/// Runs for ever.
+/// Never returns.
 pub async fn run(lifecycle: &Lifecycle) {
     let sync = Sync { lifecycle, cluster: Arc::default() };
     let mut pasts: BTreeMap<String, Past> = BTreeMap::new();
@@ -122,7 +122,7 @@ impl Sync<'_> {
         locations
     }
 
-    /// `None`: never.
+    /// The time between two rounds. `None`: no rounds.
     fn period(&self, location: &BackupStorageLocation) -> Option<SignedDuration> {
         let usual = Some(self.lifecycle.sync_period).filter(|period| !period.is_zero());
         let period = match &location.spec.backup_sync_period {

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::Lifecycle;
 use crate::events::EventReason;
 use crate::install::{InstallCluster, velero};
-use crate::leader::LeaseNotes;
+use crate::leader::LeaseAnnotations;
 use crate::pace::paced;
 use crate::settings::Controller;
 use crate::text::chain;
@@ -79,7 +79,7 @@ impl VeleroControllers {
     }
 
     /// Notes in the Lease that a controller begins or ends here.
-    pub fn note(&self, controller: Controller, runs: bool, notes: &LeaseNotes) {
+    pub fn note(&self, controller: Controller, runs: bool, notes: &LeaseAnnotations) {
         let mut here = self.here.lock();
         if runs {
             here.insert(controller)

@@ -106,7 +106,7 @@ fn named_by(spec: &PodSpec) -> Option<String> {
 
 /// Watches the ConfigMap that is `given`, or else the one that a DaemonSet of node-agents names,
 /// and updates the node cache. Never returns.
-pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet: &NodeCache) {
+pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, node_cache: &NodeCache) {
     let name = watch::Sender::new(None::<Option<String>>);
     let watching = async {
         match given {
@@ -122,7 +122,7 @@ pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, fleet
         loop {
             let current = changed.borrow_and_update().clone();
             tokio::select! {
-                () = read(client, namespace, current.as_ref(), fleet) => {}
+                () = read(client, namespace, current.as_ref(), node_cache) => {}
                 _ = changed.changed() => {}
             }
         }
@@ -179,18 +179,18 @@ async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Optio
     .await;
 }
 
-async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, fleet: &NodeCache) {
+async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, node_cache: &NodeCache) {
     let Some(name) = name else { return std::future::pending().await };
     let Some(name) = name else {
-        fleet.configure(ConfigurationState::default());
+        node_cache.configure(ConfigurationState::default());
         return std::future::pending().await;
     };
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let apply = |found: Option<ConfigMapContents>| {
-        let before = fleet.read(|state| state.configuration.clone());
+        let before = node_cache.read(|state| state.configuration.clone());
         // The settings of another ConfigMap must not be kept.
         let before = if before.name.as_ref() == Some(name) { before } else { ConfigurationState::default() };
-        fleet.configure(before.with(name, found.as_ref()));
+        node_cache.configure(before.with(name, found.as_ref()));
     };
     reflect(of_namespace(client, namespace), only, ConfigMapContents::of, |event| match event {
         WatchEvent::Replaced(all) => apply(all.into_iter().next()),

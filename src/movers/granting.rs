@@ -54,7 +54,7 @@ pub struct Granting {
     pub namespace: String,
     pub patience: NodeAgentTimeouts,
     pub signs: GrantSignPeriods,
-    pub fleet: Arc<NodeCache>,
+    pub node_cache: Arc<NodeCache>,
     pub events: Events,
     pub metrics: MoverMetrics,
 }
@@ -69,8 +69,8 @@ impl Granting {
     /// Runs while this process leads. Never returns.
     pub async fn run(&self) {
         let since = Timestamp::now();
-        let mut changed = self.fleet.changed();
-        while !self.fleet.is_synced() {
+        let mut changed = self.node_cache.changed();
+        while !self.node_cache.is_synced() {
             let _ = changed.changed().await;
         }
         loop {
@@ -86,7 +86,7 @@ impl Granting {
 
     /// Until a usable configuration has been seen, the limit of the last leader applies.
     fn limits(&self, ledger: &GrantLedger) -> Limits {
-        let (mut limits, is_known) = self.fleet.read(|state| {
+        let (mut limits, is_known) = self.node_cache.read(|state| {
             let configuration = &state.configuration;
             (state.limits(), !configuration.unusable || configuration.changed_at.is_some())
         });
@@ -100,7 +100,7 @@ impl Granting {
     /// ledger or when the limit changes, because agents accept without grants while there is no
     /// limit.
     async fn term(&self, since: Timestamp) -> anyhow::Result<()> {
-        let mut changed = self.fleet.changed();
+        let mut changed = self.node_cache.changed();
         let mut ledger = GrantLedger::open(self.clients.call.clone(), &self.namespace).await?;
         let limit = self.limits(&ledger).limit;
         if ledger.uids().is_none() && limit.is_none() {
@@ -134,7 +134,7 @@ impl Granting {
         limit: Option<usize>,
         since: Timestamp,
     ) -> anyhow::Result<()> {
-        let (mut moved, mut fleet) = (movers.changed(), self.fleet.changed());
+        let (mut moved, mut node_cache) = (movers.changed(), self.node_cache.changed());
         while !movers.is_synced() {
             let _ = moved.changed().await;
         }
@@ -144,7 +144,7 @@ impl Granting {
         let mut in_recovery: HashMap<String, Option<String>> = HashMap::new();
         loop {
             moved.mark_unchanged();
-            fleet.mark_unchanged();
+            node_cache.mark_unchanged();
             while let Some(done) = recovering.try_join_next() {
                 match done {
                     Ok((uid, Some(written))) => drop(in_recovery.insert(uid, Some(written))),
@@ -195,14 +195,14 @@ impl Granting {
             let pace = if more { GATHER } else { PERIOD };
             tokio::select! {
                 _ = timeout(pace, moved.changed()) => {}
-                _ = fleet.changed() => {}
+                _ = node_cache.changed() => {}
             }
             sleep(GATHER).await;
         }
     }
 
     fn view(&self, items: &[MoverItem], ledger: &GrantLedger, since: Timestamp) -> GrantView {
-        let (agents, node_labels) = self.fleet.read(NodeCacheState::carriers);
+        let (agents, node_labels) = self.node_cache.read(NodeCacheState::carriers);
         GrantView {
             movers: items.iter().map(|item| Arc::clone(&item.mover)).collect(),
             agents,
@@ -304,7 +304,7 @@ impl Granting {
     ) -> impl Future<Output = (String, Option<String>)> + Send + use<> {
         let (client, namespace) = (self.clients.call.clone(), self.namespace.clone());
         let (events, metrics) = (self.events.clone(), self.metrics.clone());
-        let is_gone = |node: &String| self.fleet.read(|state| state.nodes.get(node).is_none());
+        let is_gone = |node: &String| self.node_cache.read(|state| state.nodes.get(node).is_none());
         let node_gone = item.mover.bound_node.as_ref().is_some_and(is_gone);
         let look = LOOK.min(self.patience.given_up_after.unsigned_abs() / 5);
         async move {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use berth_core::affinity::{AffinityDecision, AffinityInput, MoverOperation, VolumeBindingMode, decide};
 use berth_core::mover::MoverKind;
-use berth_webhooks::placement::{MoverRef, PodConstraints};
+use berth_core::mover::placement::{MoverRef, PodConstraints};
 
 use super::volumes::MoverVolumes;
 use super::{NodeCache, node_cache};
 
 /// Decides about mover pods.
 pub struct Placing {
-    pub fleet: Arc<NodeCache>,
+    pub node_cache: Arc<NodeCache>,
     pub volumes: MoverVolumes,
 }
 
@@ -31,7 +31,7 @@ impl Placing {
                 && state.configuration.config.load_tolerations.is_empty()
                 && !state.agents_outdated()
         };
-        if self.fleet.read(is_idle) {
+        if self.node_cache.read(is_idle) {
             return Ok(None);
         }
         match mover.kind {
@@ -54,13 +54,13 @@ impl Placing {
             return Ok(None);
         }
         let claim_class = self.volumes.class(&self.volumes.namespace, mover.name).await?;
-        let mapped_class = self.fleet.read(|state| {
+        let mapped_class = self.node_cache.read(|state| {
             let source = upload.source_class.as_deref()?;
             state.configuration.config.mapped_class(source).map(str::to_owned)
         });
         // The topology of the volume is needed only to separate it from what a node-agent may have
         // chosen by an older configuration.
-        let (outdated, waits) = self.fleet.read(|state| {
+        let (outdated, waits) = self.node_cache.read(|state| {
             let class = upload.source_class.as_deref().and_then(|class| state.classes.get(class));
             (
                 state.agents_outdated(),
@@ -95,7 +95,7 @@ impl Placing {
             return Ok(None);
         }
         let class = self.volumes.class(&download.namespace, &download.claim).await?;
-        let (binding, ignore_delay_binding) = self.fleet.read(|state| {
+        let (binding, ignore_delay_binding) = self.node_cache.read(|state| {
             let class = class.as_deref().and_then(|class| state.classes.get(class));
             (
                 class.map_or(VolumeBindingMode::Immediate, |class| class.binding),
@@ -116,7 +116,7 @@ impl Placing {
 
     /// `own`: a pod of berth's, which needs no node-agent on its node.
     fn judge(&self, pod: &PodConstraints, operation: MoverOperation<'_>, own: bool) -> AffinityDecision {
-        self.fleet.read(|state| {
+        self.node_cache.read(|state| {
             let config = &state.configuration.config;
             decide(&AffinityInput {
                 operation,

@@ -4,11 +4,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use berth_api::mover_pod::owner;
+use berth_api::mover_pod::{constraints, owner};
 use berth_api::node_agent;
 use berth_core::mover::grant::Mover;
-use berth_webhooks::placement::MoverRef;
-use berth_webhooks::pod;
+use berth_core::mover::placement::MoverRef;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
@@ -40,11 +39,11 @@ pub fn faults(state: &NodeCacheState) -> Vec<String> {
 
 /// Reports every new set of faults, as an Event on the ConfigMap and in the log. Never returns.
 pub async fn configuration(placing: &Placing, namespace: &str, events: &Events, metrics: &MoverMetrics) {
-    let mut changed = placing.fleet.changed();
+    let mut changed = placing.node_cache.changed();
     let mut told: Vec<String> = Vec::new();
     loop {
-        if placing.fleet.is_synced() {
-            let (found, about, unusable) = placing.fleet.read(|state| {
+        if placing.node_cache.is_synced() {
+            let (found, about, unusable) = placing.node_cache.read(|state| {
                 let configuration = &state.configuration;
                 (faults(state), configuration.reference(namespace), configuration.unusable)
             });
@@ -110,7 +109,7 @@ pub async fn missed(
         while let Some(found) = created.recv().await {
             let Some(owner) = owner(&found.metadata) else { continue };
             let mover = MoverRef { kind: owner.kind, name: &owner.name, uid: &owner.uid };
-            let Ok(Some(decision)) = placing.decide(&mover, &pod::read(&found)).await else { continue };
+            let Ok(Some(decision)) = placing.decide(&mover, &constraints(&found)).await else { continue };
             if decision.terms.is_none() && decision.tolerations.is_empty() {
                 continue;
             }

@@ -1,7 +1,8 @@
-//! How many volumes of the node are read or restored at the same time: what a flag says, or the
-//! node-agents' ConfigMap, which is read live. Its `prepareQueueLength` limits how many objects are
-//! Accepted or Prepared, which those of this agent never are: no pod and no claim are made for them,
-//! as the leader makes them for the data of a snapshot.
+//! How many volumes of the node are read or restored at the same time, according to a flag or to
+//! the node-agents' ConfigMap, which is read live. The ConfigMap's `prepareQueueLength` does not
+//! limit this agent's jobs: it limits how many objects are Accepted or Prepared, and
+//! PodVolumeBackups and PodVolumeRestores never are, because no pod and no claim are created for
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,18 +25,18 @@ use crate::pace::paced;
 
 /// How often the ConfigMap and the labels of the node are read.
 const LOOK: Duration = Duration::from_secs(30);
-/// No more at the same time, whatever the ConfigMap says: the most that the flag may say. And no
-/// more that have released their place.
+/// Upper limit of the places, whatever the ConfigMap says; the flag has the same. It is also the
+/// limit of released places.
 const MOST: usize = 100;
 
-/// Places for jobs. There may be fewer than jobs that hold one: then none begins until enough have
-/// ended.
+/// The places for jobs. If the number was lowered, more jobs than that may still have one; then no
+/// job starts until enough have ended.
 #[derive(Debug)]
 pub struct Places {
     counts: Mutex<Counts>,
-    /// A place may be free, for those who want theirs back.
+    /// Wakes jobs that want their place back, because a place may be free.
     freed: Notify,
-    /// The same, for whoever begins jobs.
+    /// Wakes the loop that starts jobs, because a place may be free.
     changed: Arc<Notify>,
 }
 
@@ -45,7 +46,7 @@ struct Counts {
     taken: usize,
     /// Places that are released while their jobs wait for something else.
     released: usize,
-    /// How many of these jobs want their place back.
+    /// Jobs that wait to get their place back.
     wanted: usize,
 }
 
@@ -63,7 +64,8 @@ impl Places {
         Arc::new(Self { counts, freed: Notify::new(), changed })
     }
 
-    /// A place for a new job. Jobs that want theirs back are first, because they are older.
+    /// A place for a new job. Jobs that want their place back have precedence, because they are
+    /// older.
     pub fn take(self: &Arc<Self>) -> Option<Place> {
         let mut counts = self.counts.lock();
         if counts.taken + counts.wanted >= counts.most {
@@ -78,7 +80,7 @@ impl Places {
         self.changed.notify_one();
     }
 
-    /// Whether that is another number than before.
+    /// Sets the number of places. `true`: the number has changed.
     fn set(&self, most: usize) -> bool {
         let before = std::mem::replace(&mut self.counts.lock().most, most);
         if before != most {
@@ -96,8 +98,8 @@ impl Place {
         Self { places: Arc::new(places), is_released: AtomicBool::new(false) }
     }
 
-    /// Lets others have the place, until [`Place::reacquire`]. It is kept where too many are
-    /// released already, because each job that waits costs memory and requests.
+    /// Gives the place to others until [`Place::reacquire`]. If too many places are released
+    /// already, the job keeps its own, because each waiting job costs memory and requests.
     pub fn release(&self) {
         {
             let mut counts = self.places.counts.lock();
@@ -110,14 +112,14 @@ impl Place {
         self.places.tell();
     }
 
-    /// Waits until it has a place again. At once, where it was not released.
+    /// Waits until the job has its place again. Returns at once if it was not released.
     pub async fn reacquire(&self) {
         if !self.is_released.load(Ordering::Acquire) {
             return;
         }
         let _wanted = Wanted::new(&self.places);
         loop {
-            // Before the look, so that nothing in between is missed.
+            // Registered before the check, so that no notification in between is missed.
             let freed = self.places.freed.notified();
             {
                 let mut counts = self.places.counts.lock();
@@ -144,7 +146,7 @@ impl Drop for Place {
     }
 }
 
-/// One who wants a place back, until it is dropped.
+/// A job that wants its place back, until this is dropped.
 struct Wanted<'a>(&'a Places);
 
 impl<'a> Wanted<'a> {
@@ -164,8 +166,8 @@ impl Drop for Wanted<'_> {
     }
 }
 
-/// Keeps the number of places as the ConfigMap says. Never ends. While it cannot be read the last
-/// number holds.
+/// Sets the number of places from the ConfigMap. Never returns. While the ConfigMap cannot be read,
+/// the last number stays.
 pub async fn follow(client: &Client, settings: &Settings, places: &Places) {
     let Some(name) = settings.configmap.as_deref() else { return std::future::pending().await };
     let mut told = String::new();
@@ -180,7 +182,11 @@ pub async fn follow(client: &Client, settings: &Settings, places: &Places) {
             Err(error) => {
                 let error = format!("{error:#}");
                 if error != told {
-                    warn!(configmap = name, error, "how many volumes at the same time cannot be read");
+                    warn!(
+                        configmap = name,
+                        error,
+                        "cannot read how many volumes to read at the same time: keeping the last number"
+                    );
                     told = error;
                 }
             }
@@ -226,7 +232,8 @@ mod tests {
             assert_eq!(of(config.clone(), pool), number, "{pool}");
         }
         assert_eq!(of(json!({}), "small"), 1);
-        // Nothing is prepared for what this agent does, so there is nothing of it to limit.
+        // No object of this agent is ever Accepted or Prepared, so `prepareQueueLength` limits
+        // nothing.
         for length in [-1, 0, 1] {
             let config = json!({"globalConfig": 3, "prepareQueueLength": length});
             assert_eq!(of(config, "small"), 3, "{length}");
@@ -264,7 +271,7 @@ mod tests {
         }
         lender.reacquire().await;
         drop(lender);
-        // Who gives up while it wants a place keeps nobody from it.
+        // A job that stops waiting for its place does not keep others from it.
         let lender = places.take().unwrap();
         lender.release();
         let other = places.take().unwrap();

@@ -1,5 +1,5 @@
-//! The files of a pod's volume, read and written below the kubelet's folder: PodVolumeBackups and
-//! PodVolumeRestores.
+//! PodVolumeBackups and PodVolumeRestores: the files of a pod's volume, read and written in the
+//! kubelet's folder of the pod.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::job::{End, Job, NotYet, ensure_few, progress, runs};
-use super::{Context, volume};
+use super::{AgentContext, volume};
 use crate::text::chain;
 
-/// The folder in a volume that tells the pod's init container which restores are done.
+/// The folder in a volume whose files tell the pod's init container which restores are done.
 const DONE: &str = ".velero";
 
 impl Job {
     pub(super) async fn backup(&self, object: Arc<PodVolumeBackup>) -> anyhow::Result<End> {
-        let Context { clients, settings, .. } = &*self.context;
+        let AgentContext { clients, settings, .. } = &*self.context;
         ensure_few(runs(&*object))?;
         let spec = &object.spec;
         let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
@@ -63,7 +63,7 @@ impl Job {
     }
 
     pub(super) async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
-        let Context { clients, settings, .. } = &*self.context;
+        let AgentContext { clients, settings, .. } = &*self.context;
         let spec = &object.spec;
         let (pod, name) = volume_of(spec.pod.as_ref(), spec.volume.as_deref())?;
         let location = spec.backup_storage_location.as_deref().unwrap_or_default();
@@ -71,15 +71,16 @@ impl Job {
         let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
         let restore =
             owner.map(|owner| owner.uid.clone()).or_else(|| object.labels().get(RESTORE_UID).cloned());
-        let restore = restore.context("no Restore owns it, so that its pod cannot be told")?;
+        let restore = restore.context("no Restore owns it, so it is not known which pod waits for it")?;
         let namespace = spec.source_namespace.as_deref().filter(|namespace| !namespace.is_empty());
         let namespace = namespace.context("spec.sourceNamespace is empty")?;
         let found = volume::find(&clients.call, settings, pod, name).await?;
         let folder = found.folder.clone();
         let mark = restore.clone();
         let is_done = volume::blocking(&found.namespace, move || Ok(folder.is_marked(DONE, &mark)?)).await;
-        // Only its end was not written: the pod may have begun to use the volume.
-        if is_done.context("it cannot be seen whether the volume is restored")? {
+        // The restore is done and only its end was not written, so the pod may already use the
+        // volume.
+        if is_done.context("failed to read whether the volume is restored")? {
             return Ok(End::completed(&json!({})));
         }
         if !found.waits {
@@ -93,7 +94,7 @@ impl Job {
         };
         let (folder, of) = (found.folder, found.namespace);
         let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
-        marked.context("the pod could not be told that its volume is restored")?;
+        marked.context("failed to write the file that tells the pod that its volume is restored")?;
         let bytes = Progress { done: restored.bytes, total: restored.bytes };
         Ok(End::completed(&json!({"progress": progress(bytes)})))
     }

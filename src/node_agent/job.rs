@@ -1,4 +1,5 @@
-//! One object, from its start to its end: what its status says while [`work`] is done for it.
+//! One job: what it writes into the status of its object from the start to the end, while [`work`]
+//! does the work.
 
 mod end;
 mod fence;
@@ -30,7 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Context;
+use super::AgentContext;
 use super::concurrency::Place;
 use crate::patch::merge_into;
 use crate::text::chain;
@@ -41,9 +42,9 @@ pub use end::{End, EndWrite, end_canceled, write_canceled};
 pub(super) use fence::is_of_another;
 use fence::{Fence, Fenced};
 
-/// Between two writes of the progress.
+/// Time between two writes of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// A job that reads and writes nothing for so long is ended.
+/// A job that has read and written nothing for this long is canceled.
 const SILENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug)]
@@ -63,23 +64,23 @@ impl Kind {
 }
 
 pub struct Job {
-    pub(super) context: Arc<Context>,
+    pub(super) context: Arc<AgentContext>,
     watched: Watched,
     stop: CancellationToken,
     is_try: bool,
     place: Place,
-    /// By which its object knows it among all jobs that were begun for it.
+    /// The ID of the job, by which its object names it.
     pub(super) id: String,
-    /// That is written there.
+    /// The object names this job.
     pub(super) has_begun: AtomicBool,
-    /// What it waits for, as `status.message` tells it; the empty text while it works.
+    /// What the job waits for, as `status.message` says it; empty while it works.
     waits_for: Mutex<String>,
 }
 
-/// A volume that ended the agent so often is not tried again.
+/// A volume whose job has ended the agent's process so often is not tried again.
 const TRIES: u32 = 3;
 
-/// How often processes began an object that is in progress, and did not end it.
+/// How many processes have started on an object that is in progress, and did not finish it.
 pub(super) fn runs<K: DataMover>(object: &K) -> u32 {
     let runs = object.annotations().get(RUNS).and_then(|runs| runs.parse().ok());
     runs.filter(|_| object.phase_text() == "InProgress").unwrap_or(0)
@@ -90,17 +91,17 @@ pub(super) fn ensure_few(runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A restore was begun whose pod does not wait for it: by another process, or before the pod was
-/// stopped.
+/// The pod of a restore that was started does not wait for it: another process started the restore,
+/// or it was started before the pod stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("the pod does not wait for the restore of its volume")]
 pub(super) struct NotYet;
 
 impl Job {
-    /// `is_try`: it is a try at the work, of which there are few. Else only its end is to be
-    /// written. `place`: its own among the jobs of the process.
+    /// `is_try`: the job tries the work, which it may do only a few times. Otherwise it only writes
+    /// the end. `place`: the place of the job among those of the process.
     pub fn new(
-        context: Arc<Context>,
+        context: Arc<AgentContext>,
         watched: Watched,
         stop: CancellationToken,
         is_try: bool,
@@ -127,8 +128,8 @@ impl Job {
         }
     }
 
-    /// Carries an object whose work is on one repository (location and namespace), which others may
-    /// lock.
+    /// Works on an object that needs one repository (location and namespace), which other processes
+    /// may lock.
     pub(super) async fn carry_unlocked<K, F>(
         &self,
         object: &K,
@@ -151,7 +152,7 @@ impl Job {
         let name = object.name_any();
         let api: Api<K> =
             Api::namespaced(self.context.clients.call.clone(), &self.context.settings.namespace);
-        // What an earlier process told of its waiting is over.
+        // The message of an earlier process that waited no longer applies.
         let mut status = json!({"phase": "InProgress", "message": null});
         if object.phase_text() != "InProgress" {
             status["startTimestamp"] = json!(Time(Timestamp::now()));
@@ -172,7 +173,7 @@ impl Job {
             WriteResult::Conflict(_) | WriteResult::Gone(_) => return EndWrite::Failed,
             answer => {
                 let error = answer.written().err().map(|error| chain(&error)).unwrap_or_default();
-                warn!(kind = K::KIND.as_str(), name, error, "it could not be begun");
+                warn!(kind = K::KIND.as_str(), name, error, "the job could not be started");
                 return EndWrite::Failed;
             }
         };
@@ -204,7 +205,7 @@ impl Job {
                         let (mut change, mut is_change) = (json!({}), false);
                         if now != shown {
                             change["status"]["progress"] = progress(now);
-                            // The next one tells more than a second try of this one.
+                            // The next progress says more than a second attempt to write this one.
                             shown = now;
                             is_change = true;
                         }
@@ -212,7 +213,8 @@ impl Job {
                             change["status"]["message"] = json!(waits_for);
                             cut(&mut change["status"]["message"]);
                             if self.is_try {
-                                // A process that ends meanwhile does not end because of what waits.
+                                // If a process ends while its job waits, the volume is not the
+                                // reason, so the try does not count.
                                 let more = u32::from(waits_for.is_empty());
                                 change["metadata"] = counted(runs_before.saturating_add(more));
                             }
@@ -226,12 +228,12 @@ impl Job {
                             Fenced::Written => told = waits_for,
                             Fenced::Unwritten => {}
                             Fenced::Unseen => {
-                                info!(kind = K::KIND.as_str(), name, "nobody has said for a while whether another process carries it");
+                                info!(kind = K::KIND.as_str(), name, "could not read for too long whether another process works on the object: stopping the restore");
                                 is_unseen = true;
                                 self.watched.cancel();
                             }
                             Fenced::Lost => {
-                                info!(kind = K::KIND.as_str(), name, "it has ended, or another process carries it");
+                                info!(kind = K::KIND.as_str(), name, "the object has ended, or another process works on it: stopping the job");
                                 is_lost = true;
                                 self.watched.cancel();
                             }
@@ -241,10 +243,10 @@ impl Job {
             }
         };
         if (self.stop.is_cancelled() || is_unseen) && result.is_err() {
-            // It did not end because of the volume.
+            // The process did not end because of the volume, so the try does not count.
             let change = json!({"metadata": counted(runs_before)});
             fence.write(&change).await;
-            info!(kind = K::KIND.as_str(), name, "left to be begun again");
+            info!(kind = K::KIND.as_str(), name, "left the object to the next job");
             return if self.stop.is_cancelled() { EndWrite::Done } else { EndWrite::Failed };
         }
         if let Err(error) = &result
@@ -328,20 +330,20 @@ mod tests {
         })
     }
 
-    /// An API server that has the object, and takes every write to it.
+    /// An API server that has the object, and accepts every write to it.
     fn server() -> Scripted {
         let api = Scripted::new();
         api.always(get(PATH).answers(object())).always(patching(PATH).answers(object()))
     }
 
-    /// A job that has one of these places.
+    /// A job with one of these places.
     pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
         let client = api.client("velero");
         let settings = Settings::of_tests("/pods");
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
-        let context = Arc::new(Context { clients, settings, repositories });
+        let context = Arc::new(AgentContext { clients, settings, repositories });
         Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
     }
 
@@ -361,7 +363,7 @@ mod tests {
         let writes = api.writes();
         let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
         assert_eq!(told, [&json!(null), &json!("somebody"), &json!(""), &json!("why")]);
-        // A process that ends while it waits does not end because of it.
+        // A try does not count if its process ends while it waits.
         let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
         assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
     }
@@ -369,7 +371,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_object_whose_repository_is_locked_says_so_and_is_tried_again() {
         const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
-        // Whether it is still locked, only the next try can tell.
+        // The request fails, so only the next try shows whether the repository is still locked.
         let api = server().always(get(LOCATION).refuses(500));
         let job = job(&api, &Places::new(1, Arc::default()));
         let tries = AtomicU32::new(0);

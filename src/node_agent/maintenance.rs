@@ -1,5 +1,5 @@
-//! Maintains repositories by a schedule: each of them by one agent at a time, which the
-//! BackupRepository shows.
+//! Maintains repositories on a schedule. Each repository is maintained by one agent at a time,
+//! which records that in the BackupRepository.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use berth_api::GoDuration;
 use berth_api::keys::REPOSITORY_TYPE;
 use berth_core::limits;
 use berth_core::pod_volume::UPLOADER;
-use berth_core::pod_volume::maintenance::{Ended, Entry, Seen, begun, ended, is_due};
+use berth_core::pod_volume::maintenance::{Ended, MaintenanceRun, RepositoryHistory, begun, ended, is_due};
 use berth_pod_volumes::{Fault, Repository, Watched};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -17,33 +17,33 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Context;
+use super::AgentContext;
 use super::reports::{backup_repositories, is_ours};
 use crate::pace::paced;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
-/// How often it is looked which repositories are due.
+/// How often the agent checks which repositories are due.
 const LOOK: Duration = Duration::from_secs(600);
-/// How long one maintenance may take.
+/// Time-out of one maintenance.
 const LONGEST: Duration = Duration::from_secs(2 * 3600);
-/// How long it is waited until nobody works on a repository, and how often it is looked.
+/// How long maintenance waits until nobody else works on the repository, and how often it checks.
 const BUSY: Duration = Duration::from_secs(900);
 const AGAIN: Duration = Duration::from_secs(20);
-/// How long one that is canceled may take to end.
+/// How long a canceled maintenance may take to end.
 const CANCELED: Duration = Duration::from_secs(15);
-/// How long its end is tried to be written.
+/// How long berth tries to write the end of a maintenance.
 const END: Duration = Duration::from_secs(600);
 /// BackupRepositories of one page.
 const PAGE: u32 = 500;
-/// Pages of one look: more than there are namespaces in a cluster.
+/// Pages of one list: more than a cluster has namespaces.
 const PAGES: usize = 400;
-/// How long the API server may take for a page.
+/// Time-out of the list of one page.
 const LIST: Duration = Duration::from_secs(30);
-/// Repositories that are maintained after one look. The next look finds the others.
+/// How many repositories are maintained after one check. The next check finds the others.
 const MOST: usize = 1000;
 
-/// Never ends before `stop`.
-pub async fn run(context: &Context, stop: &CancellationToken) {
+/// Runs until `stop`.
+pub async fn run(context: &AgentContext, stop: &CancellationToken) {
     let client = context.clients.call.clone();
     let api = backup_repositories(client, &context.settings.namespace);
     while !stop.is_cancelled() {
@@ -91,7 +91,7 @@ fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()
 }
 
-fn seen(object: &DynamicObject) -> Seen {
+fn seen(object: &DynamicObject) -> RepositoryHistory {
     let (spec, status) = (&object.data["spec"], &object.data["status"]);
     let frequency = spec["maintenanceFrequency"].as_str().map(|text| GoDuration(text.to_owned()));
     let frequency = frequency.and_then(|text| text.get().ok().flatten());
@@ -99,9 +99,12 @@ fn seen(object: &DynamicObject) -> Seen {
         let at = time(&entry["completeTimestamp"]);
         let fault =
             (entry["result"] == "Failed").then(|| entry["message"].as_str().unwrap_or_default().to_owned());
-        Some(Entry { began: time(&entry["startTimestamp"])?, ended: at.map(|at| Ended { at, fault }) })
+        Some(MaintenanceRun {
+            began: time(&entry["startTimestamp"])?,
+            ended: at.map(|at| Ended { at, fault }),
+        })
     };
-    Seen {
+    RepositoryHistory {
         created: object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         frequency: frequency.and_then(|often| SignedDuration::try_from(often).ok()),
         succeeded: time(&status["lastMaintenanceTime"]),
@@ -109,8 +112,8 @@ fn seen(object: &DynamicObject) -> Seen {
     }
 }
 
-fn status(entries: &[Entry]) -> Value {
-    let entry = |entry: &Entry| {
+fn status(entries: &[MaintenanceRun]) -> Value {
+    let entry = |entry: &MaintenanceRun| {
         let mut value = json!({"startTimestamp": entry.began});
         if let Some(ended) = &entry.ended {
             value["completeTimestamp"] = json!(ended.at);
@@ -122,13 +125,13 @@ fn status(entries: &[Entry]) -> Value {
     json!(entries.iter().map(entry).collect::<Vec<_>>())
 }
 
-/// Whole seconds, as objects keep them.
+/// The time in whole seconds, as objects store it.
 fn now() -> Timestamp {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
 }
 
 async fn maintain(
-    context: &Context,
+    context: &AgentContext,
     api: &Api<DynamicObject>,
     object: &DynamicObject,
     stop: &CancellationToken,
@@ -139,19 +142,20 @@ async fn maintain(
         (text("backupStorageLocation"), text("volumeNamespace"), object.name_any());
     let began = now();
     let entries = begun(seen(object).entries, began);
-    // Of the agents that see it due, one writes first.
+    // If several agents see that it is due, the first write wins.
     let change = json!({"status": {"recentMaintenance": status(&entries)}});
     let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
-    info!(repository = name, "its maintenance has begun");
+    info!(repository = name, "started the maintenance of a repository");
     let watched = Watched::default();
     let done = work(context, &location, &namespace, &watched, stop).await;
     let fault =
         done.err().map(|error| format!("{error:#}").chars().take(limits::STATUS_MESSAGE).collect::<String>());
     match &fault {
-        None => info!(repository = name, "its maintenance has ended"),
+        None => info!(repository = name, "completed the maintenance of a repository"),
         Some(fault) => {
-            warn!(repository = name, fault, "its maintenance failed");
-            // It may be another repository by now, or its location may have other credentials.
+            warn!(repository = name, fault, "the maintenance of a repository failed");
+            // The repository may have been replaced, or its location may have other credentials by
+            // now.
             context.repositories.forget(&location, &namespace);
         }
     }
@@ -160,7 +164,7 @@ async fn maintain(
 }
 
 async fn work(
-    context: &Context,
+    context: &AgentContext,
     location: &str,
     namespace: &str,
     watched: &Watched,
@@ -212,7 +216,7 @@ async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, bega
         }
         pauses.wait().await;
     }
-    warn!(repository = name, "the end of its maintenance could not be written");
+    warn!(repository = name, "could not write the end of a maintenance");
 }
 
 #[cfg(test)]
@@ -253,9 +257,9 @@ mod tests {
     fn what_is_written_of_maintenances_is_read_again() {
         let at = |hours: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
         let entries = vec![
-            Entry { began: at(1), ended: Some(Ended { at: at(2), fault: Some("why".to_owned()) }) },
-            Entry { began: at(3), ended: Some(Ended { at: at(4), fault: None }) },
-            Entry { began: at(5), ended: None },
+            MaintenanceRun { began: at(1), ended: Some(Ended { at: at(2), fault: Some("why".to_owned()) }) },
+            MaintenanceRun { began: at(3), ended: Some(Ended { at: at(4), fault: None }) },
+            MaintenanceRun { began: at(5), ended: None },
         ];
         let object: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "velero.io/v1", "kind": "BackupRepository",

@@ -1,6 +1,6 @@
-//! The process of a data mover pod: moves the data of one DataUpload or DataDownload between the
-//! volume that the pod mounts and the repository, and ends. The leader has made the pod, and says
-//! by the phase Prepared when it may begin ([`berth_core::mover::own`]).
+//! The process of a data mover pod. It moves the data of one DataUpload or DataDownload between the
+//! volume that the pod mounts and the repository, and ends. The leader creates the pod, and allows
+//! the process to start by the phase Prepared ([`berth_core::mover::own`]).
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -28,29 +28,29 @@ use tracing::{info, warn};
 use super::concurrency::Place;
 use super::job::{End, EndWrite, Job, ensure_few, is_of_another, progress, runs, write_canceled};
 use super::repositories::Repositories;
-use super::{Context, Settings, volume};
+use super::{AgentContext, Settings, volume};
 use crate::client::Clients;
 use crate::pace::paced;
 use crate::storage::Opener;
 use crate::text::chain;
 
-/// Where the pod has the volume.
+/// Where the volume is mounted in the pod.
 pub const VOLUME: &str = "/volume";
-/// Where it has a volume that is a device without files.
+/// Where the pod has a volume that is a block device.
 pub const DEVICE: &str = "/volume/device";
-/// What the task of such a volume ends with. The path alone would not tell, because any volume may
-/// have a file of that name.
+/// The suffix of the task of a block device. The path alone is no sign, because any volume may have
+/// a file of that name.
 pub const OF_DEVICE: &str = "/Block";
-/// How often the object is read: before the work for its phase, and during the work for its
+/// How often the object is read: before the work for its phase, and during the work for a
 /// cancellation.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Moves the data of `task`, which is kind, name and UID of an object with slashes in between, and
-/// [`OF_DEVICE`] if its volume is a device.
+/// Moves the data of `task`: kind, name and UID of an object, separated by slashes, and
+/// [`OF_DEVICE`] if its volume is a block device.
 ///
 /// # Errors
-/// When the end could not be written, the process was told to end before, or another one has begun
-/// the movement: then the kubelet should start the container again, if the pod is still there.
+/// When the end could not be written, the process was told to stop before, or another process works
+/// on the movement. The kubelet should then start the container again, if the pod is still there.
 pub async fn run(
     clients: Clients,
     settings: Settings,
@@ -71,22 +71,22 @@ pub async fn run(
         opener.patient(),
     )
     .reporting();
-    let context = Arc::new(Context { clients, settings, repositories });
+    let context = Arc::new(AgentContext { clients, settings, repositories });
     let write = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
         Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, is_device, &stop).await,
         Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,
         _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
     };
-    ensure!(write != EndWrite::Failed, "what became of {kind} {name} could not be written");
+    ensure!(write != EndWrite::Failed, "could not write how {kind} {name} ended");
     ensure!(write != EndWrite::OfAnother, "another process carries {kind} {name} by now");
-    // Where the kubelet does not remove the pod, for example because it restarts with its machine,
-    // it starts this again.
+    // If the kubelet does not remove the pod, for example because it restarts with its machine, it
+    // starts the container again.
     ensure!(!stop.is_cancelled(), "told to end: the next process goes on with {kind} {name}");
     Ok(())
 }
 
-/// An object that a data mover pod carries.
-trait Carried:
+/// An object whose data a data mover pod moves.
+trait CarriedMovement:
     DataMover
     + kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
     + Clone
@@ -95,14 +95,14 @@ trait Carried:
     + Send
     + Sync
 {
-    /// Location and namespace of the repository that has the data, or gets it.
+    /// Location and namespace of the repository that has the data, or receives it.
     fn repository(&self) -> (Option<&str>, Option<&str>);
 
     fn work(&self, job: &Job, data: Data) -> impl Future<Output = anyhow::Result<End>> + Send;
 }
 
-async fn carry<K: Carried>(
-    context: Arc<Context>,
+async fn carry<K: CarriedMovement>(
+    context: Arc<AgentContext>,
     name: &str,
     uid: &str,
     is_device: bool,
@@ -136,13 +136,19 @@ async fn carry<K: Carried>(
     }
 }
 
-/// The object, once it may begin. `None`: it is over, or this process is to end.
-async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &CancellationToken) -> Option<K> {
-    info!(kind = K::KIND.as_str(), name, "waiting until it may begin");
+/// Waits until the object may be started, and returns it. `None`: the movement has ended, or this
+/// process is told to stop.
+async fn begun<K: CarriedMovement>(
+    api: &Api<K>,
+    name: &str,
+    uid: &str,
+    stop: &CancellationToken,
+) -> Option<K> {
+    info!(kind = K::KIND.as_str(), name, "waiting for the phase Prepared");
     while !stop.is_cancelled() {
         match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => match found.phase() {
-                // All data is there, and the leader may be giving the volume to its claim.
+                // All data is restored, and the leader may be binding the volume to its claim.
                 _ if found.annotations().contains_key(RESTORED) => return None,
                 MoverPhase::Prepared | MoverPhase::InProgress | MoverPhase::Canceling => return Some(found),
                 phase if phase.is_final() => return None,
@@ -159,8 +165,9 @@ async fn begun<K: Carried>(api: &Api<K>, name: &str, uid: &str, stop: &Cancellat
     None
 }
 
-/// Has the work end when nobody wants it any more, or another process has begun it. Never ends.
-async fn follow<K: Carried>(
+/// Cancels the work if the object was canceled or is gone, or if another process works on it. Never
+/// returns.
+async fn follow<K: CarriedMovement>(
     api: &Api<K>,
     (name, uid, carrier): (&str, &str, &str),
     has_begun: &AtomicBool,
@@ -175,9 +182,10 @@ async fn follow<K: Carried>(
                 std::future::pending::<()>().await;
             }
         }
-        // Until this process has begun it, an earlier one stands there. Asked before the object is
-        // read; and not learned from the object, because another process may have begun it before
-        // the first answer, for example while the API server did not answer here.
+        // Until this process has written its name into the object, the object names an earlier
+        // process. The flag is read before the object; the object alone is no sign, because another
+        // process may have taken it over before the first answer, for example while this process
+        // could not reach the API server.
         let has_begun = has_begun.load(Ordering::Acquire);
         let is_wanted = match api.get_opt(name).await {
             Ok(Some(found)) if found.meta().uid.as_deref() == Some(uid) => {
@@ -190,7 +198,7 @@ async fn follow<K: Carried>(
             Err(_) => true,
         };
         if !is_wanted && !watched.is_canceled() {
-            info!(name, "it is canceled, or another process carries it");
+            info!(name, "the movement is canceled, or another process works on it: stopping");
             watched.cancel();
         }
     }
@@ -201,7 +209,7 @@ fn named<'a>(value: &'a Option<String>, field: &str) -> anyhow::Result<&'a str> 
     value.with_context(|| format!("{field} is empty"))
 }
 
-impl Carried for DataUpload {
+impl CarriedMovement for DataUpload {
     fn repository(&self) -> (Option<&str>, Option<&str>) {
         (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
     }
@@ -213,7 +221,7 @@ impl Carried for DataUpload {
         let claim = named(&self.spec.source_pvc, "spec.sourcePVC")?;
         let label = |key: &str| self.labels().get(key).map(String::as_str);
         let owner = self.owner_references().iter().find(|owner| owner.kind == "Backup");
-        // A label has only the beginning of a long name.
+        // A label contains only the beginning of a long name.
         let backup = owner.map(|owner| owner.name.as_str()).or_else(|| label(BACKUP_NAME));
         let given = [
             ("backup", backup),
@@ -240,12 +248,12 @@ impl Carried for DataUpload {
     }
 }
 
-impl Carried for DataDownload {
+impl CarriedMovement for DataDownload {
     fn repository(&self) -> (Option<&str>, Option<&str>) {
         (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
     }
 
-    /// The leader completes it, when the volume is bound to its claim.
+    /// The leader writes Completed, when it has bound the volume to its claim.
     async fn work(&self, job: &Job, data: Data) -> anyhow::Result<End> {
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
@@ -308,7 +316,7 @@ mod tests {
             (&json!("InProgress"), &json!("n1"))
         );
         assert_eq!(begun["metadata"]["annotations"]["berth.dev/runs"], "1");
-        // There is no such folder here.
+        // This machine has no such folder.
         let ended = &writes[1]["status"];
         assert_eq!(ended["phase"], "Failed", "{ended}");
         assert!(ended["message"].as_str().unwrap().starts_with("/volume cannot be opened"), "{ended}");
@@ -341,7 +349,7 @@ mod tests {
         assert!(ended.is_err(), "or the kubelet would not start it again");
     }
 
-    /// Somebody else than berth wrote the phase, and asked for no cancellation in the spec.
+    /// A user, not berth, wrote the phase, and set no cancellation in the spec.
     #[tokio::test(start_paused = true)]
     async fn a_movement_that_is_being_canceled_is_not_begun_again() {
         let api = Scripted::new()
@@ -354,7 +362,7 @@ mod tests {
         assert_eq!(phases, [json!("Canceled")]);
     }
 
-    /// As after its pod was removed by force, and made again, while its node lives.
+    /// The situation after the pod was removed by force and created again while its node lives.
     #[tokio::test(start_paused = true)]
     async fn a_process_that_is_not_the_last_one_stops_and_writes_no_end() {
         let carried = |carrier: &str| {
@@ -367,12 +375,12 @@ mod tests {
         let (begins, early) = (Arc::clone(&has_begun), Arc::clone(&is_early));
         let (older, next, seen) = (carried("n0/old"), carried("n2/next"), watched.clone());
         let api = Scripted::new()
-            // One of an earlier process, which this one replaces while it reads that.
+            // The name of an earlier process, which this one replaces while it reads the object.
             .next(get(UPLOAD).answers_with(move |_| {
                 begins.store(true, Ordering::Release);
                 older.clone()
             }))
-            // It has never read that it was the last one itself.
+            // This process has never read the object while it had its own name.
             .next(get(UPLOAD).refuses(500))
             .next(get(UPLOAD).answers_with(move |_| {
                 early.store(seen.is_canceled(), Ordering::Release);

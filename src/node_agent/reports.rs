@@ -1,8 +1,9 @@
-//! BackupRepositories: what people see of the repositories, as Velero's server keeps it of its own.
+//! Reports on repositories in BackupRepositories, as Velero's server does for its own.
 //!
-//! One is made when its repository is there, and not before: a Velero server that finds one makes a
-//! repository for it, with a password of its own. Those that a Velero made (it adds letters to the
-//! name) are for repositories with Velero's password, and are its to write.
+//! A BackupRepository is created only after its repository, because a Velero server that finds one
+//! creates a repository for it, with a password of its own. BackupRepositories that a Velero
+//! created (their names end with random letters) belong to repositories with Velero's password, and
+//! only Velero writes them.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +21,14 @@ use tracing::warn;
 use crate::patch::digest;
 use crate::write::{Pauses, Write, WriteResult, create, patch};
 
-/// Velero's for repositories of this type.
+/// The maintenance frequency that Velero sets for repositories of this type.
 const FREQUENCY: &str = "168h0m0s";
-/// Repositories whose state is remembered.
+/// For how many repositories the last report is remembered.
 const MOST: usize = 1024;
-/// How many times a BackupRepository is written when the API server refuses it: for about three
-/// seconds, because the maintenance looks only after repositories that have one.
+/// How many times a refused write is tried: for about three seconds, because maintenance only
+/// covers repositories that have a BackupRepository.
 const ATTEMPTS: u32 = 5;
-/// BackupRepositories that are looked at for one repository.
+/// How many BackupRepositories are read for one repository.
 const FOUND: u32 = 100;
 
 pub fn backup_repositories(client: Client, namespace: &str) -> Api<DynamicObject> {
@@ -36,7 +37,7 @@ pub fn backup_repositories(client: Client, namespace: &str) -> Api<DynamicObject
     Api::namespaced_with(client, namespace, &kind)
 }
 
-/// Did berth make it?
+/// Did berth create it?
 pub fn is_ours(found: &DynamicObject) -> bool {
     let text = |field: &str| found.data["spec"][field].as_str().unwrap_or_default();
     let names = repository_names(text("backupStorageLocation"), text("volumeNamespace"), digest);
@@ -45,17 +46,17 @@ pub fn is_ours(found: &DynamicObject) -> bool {
 
 pub struct Reports {
     api: Api<DynamicObject>,
-    /// What was told last, by name of the location and namespace of the volumes.
+    /// The last report, by name of the location and namespace of the volumes.
     told: Mutex<BTreeMap<(String, String), Option<String>>>,
 }
 
 impl Reports {
-    /// `namespace`: berth's.
+    /// `namespace`: the namespace of berth.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: backup_repositories(client, namespace), told: Mutex::default() }
     }
 
-    /// Tells that a repository can be used, or why it cannot. Nothing depends on that it succeeds.
+    /// Reports that a repository can be used, or why it cannot. Nothing depends on this report.
     pub async fn tell(&self, location: &str, namespace: &str, fault: Option<String>) {
         let key = (location.to_owned(), namespace.to_owned());
         let fault = fault.map(|fault| fault.chars().take(limits::STATUS_MESSAGE).collect::<String>());
@@ -122,8 +123,8 @@ impl Reports {
                     let is_its = ["volumeNamespace", "backupStorageLocation"]
                         .into_iter()
                         .all(|field| there.data["spec"][field] == spec[field]);
-                    // Another node's agent was first. Else it is of another pair, whose names make
-                    // the same one.
+                    // Another node's agent was first. Otherwise the object is of another pair of
+                    // location and namespace that results in the same name.
                     if is_its {
                         return Ok(());
                     }
@@ -131,7 +132,7 @@ impl Reports {
                 answer => return Ok(answer.written().map(drop)?),
             }
         }
-        bail!("other BackupRepositories have all names that it could have")
+        bail!("every name that it could have is taken by another BackupRepository")
     }
 }
 

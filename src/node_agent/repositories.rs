@@ -1,4 +1,4 @@
-//! The repository of each namespace and location, with its password in a Secret.
+//! Opens the repository of each namespace and location, with its password from a Secret.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,56 +27,58 @@ use crate::patch::digest;
 use crate::storage::{BackupLayout, Opener};
 use crate::write::{Pauses, WriteResult, create};
 
-/// The key of a Secret that has the password. Velero's Secret has it, too.
+/// The key of the password in its Secret. Velero's Secret has the same key.
 pub const PASSWORD: &str = "repository-password";
-/// Repositories that are kept open.
+/// How many repositories are kept open.
 const MOST: usize = 1024;
-/// How long opening may take, with the wait for others of the same location. A patient store tries
-/// one request for ten minutes.
+/// Time-out of opening a repository, including the wait for others of the same location. A patient
+/// store tries one request for ten minutes.
 const OPENING: Duration = Duration::from_secs(1800);
-/// How long it is tried to read a location again.
+/// How long berth tries to read a location again.
 const KEPT: Duration = Duration::from_secs(300);
-/// Bytes of a password that is made here.
+/// Bytes of a password that berth generates.
 const RANDOM: usize = 32;
 
-/// There is no repository where one is needed.
+/// The repository that is needed does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no repository at {0}")]
-pub struct Missing(String);
+pub struct MissingRepository(String);
 
 pub struct Repositories {
     client: Client,
     namespace: String,
     secret: Option<String>,
     opener: Opener,
-    /// What people are told of it.
+    /// Where it is reported whether the repositories can be used.
     reports: Option<Reports>,
-    /// By name of the location and namespace of the volumes; with a digest of the location's spec.
+    /// Open repositories, by name of the location and namespace of the volumes, with a digest of
+    /// the location's spec.
     open: Mutex<BTreeMap<(String, String), (String, Repository)>>,
-    /// By name of the location. Those of one location are opened one after another, because that
-    /// takes a third of a second of a core and some memory. Those of another location do not wait
-    /// for a store that does not answer.
+    /// By name of the location. Repositories of one location are opened one after another, because
+    /// opening takes a third of a second of a core and some memory. Those of another location do
+    /// not wait for a store that does not answer.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Repositories {
-    /// `secret`: the one that has the password of all of them. Default: each has its own.
+    /// `secret`: the Secret with the password of all repositories. Default: each has a Secret of
+    /// its own.
     pub fn new(client: Client, namespace: &str, secret: Option<String>, opener: Opener) -> Self {
         let (open, turns) = (Mutex::default(), Mutex::default());
         Self { client, namespace: namespace.to_owned(), secret, opener, reports: None, open, turns }
     }
 
-    /// The same, whose BackupRepositories tell whether they can be used.
+    /// The same, reporting in BackupRepositories whether each repository can be used.
     #[must_use]
     pub fn reporting(self) -> Self {
         let reports = Some(Reports::new(self.client.clone(), &self.namespace));
         Self { reports, ..self }
     }
 
-    /// The repository for the volumes of a namespace. `writes`: it is made if there is none.
+    /// The repository for the volumes of a namespace. `writes`: it is created if it does not exist.
     ///
     /// # Errors
-    /// With what is to be put right.
+    /// What is wrong, and what to do.
     pub async fn get(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
         let found = self.find(location, namespace, writes).await;
         if let Some(reports) = &self.reports {
@@ -87,7 +89,7 @@ impl Repositories {
     }
 
     async fn find(&self, location: &str, namespace: &str, writes: bool) -> anyhow::Result<Repository> {
-        // It becomes a part of a path in the store, and of the name of a Secret.
+        // The name becomes part of a path in the store and of the name of a Secret.
         ensure!(is_name(namespace), "{namespace:?} cannot be the name of a namespace");
         let found = self.location(location).await?;
         let is_read_only = found.spec.access_mode == Some(AccessMode::ReadOnly);
@@ -130,20 +132,21 @@ impl Repositories {
         found.with_context(|| format!("there is no BackupStorageLocation {name}"))
     }
 
-    /// Where a location leads, for [`Repositories::ensure_kept`].
+    /// The place in the store to which a location leads, for [`Repositories::ensure_kept`].
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the location cannot be read.
     pub async fn place(&self, location: &str) -> anyhow::Result<String> {
         let spec = self.location(location).await?.spec;
         let storage = spec.object_storage;
         Ok(digest(&json!([spec.provider, storage.bucket, storage.prefix, spec.config]).to_string()))
     }
 
-    /// Does a location still lead to where something was stored meanwhile? Else nobody finds that.
+    /// Checks that a location still leads to the place in which something was stored meanwhile,
+    /// because otherwise nobody would find it.
     ///
     /// # Errors
-    /// When it does not, or that cannot be told for minutes.
+    /// When it leads elsewhere, or cannot be read for minutes.
     pub async fn ensure_kept(&self, location: &str, place: &str) -> anyhow::Result<()> {
         let (begun, mut pauses) = (Instant::now(), Pauses::default());
         loop {
@@ -158,7 +161,7 @@ impl Repositories {
         }
     }
 
-    /// The repository that is open, unless the location has another spec by now.
+    /// The open repository, unless the location's spec has changed since.
     fn known(&self, key: &(String, String), state: &str) -> Option<Repository> {
         self.open.lock().get(key).filter(|(of, _)| of == state).map(|(_, open)| open.clone())
     }
@@ -171,7 +174,7 @@ impl Repositories {
         Arc::clone(turns.entry(location.to_owned()).or_default())
     }
 
-    /// Opens it, or makes it if there is none.
+    /// Opens the repository, or creates it if it does not exist.
     async fn open(
         &self,
         location: &BackupStorageLocation,
@@ -183,7 +186,7 @@ impl Repositories {
         let prefix = location.spec.object_storage.prefix.as_deref();
         let store = Store::new(objects, BackupLayout::path(prefix, &format!("restic/{namespace}")));
         let is_there = store.has_repository().await.context("the store cannot be read")?;
-        ensure!(is_there || writes, Missing(store.place().to_owned()));
+        ensure!(is_there || writes, MissingRepository(store.place().to_owned()));
         let password = self.password(&name, namespace, !is_there).await?;
         let repository = if is_there {
             Repository::open(&store, &password).await?
@@ -195,7 +198,8 @@ impl Repositories {
         Ok(if is_read_only { repository.read_only() } else { repository })
     }
 
-    /// `makes`: there is no repository yet, so that any password will do.
+    /// The password. `makes`: the repository does not exist yet, so a new password may be
+    /// generated.
     async fn password(&self, location: &str, namespace: &str, makes: bool) -> anyhow::Result<String> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let is_shared = self.secret.is_some();
@@ -222,7 +226,7 @@ impl Repositories {
         };
         match create(&api, &secret).await {
             WriteResult::Written(_) => Ok(password),
-            // Another node's agent was first. Or this one, and its answer was lost.
+            // Another node's agent was first, or this agent was and lost the answer.
             WriteResult::Conflict(_) | WriteResult::TimedOut => {
                 let found = read(&api, &name).await?;
                 found.with_context(|| format!("Secret {name} could not be made"))
@@ -233,7 +237,7 @@ impl Repositories {
         }
     }
 
-    /// Has it opened anew: what was open did not do.
+    /// Closes the repository, so that it is opened again, because it did not work.
     pub fn forget(&self, location: &str, namespace: &str) {
         self.open.lock().remove(&(location.to_owned(), namespace.to_owned()));
     }
@@ -315,7 +319,7 @@ mod tests {
         };
         let both = async { tokio::join!(repositories.get("dead", "shop", false), well) };
         let (dead, well) = timeout(Duration::from_secs(600), both).await.unwrap();
-        assert!(well.unwrap().is::<Missing>());
+        assert!(well.unwrap().is::<MissingRepository>());
         assert!(dead.err().unwrap().to_string().contains("is not there: bring it back"));
     }
 

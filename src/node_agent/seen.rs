@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{Seen, is_own};
+use berth_core::pod_volume::{ObservedPodVolume, is_own};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
@@ -12,14 +12,14 @@ use super::job::Kind;
 use crate::movers::target::waits;
 use crate::watch::{ObjectKey, WatchEvent};
 
-/// The label of Velero's node-agents, which berth's has not.
+/// The label of Velero's node-agents, which berth's do not have.
 const STOCK: (&str, &str) = ("role", "node-agent");
 
 /// A pod of this node.
 #[derive(Clone, Debug)]
 pub struct TargetPod {
     uid: String,
-    /// Does it wait for restores?
+    /// Has the pod an init container that waits for restores?
     waits: bool,
     /// Is it one of Velero's node-agents?
     is_stock: bool,
@@ -35,12 +35,14 @@ impl TargetPod {
     }
 }
 
+/// What the watches show. A job writes its object only on the version that it has seen
+/// ([`super::job`]), so maps are enough.
 #[derive(Default)]
-pub struct State {
-    /// Of this node only.
+pub struct AgentObjects {
+    /// Only those of this node.
     backups: BTreeMap<String, Arc<PodVolumeBackup>>,
     restores: BTreeMap<String, Arc<PodVolumeRestore>>,
-    /// `None` until they have been listed.
+    /// `None` until the pods have been listed.
     pods: Option<BTreeMap<ObjectKey, TargetPod>>,
 }
 
@@ -62,7 +64,7 @@ fn put<K: Resource>(
     }
 }
 
-impl State {
+impl AgentObjects {
     pub fn put_backups(&mut self, node: &str, event: WatchEvent<PodVolumeBackup>) {
         put(&mut self.backups, event, |object| {
             object.spec.node.as_deref() == Some(node) && is_own(object.spec.uploader_type.as_deref())
@@ -80,7 +82,7 @@ impl State {
     /// Does one of Velero's node-agents run on this node? It takes every PodVolumeBackup of the
     /// node, whatever its uploader, and restores what restic wrote.
     pub fn has_stock_agent(&self, namespace: &str) -> bool {
-        // Before the list it is not known.
+        // Until the pods are listed this is not known.
         self.pods
             .as_ref()
             .is_none_or(|pods| pods.iter().any(|((of, _), pod)| of == namespace && pod.is_stock))
@@ -95,8 +97,8 @@ impl State {
     }
 
     /// All objects of this node, the oldest first.
-    pub fn found(&self, is_running: impl Fn(&str) -> bool) -> Vec<(Kind, Seen<'static>)> {
-        let seen = |object: &dyn Look, is_ready| Seen {
+    pub fn found(&self, is_running: impl Fn(&str) -> bool) -> Vec<(Kind, ObservedPodVolume<'static>)> {
+        let seen = |object: &dyn Look, is_ready| ObservedPodVolume {
             phase: known(object.phase()),
             is_canceled: object.is_canceled(),
             is_running: is_running(object.uid()),
@@ -107,7 +109,7 @@ impl State {
         let restores = self.restores.values().filter_map(|object| {
             let pod = self.target(object);
             let is_running = is_running(object.metadata.uid.as_deref().unwrap_or_default());
-            // Another node's, or nobody's.
+            // The pod is on another node, or does not exist.
             if pod.is_none() && !is_running {
                 return None;
             }
@@ -120,7 +122,7 @@ impl State {
     }
 }
 
-/// The phase as a text that needs no owner.
+/// The phase as a static text.
 fn known(phase: &str) -> &'static str {
     const PHASES: [&str; 9] =
         ["", "New", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled", "Completed", "Failed"];

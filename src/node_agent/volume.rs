@@ -1,5 +1,5 @@
-//! The folder of a pod's volume: what the API says of the volume, and which plugin of the kubelet
-//! mounted it.
+//! Finds the folder of a pod's volume, from what the API says of the volume and which of the
+//! kubelet's plugins mounted it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,35 +19,35 @@ use super::Settings;
 use crate::movers::target::waits;
 use crate::write::Pauses;
 
-/// What the kubelet calls the folder in which its plugins mount the volumes of a pod.
+/// The kubelet's folder, in each pod's folder, in which its plugins mount volumes.
 const VOLUMES: &str = "volumes";
-/// A CSI driver serves the volumes of the plugin that is named by it.
+/// The annotation that names the CSI driver that now serves the volumes of an in-tree plugin.
 const MIGRATED: &str = "pv.kubernetes.io/migrated-to";
 
-/// A volume that is mounted.
-pub struct Found {
+/// A mounted volume.
+pub struct LocatedVolume {
     pub folder: Folder,
-    /// As people see it.
+    /// Its path, for messages.
     pub path: PathBuf,
-    /// The same below the folder of all pods, if something must be mounted on it.
+    /// The same path below the folder of all pods, if something must be mounted on it.
     mount: Option<PathBuf>,
     pub claim_uid: Option<String>,
-    /// The pod's.
+    /// The namespace of the pod.
     pub namespace: String,
     pub uid: String,
-    /// Does the pod wait for restores?
+    /// Has the pod an init container that waits for restores?
     pub waits: bool,
-    /// Does it run? Then its volumes are mounted. With why not.
+    /// Does the pod run, so that its volumes are mounted? If not, why.
     pub state: Result<(), String>,
 }
 
-/// How long looking at a volume may take: a file system may not answer for ever.
+/// Time-out of a look at a volume, because a file system may never answer.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Calls of file systems that should take no time. `of`: the namespace whose volumes they are.
+/// Runs calls of file systems that should take no time. `of`: the namespace of the volumes.
 ///
 /// # Errors
-/// Those of the work, or when it does take time.
+/// When the work fails, or takes too long.
 pub async fn blocking<T: Send + 'static>(
     of: &str,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -78,10 +78,10 @@ fn state(pod: &Pod) -> Result<(), String> {
     }
 }
 
-/// Does this very pod still run, after its volume was read?
+/// Checks that this very pod still runs after its volume was read.
 ///
 /// # Errors
-/// With why not.
+/// Why it does not.
 pub async fn still(client: &Client, pod: &PodReference, uid: &str) -> Result<(), String> {
     let (namespace, name) =
         (pod.namespace.as_deref().unwrap_or_default(), pod.name.as_deref().unwrap_or_default());
@@ -99,17 +99,17 @@ pub async fn still(client: &Client, pod: &PodReference, uid: &str) -> Result<(),
     }
 }
 
-/// How long it is tried to read a pod whose volume was read.
+/// How long berth tries to read the pod after its volume was read.
 const STILL: Duration = Duration::from_secs(300);
 
 /// # Errors
-/// With why there is no folder to read or to write.
+/// Why there is no folder to read or to write.
 pub async fn find(
     client: &Client,
     settings: &Settings,
     pod: &PodReference,
     name: &str,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<LocatedVolume> {
     let (Some(namespace), Some(pod_name)) = (&pod.namespace, &pod.name) else {
         bail!("spec.pod names no pod");
     };
@@ -148,16 +148,16 @@ pub async fn find(
     let is_mount = !settings.allows_unmounted && is_mount(volume);
     let (path, mount) = (settings.pods.join(&below), is_mount.then_some(below));
     let namespace = namespace.clone();
-    let found = Found { folder, path, mount, claim_uid, namespace, uid, waits, state };
+    let found = LocatedVolume { folder, path, mount, claim_uid, namespace, uid, waits, state };
     found.ensure_mounted(settings).await.with_context(of)?;
     Ok(found)
 }
 
-impl Found {
-    /// Is the volume still there? Its folder is, too, without it.
+impl LocatedVolume {
+    /// Checks that the volume is still mounted, because its folder exists without it, too.
     ///
     /// # Errors
-    /// When nothing is mounted on its folder, or that cannot be told.
+    /// When nothing is mounted on the folder, or that cannot be read.
     pub async fn ensure_mounted(&self, settings: &Settings) -> anyhow::Result<()> {
         let Some(mount) = self.mount.clone() else { return Ok(()) };
         let pods = settings.pods.clone();
@@ -168,7 +168,7 @@ impl Found {
     }
 }
 
-/// What the volume is: the one field beside its name.
+/// The type of the volume: the only field beside its name.
 fn kind(volume: &Volume) -> anyhow::Result<String> {
     let fields = serde_json::to_value(volume)?;
     let fields = fields.as_object().into_iter().flatten();
@@ -176,8 +176,9 @@ fn kind(volume: &Volume) -> anyhow::Result<String> {
     kind.context("the volume is of a kind that the agent does not know")
 }
 
-/// Does the kubelet mount it? Then its folder is there, and empty, also where that has failed or is
-/// not seen here. The others are folders of the node, or are mounted or not as the kubelet pleases.
+/// Does the kubelet mount volumes of this type? Then the folder exists, and is empty, even if the
+/// mount failed or is not visible here. Volumes of other types are folders of the node, or may be
+/// mounted or not.
 fn is_mount(volume: &Volume) -> bool {
     volume.empty_dir.is_none() && volume.git_repo.is_none() && volume.flex_volume.is_none()
 }
@@ -212,7 +213,7 @@ fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, Pat
     let volumes = Path::new(uid).join(VOLUMES);
     let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('/');
     let parts_are_plain = parts.iter().all(|part| is_plain(part)) && is_plain(uid);
-    ensure!(parts_are_plain, "a name in its path is none that a folder can have");
+    ensure!(parts_are_plain, "the path of the volume contains an invalid name");
     let plugins = descend(pods, &volumes)
         .and_then(|folder| folder.names())
         .with_context(|| format!("{} cannot be read", pods.join(&volumes).display()))?;
@@ -233,7 +234,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("v")).unwrap();
         let found = |from: &Path, below: Option<&str>| {
             let settings = Settings::of_tests(from);
-            let found = Found {
+            let found = LocatedVolume {
                 folder: descend(root.path(), Path::new("v")).unwrap(),
                 path: from.join("v"),
                 mount: below.map(PathBuf::from),
@@ -261,7 +262,7 @@ mod tests {
             Ok::<(), anyhow::Error>(())
         };
         let look = tokio::spawn(blocking("hangs", work));
-        // A thread that blocks keeps a paused clock from moving by itself.
+        // While a thread blocks, a paused clock does not advance by itself.
         while !look.is_finished() {
             tokio::time::advance(LOOK).await;
         }

@@ -1,5 +1,5 @@
-//! What a snapshot holds, entry by entry, with the bytes of its files on their way before anybody
-//! asks for them: one request of a store after the other would wait for most of the time.
+//! The entries of a snapshot, with the bytes of their files read in advance, because a restore that
+//! sends one request after the other would wait for the store most of the time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use rustic_core::repofile::Node;
 use rustic_core::{DataId, LsOptions, RusticResult};
 
-use crate::blob::{Full, blob};
+use crate::blob::{IndexedRepository, blob};
 
-/// How many entries and pieces of files wait until they are asked for. A piece has up to 8 MiB, also
-/// where it takes a few bytes in the repository, so at most 64 MiB are in memory.
+/// How many entries and pieces of files are read in advance. A piece has up to 8 MiB, even where it
+/// takes a few bytes in the repository, so at most 64 MiB are in memory.
 const WAITING: usize = 6;
-/// How many pieces are read at once.
+/// How many pieces are read at the same time.
 const READERS: usize = 3;
 
 type Piece = Result<Bytes, String>;
@@ -26,13 +26,13 @@ enum Next {
     Piece(Receiver<Piece>),
 }
 
-/// The entries of a snapshot in their order. Whoever drops it ends those that read.
+/// The entries of a snapshot, in order. Dropping it ends the threads that read.
 pub(crate) struct Entries(Receiver<Next>);
 
 impl Entries {
-    /// Begins to read what is below `top`. Pieces come of the files that `is_ahead` names.
+    /// Starts to read what is below `top`. Pieces are read of the files that `is_ahead` selects.
     pub fn below<'scope>(
-        repository: &'scope Full,
+        repository: &'scope IndexedRepository,
         top: &Node,
         is_ahead: fn(&Node) -> bool,
         threads: &'scope Scope<'scope, '_>,
@@ -45,7 +45,7 @@ impl Entries {
                 loop {
                     let job = jobs.lock().recv();
                     let Ok((id, to)) = job else { return };
-                    // Nobody waits for it any more where this fails.
+                    // The send fails only if nobody waits for the piece any more.
                     let _ = to.send(blob(repository, &id));
                 }
             });
@@ -73,7 +73,7 @@ impl Entries {
         Ok(Self(entries))
     }
 
-    /// The next entry; pieces of the last one that nobody asked for are passed over.
+    /// The next entry. Pieces of the last entry that were not asked for are skipped.
     pub fn entry(&self) -> Option<RusticResult<(PathBuf, Box<Node>)>> {
         loop {
             if let Next::Entry(entry) = self.0.recv().ok()? {
@@ -82,7 +82,7 @@ impl Entries {
         }
     }
 
-    /// The next piece of the last entry. To be called no more often than it has pieces.
+    /// The next piece of the last entry. Must not be called more often than that entry has pieces.
     pub fn piece(&self) -> Piece {
         match self.0.recv() {
             Ok(Next::Piece(piece)) => piece.recv().unwrap_or_else(|_| Err("nobody reads it".to_owned())),

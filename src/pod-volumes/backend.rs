@@ -1,5 +1,5 @@
-//! A repository's files as rustic_core reads and writes them. Once a job is canceled nothing is
-//! written any more, and without a lock that is held no snapshot is.
+//! The files of a repository, as rustic_core reads and writes them. The back end writes nothing for
+//! a job that is canceled, and no snapshot for a job whose lock is no longer held.
 
 use std::time::Duration;
 
@@ -14,19 +14,21 @@ use crate::store::Store;
 use crate::watched::Watched;
 use crate::windows::Windows;
 
-/// How long a snapshot may take to be written, after it was seen that the lock is held. Much less
-/// than the time from a lock's [`TRUSTED`](crate::lock) age to the one at which it is nobody's.
+/// How long writing a snapshot may take after the check that the lock is held. This is much less
+/// than the time between the age up to which a lock is [`TRUSTED`](crate::lock) and the age at
+/// which it is stale.
 const SNAPSHOT: Duration = Duration::from_secs(2 * 60);
 
-/// [`Store`] as rustic_core calls it, from threads that may block, for one job.
+/// [`Store`] with the interface that rustic_core calls, from threads that may block, for one job.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub store: Store,
     pub handle: Handle,
     pub watched: Watched,
-    /// Hides all other keys: rustic_core takes the first one that the password opens.
+    /// If set, the back end shows only this key, because rustic_core uses the first key that the
+    /// password opens.
     pub only_key: Option<Id>,
-    /// Who writes snapshots, or removes anything, holds a lock.
+    /// The job's lock. A job that writes snapshots or removes anything must have one.
     pub guard: Option<Guard>,
     pub windows: Windows,
 }
@@ -94,7 +96,7 @@ impl ReadBackend for Backend {
         let found = self.handle.block_on(self.store.list(folder));
         let found = found.map_err(|error| failed(&self.store.folder(folder), error))?;
         let ids = found.into_iter().filter_map(|(name, bytes)| {
-            // What else lies there is nobody's business: restic passes over it, too.
+            // Other files in the folder are skipped, as restic skips them.
             let id = name.parse::<Id>().ok().filter(|_| name.len() == 64)?;
             Some((id, size(bytes)))
         });
@@ -136,7 +138,8 @@ impl ReadBackend for Backend {
 
 impl WriteBackend for Backend {
     fn write_bytes(&self, kind: FileType, id: &Id, _: bool, content: BytesList) -> RusticResult<()> {
-        // Above all no snapshot: it would be of what was read until then.
+        // This matters most for snapshots: one that is written now would contain only what was read
+        // before the cancellation.
         self.ensure_wanted()?;
         let path = self.path(kind, id);
         let payload: PutPayload = content.into_vec().into_iter().collect();
@@ -157,8 +160,8 @@ impl WriteBackend for Backend {
             self.store.objects.put(&path, payload).await.map(drop)
         };
         self.handle.block_on(write).map_err(|error| {
-            // rustic_core would read the whole rest of the volume, and then tell that one of its
-            // threads does not listen any more.
+            // Otherwise rustic_core would read the rest of the volume, and then only report that
+            // one of its threads has ended.
             self.watched.give_up(|| format!("{}, when {path} was to be written", chain(&error)));
             failed(&path, error)
         })
@@ -168,7 +171,7 @@ impl WriteBackend for Backend {
         self.ensure_wanted()?;
         let path = self.path(kind, id);
         let remove = async {
-            // Whoever took the lock since may need it.
+            // Another process may have taken the lock since, and may need this file.
             if let Some(guard) = &self.guard
                 && !guard.is_held().await
             {

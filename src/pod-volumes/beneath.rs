@@ -1,5 +1,5 @@
-//! Opens what is in a folder, and never anything else: no link leads out of it, whoever changes the
-//! folder meanwhile. Each name is opened by itself, from the open folder that it is in.
+//! Opens files below a folder and never anything else: no link leads out of it, even if somebody
+//! changes the folder meanwhile. Each name is opened from the open folder that it is in.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -18,10 +18,10 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 #[derive(Clone, Debug)]
 pub struct Folder(Arc<OwnedFd>);
 
-/// Opens a folder by its path below another one. Mounts on the way are entered, links are not.
+/// Opens a folder by its path below another one. Mounts on the way are entered, and links are not.
 ///
 /// # Errors
-/// When one of the names is no folder, or cannot be read.
+/// When one of the names is not a folder, or cannot be read.
 pub fn descend(from: &Path, below: &Path) -> io::Result<Folder> {
     let from = File::open(from)?;
     let is_plain = below.components().all(|part| matches!(part, Component::Normal(_)));
@@ -36,7 +36,7 @@ pub fn descend(from: &Path, below: &Path) -> io::Result<Folder> {
 /// Is something mounted on a folder below another one?
 ///
 /// # Errors
-/// When one of the names is no folder, or cannot be read.
+/// When one of the names is not a folder, or cannot be read.
 pub fn is_mounted(from: &Path, below: &Path) -> io::Result<bool> {
     let none = || io::Error::new(io::ErrorKind::InvalidInput, "the path names no folder");
     let (parent, name) = below.parent().zip(below.file_name()).ok_or_else(none)?;
@@ -44,7 +44,8 @@ pub fn is_mounted(from: &Path, below: &Path) -> io::Result<bool> {
         true => Folder(Arc::new(OwnedFd::from(File::open(from)?))),
         false => descend(from, parent)?,
     };
-    // Also where the same file system is mounted once more, which no other number would tell.
+    // This also detects the same file system mounted a second time, which device numbers do not
+    // show.
     match parent.folder(name) {
         Ok(_) => Ok(false),
         Err(error) if error.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(true),
@@ -52,18 +53,18 @@ pub fn is_mounted(from: &Path, below: &Path) -> io::Result<bool> {
     }
 }
 
-/// Has this process open as many files as it ever may. A folder is held open while what is below it
-/// is read or restored, and a pod may make a thousand, one in another: as many files as a container
-/// begins with, so that all other volumes would fail beside it.
+/// Raises the limit of open files of this process to the highest one allowed. A folder stays open
+/// while what is below it is read or restored, and a pod may nest a thousand folders: that is the
+/// usual limit of a container, so all other volumes would fail meanwhile.
 ///
 /// # Errors
-/// When the system refuses it.
+/// When the system refuses the new limit.
 pub fn open_many_files() -> io::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
-/// Names in one folder. They are in memory, because they are read in order.
+/// Limit of the names in one folder. They are in memory, because they are read in order.
 const MOST_NAMES: usize = 4_000_000;
 
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
@@ -71,9 +72,9 @@ const WITHIN: ResolveFlag =
     ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS).union(ResolveFlag::RESOLVE_NO_XDEV);
 
 impl Folder {
-    /// The path of something in it, for calls that take no open folder. Links on the way there are
-    /// none, because the kernel keeps the folder; the last name is whatever it is, so only calls
-    /// that follow no link may have it.
+    /// The path of an entry, for calls that take no open folder. The kernel resolves it from the
+    /// open folder, so no link on the way can mislead it. The last name may be a link, so only
+    /// calls that do not follow links may use this path.
     pub(crate) fn path_of(&self, name: &OsStr) -> PathBuf {
         self.path().join(name)
     }
@@ -90,18 +91,18 @@ impl Folder {
         Ok(openat2(self.0.as_fd(), name, how)?)
     }
 
-    /// A folder in it that no other file system is mounted on.
+    /// Opens a folder in this one, unless another file system is mounted on it.
     pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
         Ok(Self(Arc::new(self.open(name, FOLDER, Mode::empty())?)))
     }
 
-    /// Whatever has that name, without opening it: all that is asked of it later is asked of the
-    /// same file, whoever gives its name to another one meanwhile.
+    /// Holds the file of that name without opening it: all later calls are about this same file,
+    /// even if somebody gives the name to another one meanwhile.
     pub(crate) fn held(&self, name: &OsStr) -> io::Result<Held> {
         Ok(Held(File::from(self.open(name, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())?)))
     }
 
-    /// A file that was not there.
+    /// Creates a file that must not exist yet.
     pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
         Ok(File::from(self.open(name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?))
@@ -112,10 +113,10 @@ impl Folder {
         Ok(File::from(self.0.try_clone()?))
     }
 
-    /// Has [`Folder::mark`] made that file?
+    /// Has [`Folder::mark`] created that file?
     ///
     /// # Errors
-    /// When that cannot be told.
+    /// When that cannot be read.
     pub fn is_marked(&self, folder: &str, name: &str) -> io::Result<bool> {
         let found = self.folder(OsStr::new(folder)).and_then(|folder| folder.held(OsStr::new(name)));
         match found {
@@ -128,8 +129,8 @@ impl Folder {
         }
     }
 
-    /// Everything that was written to its file system is on the disk. Errors of writes since the
-    /// folder was opened count.
+    /// Flushes everything that was written to the folder's file system. Also fails if a write
+    /// failed since the folder was opened.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(nix::unistd::syncfs(self)?)
     }
@@ -149,17 +150,18 @@ impl Folder {
         Ok(names)
     }
 
-    /// Makes an empty file, with the folder above it. Other files of that folder go before.
+    /// Creates an empty file, and the folder that it is in. Other files of that folder are removed
+    /// first.
     ///
     /// # Errors
-    /// When that cannot be done.
+    /// When one of these calls fails.
     pub fn mark(&self, folder: &str, name: &str) -> io::Result<()> {
         let at = OsStr::new(folder);
         match self.folder(at) {
             Ok(old) => {
                 for name in old.names()? {
                     match unlinkat(&old, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
-                        // A folder is no mark, but something of the volume.
+                        // A folder of that name belongs to the volume, and is not a mark.
                         Ok(()) | Err(Errno::EISDIR | Errno::ENOENT) => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -176,7 +178,7 @@ impl Folder {
     }
 }
 
-/// A file of any kind that is held, and not open.
+/// A file of any type that is held, and not open.
 #[derive(Debug)]
 pub(crate) struct Held(File);
 
@@ -185,13 +187,13 @@ impl Held {
         self.0.metadata()
     }
 
-    /// A path that leads to this very file, for calls that follow links: to a link itself, if it is
-    /// one.
+    /// A path that leads to this very file, for calls that follow links. If the file is a link, it
+    /// leads to the link itself.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// Where the link leads.
+    /// The target of the link.
     pub fn link(&self) -> io::Result<PathBuf> {
         Ok(PathBuf::from(readlinkat(&self.0, "")?))
     }
@@ -201,7 +203,8 @@ impl Held {
         Ok(Folder(Arc::new(openat2(self.0.as_fd(), ".", how)?)))
     }
 
-    /// Its bytes. Only for files that have some: others may wait for whoever is at their other end.
+    /// Opens the file to read its bytes. Only for regular files, because opening a pipe or a device
+    /// may block.
     pub fn open(&self) -> io::Result<File> {
         use std::os::unix::fs::OpenOptionsExt as _;
         File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(self.path())
@@ -214,7 +217,7 @@ impl AsFd for Folder {
     }
 }
 
-/// Removes what is there under a name, unless it is a folder.
+/// Removes the entry of that name, unless it is a folder.
 pub(crate) fn clear(folder: &Folder, name: &OsStr) -> io::Result<()> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -222,7 +225,7 @@ pub(crate) fn clear(folder: &Folder, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Is it one name?
+/// Is this a single name, and not a path?
 pub(crate) fn is_name(name: &OsStr) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
@@ -278,7 +281,7 @@ mod tests {
     #[test]
     fn as_many_files_may_be_open_as_the_system_allows() {
         let (few, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        // One fewer does no other test any harm.
+        // Other tests are not disturbed by one file fewer.
         setrlimit(Resource::RLIMIT_NOFILE, few.min(most - 1), most).unwrap();
         open_many_files().unwrap();
         assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (most, most));

@@ -1,15 +1,15 @@
-//! Pieces of files, as a repository has them.
+//! Pieces of files, as a repository stores them.
 
 use bytes::Bytes;
 use ring::digest::{SHA256, digest};
 use rustic_core::repofile::BlobType;
 use rustic_core::{BlobId, DataId, IndexedFullStatus, Repository};
 
-/// A repository that knows where each piece of a file is.
-pub(crate) type Full = Repository<IndexedFullStatus>;
+/// A repository with its index in memory, which says where each piece of a file is stored.
+pub(crate) type IndexedRepository = Repository<IndexedFullStatus>;
 
-/// Some bytes of a file, which are those that their name says.
-pub(crate) fn blob(repository: &Full, id: &DataId) -> Result<Bytes, String> {
+/// Reads one piece of a file, and checks it against its ID.
+pub(crate) fn blob(repository: &IndexedRepository, id: &DataId) -> Result<Bytes, String> {
     let data = repository.get_blob_cached(&BlobId::from(**id), BlobType::Data);
     let data = data.map_err(|error| crate::fault::told(&error))?;
     let name = id.to_hex();

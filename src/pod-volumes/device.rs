@@ -12,14 +12,14 @@ use rustic_core::jiff::Timestamp;
 use rustic_core::repofile::{Metadata, Node, NodeType};
 use rustic_core::{OpenStatus, ReadSource, ReadSourceEntry, Repository, RusticResult};
 
-use crate::blob::{Full, blob};
+use crate::blob::{IndexedRepository, blob};
 use crate::fault::Fault;
 use crate::metadata::mode_of_go;
 use crate::restore::{Restored, found};
 use crate::source::{DEVICE_TAG, TOP};
 use crate::watched::Watched;
 
-/// Its name in a snapshot.
+/// The device's name in a snapshot.
 const NAME: &str = "device";
 
 /// An open block device.
@@ -31,7 +31,7 @@ pub struct Device {
 
 impl Device {
     /// # Errors
-    /// When it is none, has no bytes, or cannot be opened.
+    /// When it is not a block device, has no bytes, or cannot be opened.
     pub fn open(path: &Path, writes: bool) -> io::Result<Self> {
         let file = File::options().read(true).write(writes).open(path)?;
         if !file.metadata()?.file_type().is_block_device() {
@@ -40,11 +40,11 @@ impl Device {
         Self::of(file)
     }
 
-    /// In tests it is a regular file.
+    /// Tests use a regular file.
     pub(crate) fn of(mut file: File) -> io::Result<Self> {
-        // Its metadata does not tell how large a device is.
+        // The metadata of a device does not contain its size.
         let size = file.seek(SeekFrom::End(0))?;
-        // One that has lost its storage shows that as well: its backup would be an empty one.
+        // A device that has lost its storage also shows size 0, and its backup would be empty.
         if size == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has no bytes"));
         }
@@ -56,17 +56,18 @@ fn path() -> PathBuf {
     Path::new("/").join(TOP).join(NAME)
 }
 
-/// A device as rustic_core reads it.
+/// A device, as rustic_core reads it.
 pub(crate) struct DeviceSource {
     pub device: Device,
     pub watched: Watched,
 }
 
-type Entry = ReadSourceEntry<DeviceReader>;
+type DeviceEntry = ReadSourceEntry<DeviceReader>;
 
 impl ReadSource for DeviceSource {
     type Open = DeviceReader;
-    type Iter = std::iter::Map<std::array::IntoIter<Entry, 2>, fn(Entry) -> RusticResult<Entry>>;
+    type Iter =
+        std::iter::Map<std::array::IntoIter<DeviceEntry, 2>, fn(DeviceEntry) -> RusticResult<DeviceEntry>>;
 
     fn size(&self) -> RusticResult<Option<u64>> {
         Ok(Some(self.device.size))
@@ -81,11 +82,11 @@ impl ReadSource for DeviceSource {
             ReadSourceEntry { path: Path::new("/").join(TOP), node: folder, open: None },
             ReadSourceEntry { path: path(), node: file, open: Some(reader) },
         ];
-        entries.into_iter().map(Ok as fn(Entry) -> RusticResult<Entry>)
+        entries.into_iter().map(Ok as fn(DeviceEntry) -> RusticResult<DeviceEntry>)
     }
 }
 
-/// What a file of its size has that was made now.
+/// The metadata of a file of this size that was created now.
 fn metadata(mode: u32, size: u64) -> Metadata {
     let now = Some(Timestamp::now());
     Metadata {
@@ -126,8 +127,8 @@ impl Read for DeviceReader {
     }
 }
 
-/// Writes all bytes of a snapshot over those of the device, zeros included, because nothing says
-/// what a device has before.
+/// Overwrites the device with all bytes of a snapshot, zeros included, because the device may
+/// contain other data.
 pub(crate) fn restore(
     repository: Repository<OpenStatus>,
     snapshot: &str,
@@ -165,7 +166,12 @@ pub(crate) fn restore(
     Ok(Restored { files: 1, bytes: size })
 }
 
-fn write(repository: &Full, node: &Node, device: &Device, watched: &Watched) -> Result<u64, String> {
+fn write(
+    repository: &IndexedRepository,
+    node: &Node,
+    device: &Device,
+    watched: &Watched,
+) -> Result<u64, String> {
     let mut at: u64 = 0;
     for id in node.content.iter().flatten() {
         if watched.is_canceled() {

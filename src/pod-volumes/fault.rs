@@ -1,4 +1,4 @@
-//! Why something was not done.
+//! Why a job failed, or what it could not do.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Fault {
         place: String,
         who: String,
         since: String,
-        /// By another process of berth, which will not hold it for long.
+        /// Another process of berth holds the lock, and will release it soon.
         is_own: bool,
     },
     #[error("the repository at {place} is in use by {who} since {since}")]
@@ -42,7 +42,7 @@ pub enum Fault {
     Unsynced(#[source] std::io::Error),
     #[error("there is no snapshot {0} in the repository")]
     NoSnapshot(String),
-    /// What was done is in the repository or in the volume.
+    /// The job is otherwise done: the rest is in the repository or in the volume.
     #[error("{0}")]
     Unfinished(Unfinished),
     #[error("{0}")]
@@ -57,27 +57,27 @@ impl From<Box<RusticError>> for Fault {
     }
 }
 
-/// One line of the many.
+/// The part of a rustic_core error that says what went wrong, as one line.
 pub(crate) fn told(error: &RusticError) -> String {
     let text = error.display_log();
     let text = text.strip_prefix("Error: ").unwrap_or(&text);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Files for which something could not be done.
+/// Files with which the job failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unfinished {
     pub count: u64,
-    /// The first ones, each with why.
+    /// The first of them, each with the reason.
     pub first: Vec<String>,
-    /// Where the rest is.
+    /// ID of the snapshot that has all other files.
     pub snapshot: Option<String>,
 }
 
 impl Unfinished {
     const TOLD: usize = 10;
 
-    /// The first ones in one line.
+    /// The first of them, in one line.
     pub(crate) fn list(&self) -> String {
         let more = self.count > u64::try_from(self.first.len()).unwrap_or(u64::MAX);
         format!("{}{}", self.first.join("; "), if more { "; …" } else { "" })

@@ -1,4 +1,4 @@
-//! Snapshots that nobody needs any more.
+//! Removes snapshots that are not needed any more.
 
 use rustic_core::repofile::SnapshotFile;
 use tokio::runtime::Handle;
@@ -8,18 +8,19 @@ use crate::lock::Lock;
 use crate::repository::{Repository, TO_END, blocking, free, until_canceled};
 use crate::watched::Watched;
 
-/// Which snapshots are forgotten.
+/// Which snapshots are removed.
 #[derive(Clone, Debug, Default)]
 pub struct Unneeded {
-    /// A tag that all of them have. Others are somebody else's.
+    /// A tag that all of them have. Snapshots without it belong to somebody else.
     pub tag: String,
-    /// Whole IDs.
+    /// Whole IDs of snapshots.
     pub ids: Vec<String>,
-    /// Whatever has one of these tags, too: a job that failed has told nobody the ID of its snapshot.
+    /// Snapshots with one of these tags are removed as well, because a job that failed has not
+    /// recorded the ID of its snapshot.
     pub tags: Vec<String>,
 }
 
-/// A job that somebody waits for. It is canceled when nobody does any more.
+/// A job that is canceled when its caller stops waiting for it.
 struct Awaited(Watched);
 
 impl Drop for Awaited {
@@ -38,12 +39,13 @@ impl Unneeded {
 }
 
 impl Repository {
-    /// Removes snapshots. One that is gone already is passed over. Their data stays until the
-    /// repository is pruned. How many were removed. A caller that waits no longer has the job end
-    /// soon, and no lock stays.
+    /// Removes snapshots, and returns how many. Those that are gone already are skipped. Their data
+    /// stays until the repository is pruned. If the caller stops waiting, the job ends soon and
+    /// leaves no lock.
     ///
     /// # Errors
-    /// When somebody holds the exclusive lock, or the store fails. Some may be removed then.
+    /// When somebody holds the exclusive lock, or the store fails. Some snapshots may be removed by
+    /// then.
     pub async fn forget(&self, unneeded: Unneeded, reader: &str) -> Result<usize, Fault> {
         if self.is_read_only() {
             return Err(Fault::ReadOnly(self.store().place().to_owned()));
@@ -70,7 +72,8 @@ impl Repository {
 
     fn remove(&self, unneeded: &Unneeded, watched: &Watched, handle: &Handle) -> Result<usize, Fault> {
         let repository = self.opened(watched, None, handle)?;
-        // The library fills in the IDs only after it has asked this.
+        // rustic_core sets the IDs of snapshots only after it has called this filter, so it
+        // compares tags alone.
         let found = repository.get_matching_snapshots(|snapshot| snapshot.tags.contains(&unneeded.tag))?;
         let mut removed = 0;
         for snapshot in found.iter().filter(|snapshot| unneeded.has(snapshot)) {

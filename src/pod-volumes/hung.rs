@@ -1,4 +1,4 @@
-//! Threads that a file system does not give back: nobody can end them.
+//! Threads that are blocked in a call of a file system. No process can end them.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,16 @@ use parking_lot::Mutex;
 
 use crate::fault::Fault;
 
-/// How many there are, by whose files they wait for.
+/// How many threads are blocked, by what their job works on (see [`Hung::new`]).
 static HUNG: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
-/// With so many of one nothing new is begun for it. The others go on: anybody may mount a share that
-/// does not answer.
+/// If so many threads of one name are blocked, no new job of that name is started. Other jobs
+/// continue, because anybody may mount a share that does not answer.
 const MOST_OF_ONE: usize = 4;
-/// And with so many of all nothing is begun for anybody. A process has 512 of these threads.
+/// If so many threads are blocked in all, no new job is started. A process has 512 of these
+/// threads.
 const MOST: usize = 256;
 
-/// One of them, until it is dropped.
+/// One blocked thread, counted until this is dropped.
 #[derive(Debug)]
 pub struct Hung(String);
 
@@ -25,7 +26,7 @@ impl Hung {
     }
 
     /// # Errors
-    /// When there are too many to begin anything new.
+    /// When too many threads are blocked to start a new job.
     pub fn ensure_few(of: &str) -> Result<(), Fault> {
         let hung = HUNG.lock();
         let is_full = hung.get(of).is_some_and(|count| *count >= MOST_OF_ONE);

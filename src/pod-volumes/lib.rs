@@ -1,7 +1,7 @@
-//! Volumes in restic repositories: their files, or a device as one file, which `restic` itself can list, check and restore. What
-//! rustic_core does not do is here: a back end over the stores that berth opens, restic's locks,
-//! and a way into a volume and out of it that no link and no mount leads astray. No other package
-//! knows rustic_core.
+//! Volumes in restic repositories: their files, or a device as one file, which `restic` itself can
+//! list, check and restore. What rustic_core does not do is here: a back end over the stores that
+//! berth opens, restic's locks, and a way into a volume and out of it that no link and no mount
+//! leads astray. No other package knows rustic_core.
 //!
 //! Everything of rustic_core runs on blocking threads, and may panic there: whoever waits gets
 //! [`Fault::Panic`].

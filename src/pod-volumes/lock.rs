@@ -1,7 +1,8 @@
-//! restic's locks, which rustic_core does not know. A lock is a file that says who works on the
-//! repository. Who adds to a repository or reads it writes a lock that several may hold, and begins
-//! nothing while somebody holds the exclusive one, as `restic prune` does; restic does not prune
-//! while a lock of berth is there. Who prunes writes the exclusive one, once nobody else has any.
+//! restic's locks, which rustic_core does not have. A lock is a file that says which process works
+//! on the repository. A job that adds to a repository or reads it writes a shared lock, and does
+//! not start while another process holds the exclusive one, as `restic prune` does; restic in turn
+//! does not prune while one of berth's locks exists. A job that prunes writes the exclusive lock,
+//! and only if no other lock exists.
 
 mod content;
 mod guard;
@@ -26,22 +27,22 @@ pub(crate) use content::Sealer;
 pub(crate) use guard::Guard;
 
 const FOLDER: &str = "locks";
-/// restic's: a lock is written anew so often,
+/// The three times are restic's. A lock is rewritten at this interval,
 const RENEWED: Duration = Duration::from_secs(5 * 60);
-/// is nobody's when it is so old,
+/// is stale at this age, so that anybody may remove it,
 const STALE: SignedDuration = SignedDuration::from_mins(30);
-/// and is trusted so long without having been written anew.
+/// and its own job relies on it for this long after it was last rewritten.
 const TRUSTED: Duration = Duration::from_secs(22 * 60);
-/// Between a lock and the second look for those of others. As long as restic's.
+/// Time between writing a lock and looking again for locks of others. The same as restic's.
 const SETTLE: Duration = Duration::from_millis(200);
-/// A lock that could not be written anew is tried again so soon.
+/// Time until the next attempt if a lock could not be rewritten.
 const RETRY: Duration = Duration::from_secs(30);
-/// How long a lock may take to be written.
+/// Time-out for writing a lock.
 const WRITTEN: Duration = Duration::from_secs(2 * 60);
 const USER: &str = "berth";
 
-/// A lock that is held. It is written anew in time; a job that cannot rely on it any more is
-/// canceled.
+/// A lock that this process holds and rewrites in time. The job is canceled if it can no longer
+/// rely on the lock.
 pub(crate) struct Lock {
     renewing: JoinHandle<()>,
     stop: std::sync::Arc<Notify>,
@@ -64,10 +65,10 @@ impl Lock {
         Self::take_as(store, sealer, host, watched, false).await
     }
 
-    /// The lock that nobody else may hold beside any other.
+    /// Takes the exclusive lock.
     ///
     /// # Errors
-    /// When somebody holds one, or the store fails.
+    /// When another process holds any lock, or the store fails.
     pub async fn take_alone(
         store: &Store,
         sealer: &Sealer,
@@ -103,10 +104,10 @@ impl Lock {
         Ok(Self { renewing, stop, holder, current })
     }
 
-    /// Looks whether somebody holds the exclusive lock, and writes nothing.
+    /// Checks that no process holds the exclusive lock. Writes nothing.
     ///
     /// # Errors
-    /// When somebody does, or the store fails.
+    /// When one does, or the store fails.
     pub async fn look(store: &Store, sealer: &Sealer) -> Result<(), Fault> {
         let (store, sealer, host) = (store.clone(), sealer.clone(), String::new());
         Holder { store, sealer, host, is_exclusive: false }.ensure_free(false, None).await
@@ -116,10 +117,11 @@ impl Lock {
         Guard::new(self.holder.store.clone(), std::sync::Arc::clone(&self.current))
     }
 
-    /// A lock that cannot be removed is stale after half an hour: then whoever takes the next one
-    /// removes it.
+    /// Removes the lock. If that fails, the lock is stale after half an hour, and the next process
+    /// that takes a lock removes it.
     pub async fn release(mut self) {
-        // Not in the middle of a write: nobody would know of the lock that it leaves.
+        // The write must end first, because otherwise nobody would know of the lock that it may
+        // leave.
         self.stop.notify_one();
         let _ = (&mut self.renewing).await;
         let path = self.current.lock().path.clone();
@@ -137,7 +139,7 @@ impl Drop for Lock {
 
 impl Holder {
     async fn write(&self) -> Result<Written, Fault> {
-        // Others count from what the lock says.
+        // Read before the write, because others count the lock's age from the time in the file.
         let at = Age::now();
         let content = Content {
             time: at.time,
@@ -157,7 +159,7 @@ impl Holder {
         Ok(Written { path, at })
     }
 
-    /// Looks at all locks but its own. `removes`: those of berth that nobody holds any more.
+    /// Checks the locks of others. `removes`: also removes stale ones that berth wrote.
     async fn ensure_free(&self, removes: bool, own: Option<&Path>) -> Result<(), Fault> {
         for (name, size) in self.store.list(FOLDER).await? {
             if name.len() != 64 {
@@ -175,16 +177,16 @@ impl Holder {
                 Err(object_store::Error::NotFound { .. }) => continue,
                 Err(error) => return Err(error.into()),
             };
-            // restic writes a lock in one go, but not every store shows it in one: an empty one is
-            // none yet.
+            // restic writes a lock in one request, but some stores show the file before its
+            // content. An empty file is not a lock yet.
             if sealed.is_empty() {
                 continue;
             }
             let content = self.sealer.unseal(&sealed).and_then(|plain| serde_json::from_slice(&plain).ok());
             let content: Content = content.ok_or(Fault::Lock(name))?;
             let is_own = content.username == USER;
-            // Also where it is so far in the future: a clock was wrong, and would keep the lock for
-            // as long.
+            // The absolute value, because a lock from a clock that was wrong may be as far in the
+            // future, and would otherwise stay for that time.
             let age = Timestamp::now().duration_since(content.time).abs();
             if removes && is_own && age > STALE {
                 self.store.remove(&path).await?;
@@ -212,8 +214,8 @@ impl Holder {
             }
             let before = current.lock().at;
             let written = self.write().await;
-            // The lock that was there until now may have been removed, and what this job relies on
-            // with it.
+            // Another process may have taken the old lock for stale, removed it, and pruned what
+            // this job relies on.
             if before.is_old() {
                 watched.lose_lock();
                 if let Ok(written) = written {

@@ -1,4 +1,4 @@
-//! Keeping a repository small and whole.
+//! Maintenance of a repository: pruning and checking.
 
 use rustic_core::{CheckOptions, PruneOptions};
 use tokio::runtime::Handle;
@@ -8,16 +8,16 @@ use crate::lock::{Guard, Lock};
 use crate::repository::{Repository, TO_END, blocking, free, until_canceled};
 use crate::watched::Watched;
 
-/// Findings of a check that are told.
+/// How many findings of a check are reported.
 const TOLD: usize = 5;
 
 impl Repository {
-    /// Prunes, and then checks that all that snapshots need is there. A pack that nothing needs is
-    /// marked now, and removed a day later at the earliest, by the next maintenance. Nobody else
-    /// works on the repository meanwhile.
+    /// Prunes, and then checks that everything that snapshots need is there. A pack that no
+    /// snapshot needs is only marked; the next maintenance removes it, a day later at the earliest.
+    /// Nobody else works on the repository meanwhile.
     ///
     /// # Errors
-    /// When somebody else works on it, or it is not whole.
+    /// When somebody else works on the repository, or something that snapshots need is missing.
     pub async fn maintain(&self, reader: &str, watched: &Watched) -> Result<(), Fault> {
         if self.is_read_only() {
             return Err(Fault::ReadOnly(self.store().place().to_owned()));
@@ -36,7 +36,7 @@ impl Repository {
         let plan = repository.prune_plan(&options)?;
         repository.prune(&options, plan)?;
         drop(repository);
-        // With the index as it is now.
+        // Opened again, to read the index as it is after the prune.
         let repository = self.opened(watched, Some(guard.clone()), handle)?;
         let found = repository.check(CheckOptions::default())?;
         if found.is_ok().is_ok() {

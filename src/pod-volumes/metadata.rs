@@ -1,4 +1,4 @@
-//! What a file is besides its bytes, as restic keeps it.
+//! The metadata of a file, in restic's terms.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -11,10 +11,10 @@ use nix::sys::time::TimeSpec;
 use rustic_core::jiff::Timestamp;
 use rustic_core::repofile::{Metadata as Kept, Node, NodeType};
 
-/// Bits of Go's `fs.FileMode`, and those of a file's mode that they stand for.
+/// Bits of Go's `fs.FileMode`, and the bits of a file's mode that they stand for.
 const SPECIAL: [(u32, u32); 3] = [(1 << 23, 0o4000), (1 << 22, 0o2000), (1 << 20, 0o1000)];
 const FORMAT: u32 = 0o170_000;
-/// The same for the kinds of files. A character device has two bits.
+/// The same for types of files. A character device has two bits.
 const FORMATS: [(u32, u32); 6] = [
     (1 << 31, 0o040_000),
     (1 << 27, 0o120_000),
@@ -30,20 +30,21 @@ pub(crate) fn mode_of_go(mode: u32) -> u32 {
     mode & 0o777 | format | special
 }
 
-/// The permissions, without the kind.
+/// The permission bits, without the type.
 pub(crate) fn permissions(go: u32) -> u32 {
     let special = SPECIAL.iter().filter(|(bit, _)| go & bit != 0).map(|(_, bit)| bit).sum::<u32>();
     go & 0o777 | special
 }
 
-/// Extended attributes are the caller's.
+/// The metadata of a file without its extended attributes, which the caller adds.
 fn kept(found: &Metadata) -> Kept {
     let time = |seconds: i64, nanos: i64| Timestamp::new(seconds, i32::try_from(nanos).ok()?).ok();
     let is_folder = found.is_dir();
     Kept {
         mode: Some(mode_of_go(found.mode())),
         mtime: time(found.mtime(), found.mtime_nsec()),
-        // Reading a file would change it, and so the tree of all folders above.
+        // The real access time is not stored, because reading a file would change it, and so the
+        // trees of all folders above.
         atime: time(found.mtime(), found.mtime_nsec()),
         ctime: time(found.ctime(), found.ctime_nsec()),
         uid: Some(found.uid()),
@@ -56,7 +57,7 @@ fn kept(found: &Metadata) -> Kept {
     }
 }
 
-/// `link`: where a symbolic link leads.
+/// The node of a file. `link`: the target of a symbolic link.
 pub(crate) fn node(name: &OsStr, found: &Metadata, link: Option<&Path>) -> Node {
     let kind = found.file_type();
     let kind = match link {
@@ -71,13 +72,14 @@ pub(crate) fn node(name: &OsStr, found: &Metadata, link: Option<&Path>) -> Node 
     Node::new_node(name, kind, kept(found))
 }
 
-/// Of one node, not of others: labels and signatures that are made where the file is.
+/// Attributes that belong to the node, such as labels and signatures that are made where the file
+/// is. They are not stored.
 const OF_THE_NODE: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
 
-/// Bytes of all attributes of one file. Most file systems keep no more than some thousand.
+/// Limit of the bytes of all attributes of one file. Most file systems allow a few thousand.
 const LARGEST: usize = 16 << 20;
 
-/// Is an attribute kept, and brought back?
+/// Is an attribute stored, and restored?
 pub(crate) fn is_kept(attribute: &str) -> bool {
     !OF_THE_NODE.contains(&attribute)
 }
@@ -86,8 +88,9 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32)
 }
 
-/// Of what the path leads to, which is to be a path of an open file. File systems without them have
-/// none. `note`: of one that cannot be kept.
+/// The extended attributes of the file that the path leads to; the path must be that of an open
+/// file. None where the file system has no attributes. `note`: is called for each one that cannot
+/// be stored.
 pub(crate) fn attributes(
     path: &Path,
     mut note: impl FnMut(String),
@@ -99,7 +102,7 @@ pub(crate) fn attributes(
     };
     let (mut found, mut bytes) = (Vec::new(), 0_usize);
     for name in names {
-        // Nor could restic name it.
+        // restic could not store such a name, either.
         let Some(text) = name.to_str().map(str::to_owned) else {
             note(format!(
                 "its attribute {} is not stored, because its name is no text",
@@ -111,7 +114,7 @@ pub(crate) fn attributes(
             continue;
         }
         match xattr::get_deref(path, &name) {
-            // It was removed meanwhile.
+            // The attribute was removed meanwhile.
             Ok(None) => {}
             Ok(value) => {
                 bytes = bytes.saturating_add(value.as_ref().map_or(0, Vec::len));
@@ -129,7 +132,7 @@ pub(crate) fn attributes(
 
 pub(crate) fn time_of(time: Option<Timestamp>) -> TimeSpec {
     let Some(time) = time else { return TimeSpec::UTIME_OMIT };
-    // Before 1970 jiff has negative parts of a second, and the kernel has none.
+    // Before 1970 jiff's fraction of a second is negative; the kernel's never is.
     let (seconds, nanos) = (time.as_second(), i64::from(time.subsec_nanosecond()));
     if nanos < 0 { TimeSpec::new(seconds - 1, nanos + 1_000_000_000) } else { TimeSpec::new(seconds, nanos) }
 }

@@ -1,4 +1,4 @@
-//! A repository: made, opened, added to.
+//! A repository: creating it, opening it, adding to it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,17 +25,18 @@ use crate::store::Store;
 use crate::watched::Watched;
 use crate::windows::Windows;
 
-/// A repository that can be opened without its password, which takes a third of a second each time.
+/// A repository whose key is already known, because deriving the key from the password takes a
+/// third of a second each time.
 #[derive(Clone)]
 pub struct Repository {
     store: Store,
     key: MasterKey,
     sealer: Sealer,
-    /// Nothing may be written, not even a lock.
+    /// Jobs must not write anything, not even a lock.
     is_read_only: bool,
 }
 
-/// What a snapshot is made of, or is brought back into.
+/// What a snapshot is taken of, or restored into.
 #[derive(Clone, Debug)]
 pub enum Data {
     Folder(Folder),
@@ -55,37 +56,37 @@ pub struct Source {
     /// What restic shows as the host of the snapshot.
     pub host: String,
     pub tags: Vec<String>,
-    /// Who reads: the host of the lock.
+    /// The process that reads: written into the lock as its host.
     pub reader: String,
-    /// A tag that the snapshots of one and the same volume have. The last one is the parent of the
-    /// next.
+    /// A tag that all snapshots of one volume share. The last snapshot with this tag becomes the
+    /// parent of the next one.
     pub same: String,
 }
 
-/// A snapshot that was made.
+/// A snapshot that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub snapshot: String,
-    /// Of all files.
+    /// Size of all files.
     pub bytes: u64,
     pub files: u64,
-    /// Bytes that the repository did not have, as they are stored.
+    /// Stored bytes that are new in the repository.
     pub added: u64,
 }
 
 impl Repository {
     /// # Errors
-    /// When there is none, or the password is another one.
+    /// When the repository does not exist, or has another password.
     pub async fn open(store: &Store, password: &str) -> Result<Self, Fault> {
         let (store, password) = (store.clone(), password.to_owned());
         blocking(move |handle| open(&store, &password, &handle)).await
     }
 
-    /// Makes the repository. Of those that make it at the same time one is first, and all have the
-    /// same one.
+    /// Creates the repository. If several processes do so at the same time, all get the same
+    /// repository.
     ///
     /// # Errors
-    /// When somebody made it with another password, or the store fails.
+    /// When the repository has another password, or the store fails.
     pub async fn make(store: &Store, password: &str) -> Result<Self, Fault> {
         let (store, password) = (store.clone(), password.to_owned());
         blocking(move |handle| make(&store, &password, &handle)).await
@@ -103,16 +104,16 @@ impl Repository {
         &self.sealer
     }
 
-    /// The same, of whose store nothing is written or removed: its restores hold no lock.
+    /// The same repository, for restores that may not write to its store. They hold no lock.
     #[must_use]
     pub fn read_only(self) -> Self {
         Self { is_read_only: true, ..self }
     }
 
-    /// Does nobody hold the exclusive lock? Nothing is written.
+    /// Checks that nobody holds the exclusive lock. Writes nothing.
     ///
     /// # Errors
-    /// When somebody does, or that cannot be told.
+    /// When somebody holds it, or the locks cannot be read.
     pub async fn ensure_unlocked(&self) -> Result<(), Fault> {
         Lock::look(&self.store, &self.sealer).await
     }
@@ -130,11 +131,11 @@ impl Repository {
         self.judged(done, watched)
     }
 
-    /// Brings a snapshot back. What a folder has besides stays, and so do the bytes of a device
-    /// behind those of the snapshot.
+    /// Restores a snapshot. Files of the folder that the snapshot lacks stay, and so do the bytes
+    /// of a device beyond the snapshot's size.
     ///
     /// # Errors
-    /// [`Fault::Unfinished`]: the rest of the snapshot is there.
+    /// [`Fault::Unfinished`]: everything else is restored.
     pub async fn restore(
         &self,
         snapshot: &str,
@@ -163,8 +164,8 @@ impl Repository {
         self.judged(done, watched)
     }
 
-    /// What comes of a job that is canceled is the cancellation's, and what follows from something
-    /// that could not be written is its.
+    /// Replaces the result of a job that was canceled by the cancellation, and of one that could
+    /// not write something by that error, because what fails afterwards only follows from it.
     pub(crate) fn judged<T>(&self, done: Result<T, Fault>, watched: &Watched) -> Result<T, Fault> {
         match (done, watched.unwritten()) {
             (Err(_), _) if watched.is_lock_lost() => Err(Fault::LockLost),
@@ -189,7 +190,7 @@ impl Repository {
     fn add(&self, source: Source, watched: &Watched, guard: Guard, handle: &Handle) -> Result<Saved, Fault> {
         let repository = self.opened(watched, Some(guard), handle)?;
         let is_device = matches!(source.data, Data::Device(_));
-        // Nothing tells whether a device was written to, so all of it is read.
+        // A device does not record which of its blocks were written, so all of it is read.
         let parent = if is_device { None } else { latest(&repository, &source.same)? };
         let repository = repository.to_indexed_ids()?;
         let command = "berth node-agent".to_owned();
@@ -206,7 +207,8 @@ impl Repository {
             Some(parent) => options.parent_opts.parents = vec![parent.id.to_hex().as_str().to_owned()],
             None => options.parent_opts.force = true,
         }
-        // The name is turned round in rustic_core: only with this it compares inodes.
+        // rustic_core's option has the opposite meaning of its name: with `true` it compares
+        // inodes.
         options.parent_opts.ignore_inode = true;
         let (top, watching) = ([PathBuf::from("/").join(TOP)], watched.clone());
         let saved = match source.data {
@@ -225,7 +227,7 @@ impl Repository {
             return Err(Fault::Unfinished(crate::fault::Unfinished { snapshot, ..failed }));
         }
         let summary = saved.summary.unwrap_or_default();
-        // rustic_core passes over what fails there, and only logs it.
+        // rustic_core skips files that fail here, and only logs them.
         let given = watched.given();
         if summary.total_files_processed != given {
             let stored = summary.total_files_processed;
@@ -242,18 +244,19 @@ impl Repository {
     }
 }
 
-/// The last snapshot that has this tag.
+/// The latest snapshot with this tag.
 fn latest(repository: &Rustic<OpenStatus>, tag: &str) -> Result<Option<SnapshotFile>, Fault> {
     let found = repository.get_matching_snapshots(|snapshot| snapshot.tags.contains(tag))?;
     Ok(found.into_iter().max_by(|one, other| one.time.cmp(&other.time)))
 }
 
-/// How long a job has to end when it is canceled.
+/// Time that a canceled job has to end.
 pub(crate) const TO_END: Duration = Duration::from_secs(10);
 
-/// Waits for a job, but not much longer than until it is canceled: a call of a file system may take
-/// for ever. Then its thread is given up. It can write nothing to the repository any more. `of`: the
-/// place of that.
+/// Waits for a job, and at most `to_end` longer after it was canceled, because a call of a file
+/// system may never return. In that case the job's thread is abandoned; the back end lets it write
+/// nothing more to the repository. `of`: the place of the repository, by which such threads are
+/// counted.
 pub(crate) async fn until_canceled<T: Send + 'static>(
     watched: &Watched,
     of: &str,
@@ -272,7 +275,7 @@ pub(crate) async fn until_canceled<T: Send + 'static>(
         done = &mut work => done.unwrap_or(Err(Fault::Panic)),
         () = canceled => {
             let hung = Hung::new(of);
-            tracing::warn!(repository = of, "the file system does not answer: a thread is given up");
+            tracing::warn!(repository = of, "the file system does not answer: abandoning a thread that waits for it");
             tokio::spawn(async move {
                 let _ = work.await;
                 drop(hung);
@@ -282,15 +285,15 @@ pub(crate) async fn until_canceled<T: Send + 'static>(
     }
 }
 
-/// Removes the lock of a job, unless its thread may still be in the middle of a write: then the
-/// lock goes when it is stale.
+/// Removes the lock of a job. If the job's thread may still be writing, the lock stays until it is
+/// stale.
 pub(crate) async fn free<T>(lock: Lock, done: &Result<T, Fault>) {
     if !matches!(done, Err(Fault::Hung)) {
         lock.release().await;
     }
 }
 
-/// Off the runtime: rustic_core waits for the store.
+/// Runs this on a thread that may block, because rustic_core waits for the store.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce(Handle) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
@@ -328,8 +331,9 @@ fn open(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
     if !handle.block_on(store.has_repository())? {
         return Err(Fault::Missing(store.place().to_owned()));
     }
-    // A process that died while it made the repository, or was not the first, may have left a key
-    // that the password opens, and that nothing is written with. So each key is tried by itself.
+    // A process that died while it created the repository, or that was not the first to do so, may
+    // have left a key that the password opens but that encrypts nothing. So each key is tried by
+    // itself.
     let mut keys: Vec<Id> = Vec::new();
     for (name, _) in handle.block_on(store.list("keys"))? {
         keys.extend(name.parse::<Id>().ok());
@@ -355,7 +359,7 @@ fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
         KeyOptions::default().hostname("berth".to_owned()).username("berth".to_owned()).with_created(true);
     match rustic.init(&credentials, &key, &ConfigOptions::default()) {
         Ok(repository) => ready(store, &repository),
-        // Somebody else may have been first; then this process' key opens nothing.
+        // Another process may have been first; then this process' key opens nothing.
         Err(error) => {
             if !handle.block_on(store.has_repository())? {
                 return Err(error.into());
@@ -371,7 +375,7 @@ fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
     }
 }
 
-/// Removes a key if the password opens it, and it is not the repository's.
+/// Removes a key that the password opens and that is not the repository's.
 fn remove_key_of_nothing(store: &Store, name: &str, password: &str, handle: &Handle, opened: &Repository) {
     let Ok(id) = name.parse::<Id>() else { return };
     let Ok(rustic) = rustic(store, &Watched::default(), handle, Some(id), None) else { return };

@@ -1,6 +1,6 @@
-//! A snapshot back into a folder. rustic_core restores by paths, which links in a volume may lead
-//! anywhere; and what fails there ends the process or is only logged. So this is done here, from
-//! open folder to open folder.
+//! Restores a snapshot into a folder. rustic_core would restore by paths, which links in a volume
+//! may lead anywhere, and would end the process or only log when a file fails. So this module
+//! restores by itself, from one open folder to the next.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -21,13 +21,13 @@ use xattr::FileExt as _;
 
 use crate::ahead::Entries;
 use crate::beneath::{Folder, clear, is_name};
-use crate::blob::{Full, blob};
+use crate::blob::{IndexedRepository, blob};
 use crate::fault::Fault;
 use crate::metadata::{is_kept, is_unsupported, permissions, time_of};
 use crate::source::{DEVICE_TAG, TOP};
 use crate::watched::Watched;
 
-/// What was brought back.
+/// What was restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub files: u64,
@@ -57,12 +57,16 @@ pub(crate) fn restore(
         links: HashMap::new(),
         done: Restored::default(),
     };
-    target.levels.push(Level { path: PathBuf::new(), folder: folder.clone(), then: top.meta.clone() });
+    target.levels.push(RestoredFolder {
+        path: PathBuf::new(),
+        folder: folder.clone(),
+        then: top.meta.clone(),
+    });
     let seen = std::thread::scope(|threads| {
         let entries = Entries::below(&repository, &top, is_ahead, threads)?;
         target.fill(&repository, &entries)
     })?;
-    // Whoever comes after the mark of a restore finds all of it on the disk.
+    // After the mark of a restore is written, all of its files must be on the disk.
     folder.sync().map_err(Fault::Unsynced)?;
     if let Some(failed) = watched.failed() {
         return Err(Fault::Unfinished(failed));
@@ -75,7 +79,7 @@ pub(crate) fn restore(
     }
 }
 
-/// The snapshot that this ID names, or the beginning of it, and the whole ID.
+/// The snapshot with this ID or prefix of an ID, and its whole ID.
 pub(crate) fn found(
     repository: &Repository<OpenStatus>,
     snapshot: &str,
@@ -95,8 +99,8 @@ pub(crate) fn found(
     }
 }
 
-/// The volume in a snapshot of ours; in one of others, all of it.
-fn top(repository: &Full, snapshot: &SnapshotFile) -> Result<(Node, bool), Fault> {
+/// The folder of the volume in a snapshot that berth wrote; in any other snapshot the root.
+fn top(repository: &IndexedRepository, snapshot: &SnapshotFile) -> Result<(Node, bool), Fault> {
     let is_ours =
         snapshot.paths.contains(&format!("/{TOP}")) && snapshot.program_version.starts_with("berth");
     Ok((repository.node_from_snapshot_and_path(snapshot, if is_ours { TOP } else { "" })?, is_ours))
@@ -106,31 +110,31 @@ fn has_links(node: &Node) -> bool {
     node.meta.links > 1 && node.meta.device_id != 0
 }
 
-/// Whether the bytes of a file are read before it is its turn. Those of a file that has several
-/// names are not, because they are needed for the first one alone.
+/// Are the bytes of a file read before its turn? Not those of a file with several names, because
+/// only its first name needs them.
 fn is_ahead(node: &Node) -> bool {
     node.is_file() && !has_links(node)
 }
 
-struct Level {
+struct RestoredFolder {
     path: PathBuf,
     folder: Folder,
-    /// What it is to have when all that is in it is there.
+    /// Metadata that the folder gets when everything in it is restored.
     then: Metadata,
 }
 
 struct Target<'a> {
     watched: &'a Watched,
     root: &'a Folder,
-    levels: Vec<Level>,
-    /// The first name of each file that has several, by device and number.
+    levels: Vec<RestoredFolder>,
+    /// The first name of each file with several names, by device and inode.
     links: HashMap<(u64, u64), PathBuf>,
     done: Restored,
 }
 
 impl Target<'_> {
-    /// Brings all entries. How many of them are no folders.
-    fn fill(&mut self, repository: &Full, entries: &Entries) -> Result<u64, Fault> {
+    /// Restores all entries. Returns how many of them are not folders.
+    fn fill(&mut self, repository: &IndexedRepository, entries: &Entries) -> Result<u64, Fault> {
         let mut seen: u64 = 0;
         while let Some(entry) = entries.entry() {
             if self.watched.is_canceled() {
@@ -143,7 +147,7 @@ impl Target<'_> {
             }
             self.leave_until(path.parent().unwrap_or(Path::new("")));
             let Some(parent) = self.levels.last().filter(|level| path.parent() == Some(&level.path)) else {
-                // What is below a folder that could not be made.
+                // This entry is below a folder that could not be created.
                 self.watched.fail(&path, &"its folder is not there");
                 continue;
             };
@@ -174,7 +178,7 @@ impl Target<'_> {
         }
     }
 
-    /// `piece` gives the bytes of a file's next piece.
+    /// Restores one entry. `piece` returns the next bytes of a file.
     fn bring(
         &mut self,
         piece: impl FnMut(&DataId) -> Result<Bytes, String>,
@@ -188,7 +192,7 @@ impl Target<'_> {
         }
         let text = |error: io::Error| error.to_string();
         match &node.node_type {
-            // rustic_core passes over it.
+            // rustic_core skips such a folder.
             NodeType::Dir if node.subtree.is_none() => {
                 return Err("the repository does not say what is in that folder".to_owned());
             }
@@ -197,7 +201,7 @@ impl Target<'_> {
             }
             NodeType::Dir => {
                 let folder = enter(parent, &name).map_err(text)?;
-                self.levels.push(Level { path: path.to_owned(), folder, then: node.meta.clone() });
+                self.levels.push(RestoredFolder { path: path.to_owned(), folder, then: node.meta.clone() });
                 return Ok(());
             }
             NodeType::File => {
@@ -205,7 +209,7 @@ impl Target<'_> {
                 let key = (node.meta.device_id, node.meta.inode);
                 let has_links = has_links(node);
                 if has_links && let Some(first) = self.links.get(&key) {
-                    // Where it cannot be a link, it is a file of its own.
+                    // Where a hard link is not possible, the file is restored as a copy.
                     if self.link(first, parent, &name).is_ok() {
                         return Ok(());
                     }
@@ -250,7 +254,7 @@ impl Target<'_> {
                 return Err("canceled".to_owned());
             }
             let data = piece(id)?;
-            // Nothing but zeros is a hole.
+            // A piece of zeros becomes a hole.
             if data.iter().all(|byte| *byte == 0) {
                 let over = i64::try_from(data.len()).unwrap_or(i64::MAX);
                 file.seek(SeekFrom::Current(over)).map_err(text)?;
@@ -267,7 +271,7 @@ impl Target<'_> {
     }
 }
 
-/// The folder of that name, which is made if there is none. What is no folder makes way.
+/// Opens the folder of that name, or creates it. Anything else of that name is removed.
 fn enter(parent: &Folder, name: &OsStr) -> io::Result<Folder> {
     match mkdirat(parent, name, Mode::S_IRWXU) {
         Ok(()) => {}
@@ -283,7 +287,7 @@ fn enter(parent: &Folder, name: &OsStr) -> io::Result<Folder> {
     parent.folder(name)
 }
 
-/// Links, pipes, sockets and devices.
+/// Creates a symbolic link, pipe, socket or device.
 fn make(
     parent: &Folder,
     name: &OsStr,
@@ -310,8 +314,8 @@ fn make(
     set
 }
 
-/// All that can be set is set. What the file system does not take at all is noted, because no other
-/// try would help; the first other error is returned.
+/// Sets all extended attributes that can be set. One that the file system does not support is
+/// noted, because another attempt would not help; of all other errors the first is returned.
 fn set_attributes(
     meta: &Metadata,
     set: impl Fn(&str, &[u8]) -> io::Result<()>,
@@ -333,8 +337,8 @@ fn set_attributes(
     done
 }
 
-/// The order matters: a new owner takes special bits and capabilities away, and each of these
-/// changes the times.
+/// Sets owner, mode, attributes and times in this order, because a new owner clears special bits
+/// and capabilities, and each of these changes the times.
 fn set_metadata(file: &File, meta: &Metadata, note: impl FnMut(String)) -> io::Result<()> {
     fchown(file, meta.uid.map(Uid::from_raw), meta.gid.map(Gid::from_raw))?;
     if let Some(mode) = meta.mode {

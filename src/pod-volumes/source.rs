@@ -1,5 +1,6 @@
-//! A volume as rustic_core reads it: every name from the open folder that it is in, links as links,
-//! no other file system. What cannot be read is told, and the rest is read nevertheless.
+//! A volume, as rustic_core reads it: each name is opened from the open folder that it is in, links
+//! are stored as links, and other file systems are not entered. A file that cannot be read is
+//! reported, and the others are read nevertheless.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,7 +18,8 @@ use crate::beneath::{Folder, Held};
 use crate::metadata::{attributes, node};
 use crate::watched::Watched;
 
-/// Where in a snapshot the volume is. So its own owner and mode are in the snapshot, too.
+/// The folder of the volume in a snapshot. The volume is not the root, so that its own owner and
+/// mode are stored, too.
 pub(crate) const TOP: &str = "volume";
 /// A tag of the snapshots of devices.
 pub(crate) const DEVICE_TAG: &str = "volume-mode=Block";
@@ -43,38 +45,39 @@ impl ReadSource for Volume {
 }
 
 /// A folder that is being walked.
-struct Level {
+struct WalkedFolder {
     folder: Folder,
     path: PathBuf,
     names: std::vec::IntoIter<OsString>,
-    /// Bytes of the attributes of what is in it.
+    /// Bytes of the extended attributes of the entries of this folder.
     attributes: usize,
 }
 
 pub(crate) struct Walk {
     watched: Watched,
-    /// Is what cannot be read to be told? Who only counts bytes comes here first.
+    /// Are unreadable files reported? Not by the first pass, which only counts bytes.
     tells: bool,
     top: Option<Folder>,
-    levels: Vec<Level>,
-    /// Bytes of attributes that the folders in `levels` may still have.
+    levels: Vec<WalkedFolder>,
+    /// Bytes of extended attributes that the folders in `levels` may still take.
     room: usize,
 }
 
-/// Bytes of the attributes of all that is in one folder and in those above it. They are in memory
-/// until the folder has been read, and any pod may give its files as many as it likes.
+/// Limit of the bytes of the extended attributes of all entries of one folder and of those above
+/// it. They are in memory until the folder has been read, and any pod may give its files as many as
+/// it likes.
 const ATTRIBUTES: usize = 128 << 20;
-/// Folders deeper than that are not read.
+/// Folders nested more deeply than this are not read.
 const DEEPEST: usize = 1000;
-/// A file is at most so large if next to nothing of it is on the disk: reading a hole takes as long
-/// as reading bytes.
+/// The largest size of a file that consists almost only of holes, because reading a hole takes as
+/// long as reading bytes.
 const LARGEST_HOLE: u64 = 16 << 40;
 
 fn is(error: &io::Error, code: Errno) -> bool {
     error.raw_os_error() == Some(code as i32)
 }
 
-/// Is it a hole that nobody would end reading? `blocks`: of 512 bytes.
+/// Is the file a hole that would take for ever to read? `blocks`: of 512 bytes.
 fn is_endless(size: u64, blocks: u64) -> bool {
     size > LARGEST_HOLE && blocks.saturating_mul(512) < size / 1000
 }
@@ -90,7 +93,7 @@ impl Walk {
         }
     }
 
-    /// It is gone since the folder was read.
+    /// Counts a file that was removed after its folder was read.
     fn vanish(&self) {
         if self.tells {
             self.watched.vanish();
@@ -116,7 +119,7 @@ impl Walk {
                     self.room = room;
                     level.attributes = level.attributes.saturating_add(bytes);
                 }
-                // The type of an attribute cannot be named.
+                // The type of an extended attribute has no public name in rustic_core.
                 node.meta.extended_attributes = found
                     .into_iter()
                     .filter_map(|(name, value)| {
@@ -129,7 +132,7 @@ impl Walk {
         }
     }
 
-    /// Enters a folder. `None`: it cannot be read.
+    /// Enters a folder. `None`: the folder cannot be read.
     fn enter(&mut self, folder: &Folder, name: &OsStr, path: &Path) -> Option<Node> {
         let file = folder.as_file().and_then(|file| file.metadata());
         let found = file.inspect_err(|error| self.fail(path, error)).ok()?;
@@ -139,7 +142,7 @@ impl Walk {
             self.fail(path, &error);
             Vec::new()
         });
-        self.levels.push(Level {
+        self.levels.push(WalkedFolder {
             folder: folder.clone(),
             path: path.to_owned(),
             names: names.into_iter(),
@@ -197,7 +200,7 @@ impl Walk {
         Some(ReadSourceEntry { path, node, open })
     }
 
-    /// A folder that something is mounted on is there, and empty.
+    /// A folder on which something is mounted is stored, as an empty folder.
     fn mounted(&self, parent: &Folder, name: &OsStr, path: PathBuf) -> Option<ReadSourceEntry<Opening>> {
         let found = std::fs::symlink_metadata(parent.path_of(name));
         let found = found.inspect_err(|error| self.fail(&path, error)).ok()?;
@@ -218,7 +221,7 @@ impl Iterator for Walk {
             let node = self.enter(&top, OsStr::new(TOP), &path)?;
             return Some(Ok(ReadSourceEntry { path, node, open: None }));
         }
-        // What was read until then becomes no snapshot: the back end refuses it.
+        // Nothing read until then becomes a snapshot, because the back end refuses to write one.
         while !self.watched.is_canceled() {
             let level = self.levels.last_mut()?;
             let Some(name) = level.names.next() else {
@@ -240,11 +243,11 @@ impl Iterator for Walk {
     }
 }
 
-/// A file that is to be read.
+/// A file that is going to be read.
 pub(crate) struct Opening {
     held: Held,
     path: PathBuf,
-    /// The size that it had when it was found.
+    /// The size of the file when its folder was read.
     size: u64,
     watched: Watched,
 }
@@ -263,8 +266,8 @@ impl ReadSourceOpen for Opening {
     }
 }
 
-/// Reads no more than the size that the file had: restic takes size and contents from the same
-/// node.
+/// Reads no more bytes than the file had when its folder was read, because restic takes size and
+/// content from the same node.
 pub(crate) struct Reader {
     file: File,
     left: u64,
@@ -305,7 +308,7 @@ mod tests {
         for name in ["a/x", "b", "c"] {
             std::fs::write(volume.join(name), "").unwrap();
             if xattr::set(volume.join(name), "user.berth", &[7; 1000]).is_err() {
-                // The file system of this machine has none.
+                // The file system of this machine has no extended attributes.
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! A repository's files in an object store, laid out as restic does.
+//! The files of a repository in an object store, with restic's layout.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use futures::TryStreamExt as _;
 use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
 
-/// Where a repository is.
+/// The place of a repository.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) objects: Arc<DynObjectStore>,
@@ -31,10 +31,10 @@ impl Store {
         self.prefix.clone().join(name)
     }
 
-    /// Is there a repository?
+    /// Does the repository exist?
     ///
     /// # Errors
-    /// When the store does not say so.
+    /// When the store cannot be read.
     pub async fn has_repository(&self) -> Result<bool, Error> {
         self.has(&self.config()).await
     }
@@ -72,8 +72,8 @@ impl Store {
         found.try_collect().await
     }
 
-    /// Writes what nobody else may have written. Stores without conditional writes are asked
-    /// before.
+    /// Writes a file that must not exist yet. A store without conditional writes is asked first
+    /// whether it exists.
     pub(crate) async fn create(&self, path: &Path, payload: PutPayload) -> Result<(), Error> {
         let put =
             |mode| self.objects.put_opts(path, payload.clone(), PutOptions { mode, ..PutOptions::default() });
@@ -88,8 +88,8 @@ impl Store {
     }
 }
 
-/// Does the store lack conditional writes? It answers 501, which object_store passes on as text
-/// only.
+/// Does the store lack conditional writes? It answers 501, which object_store passes on only as
+/// text.
 fn is_unknown(error: &Error) -> bool {
     match error {
         Error::NotImplemented { .. } | Error::NotSupported { .. } => true,

@@ -1,4 +1,4 @@
-//! How far a job is, and whether it is to go on.
+//! The progress of a job, and whether it is canceled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use rustic_core::{Progress as Bar, ProgressBars, ProgressType, RusticProgress};
 
 use crate::fault::Unfinished;
 
-/// Bytes of files: those that were read or written, and of how many. The total is 0 while it is
+/// Bytes of files that were read or written, and the total of them. The total is 0 while it is
 /// being counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -16,7 +16,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What a job and those that wait for it have in common.
+/// What a job shares with those that wait for it.
 #[derive(Clone, Debug, Default)]
 pub struct Watched(Arc<Shared>);
 
@@ -30,11 +30,11 @@ struct Shared {
     total: AtomicU64,
     failed: Mutex<Unfinished>,
     noted: Mutex<Unfinished>,
-    /// Files, links and the like that were given to be stored.
+    /// Entries that were passed to rustic_core to be stored.
     given: AtomicU64,
-    /// Names that were gone when it was their turn.
+    /// Files that were removed before they could be read.
     vanished: AtomicU64,
-    /// Names that were come to.
+    /// Names that were visited.
     steps: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ impl Watched {
         Progress { done: self.0.done.load(Ordering::Relaxed), total: self.0.total.load(Ordering::Relaxed) }
     }
 
-    /// Has the job end soon, with nothing that anybody could take for whole.
+    /// Cancels the job. It ends soon, and leaves nothing that could be taken for a complete result.
     pub fn cancel(&self) {
         self.0.stopped.store(true, Ordering::Relaxed);
     }
@@ -61,8 +61,8 @@ impl Watched {
         self.0.lock_lost.load(Ordering::Relaxed)
     }
 
-    /// Has the job end, because something could not be written. Of several reasons the first one
-    /// counts: what fails then follows from it, and is told less clearly.
+    /// Ends the job, because something could not be written. Only the first reason is kept, because
+    /// later errors follow from it and are less clear.
     pub(crate) fn give_up(&self, why: impl FnOnce() -> String) {
         let mut unwritten = self.0.unwritten.lock();
         if !self.is_canceled() {
@@ -84,11 +84,12 @@ impl Watched {
     }
 
     pub(crate) fn fail(&self, path: &std::path::Path, why: &dyn std::fmt::Display) {
-        tracing::warn!(path = %path.display(), error = %why, "a file is not whole");
+        tracing::warn!(path = %path.display(), error = %why, "a file could not be processed completely");
         self.0.failed.lock().add(path, why);
     }
 
-    /// What people are to know of a file, though it is as whole as it can be.
+    /// Records something that people should know of a file, although it is as complete as it can
+    /// be.
     pub(crate) fn note(&self, path: &std::path::Path, what: &dyn std::fmt::Display) {
         self.0.noted.lock().add(path, what);
     }
@@ -105,14 +106,14 @@ impl Watched {
         self.0.given.load(Ordering::Relaxed)
     }
 
-    /// Counts whatever is done, so that people see that something is.
+    /// Counts everything that is done, as a sign that the job has not stopped.
     pub fn signs(&self) -> u64 {
         [&self.0.done, &self.0.given, &self.0.vanished, &self.0.steps]
             .into_iter()
             .fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
     }
 
-    /// The job waits for others, which is no silence of its own.
+    /// Records that the job waits for others, so that its silence is not taken for a hang.
     pub fn waits(&self) {
         self.step();
     }
@@ -121,7 +122,7 @@ impl Watched {
         self.0.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All notes as a text; the empty text if there are none.
+    /// All notes as one text, which is empty if there are none.
     pub fn notes(&self) -> String {
         let (noted, vanished) = (self.0.noted.lock(), self.0.vanished.load(Ordering::Relaxed));
         let vanished = (vanished > 0).then(|| format!("{vanished} files vanished before they were read"));

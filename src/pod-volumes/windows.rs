@@ -1,7 +1,8 @@
-//! Small pieces of packs, of which one read of the store brings many: what a folder holds mostly lies
-//! in a pack one after the other, and a request for each of its files takes longer than their bytes.
-//! It is read ahead only where a piece begins right behind the last one, and further each time,
-//! because pieces that lie anywhere, as after many changes, would bring a thousand times their bytes.
+//! Reads small pieces of packs, several in one request: the pieces of one folder mostly lie in a
+//! pack one after the other, and a request for each file would take longer than reading their
+//! bytes. It reads ahead only if a piece begins right after the last one, and further each time.
+//! Pieces that are scattered, as after many changes, are read one by one, because reading ahead
+//! would read a thousand times their bytes.
 
 use std::ops::Range;
 
@@ -12,15 +13,16 @@ use rustic_core::Id;
 /// Bytes of one read ahead: at first, and at most.
 const FIRST: u64 = 64 << 10;
 const MOST: u64 = 2 << 20;
-/// Bytes up to which a piece is small.
+/// Pieces up to this size are small.
 const SMALL: u64 = 512 << 10;
-/// Bytes between two pieces that lie right behind each other: some may have been needed before.
+/// Two pieces with up to so many bytes between them count as lying one after the other, because the
+/// piece between them may have been read before.
 const GAP: u64 = 16 << 10;
-/// How many reads are kept: several threads read, and pieces of folders and of files are in packs of
-/// their own.
+/// How many reads are kept, because several threads read, and pieces of folders and of files are in
+/// different packs.
 const KEPT: usize = 8;
 
-/// The last reads; the one that was used last is last.
+/// The latest reads; the one that was used last is at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Windows(Mutex<Vec<Window>>);
 
@@ -32,9 +34,11 @@ struct Window {
 }
 
 impl Windows {
-    /// These bytes of a pack, fewer where it ends before. `read` reads a range of it in the same way.
+    /// These bytes of a pack, fewer if the pack ends before. `read` reads a range of the pack in
+    /// the same way.
     ///
-    /// Who wants a small piece waits for what is read ahead, because that may bring it.
+    /// A caller that wants a small piece waits for a read ahead that is in progress, because that
+    /// read may bring the piece.
     pub fn piece<E>(
         &self,
         pack: &Id,
@@ -84,7 +88,7 @@ impl Window {
         u64::try_from(self.bytes.len()).unwrap_or(u64::MAX)
     }
 
-    /// Does `start` lie right behind it?
+    /// Does `start` lie right after this read?
     fn is_before(&self, start: u64) -> bool {
         let end = self.start.saturating_add(self.length());
         self.start <= start && start <= end.saturating_add(GAP)
@@ -107,7 +111,7 @@ mod tests {
 
     const LENGTH: usize = 8 << 20;
 
-    /// Reads pieces, and returns how many reads they took, and of how many bytes.
+    /// Reads pieces, and returns the number of reads and of bytes that they took.
     fn read(pieces: impl IntoIterator<Item = (u8, Range<usize>)>) -> (usize, usize) {
         let pack: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
         let (windows, reads, bytes) = (Windows::default(), Cell::new(0), Cell::new(0));
@@ -133,7 +137,7 @@ mod tests {
         let (reads, bytes) = read(pieces.clone());
         assert!(reads <= 12, "{reads}");
         assert!(bytes <= LENGTH + reads * PIECE, "{bytes}");
-        // Those of folders lie in another pack.
+        // The pieces of folders lie in another pack.
         let (reads, _) = read(pieces.flat_map(|(_, range)| [(1, range.clone()), (2, range)]));
         assert!(reads <= 24, "{reads}");
     }

@@ -20,8 +20,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{BackupCache, definition};
-use crate::certificates::trust::called;
-use crate::leader::LeaseNotes;
+use crate::certificates::ca_bundles::called;
+use crate::leader::LeaseAnnotations;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
 use crate::settings::Executor;
@@ -56,7 +56,7 @@ pub struct Gate {
     pub store: Arc<BackupCache>,
     pub metrics: QueueMetrics,
     pub stopped: Arc<watch::Sender<Option<Stopped>>>,
-    pub notes: LeaseNotes,
+    pub notes: LeaseAnnotations,
     /// Name of the webhook configurations.
     pub configuration: String,
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tracing::info;
 
 use crate::events::{EventReason, Events};
-use crate::leader::LeaseNotes;
+use crate::leader::LeaseAnnotations;
 use crate::metrics::{QueueMetrics, ReasonLabels};
 
 /// Places whose turn may come soon.
@@ -19,14 +19,14 @@ const NOTED: usize = 50;
 pub struct QueueReporter {
     pub metrics: QueueMetrics,
     events: Events,
-    notes: LeaseNotes,
+    notes: LeaseAnnotations,
     /// The reason reported last, by UID. `None` before the first cycle, because what a new leader
     /// finds is no news.
     told: Option<HashMap<String, QueueReason>>,
 }
 
 impl QueueReporter {
-    pub fn new(metrics: QueueMetrics, events: Events, notes: LeaseNotes) -> Self {
+    pub fn new(metrics: QueueMetrics, events: Events, notes: LeaseAnnotations) -> Self {
         Self { metrics, events, notes, told: None }
     }
 

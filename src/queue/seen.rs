@@ -11,7 +11,7 @@ use berth_core::namespace::NamespaceSet;
 use berth_core::operation::OperationCounts;
 use berth_core::queue::{CLOCKS_DIFFER, CompletedRun, Lived, QueueEntry, QueueOrder, QueuePhase, is_likely};
 use berth_core::run::Runs;
-use berth_core::schedule::Found;
+use berth_core::schedule::BackupOrigin;
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -214,10 +214,10 @@ pub fn run(backup: &Backup, order: &QueueOrder) -> Option<CompletedRun> {
         created: backup.creation_timestamp().map(|time| time.0),
         start,
         end,
-        came_finished: Found {
+        came_finished: BackupOrigin {
             phase: backup.phase().as_str(),
             generation: backup.metadata.generation,
-            ..Found::default()
+            ..BackupOrigin::default()
         }
         .came_finished(),
     };

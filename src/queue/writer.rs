@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupStatus};
 use berth_core::queue::{QueueEntry, QueuePhase};
 use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -64,29 +63,17 @@ impl QueueWriter {
 
     /// Sets phase ReadyToStart. `false`: the write failed, decide again.
     pub async fn start(&self, entry: &QueueEntry) -> bool {
-        let status = json!({"phase": BackupPhase::ReadyToStart.as_str(), "queuePosition": null});
-        self.write(entry, json!({"status": status})).await
+        self.write(entry, json!({"status": BackupStatus::ready()})).await
     }
 
     /// Ends a Backup that has not run.
     pub async fn end(&self, entry: &QueueEntry, reason: &str) -> bool {
-        let status = json!({
-            "phase": BackupPhase::Failed.as_str(),
-            "queuePosition": null,
-            "failureReason": reason,
-            "completionTimestamp": Time(Timestamp::now()),
-        });
-        self.finish(entry, status).await
+        self.finish(entry, BackupStatus::failed(reason, Timestamp::now())).await
     }
 
     /// Ends a Backup because its spec is invalid.
     pub async fn refuse(&self, entry: &QueueEntry, why: &[String]) -> bool {
-        let status = json!({
-            "phase": BackupPhase::FailedValidation.as_str(),
-            "queuePosition": null,
-            "validationErrors": why,
-        });
-        self.finish(entry, status).await
+        self.finish(entry, BackupStatus::invalid(why)).await
     }
 
     /// Adds the fields that every ended Backup has.
@@ -119,7 +106,6 @@ impl QueueWriter {
     /// Writes its exact position. A Backup that the webhook did not see gets its time mark here,
     /// and one that supersedes another gets that one's time mark.
     pub async fn place(&self, entry: &QueueEntry, place: u32, inherits: Option<Timestamp>) {
-        let status = json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": place});
         let mut annotations = BTreeMap::new();
         if entry.phase == QueuePhase::New {
             info!(name = %entry.name, place, "queued: the webhook had not seen it");
@@ -128,7 +114,7 @@ impl QueueWriter {
         if let Some(since) = inherits {
             annotations.insert(keys::WAITS_SINCE, format!("{since:.6}"));
         }
-        let mut patch = json!({"status": status});
+        let mut patch = json!({"status": BackupStatus::queued(place)});
         if !annotations.is_empty() {
             patch["metadata"] = json!({"annotations": annotations});
         }

@@ -3,14 +3,14 @@
 //! Google's buckets, and folders.
 
 mod azure;
-mod blobs;
+mod azure_listing;
 mod folder;
-mod generations;
 mod google;
-mod line;
+mod google_json;
 mod s3;
-mod signed;
+mod s3_client;
 pub mod sts;
+mod transport;
 mod xml;
 
 use std::fmt;
@@ -27,7 +27,7 @@ use azure::Azure;
 use folder::FolderBucket;
 use google::Google;
 use s3::S3;
-use signed::S3Credentials;
+use s3_client::S3Credentials;
 
 use super::Roots;
 

@@ -95,9 +95,9 @@ fn what_a_stock_velero_has_left_in_the_middle_is_carried_on() {
     // Velero looks at Schedules when it starts, and then once a minute: this one is due by then.
     let schedule = ["schedule", "create", SCHEDULE, "--schedule", "@every 2s"];
     run(&plane, &[&schedule[..], &["--include-namespaces", "default"]].concat());
-    // Each has a namespace of its own, and there are slots for all: Velero looks at what waits for a
-    // slot when a backup has ended, often before it counts the slot as free, and then once a minute.
-    // What waits for a namespace begins when a backup has ended.
+    // Each has a namespace of its own, and there are slots for all: Velero looks at what waits for
+    // a slot when a backup has ended, often before it counts the slot as free, and then once a
+    // minute. What waits for a namespace begins when a backup has ended.
     let finished = ["voyage", "brief", "leaving-1", "leaving-2"];
     let namespace =
         |name: &&str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

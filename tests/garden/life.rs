@@ -365,7 +365,8 @@ fn killed_again_and_again_nothing_is_lost_and_nothing_is_left() {
     let mut kill = |hub: &mut Hub, agent: &mut Process| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis((dice >> 33) % 1500));
-        // Without its Lease the next one is at it at once, and is killed in the midst of it as well.
+        // Without its Lease the next one is at it at once, and is killed in the midst of it as
+        // well.
         let (victim, kubectl, lease) = if (dice >> 40).is_multiple_of(2) {
             (&mut hub.controller, hub.plane.kubectl(), LEASE)
         } else {

@@ -186,7 +186,8 @@ fn what_the_store_locks_stays_with_its_date_and_goes_when_the_lock_has_ended() {
     wait_for("the lock to end", PATIENCE, || Ok((Timestamp::now() > end).then_some(()))).unwrap();
     delete(&berth, "asked");
     is_deleted(&berth, "asked");
-    // The other lock is shortened. Nobody sees that before the request goes, as it does after a day.
+    // The other lock is shortened. Nobody sees that before the request goes, as it does after a
+    // day.
     vault.lock("expiring", "2020-01-01T00:00:00Z");
     let failed = request(&berth, "expiring")["metadata"]["name"].as_str().unwrap().to_owned();
     kubectl.run(&["delete", "deletebackuprequests.velero.io", &failed, "-n", ns]).unwrap();

@@ -223,8 +223,8 @@ fn without_any_one_rule_the_leader_cannot_have_data_moved() {
             Ok(told.iter().any(|line| line.contains(&refusal)).then_some(()))
         })
         .unwrap_or_else(|error| panic!("{error}: {}", tail(&logged(&berth.logs()))));
-        // It would keep the only place for movements, which the next one needs. What was made for it
-        // is not removed where the rule for that is missing.
+        // It would keep the only place for movements, which the next one needs. What was made for
+        // it is not removed where the rule for that is missing.
         let upload = ["datauploads.velero.io", &name, "-n", NAMESPACE];
         let delete = [&["delete"][..], &upload, &["--wait=false"]].concat();
         plane.kubectl().run(&delete).unwrap();

@@ -153,10 +153,10 @@ impl Server {
         Ok(holder(kubectl, namespace)?.contains(&format!("_{}_", self.process.id())))
     }
 
-    /// Kills a controller, and takes its Lease away if it has it, so that another one leads at once:
-    /// a Lease that is short enough to wait for is one that leaders lose that live, where a machine
-    /// is busy. They read everything anew then, and that keeps the machine busy. Gives whether it
-    /// had led.
+    /// Kills a controller, and takes its Lease away if it has it, so that another one leads at
+    /// once: a Lease that is short enough to wait for is one that leaders lose that live, where a
+    /// machine is busy. They read everything anew then, and that keeps the machine busy. Gives
+    /// whether it had led.
     ///
     /// # Errors
     /// When it cannot be killed, or its Lease cannot be read or removed.
@@ -347,8 +347,8 @@ impl Berth {
             let object: Value = serde_json::from_str(&queued.stdout).unwrap_or_default();
             seen = format!("a Backup would not be queued: {} {}", object["status"], queued.stderr.trim_end());
             let is_ready = object["status"]["phase"] == "Queued" && !refused.status.success();
-            // An API server that computes its list of webhooks while a configuration changes may keep
-            // the old list until the next change.
+            // An API server that computes its list of webhooks while a configuration changes may
+            // keep the old list until the next change.
             if !is_ready && touched.elapsed() >= UNNOTICED {
                 touched = Instant::now();
                 for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {

@@ -62,8 +62,9 @@ impl Moto {
         std::fs::write(&certificate, &own.certificate)?;
         std::fs::write(&key, &own.key)?;
         // No packages but these, whatever else is installed here or lies in the working directory;
-        // and nothing that this machine runs at each start of Python, which may write to them (as to
-        // certifi's authorities), and what has changed in the cache is made anew in the next run.
+        // and nothing that this machine runs at each start of Python, which may write to them (as
+        // to certifi's authorities), and what has changed in the cache is made anew in the next
+        // run.
         let mut command = in_own_session(&PathBuf::from("python3"));
         command.args(["-S", "-s", "-P", "-m", "moto.server", "-H", &host.to_string()]);
         command.args(["-p", &address.port().to_string(), "-c"]).arg(certificate).arg("-k").arg(key);

@@ -180,7 +180,8 @@ fn an_application_with_claims_and_files_comes_back_as_it_was_between_its_hooks()
     // Nobody ends the pods of that node.
     cluster.kubectl().run(&["delete", "pod", "db", "-n", APP, "--force", "--grace-period=0"]).unwrap();
     cluster.kubectl().run(&["delete", "pod", "keeper", "-n", APP]).unwrap();
-    // And the claims: a namespace in which something is left is looked at again after eight seconds.
+    // And the claims: a namespace in which something is left is looked at again after eight
+    // seconds.
     cluster.kubectl().run(&["delete", "pvc", claims[0], claims[1], "-n", APP]).unwrap();
     cluster.kubectl().run(&["delete", "namespace", APP]).unwrap();
     let described = velero.run(&["backup", "describe", "bank", "--details", "--colorized=false"]).unwrap();

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_core::affinity::AffinityFinding;
 use berth_core::glob::Glob;
 use berth_core::location::Location;
+use berth_core::mover::placement::MoverRef;
 use berth_core::namespace::NamespaceSet;
 use berth_core::queue::{Band, QueueEntry, QueueOrder, QueuePhase, QueueView};
 use berth_core::schedule::preview::Others;
@@ -17,7 +18,6 @@ use tower::ServiceExt;
 use super::*;
 use crate::events::EventRecorder;
 use crate::intake::BODY_LIMIT;
-use crate::placement::MoverRef;
 
 #[derive(Default)]
 struct Cluster {

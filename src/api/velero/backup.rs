@@ -1,5 +1,7 @@
 //! Backup (source: Velero's `pkg/apis/velero/v1/backup_types.go`, 1.18).
 
+mod status_patch;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! DeleteBackupRequest (source: Velero's `pkg/apis/velero/v1/delete_backup_request_types.go`, 1.18).
+//! DeleteBackupRequest (source: Velero's `pkg/apis/velero/v1/delete_backup_request_types.go`,
+//! 1.18).
 
 use kube::CustomResource;
 use schemars::JsonSchema;

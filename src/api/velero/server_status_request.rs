@@ -1,4 +1,5 @@
-//! ServerStatusRequest (source: Velero's `pkg/apis/velero/v1/server_status_request_types.go`, 1.18).
+//! ServerStatusRequest (source: Velero's `pkg/apis/velero/v1/server_status_request_types.go`,
+//! 1.18).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;

@@ -1,10 +1,10 @@
-//! A path of a template: how it is read, and the values that it leads to.
+//! A path of a template: parses it, and finds the values that it selects.
 
 use std::cmp::Ordering;
 
 use serde_json::Value;
 
-/// Steps from the root, or from the value that a range is at.
+/// Steps from the root, or from the current value of a range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
     is_from_root: bool,
@@ -62,7 +62,7 @@ impl Comparison {
 
 impl Path {
     /// # Errors
-    /// What is wrong with it, or not supported.
+    /// What is wrong with the path, or not supported.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let (is_from_root, rest) = match text.strip_prefix('$') {
@@ -77,7 +77,7 @@ impl Path {
         Ok(Self { is_from_root, steps: steps(rest)? })
     }
 
-    /// The values that it leads to.
+    /// The values that the path selects.
     pub fn of<'v>(&self, root: &'v Value, at: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![if self.is_from_root { root } else { at }];
         for step in &self.steps {
@@ -141,7 +141,7 @@ fn steps(text: &str) -> Result<Vec<PathStep>, String> {
         if std::ptr::eq(after, rest) && !found.is_empty() {
             return Err(format!("a field begins with `.`: {rest}"));
         }
-        // As in `.metadata.[0]`.
+        // A dot before a bracket, as in `.metadata.[0]`.
         if after.starts_with('[') {
             rest = after;
             continue;
@@ -197,13 +197,13 @@ fn in_brackets(text: &str) -> Result<PathStep, String> {
     number(text)?.map(PathStep::Index).ok_or_else(|| "[] is empty: [*] is each".to_owned())
 }
 
-/// As in `@.status.phase=="Failed"`, or `@.spec.ttl`.
+/// A condition such as `@.status.phase=="Failed"` or `@.spec.ttl`.
 fn condition_of(text: &str) -> Result<PathStep, String> {
     let not_supported = || format!("?({text}) is not supported: write ?(@.field==\"value\")");
     let rest = text.strip_prefix('@').ok_or_else(not_supported)?;
     let found =
         COMPARISONS.iter().filter_map(|(sign, comparison)| Some((rest.find(sign)?, *sign, *comparison)));
-    // Of those at the same place the longer one counts, which comes first.
+    // Of two operators at the same place the longer one is meant; it comes first in the list.
     let Some((at, sign, comparison)) = found.min_by_key(|(at, ..)| *at) else {
         return Ok(PathStep::Where(steps(rest.trim())?, None));
     };
@@ -217,7 +217,7 @@ fn condition_of(text: &str) -> Result<PathStep, String> {
     Ok(PathStep::Where(steps(path.trim())?, Some((comparison, value))))
 }
 
-/// Where an end is that no quotes hide.
+/// The index of the first end that is not within quotes.
 fn unquoted_end(text: &str, mut is_end: impl FnMut(char) -> bool) -> Option<usize> {
     let (mut quote, mut is_escaped) = (None, false);
     for (at, c) in text.char_indices() {
@@ -239,7 +239,7 @@ pub(super) fn closing(text: &str) -> Option<usize> {
     unquoted_end(text, |c| c == '}')
 }
 
-/// The end of a bracket; a condition may have brackets in itself.
+/// The index of the closing bracket. A condition may contain brackets.
 fn bracket(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     unquoted_end(text, |c| match c {

@@ -50,21 +50,21 @@ impl From<MovedNamespace> for String {
 }
 
 fn read_moved<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<String>, D::Error> {
-    from.deserialize_seq(Few::<MovedNamespace> { most: MOST_MOVEMENTS, of: PhantomData })
+    from.deserialize_seq(BoundedList::<MovedNamespace> { most: MOST_MOVEMENTS, of: PhantomData })
 }
 
 fn read_noted<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<String>, D::Error> {
-    from.deserialize_seq(Few::<String> { most: MOST_NOTED, of: PhantomData })
+    from.deserialize_seq(BoundedList::<String> { most: MOST_NOTED, of: PhantomData })
 }
 
 /// Reading stops at the first one that is too many, because anybody who may write to the store may
 /// have written them. What cannot be the name of a namespace is not kept.
-struct Few<T> {
+struct BoundedList<T> {
     most: usize,
     of: PhantomData<T>,
 }
 
-impl<'de, T: Deserialize<'de> + Into<String>> Visitor<'de> for Few<T> {
+impl<'de, T: Deserialize<'de> + Into<String>> Visitor<'de> for BoundedList<T> {
     type Value = BTreeSet<String>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

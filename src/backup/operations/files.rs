@@ -80,8 +80,8 @@ impl EndedMovement {
         })
     }
 
-    /// Its volume info, by which a restore knows how to bring the volume back. `datamover`: what the
-    /// Backup says, for a DataUpload that is gone. `None`: the volume is not known.
+    /// Its volume info, by which a restore knows how to bring the volume back. `datamover`: what
+    /// the Backup says, for a DataUpload that is gone. `None`: the volume is not known.
     pub fn volume_info(&self, uid: &str, datamover: &str) -> Option<Value> {
         let Movement { namespace, claim, claim_uid, volume, driver, created, .. } = &self.movement;
         if volume.is_empty() {

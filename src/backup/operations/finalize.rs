@@ -1,5 +1,5 @@
-//! Completes a backup whose operations have ended: adds what has become of them to the archive that
-//! an earlier run has stored except for its end, and publishes the backup.
+//! Completes a backup whose operations have ended: adds the results of the operations to the
+//! archive, of which an earlier run has stored all but the end, and publishes the backup.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -39,9 +39,9 @@ use crate::backup::volumes::outcomes::Outcomes;
 use crate::storage::{BackupLayout, Opened};
 use crate::write::Pauses;
 
-/// How long the DataUploads of a Backup are asked for.
+/// How long the list of the DataUploads of a Backup is tried.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Messages between the tasks.
+/// Capacity of the channel between the tasks.
 const PARTS: usize = 4;
 const TOLD: usize = 64;
 
@@ -60,7 +60,8 @@ impl Engine {
         }
     }
 
-    /// Completes the backup from its checkpoint. It stays in its phase if that may succeed later.
+    /// Completes the backup from its checkpoint. If that fails and may succeed later, the Backup
+    /// stays in its phase.
     pub(in crate::backup) async fn finalize(
         &self,
         record: &mut BackupWriter,
@@ -122,7 +123,7 @@ impl Engine {
         done
     }
 
-    /// Stores what is missing of the archive, and gathers what is said of the operations.
+    /// Stores the missing part of the archive, and gathers the results of the operations.
     async fn complete(
         &self,
         record: &BackupWriter,
@@ -140,7 +141,7 @@ impl Engine {
         let (limit, now) = (backup.operation_timeout(), Timestamp::now());
         let known = site.outcomes.all().claims;
         let mut movements = site.operations.all();
-        // An adopted one does not say of which volume it is.
+        // A movement that was taken over does not name its volume.
         for movement in movements.iter_mut().filter(|movement| movement.volume.is_empty()) {
             if let Some(one) = known.get(&key(Some(&movement.namespace), &movement.claim)) {
                 movement.volume.clone_from(&one.volume);
@@ -151,7 +152,7 @@ impl Engine {
             .map(|movement| {
                 let upload = found.iter().find(|upload| upload.name == movement.upload).cloned();
                 let standing = match upload.as_ref().map(|upload| upload.standing(limit, now)) {
-                    // It was not over in time, and is not canceled yet.
+                    // The operation has exceeded its time, and is not canceled yet.
                     Some(OperationProgress::New | OperationProgress::InProgress) => {
                         OperationProgress::Failed(OperationFault::TimedOut)
                     }
@@ -194,7 +195,7 @@ impl Engine {
         Ok(stored)
     }
 
-    /// Adds the DataUploads to the archive as they are now, and its end.
+    /// Appends the DataUploads as they are now to the archive, and the end of the archive.
     async fn append(
         &self,
         record: &BackupWriter,
@@ -214,7 +215,8 @@ impl Engine {
         let stored = ledger.rest();
         let ours = kind();
         let place = types.iter().position(|kind| kind.qualified() == ours.qualified());
-        // One that the backup's lists have brought is there twice, and readers take the later one.
+        // A DataUpload that the backup's lists contained is in the archive twice; readers use the
+        // later one.
         let is_listed =
             |name: &str| place.and_then(|place| stored.get(&place)).is_some_and(|names| names.contains(name));
         let kind = Arc::new(place.and_then(|place| types.get(place)).cloned().unwrap_or(ours));
@@ -238,7 +240,7 @@ impl Engine {
         }
         let (batches, waiting) = mpsc::channel(2);
         for (page, items) in [(ledger.beside(&kind), fresh), (ObjectLedger::nowhere(), again)] {
-            // There is room for both.
+            // The channel has room for both.
             let _ = batches.try_send(Batch { kind: Arc::clone(&kind), page, items, packed: None });
         }
         drop(batches);
@@ -303,8 +305,8 @@ impl Engine {
     }
 }
 
-/// The DataUploads that belong into the archive, in the order of names: one of each claim that the
-/// backup moves the data of, because a restore refuses a claim that has two.
+/// The DataUploads that the archive gets, in the order of names: one for each claim whose data the
+/// backup moves, because a restore refuses a claim that has two.
 fn archived<'a>(movements: &[Movement], found: &'a [DataUploadObject]) -> Vec<&'a DataUploadObject> {
     let rank =
         |upload: &DataUploadObject| (upload.phase == "Completed", !upload.is_given_up(), upload.created);
@@ -330,7 +332,7 @@ fn archived<'a>(movements: &[Movement], found: &'a [DataUploadObject]) -> Vec<&'
     archived
 }
 
-/// DataUploads, as the cluster serves them.
+/// The type of DataUploads, as the cluster serves it.
 fn kind() -> ResourceType {
     ResourceType {
         group: "velero.io".into(),

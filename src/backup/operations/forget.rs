@@ -1,6 +1,6 @@
-//! What is left of a Backup that was deleted while it ran, or while it waited for its operations:
-//! they are canceled, and what it has stored is removed. While that is tried a DeleteBackupRequest
-//! stands for it, which the leader carries out that finds it.
+//! Cleans up after a Backup that was deleted while it ran, or while it waited for its operations:
+//! cancels the operations, and removes what the backup has stored. If that does not succeed at
+//! once, a DeleteBackupRequest records it, and the leader that finds the request continues.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::node_agent::repositories::Missing;
 use crate::pace::paced;
 use crate::storage::BackupLayout;
 
-/// How long the removal of what a deleted Backup has stored is tried.
+/// How long the engine tries to remove what a deleted Backup has stored.
 const REMOVAL: Duration = Duration::from_secs(120);
-/// The same of what is in berth's own repositories.
+/// The part of that time for berth's own repositories.
 const FORGETTING: Duration = Duration::from_secs(240);
 /// How long its movements, which are canceled, and the reads of its files may take to end before
 /// that. A Backup that is created with the same name waits for it.
 const ENDING: Duration = Duration::from_secs(120);
-/// Between two looks at them.
+/// Time between two looks at the movements.
 const LOOK: Duration = Duration::from_secs(2);
 /// Time-out of one look at the PodVolumeBackups of a Backup.
 const STORING: Duration = Duration::from_secs(60);
@@ -130,12 +130,13 @@ impl Engine {
         }
     }
 
-    /// Forgets the snapshots of movements and of files of pods, in berth's own repositories. Only
-    /// those with the tags of the Backup, because others may be able to write to the store.
+    /// Forgets the snapshots of movements and of pods' files in berth's own repositories. Only
+    /// those with the tags of the Backup are removed, because others may be able to write the
+    /// checkpoint.
     ///
     /// # Errors
-    /// When the folder is somebody else's by now, or nobody can tell, and when some of it is left:
-    /// then the folder must stay, whose checkpoint tells where that is.
+    /// When the folder belongs to somebody else by now, when that cannot be read, and when some
+    /// snapshots stay. The folder must stay then, because its checkpoint says where they are.
     async fn forget_data(
         &self,
         location: &BackupStorageLocation,
@@ -143,7 +144,7 @@ impl Engine {
         ours: &FolderClaim,
         noted: BTreeSet<String>,
     ) -> anyhow::Result<()> {
-        // Of one Backup of a location at a time.
+        // Checkpoints of one location are read one after another.
         let turn = self.turns.inspect(&location.name_any()).await;
         let read = turn.spend(data_namespaces(layout)).await;
         // What is noted is forgotten even if it cannot be read what else there is.
@@ -202,8 +203,9 @@ impl Engine {
             let forgotten = async {
                 let repository = match opened {
                     Ok(repository) => repository,
-                    // Others have moved its data, or read its files.
-                    Err(error) if error.is::<Missing>() => return Ok(0),
+                    // There is no such repository: node-agents of others moved the data, or read
+                    // the files.
+                    Err(error) if error.is::<MissingRepository>() => return Ok(0),
                     Err(error) => return Err(error),
                 };
                 let unneeded = Unneeded {
@@ -216,7 +218,7 @@ impl Engine {
             match forgotten.await {
                 Ok(0) => {}
                 Ok(count) => info!(%name, namespace, count, "forgot the data of a deleted Backup"),
-                // Those of other repositories go nonetheless.
+                // Those of other repositories are removed nonetheless.
                 Err(error) => {
                     self.repositories.forget(&location, &namespace);
                     let error = error.context(format!("the repository of namespace {namespace}"));

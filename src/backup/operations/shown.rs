@@ -1,5 +1,5 @@
-//! The watch cache of the DataUploads of Backups. It says which Backups must be looked at; what is
-//! decided is decided on a list of its own.
+//! The watch cache of the DataUploads of Backups. It only says which Backups have to be checked;
+//! the decision uses a list of its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -34,7 +34,7 @@ struct UploadCacheState {
 }
 
 impl UploadCacheState {
-    /// Whether anything of it has changed that matters.
+    /// `true`: something has changed that counts.
     fn put(&mut self, one: CachedDataUpload) -> bool {
         if self.backups.get(&one.name).is_some_and(|backup| *backup != one.backup) {
             self.remove(&one.name);
@@ -55,7 +55,8 @@ impl UploadCacheState {
     }
 }
 
-/// Filled by [`UploadCache::follow`].
+/// Filled by [`UploadCache::follow`]. It needs no [`crate::cache::Cache`], because each decision
+/// uses a list of its own.
 #[derive(Default)]
 pub struct UploadCache(SharedCache<UploadCacheState>);
 
@@ -64,12 +65,12 @@ impl UploadCache {
         self.0.read().is_listed
     }
 
-    /// Wakes on every change after this call, except of progress.
+    /// Wakes on every change after this call, except changes of progress.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.changed()
     }
 
-    /// What has become of the operations of a Backup, and how many there are.
+    /// The states of the operations of a Backup, and how many operations the cluster has.
     pub fn counts(
         &self,
         uid: &str,

@@ -1,4 +1,4 @@
-//! A Backup that waits for its operations: what a look at it finds, and what is written then.
+//! Checks a Backup that waits for its operations, and writes what has changed.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use crate::backup::engine::{Engine, Signals};
 use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
 
-/// How long one write is tried.
+/// Time-out of one write.
 const WRITE: Duration = Duration::from_secs(30);
 
-/// What a look has led to.
+/// The result of a check.
 #[derive(Debug)]
 pub enum Attended {
-    /// There is nothing to do now.
+    /// Nothing has to be done now.
     Nothing,
-    /// It could not be done now, and is tried again.
+    /// It failed for now, and is tried again.
     Later,
     Written(Box<Backup>),
 }
 
 impl Engine {
-    /// Looks at a Backup whose objects are stored: writes what has become of its operations and,
-    /// when all of them have ended, completes it.
+    /// Checks a Backup whose objects are stored: writes the counts of its operations and, when all
+    /// have ended, completes the backup.
     ///
     /// # Errors
     /// When the Backup could not be written, or its operations could not be read.
@@ -75,7 +75,7 @@ impl Engine {
         };
         record.move_on(to, &counted(&counts), WRITE).await?;
         let OperationCounts { attempted, completed, failed } = counts;
-        info!(%name, phase = to.as_str(), attempted, completed, failed, "operations of a backup");
+        info!(%name, phase = to.as_str(), attempted, completed, failed, "recorded the operations of a backup");
         let written = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;
         Ok(Attended::Written(Box::new(written)))
     }

@@ -10,7 +10,7 @@ use berth_api::keys::{self, FILESYSTEM_PROVIDER};
 use berth_core::run::AfterInterruption;
 use berth_test_scripted::{Hold, Line, Scripted, get, list, page, patch};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;

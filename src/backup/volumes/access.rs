@@ -1,5 +1,5 @@
-//! With what the data of volumes is taken, by the settings of the controller and the effective spec
-//! of a Backup.
+//! The clients, settings and limits with which a run takes the data of volumes, from the settings
+//! of the controller and the effective spec of a Backup.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::backup::prepare::Prepared;
 use crate::backup::related::Related;
 use crate::backup::status::BackupWriter;
 
-/// How long a run waits for the data of volumes, by its clock.
+/// Until when a run waits for the data of volumes, by the run's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitLimits {
     pub waits: VolumeWaits,
@@ -35,7 +35,7 @@ pub struct WaitLimits {
 impl WaitLimits {
     /// The limits of a run that begins at `begun`. `asked`: `spec.csiSnapshotTimeout` and the
     /// annotation [`POD_VOLUME_TIMEOUT`] of its Backup. `flag`: `--fs-backup-timeout`. The second
-    /// value names what asks for more than there is.
+    /// value names each of these that exceeds what the controller allows.
     pub fn new(
         begun: Instant,
         (snapshot, files): (Option<Duration>, Option<Duration>),
@@ -53,7 +53,7 @@ impl WaitLimits {
         (Self { waits, begun, files_until: begun + waits.files }, told.collect())
     }
 
-    /// Until when a snapshot is waited for that is asked for at `asked`.
+    /// Until when the run waits for a snapshot that it requested at `asked`.
     pub fn snapshot_until(&self, asked: Instant) -> Instant {
         self.begun + self.waits.snapshot_end(asked.duration_since(self.begun))
     }
@@ -65,7 +65,7 @@ pub struct VolumeAccess {
     /// For watches, which may be silent for long.
     pub watches: Client,
     pub lister: Lister,
-    /// Of the Backup.
+    /// The namespace of the Backup.
     pub namespace: String,
     pub backup: String,
     pub uid: String,
@@ -73,7 +73,7 @@ pub struct VolumeAccess {
     pub location: String,
     /// The run that has the Backup.
     pub run: String,
-    /// The cluster has the kinds of snapshots.
+    /// Does the cluster have the kinds of snapshots?
     pub serves_snapshots: bool,
     pub limits: WaitLimits,
     /// `uploaderConfig.parallelFilesUpload`.
@@ -81,7 +81,7 @@ pub struct VolumeAccess {
 }
 
 impl Engine {
-    /// The data of a run's volumes, by its effective spec.
+    /// Takes the data of a run's volumes, as its effective spec asks.
     pub(in crate::backup) fn volumes<'a>(
         &self,
         record: &BackupWriter,
@@ -118,7 +118,7 @@ impl Engine {
     }
 }
 
-/// The data of the volumes that an effective spec takes.
+/// The same for an effective spec, without a run.
 pub(in crate::backup) fn of_spec<'a>(
     spec: &BackupSpec,
     types: &[ResourceType],
@@ -139,7 +139,7 @@ pub(in crate::backup) fn of_spec<'a>(
     RunVolumes::new(wish, policies, groups, log, outcomes, Some(access))
 }
 
-/// Whether the cluster has the kinds of snapshots.
+/// Does the cluster have the kinds of snapshots?
 pub(in crate::backup) fn serves_snapshots(types: &[ResourceType]) -> bool {
     let served = |related: Related| types.iter().any(|kind| related.is(kind));
     [Related::Snapshot, Related::SnapshotContent, Related::SnapshotClass].into_iter().all(served)

@@ -1,5 +1,5 @@
-//! Snapshots and PodVolumeBackups that outlive their run: what a stored backup lets go of in the
-//! cluster, and what is removed of one that is not stored.
+//! Snapshots and PodVolumeBackups after their run. Of a stored backup, the objects in the cluster
+//! are removed and the snapshots stay in the storage; of any other, both are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::group_objects::{self, SeenGroup, was_kept};
 use super::objects::{delete_own, group_of, is_kept, list_all, own_content, patch_own, policy};
-use super::outcomes::{Data, Outcomes, standing};
+use super::outcomes::{Outcomes, StoredVolumeData, standing};
 use super::read::VolumeTraits;
 use super::snapshots::MADE;
 use super::watched::has_ended;
@@ -34,15 +34,15 @@ use crate::text::chain;
 use crate::write::WriteResult;
 
 const CALL: Duration = Duration::from_secs(10);
-/// Snapshots that are written at one time.
+/// How many snapshots are written at the same time.
 const AT_ONCE: usize = 16;
-/// How long everything that belongs to one backup is cleaned up.
+/// Time-out of the clean-up of one backup.
 const ALL: Duration = Duration::from_secs(300);
 
 /// Which snapshots of a backup are removed, by their keys.
 #[derive(Clone, Copy)]
 enum Which<'k> {
-    /// All, because the backup ends.
+    /// All snapshots, because the backup ends.
     All,
     But(&'k BTreeSet<String>),
     Only(&'k BTreeSet<String>),
@@ -58,10 +58,10 @@ impl Which<'_> {
     }
 }
 
-/// What was made for a Backup.
+/// The snapshots that were made for a Backup.
 struct MadeSnapshots {
     snapshots: Vec<VolumeSnapshot>,
-    /// An error: they could not be read.
+    /// An error if they could not be read.
     groups: Result<Vec<SeenGroup>, String>,
 }
 
@@ -99,9 +99,9 @@ impl RunVolumes<'_> {
 }
 
 impl Engine {
-    /// Lets go of the snapshots of a stored backup: what is in the storage stays there, known by
-    /// the archive, and the objects in the cluster go, as Velero does. What no archive names is
-    /// removed from the storage as well.
+    /// Releases the snapshots of a stored backup: they stay in the storage, named by the archive,
+    /// and their objects in the cluster are removed, as Velero does. Snapshots that no archive
+    /// names are also removed from the storage.
     pub(in crate::backup) async fn let_go_of_snapshots(&self, name: &str, uid: &str) {
         let work = async {
             let backup = label_value(name, digest);
@@ -111,7 +111,7 @@ impl Engine {
                 async move { end_made(&client, &snapshot, backup, true).await }
             })
             .await?;
-            // After their snapshots, which would not be found without them.
+            // The groups come after their snapshots, which could not be found without them.
             for_each(groups?, |seen| {
                 let client = self.client.clone();
                 async move {
@@ -128,13 +128,13 @@ impl Engine {
     }
 
     /// Removes the snapshots that were made for a backup, and cancels its PodVolumeBackups, because
-    /// it ends. Nothing is done if another run has it by now.
+    /// the backup ends. Does nothing if another run has taken the backup over.
     pub(in crate::backup) async fn remove_snapshots(&self, name: &str, record: &BackupWriter) {
         self.remove_made(name, record, Which::All).await;
     }
 
     /// Removes the snapshots that a dead run has made, except `kept` (namespace, slash, name),
-    /// because they are taken anew. Nothing is done if another run has the backup by now.
+    /// because they are taken again. Does nothing if another run has taken the backup over.
     pub(in crate::backup) async fn remove_snapshots_but(
         &self,
         name: &str,
@@ -144,8 +144,8 @@ impl Engine {
         self.remove_made(name, record, Which::But(kept)).await;
     }
 
-    /// Removes these snapshots, which no archive will name, if they were made for the backup and no
-    /// other run has it by now.
+    /// Removes these snapshots, which no archive will name, if they were made for the backup. Does
+    /// nothing if another run has taken the backup over.
     pub(in crate::backup) async fn remove_unmet(
         &self,
         name: &str,
@@ -163,7 +163,8 @@ impl Engine {
             let backup = label_value(name, digest);
             let MadeSnapshots { snapshots: mut made, groups } = self.made_snapshots(&backup, uid).await?;
             made.retain(is_going);
-            // The storage removes a group whole, so all that it has of the group must go.
+            // The storage removes a group as a whole, so it is removed only if all of its snapshots
+            // are.
             let groups = groups.map(|mut groups| {
                 let left = groups.iter().filter(|seen| !seen.is_whole).count();
                 if left > 0 {
@@ -183,8 +184,8 @@ impl Engine {
             let is_idle = made.is_empty()
                 && groups.as_ref().is_ok_and(Vec::is_empty)
                 && files.as_ref().is_ok_and(Vec::is_empty);
-            // Asked between the list and the first removal: what another run has made is not
-            // listed.
+            // This is checked after the list and before the first removal, so the list contains
+            // nothing of another run.
             if !is_idle && !record.is_still_ours().await {
                 info!(%name, "another run has the backup: leaving its snapshots and PodVolumeBackups to it");
                 return Ok(());
@@ -207,14 +208,16 @@ impl Engine {
         tell(name, "remove the snapshots of a backup", timeout(ALL, work).await);
     }
 
-    /// The snapshots that were made for a Backup (`backup`: the value of its label), and the group
-    /// snapshots. Where the cluster has no such kind there are none. Everyone who may change a
-    /// VolumeSnapshot can give it the label, and what is removed here goes in the storage as well,
-    /// also where its content says Retain. So it has the form of those that are made, because nobody
-    /// can change the name or the source: one that is not of a claim brings a snapshot that existed
-    /// before it, which an archive of another backup may name, as after a restore. The snapshot
-    /// controller names those of a group, so their group has to be one of the Backup's: where the
-    /// groups cannot be read, their snapshots are left.
+    /// The snapshots and group snapshots that were made for a Backup (`backup`: the value of its
+    /// label). None where the cluster does not have these kinds.
+    ///
+    /// The label alone is no proof, because everyone who may change a VolumeSnapshot can set it,
+    /// and a removal here also removes the snapshot from the storage, even if its content says
+    /// Retain. So the name and the source, which nobody can change, must have the form that backups
+    /// give them. A VolumeSnapshot whose source is not a claim refers to a snapshot that existed
+    /// before, which the archive of another backup may name, for example after a restore. The
+    /// snapshot controller names the snapshots of a group, so their group must be one of the
+    /// Backup's; if the groups cannot be read, their snapshots stay.
     async fn made_snapshots(&self, backup: &str, uid: &str) -> Result<MadeSnapshots, String> {
         if !is_uid(uid) {
             return Ok(MadeSnapshots { snapshots: Vec::new(), groups: Ok(Vec::new()) });
@@ -228,21 +231,21 @@ impl Engine {
         Ok(MadeSnapshots { snapshots, groups })
     }
 
-    /// What a backup says of the data of its volumes when all is taken. What is missing, and was
-    /// not told of, is an error of the backup.
+    /// What the stored backup says of the data of its volumes, when all data is taken. Missing data
+    /// that was not reported yet becomes an error of the backup.
     pub(in crate::backup) async fn data(
         &self,
         record: &BackupWriter,
         outcomes: &Outcomes,
         traits: &BTreeMap<String, VolumeTraits>,
         log: &BackupLog,
-    ) -> Result<Data, RunFailure> {
+    ) -> Result<StoredVolumeData, RunFailure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
             let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
             let all = all.map_err(|error| {
                 let error = format!("failed to list the backup's PodVolumeBackups: {}", chain(&error));
-                // Another run finds all data stored, and asks again.
+                // Another run finds all data stored, and tries this again.
                 RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
             })?;
             files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
@@ -254,16 +257,16 @@ impl Engine {
         for (namespace, message) in outcomes.unfinished(&files) {
             log.error(&ResultsHeading::Namespace(&namespace), "persistentvolumeclaims", &message);
         }
-        Ok(Data { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
+        Ok(StoredVolumeData { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
     }
 }
 
-/// As they are, because one that cannot be read goes on as well.
+/// Untyped, because a PodVolumeBackup that cannot be parsed may still be in progress.
 fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<PodVolumeBackup>(&()))
 }
 
-/// The PodVolumeBackups of a Backup that go on.
+/// The PodVolumeBackups of a Backup that are in progress.
 async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
     let listed = if is_uid(uid) { list_all(api, uid).await } else { Ok(Vec::new()) };
     let mut all = listed.map_err(|error| chain(&error))?;
@@ -274,9 +277,10 @@ async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<Dyna
     Ok(all)
 }
 
-/// Cancels the PodVolumeBackups of pods (UIDs) before they are thawed: what is read of their files
-/// after that is of another moment. A run that continues begins anew what is canceled; what has
-/// completed was read while they were frozen. `false`: some may go on.
+/// Cancels the PodVolumeBackups of pods (UIDs) before the pods are thawed, because files that are
+/// read after that are of another moment. A run that continues starts the canceled ones again;
+/// those that have completed were read while the pods were frozen. `false`: some may still be in
+/// progress.
 pub(in crate::backup) async fn cancel_files_of(
     client: &Client,
     namespace: &str,
@@ -325,8 +329,8 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
     .await
 }
 
-/// Whether a snapshot has the form of those that are made for a backup: by berth, or by the snapshot
-/// controller for one of these groups (UIDs).
+/// Does a snapshot have the form of those that are made for a backup, by berth or, for one of these
+/// groups (UIDs), by the snapshot controller?
 fn is_made(snapshot: &VolumeSnapshot, groups: &BTreeSet<&str>) -> bool {
     let is_of_group = || group_of(snapshot.owner_references()).is_some_and(|group| groups.contains(group));
     snapshot.spec.source.persistent_volume_claim_name.is_some()
@@ -354,7 +358,7 @@ fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
     }
 }
 
-/// Removes a snapshot, in the storage as well.
+/// Removes a snapshot, also from the storage.
 pub(crate) async fn remove(client: &Client, snapshot: &VolumeSnapshot) -> Result<(), String> {
     let content = own_content(client, snapshot).await?;
     end(client, snapshot, content, false).await
@@ -379,10 +383,10 @@ fn is_named(snapshot: &VolumeSnapshot, content: Option<&VolumeSnapshotContent>) 
     is_kept(snapshot) || content.is_some_and(was_kept)
 }
 
-/// Ends a snapshot that has the label of a Backup (`backup`: the value of its other label). What
-/// another Backup has kept is left to that one: whoever may change a VolumeSnapshot can move it from
-/// one Backup to another, whose end would remove what the archive of the first one names.
-/// `is_stored`: an archive may name it.
+/// Removes a snapshot that has the label of a Backup (`backup`: the value of its other label). A
+/// snapshot that another Backup has kept is left to that Backup, because everyone who may change a
+/// VolumeSnapshot can move it from one Backup to another, and the end of the other would remove
+/// what the archive of the first one names. `is_stored`: an archive may name it.
 async fn end_made(
     client: &Client,
     snapshot: &VolumeSnapshot,
@@ -398,7 +402,7 @@ async fn end_made(
     end(client, snapshot, content, stays).await
 }
 
-/// Removes the objects of a snapshot. `stays`: it stays in the storage.
+/// Removes the objects of a snapshot. `stays`: the snapshot stays in the storage.
 async fn end(
     client: &Client,
     snapshot: &VolumeSnapshot,
@@ -409,7 +413,8 @@ async fn end(
     if let Some(content) = content {
         let (name, uid) = (content.name_any(), content.uid());
         patch_own(&contents, (&name, uid.as_deref()), policy(stays)).await?;
-        // Otherwise the snapshot controller deletes it, when the storage has removed the snapshot.
+        // Otherwise the snapshot controller deletes the content when the storage has removed the
+        // snapshot.
         if stays {
             delete_own(&contents, (&name, uid.as_deref())).await?;
         }
@@ -437,13 +442,13 @@ mod tests {
         let files = json!({
             "metadata": {"name": "f", "uid": "uid-f"}, "spec": {"pod": {"uid": "p"}, "node": 7}, "status": {"phase": "New"},
         });
-        // Nobody could read this one as a PodVolumeBackup.
+        // This object cannot be parsed as a PodVolumeBackup.
         let odd = json!({"metadata": {"name": "odd"}, "spec": {"pod": "p"}, "status": {"phase": 7}});
         let there = list(&[odd, files.clone()]);
         for (script, is_done) in [
             (vec![get(FILES).answers(list(&[]))], true),
             (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).answers(files)], true),
-            // It is gone by now.
+            // The object is gone by then.
             (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).refuses(404)], true),
             (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).refuses(403)], false),
             (vec![get(FILES).refuses(403)], false),

@@ -30,14 +30,14 @@ use crate::patch::digest;
 use crate::text::chain;
 use crate::write::create;
 
-/// How long a PodVolumeBackup that is canceled may take to end.
+/// How long a canceled PodVolumeBackup may take to end.
 const LAST: Duration = Duration::from_secs(60);
-/// PodVolumeBackups of one volume that earlier runs have asked for and that count for nothing. Each
-/// run may leave one, and a run that is handed over in order does not count as a run, so there may
-/// be many.
+/// How many PodVolumeBackups of one volume may exist that earlier runs created and that do not
+/// count. Each run may leave one, and an orderly handover does not count as a run, so there may be
+/// many.
 const TRIES: u32 = 200;
-/// Most characters of a Backup's name in the name of a PodVolumeBackup, which a pod and its label
-/// have as well.
+/// Limit of the characters of a Backup's name in the name of a PodVolumeBackup, because a pod and
+/// its label get that name, too.
 const OF_BACKUP: usize = 50;
 
 /// A pod with volumes whose files are backed up.
@@ -66,8 +66,8 @@ pub struct FileClaim {
 }
 
 impl RunVolumes<'_> {
-    /// Has the files of a pod's volumes backed up, all at one time, and waits for it. Returns
-    /// whether all of them are.
+    /// Has the files of all volumes of a pod backed up at the same time, and waits for that.
+    /// Returns whether all succeeded.
     pub(super) async fn take_files(&self, pod: &FilePod) -> bool {
         self.reading.lock().insert(pod.uid.clone());
         let is_read = self.take_all_files(pod).await;
@@ -75,8 +75,8 @@ impl RunVolumes<'_> {
         is_read
     }
 
-    /// Waits for what the files of a pod need, before the pod is frozen: a repository may take
-    /// minutes. What fails here is told when the files are taken.
+    /// Prepares what the files of a pod need, before the pod is frozen, because a repository may
+    /// take minutes. Errors are reported when the files are read.
     pub async fn prepare_files(&self, pod: &FilePod) {
         if let Some(access) = &self.access
             && self.can_read_files(access, pod).await.is_ok()
@@ -85,8 +85,8 @@ impl RunVolumes<'_> {
         }
     }
 
-    /// Cancels what is still read of the files of pods that were frozen for it and are thawed now,
-    /// and notes these pods: what is there of them by now, or comes late, is no later run's.
+    /// Cancels the PodVolumeBackups that are still in progress of pods that were frozen for them
+    /// and are thawed now, and records these pods, because no later run may use the result.
     pub async fn give_up_files(&self, pods: &[String]) {
         let pods: BTreeSet<String> = {
             let reading = self.reading.lock();
@@ -102,12 +102,12 @@ impl RunVolumes<'_> {
 
     async fn can_read_files(&self, access: &VolumeAccess, pod: &FilePod) -> Result<NodeAgent, String> {
         let until = access.limits.files_until;
-        // Not even asked for, because it would only have to be canceled.
+        // Not created at all, because it would have to be canceled at once.
         if until <= Instant::now() {
             return Err(too_late(access));
         }
         let agent = self.node_agent(access, &pod.node).await?;
-        // berth's agents make their repositories themselves.
+        // berth's node agents create their repositories themselves.
         if agent == NodeAgent::Velero {
             let repository = self.repository(access, &pod.namespace);
             timeout_at(until, repository).await.unwrap_or_else(|_| Err(too_late(access)))?;
@@ -164,7 +164,7 @@ impl RunVolumes<'_> {
         let (name, uid) = match asked {
             Ok(asked) => asked,
             Err(why) => {
-                // No PodVolumeBackup tells of it.
+                // No PodVolumeBackup shows it.
                 if let Some(claim) = &volume.claim {
                     self.outcomes.miss(&claim.key, &why);
                 }
@@ -196,7 +196,7 @@ impl RunVolumes<'_> {
                 // The pod may be frozen, so it waits no longer for these words than for its files.
                 let lack = timeout(LAST, self.missing_agent(access, &pod.node));
                 match tokio::join!(timeout(LAST, ended), lack) {
-                    // It may have ended well in this moment.
+                    // It may have completed at this moment.
                     (Ok(files), _) => files?,
                     (Err(_), lack) => {
                         let lack = lack.ok().flatten().map(|lack| format!("; {lack}")).unwrap_or_default();
@@ -231,7 +231,7 @@ impl RunVolumes<'_> {
         let api = pod_volume_backups(access);
         for attempt in 0..TRIES {
             let name = files_name(&access.backup, &access.uid, &pod.uid, &volume.name, attempt);
-            // No request about those that are seen to have failed, because the pod may be frozen.
+            // Failed ones that the watch shows are not read again, because the pod may be frozen.
             let key = (access.namespace.clone(), name.clone());
             if shown.look(|shown| shown.get(&key).is_some_and(WatchedPodVolumeBackup::has_failed)) {
                 continue;
@@ -267,8 +267,8 @@ impl RunVolumes<'_> {
             if is_its && takes_over(pod.moment, asked) {
                 return Ok((name, found.uid()));
             }
-            // So that the backup does not have it beside the next one. The agent for which an
-            // earlier run made it may be gone.
+            // Canceled, so that the backup does not contain it beside the next one. The node-agent
+            // that it was created for may be gone.
             let (uid, cancel) = (found.uid(), json!({"spec": {"cancel": true}}));
             patch_own(&api, (&name, uid.as_deref()), cancel).await.map_err(|error| {
                 format!(
@@ -292,7 +292,7 @@ fn pod_volume_backups(access: &VolumeAccess) -> Api<DynamicObject> {
     Api::namespaced_with(access.client.clone(), &access.namespace, &kind)
 }
 
-/// The name of a PodVolumeBackup. `attempt`: how many of this volume failed before.
+/// The name of a PodVolumeBackup. `attempt`: how many of this volume have failed before.
 pub fn files_name(backup: &str, uid: &str, pod: &str, volume: &str, attempt: u32) -> String {
     let head: String = backup.chars().take(OF_BACKUP).collect();
     let head = head.trim_end_matches(['.', '-']);

@@ -1,5 +1,5 @@
-//! What became of the data of each volume: kept for the file of volume infos, for the status, and
-//! for the checkpoint, because a run that continues does not take again what is stored.
+//! The results of the data of each volume. They become the file of volume infos and a part of the
+//! status, and are in checkpoints, because a run that continues does not take again what is stored.
 
 mod infos;
 mod pod_volume_backups;
@@ -15,13 +15,14 @@ use super::read::VolumeTraits;
 use crate::backup::related::key;
 pub use pod_volume_backups::{standing, volume_of};
 
-/// Most claims of which is kept what became of their data, some hundred bytes each: a checkpoint
-/// has room for so many.
+/// For at most so many claims the result is kept, some hundred bytes each, because a checkpoint has
+/// no room for more.
 const MOST: usize = 50_000;
-/// Most snapshots, pods and namespaces that are noted for the next run, should this one end.
+/// At most so many snapshots, pods and namespaces are recorded for the next run, in case this one
+/// ends.
 pub const MOST_NOTED: usize = 10_000;
 
-/// What became of the data of one claim.
+/// The result of the data of one claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum VolumeDataResult {
@@ -33,9 +34,9 @@ pub enum VolumeDataResult {
     Snapshot(CompletedSnapshot),
     /// Its snapshot was handed to a data mover.
     Moved,
-    /// It was asked for, or tried, and is missing. `attempted`: a snapshot was begun. `asked`:
-    /// whether the backup asks for it, if that is told at the end and for all such claims at one
-    /// time.
+    /// The data was asked for or attempted, and is missing. `attempted`: a snapshot was started.
+    /// `asked`: set if the claim is reported only at the end, together with all similar ones; says
+    /// whether the backup asks for its data.
     Missing {
         reason: String,
         attempted: bool,
@@ -68,14 +69,14 @@ pub struct StillCut {
     pub claim: String,
     pub name: String,
     pub uid: String,
-    /// The deletion policy of its content, before the backup has kept it.
+    /// The deletion policy of its content before the backup changed it.
     pub policy: String,
-    /// All other data of its block was taken as well. If not, it stands only beside pods that are
-    /// stored.
+    /// All other data of its block was taken, too. If not, the snapshot counts only if the pods are
+    /// already stored.
     pub is_whole: bool,
 }
 
-/// The snapshot of a claim that an earlier run has cut, if there is one, with what is noted of it.
+/// The snapshot of a claim that an earlier run has cut, if there is one, with the record of it.
 pub(super) type EarlierCut = Result<Option<(VolumeSnapshot, StillCut)>, String>;
 
 /// One claim.
@@ -93,9 +94,9 @@ pub struct ClaimOutcome {
 /// By key of the claim: namespace, slash, name.
 pub type ByClaim = BTreeMap<String, ClaimOutcome>;
 
-/// What a stored backup says of the data of its volumes.
+/// What a stored backup contains about the data of its volumes.
 #[derive(Debug, Default)]
-pub struct Data {
+pub struct StoredVolumeData {
     /// The file of volume infos.
     pub infos: Vec<Value>,
     /// The file of PodVolumeBackups.
@@ -104,7 +105,7 @@ pub struct Data {
     pub snapshots: (u64, u64),
 }
 
-/// What became of the data of a backup's volumes, as a checkpoint records it.
+/// The results of the data of a backup's volumes, as a checkpoint records them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeOutcomes {
@@ -113,38 +114,38 @@ pub struct VolumeOutcomes {
     /// There may be PodVolumeBackups.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_files: bool,
-    /// Namespaces of these, and so those of repositories that may have snapshots for the backup.
+    /// Namespaces of these PodVolumeBackups, whose repositories may have snapshots for the backup.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub file_namespaces: BTreeSet<String>,
-    /// Volumes (namespace, slash, pod, slash, volume) and claims whose files are missing and were
-    /// told of.
+    /// Volumes (namespace, slash, pod, slash, volume) and claims whose files are missing, which the
+    /// log already says.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub told: BTreeSet<String>,
-    /// UIDs of pods that were thawed while their files were read: what PodVolumeBackups of earlier
-    /// runs have of them may be of more than one moment.
+    /// UIDs of pods that were thawed while their files were read, so what PodVolumeBackups of
+    /// earlier runs contain of them may be of several moments.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub spoiled: BTreeSet<String>,
     /// By claim: snapshots that were cut while pods were frozen for them. The claim may not be
     /// stored yet.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cuts: BTreeMap<String, StillCut>,
-    /// UIDs of pods whose files were read while they were frozen, of blocks of which all data was
+    /// UIDs of pods whose files were read while they were frozen, if all data of their block was
     /// taken.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub whole: BTreeSet<String>,
 }
 
-/// What became of the data of a backup's volumes, over all of its runs.
+/// The results of the data of a backup's volumes, of all of its runs.
 #[derive(Default)]
 pub struct Outcomes(Mutex<VolumeOutcomes>);
 
 impl Outcomes {
-    /// What an earlier run has stored.
+    /// Starts with the results that an earlier run has stored.
     pub fn of(earlier: VolumeOutcomes) -> Self {
         Self(Mutex::new(earlier))
     }
 
-    /// Notes that the files of a volume in this namespace are asked for.
+    /// Records that the files of a volume in this namespace are asked for.
     pub fn note_files(&self, namespace: &str) {
         let VolumeOutcomes { has_files, file_namespaces, .. } = &mut *self.0.lock();
         *has_files = true;
@@ -153,7 +154,7 @@ impl Outcomes {
         }
     }
 
-    /// Notes that a pod was thawed while its files were read.
+    /// Records that a pod was thawed while its files were read.
     pub fn spoil(&self, pod_uid: &str) {
         let spoiled = &mut self.0.lock().spoiled;
         if spoiled.len() < MOST {
@@ -165,13 +166,13 @@ impl Outcomes {
         self.0.lock().spoiled.contains(pod_uid)
     }
 
-    /// Notes what was cut of a block while its pods were frozen, for a run that continues, and
-    /// `pods` whose files were read, if all data of the block was taken. What finds no room is
-    /// taken anew by that run, which tells of it.
+    /// Records for a later run the snapshots of a block that were cut while its pods were frozen
+    /// and, if all data of the block was taken, `pods` whose files were read. If there is no room
+    /// for the record, that run takes the data again, and logs that.
     pub fn note_block<'p>(&self, cuts: Vec<(String, StillCut)>, pods: impl Iterator<Item = &'p str>) {
         let VolumeOutcomes { claims, cuts: noted, whole, .. } = &mut *self.0.lock();
         if noted.len() + cuts.len() > MOST_NOTED {
-            // Those of claims that are settled are probably stored by now.
+            // Snapshots of claims that have a result are probably stored by now.
             noted.retain(|claim, _| !claims.contains_key(claim));
         }
         if noted.len() + cuts.len() <= MOST_NOTED {
@@ -182,12 +183,12 @@ impl Outcomes {
         }
     }
 
-    /// The snapshot of a claim that was cut while pods were frozen for it.
+    /// The recorded snapshot of a claim that was cut while pods were frozen for it.
     pub fn noted_cut(&self, claim: &str) -> Option<StillCut> {
         self.0.lock().cuts.get(claim).cloned()
     }
 
-    /// The noted snapshots of chosen claims: namespace, slash, name.
+    /// The recorded snapshots of the chosen claims: namespace, slash, name.
     pub fn noted_snapshots(&self, is_chosen: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let VolumeOutcomes { cuts, .. } = &*self.0.lock();
         let chosen = cuts.iter().filter(|(claim, _)| is_chosen(claim));
@@ -198,13 +199,13 @@ impl Outcomes {
         self.0.lock().whole.contains(pod_uid)
     }
 
-    /// Whether there may be PodVolumeBackups, or should be.
+    /// Are there PodVolumeBackups, or should there be?
     pub fn has_files(&self) -> bool {
         let kept = self.0.lock();
         kept.has_files || kept.claims.values().any(|one| matches!(one.fate, VolumeDataResult::Files))
     }
 
-    /// Notes that the log says that the files of a volume, which may be that of a claim, are
+    /// Records that the log says that the files of this volume, perhaps that of a claim, are
     /// missing.
     pub fn note_told(&self, volume: String, claim: Option<&str>) {
         let told = &mut self.0.lock().told;
@@ -214,7 +215,7 @@ impl Outcomes {
         }
     }
 
-    /// Notes that the files of a claim are missing, and no PodVolumeBackup tells of it.
+    /// Records that the files of a claim are missing, which no PodVolumeBackup shows.
     pub fn miss(&self, claim: &str, why: &str) {
         if let Some(one) = self.0.lock().claims.get_mut(claim) {
             one.fate = VolumeDataResult::Missing { reason: why.to_owned(), attempted: false, asked: None };
@@ -239,7 +240,8 @@ impl Outcomes {
             .is_some_and(|one| matches!(one.fate, VolumeDataResult::Snapshot(_) | VolumeDataResult::Moved))
     }
 
-    /// Claims without data that are told of at the end, by whether the backup asks for it and why.
+    /// Claims without data that are reported at the end, grouped by reason and by whether the
+    /// backup asks for their data.
     pub fn lacking(&self) -> BTreeMap<(bool, String), BTreeSet<String>> {
         let mut lacking = BTreeMap::<_, BTreeSet<String>>::new();
         for (claim, one) in &self.0.lock().claims {
@@ -250,7 +252,7 @@ impl Outcomes {
         lacking
     }
 
-    /// Forgets what is not stored, and what was noted of claims that are.
+    /// Removes the results of claims that are not stored, and the records of those that are.
     pub fn retain(&self, is_stored: impl Fn(&str) -> bool) {
         let VolumeOutcomes { claims, cuts, .. } = &mut *self.0.lock();
         claims.retain(|claim, _| is_stored(claim));

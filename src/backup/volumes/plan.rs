@@ -1,4 +1,4 @@
-//! What is to be taken of a pod's volumes and of a claim, with what must be read to decide it.
+//! Decides how the data of a pod's volumes and of a claim is backed up, and reads what that needs.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::write::WriteResult;
 /// Parts of a VolumeSnapshotClass's group, version and kind.
 const CLASSES: [&str; 3] = ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"];
 
-/// What becomes of the data of a claim, and what it was decided by.
+/// The decision about the data of a claim, and what it was based on.
 pub(super) struct ConsideredClaim<'s> {
     pub decision: ClaimDecision,
     policy: Option<VolumeAction>,
@@ -44,11 +44,11 @@ pub(super) struct ConsideredClaim<'s> {
 }
 
 impl RunVolumes<'_> {
-    /// Decides on the volumes of a pod, in the order in which pods come: the first pod that wants
-    /// the files of a claim has them backed up.
+    /// Decides about the volumes of a pod. Pods are decided on in the order of the list: the first
+    /// one that asks for the files of a claim gets them backed up.
     ///
     /// # Errors
-    /// When the API server is gone.
+    /// When the API server cannot be reached.
     pub async fn plan_pod(&self, found: &ListedObject) -> Result<Option<FilePod>, ListError> {
         let may_ask = self.wish.files
             || !self.policies.is_empty()
@@ -165,10 +165,10 @@ impl RunVolumes<'_> {
         }
     }
 
-    /// Decides on a claim. `None`: it is stored as it is, at once.
+    /// Decides about a claim. `None`: the claim is stored at once, without data.
     ///
     /// # Errors
-    /// When the API server is gone.
+    /// When the API server cannot be reached.
     pub async fn plan_claim(
         &self,
         kind: &Arc<ResourceType>,
@@ -195,7 +195,7 @@ impl RunVolumes<'_> {
                 self.settle(&claim_key, outcome(VolumeDataResult::Skipped { reason: why.to_string() }));
                 return Ok(None);
             }
-            // Its pod has told of it.
+            // Its pod has already logged that.
             ClaimDecision::Files => return Ok(None),
             ClaimDecision::Nothing(lack) => {
                 let is_asked = is_asked_for(&self.wish, policy);
@@ -230,7 +230,7 @@ impl RunVolumes<'_> {
             is_apart: false,
         };
         let ListedObject { json, namespace, name, lacks_type, .. } = found;
-        // Copied, so that the page that it came in can be freed.
+        // A copy, so that the page of the list can be freed.
         let json = bytes::Bytes::copy_from_slice(json);
         let item =
             ArchiveItem { namespace: namespace.clone(), name: name.clone(), json, lacks_type: *lacks_type };
@@ -238,10 +238,10 @@ impl RunVolumes<'_> {
         Ok(Some(PlannedClaim { kind: Arc::clone(kind), page: page.beside(), item, ask, under_way }))
     }
 
-    /// Decides what becomes of the data of a claim.
+    /// Decides how the data of a claim is backed up.
     ///
     /// # Errors
-    /// When the API server is gone.
+    /// When the API server cannot be reached.
     pub(super) async fn consider<'s>(
         &'s self,
         claim_key: &str,
@@ -252,7 +252,7 @@ impl RunVolumes<'_> {
             policy: None,
             by_files,
             is_bound: claim.bound.is_some(),
-            // As if everything were there: is there anything to look at?
+            // Decided as if everything were there, to find out whether anything has to be read.
             is_csi: true,
             has_class: true,
         };
@@ -332,7 +332,8 @@ impl RunVolumes<'_> {
         Ok(found.map(|object| FoundVolume::read(&object)))
     }
 
-    /// Reads an object that another one names. What cannot be read is an error of the backup.
+    /// Reads an object that another object names. If it cannot be read, that is an error of the
+    /// backup.
     async fn read(
         &self,
         kind: &ResourceType,

@@ -1,4 +1,4 @@
-//! What a backup reads of claims, volumes and pods to decide on their data.
+//! What a backup reads of claims, volumes and pods, to decide how their data is backed up.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use crate::backup::actions::snapshots::binary;
 use crate::patch::digest;
 
-/// Most volumes of one pod that are considered.
+/// How many volumes of one pod are considered.
 const MOST_OF_POD: usize = 1000;
 
-/// What the file of volume infos says of a PersistentVolume, because a restore may have to make it
-/// anew.
+/// The fields of a PersistentVolume that the file of volume infos has, because a restore may have
+/// to create the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeTraits {
@@ -61,7 +61,7 @@ pub struct FoundClaim {
     pub storage_class: String,
     /// The volume to which it is bound.
     pub bound: Option<String>,
-    /// What the claim alone says of that volume.
+    /// The properties of that volume that the claim alone shows.
     pub alone: VolumeProperties,
 }
 
@@ -71,7 +71,7 @@ impl FoundClaim {
         let bound = object["spec"]["volumeName"].as_str().filter(|name| phase == "Bound" && !name.is_empty());
         let labels = texts(&object["metadata"]["labels"]);
         let storage_class = text(&object["spec"]["storageClassName"]).to_owned();
-        // As the volume would say it, which may not be readable.
+        // Taken from the claim, because the volume may not be readable.
         let mut alone = VolumeProperties {
             labels: labels.clone(),
             phase: phase.to_owned(),
@@ -92,7 +92,8 @@ impl FoundClaim {
         }
     }
 
-    /// What volume policies decide by: the volume with the claim's labels and phase.
+    /// The properties on which volume policies decide: those of the volume, with the claim's labels
+    /// and phase.
     pub fn with(&self, found: Option<&FoundVolume>) -> VolumeProperties {
         let mut volume = found.map_or_else(|| self.alone.clone(), |found| found.volume.clone());
         volume.labels.clone_from(&self.alone.labels);
@@ -118,7 +119,7 @@ pub struct FoundPod {
 pub struct PodVolume {
     pub name: String,
     pub claim: Option<String>,
-    /// Without a claim: what volume policies decide by.
+    /// Of a volume without a claim: the properties on which volume policies decide.
     pub source: VolumeProperties,
     pub is_mounted: bool,
     pub is_device: bool,
@@ -158,8 +159,8 @@ impl FoundPod {
     }
 }
 
-/// Adds to a claim what its restore from a snapshot needs, or, if its data was moved, from an
-/// `upload`. `backup`: the value of the label. `None`: it is no object.
+/// Adds to a claim what its restore from a snapshot needs or, if its data was moved, its restore
+/// from an `upload`. `backup`: the value of the label. `None`: the claim is not a JSON object.
 pub fn with_snapshot(
     json: &[u8],
     snapshot: &str,
@@ -169,7 +170,7 @@ pub fn with_snapshot(
 ) -> Option<Vec<u8>> {
     let mut claim: Value = serde_json::from_slice(json).ok()?;
     let metadata = claim.get_mut("metadata")?.as_object_mut()?;
-    // Those of a group have longer names.
+    // The names of a group's snapshots are longer than a label may be.
     let label = label_value(snapshot, digest);
     for (list, entries) in [
         ("labels", [(VOLUME_SNAPSHOT_NAME, label.as_str()), (BACKUP_NAME, backup)]),
@@ -183,7 +184,7 @@ pub fn with_snapshot(
         let entries = entries.into_iter().filter(|(_, value)| !value.is_empty());
         list.extend(entries.map(|(key, value)| (key.to_owned(), json!(value))));
     }
-    // A volume that is smaller than the snapshot cannot be made from it.
+    // The volume of a restore must not be smaller than the snapshot.
     if let Some(size) = size {
         let asked = amount(&claim["spec"]["resources"]["requests"]["storage"]);
         if i128::from(size).saturating_mul(1_000_000_000) > asked {
@@ -193,8 +194,8 @@ pub fn with_snapshot(
     serde_json::to_vec(&claim).ok()
 }
 
-/// Sets a field, and the objects around it that are not there. An object that has anything else
-/// there stays as it is.
+/// Sets a field, and creates the objects around it. If something else is in their place, nothing is
+/// changed.
 fn set(object: &mut Value, path: &[&str], value: Value) -> Option<()> {
     let mut at = object;
     for key in path {
@@ -295,7 +296,7 @@ mod tests {
                 "what is newer than the program stays"
             );
         }
-        // Odd objects do no harm.
+        // Odd objects are left as they are.
         for odd in [json!({"metadata": {"labels": 1}}), json!({"metadata": []}), json!([])] {
             assert!(with_snapshot(odd.to_string().as_bytes(), "s", Some(1), "b", None).is_none(), "{odd}");
         }
@@ -305,8 +306,8 @@ mod tests {
         assert_eq!(moved["metadata"]["annotations"], json!({"velero.io/data-upload-name": "velero/b-1"}));
         assert_eq!(moved["metadata"]["labels"], json!({"velero.io/backup-name": "b"}));
         annotated(&json!({"metadata": {}, "spec": []}), Some(1));
-        // The name of a snapshot that a group snapshot has made. A restore makes the claim with the
-        // label, and finds the snapshot by the annotation.
+        // The name of a snapshot that a group snapshot has created. A restore creates the claim
+        // with the label, and finds the snapshot by the annotation.
         let long = format!("snapshot-{}", "0f".repeat(32));
         let grouped = with_snapshot(b"{\"metadata\": {}}", &long, None, "b", None).unwrap();
         let grouped: Value = serde_json::from_slice(&grouped).unwrap();

@@ -1,13 +1,13 @@
-//! What would be taken of the volumes of a backup that is only rehearsed.
+//! The volumes whose data a backup would take, for a dry run.
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::files::FilePod;
-use super::{Job, Jobs, PlannedClaim, RunVolumes, VolumeWork};
+use super::{Jobs, PlannedClaim, RunVolumes, VolumeJob, VolumeWork};
 use crate::backup::archive::Batch;
 
-/// Volumes that are noted; the others are counted only.
+/// How many volumes are listed; the others are only counted.
 const MOST: usize = 10_000;
 
 /// How the data of a volume would be taken.
@@ -26,18 +26,18 @@ pub struct RehearsedVolume {
     pub way: VolumeMethod,
     /// Key of the claim, if there is one.
     pub claim: Option<String>,
-    /// Namespace, slash, pod, and the name of the volume in it, where its files are taken.
+    /// If its files would be read: namespace, slash, pod, and the name of the volume in the pod.
     pub pod: Option<(String, String)>,
     pub driver: String,
     /// VolumeSnapshotClass.
     pub class: String,
 }
 
-/// All of them.
+/// All volumes whose data would be taken.
 #[derive(Debug, Default)]
 pub struct RehearsedVolumes {
     pub volumes: Vec<RehearsedVolume>,
-    /// Those for which there was no room.
+    /// How many more volumes there are than are listed.
     pub more: u64,
 }
 
@@ -46,7 +46,7 @@ impl RehearsedVolumes {
         if self.volumes.len() < MOST { self.volumes.push(volume) } else { self.more += 1 }
     }
 
-    /// Notes a pod whose files would be taken.
+    /// Records a pod whose files would be read.
     pub fn files(&mut self, pod: FilePod) {
         let key = format!("{}/{}", pod.namespace, pod.name);
         for volume in pod.volumes {
@@ -62,7 +62,7 @@ impl RehearsedVolumes {
 }
 
 impl PlannedClaim {
-    /// Notes the claim, and gives its object.
+    /// Records the claim, and returns its object.
     pub fn rehearsed(self, noted: &Mutex<RehearsedVolumes>) -> Batch {
         let Self { kind, page, item, ask, under_way: _ } = self;
         noted.lock().add(RehearsedVolume {
@@ -77,18 +77,19 @@ impl PlannedClaim {
 }
 
 impl RunVolumes<'_> {
-    /// In the place of [`RunVolumes::run`]: notes what is asked for, and takes nothing. Never ends.
+    /// Takes the place of [`RunVolumes::run`] in a dry run: records what is asked for, and takes
+    /// nothing. Never returns.
     pub async fn rehearse(
         &self,
         mut jobs: Jobs,
         batches: mpsc::Sender<Batch>,
         noted: &Mutex<RehearsedVolumes>,
     ) {
-        // What would be taken of frozen pods is noted with their blocks.
-        while let Some(Job { work, _under_way }) = jobs.later.recv().await {
+        // The data of frozen pods is recorded with their blocks.
+        while let Some(VolumeJob { work, _under_way }) = jobs.later.recv().await {
             match work {
                 VolumeWork::Claim(planned) => {
-                    // A closed channel means that the rehearsal ends early.
+                    // The channel is closed if the dry run ends early.
                     let _ = batches.send(planned.rehearsed(noted)).await;
                 }
                 VolumeWork::Group(claims) => {

@@ -32,10 +32,10 @@ use crate::patch::digest;
 use crate::text::chain;
 use crate::write::create;
 
-/// Most characters of a claim's name in the name of a snapshot: a label of the claim holds the
-/// whole name.
+/// Limit of the characters of a claim's name in the name of its snapshot, because a label of the
+/// claim has to hold the whole name.
 const OF_CLAIM: usize = 44;
-/// Begins the names of snapshots.
+/// The beginning of the names of snapshots.
 pub(super) const MADE: &str = "velero-";
 
 /// A claim of which a snapshot is to be taken.
@@ -51,11 +51,12 @@ pub struct Ask {
     pub storage_class: String,
     pub driver: String,
     pub class: String,
-    /// Its data is moved into the location.
+    /// Its data is moved into the storage location.
     pub moves: bool,
-    /// Its snapshot is one of these.
+    /// Its snapshot is part of this group snapshot.
     pub group: Option<Arc<GroupPlan>>,
-    /// No group snapshot is taken of its group, because pods that use some of it are not frozen.
+    /// It has a snapshot of its own although it belongs to a group, because pods that use other
+    /// claims of the group are not frozen.
     pub is_apart: bool,
 }
 
@@ -64,7 +65,7 @@ pub struct Ask {
 pub(super) struct MadeSnapshot {
     pub name: String,
     pub uid: String,
-    /// What an earlier run has noted of the policy of its content.
+    /// The deletion policy of its content, as an earlier run has recorded it.
     pub policy: Option<String>,
 }
 
@@ -74,7 +75,7 @@ pub struct Cut {
     pub(super) name: String,
     pub(super) uid: String,
     content: String,
-    /// What its content said before it was kept.
+    /// The deletion policy of its content before the backup changed it.
     pub(super) policy: String,
     begun: Instant,
     until: Instant,
@@ -84,12 +85,12 @@ pub struct Cut {
 #[derive(Debug)]
 pub struct NoSnapshot {
     pub why: String,
-    /// A snapshot was begun.
+    /// A snapshot was started.
     pub attempted: bool,
 }
 
-/// The name of the snapshot of a claim. Another run takes another one, because what a run that died
-/// has begun is removed.
+/// The name of the snapshot of a claim. Each run uses other names, because the snapshots that a
+/// dead run has started are removed.
 pub fn snapshot_name(claim: &str, uid: &str, run: &str) -> String {
     let head: String = claim.chars().take(OF_CLAIM).collect();
     let head = head.trim_end_matches(['.', '-']);
@@ -109,8 +110,8 @@ impl RunVolumes<'_> {
         self.cut(ask, earlier, Duration::MAX).await
     }
 
-    /// Takes a snapshot, unless an `earlier` run has, and waits until it is cut, at most for
-    /// `longest`. If it is not cut in time, nothing of it stays.
+    /// Takes a snapshot, unless an `earlier` run has taken it, and waits until it is cut, for at
+    /// most `longest`. If it is not cut in time, it is removed.
     pub(super) async fn cut(
         &self,
         ask: &Ask,
@@ -137,8 +138,8 @@ impl RunVolumes<'_> {
         self.await_cut(ask, MadeSnapshot { name, uid, policy }, begun, longest).await
     }
 
-    /// Waits until a snapshot that was asked for at `begun` is cut. If it is not cut in time,
-    /// nothing of it stays.
+    /// Waits until a snapshot that was requested at `begun` is cut. If it is not cut in time, it is
+    /// removed.
     pub(super) async fn await_cut(
         &self,
         ask: &Ask,
@@ -182,7 +183,7 @@ impl RunVolumes<'_> {
         Err(NoSnapshot { why, attempted: true })
     }
 
-    /// Creates the VolumeSnapshot, or finds the one that a lost answer was about.
+    /// Creates the VolumeSnapshot, or finds it if the answer to an earlier attempt was lost.
     async fn make(&self, access: &VolumeAccess, ask: &Ask) -> Result<VolumeSnapshot, String> {
         let name = snapshot_name(&ask.name, &ask.uid, &access.run);
         let spec = VolumeSnapshotSpec {
@@ -212,11 +213,10 @@ impl RunVolumes<'_> {
         }
     }
 
-    /// Waits until the snapshot is ready, and gives it to the backup. If that fails nothing of it
-    /// stays.
+    /// Waits until the snapshot is ready, and makes it the backup's. If that fails, it is removed.
     pub(super) async fn ready(&self, ask: &Ask, cut: &Cut) -> Result<CompletedSnapshot, String> {
         let Some(access) = &self.access else { return Err("nothing can take it".to_owned()) };
-        // An earlier run has taken one, and handed it over.
+        // An earlier run has taken it, and handed it to a data mover.
         if cut.name.is_empty() {
             return Ok(CompletedSnapshot::default());
         }
@@ -254,8 +254,8 @@ impl RunVolumes<'_> {
         kept
     }
 
-    /// Leaves a snapshot to what moves its data, whose UID it gets: without the label of the backup
-    /// no run of that touches it.
+    /// Hands a snapshot over to the data movement with this UID, and removes the label of the
+    /// backup, so that no run of the backup touches it any more.
     pub(super) async fn part_with(
         &self,
         ask: &Ask,
@@ -265,11 +265,11 @@ impl RunVolumes<'_> {
         let Some(access) = &self.access else { return Ok(()) };
         let api: Api<VolumeSnapshot> = Api::namespaced(access.client.clone(), &ask.namespace);
         let unlabelled = json!({"metadata": {"labels": {BACKUP_UID: null, MADE_FOR: movement}}});
-        // What moves its data may have removed it already, and its name may be of another one.
+        // The data mover may have removed it already, and another snapshot may have its name.
         patch_own(&api, (name, Some(uid)), unlabelled).await
     }
 
-    /// Makes a snapshot the backup's own.
+    /// Makes a snapshot part of the backup.
     async fn keep(
         &self,
         access: &VolumeAccess,
@@ -319,7 +319,7 @@ fn taken(cut: &Cut, snapshot: &WatchedSnapshot, content: &WatchedContent) -> Com
     }
 }
 
-/// `fault`: what its driver says, shortened where it was read.
+/// `fault`: the driver's message, shortened when it was read.
 pub(super) fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
     let seconds = limit.as_secs();
     let fault = fault.map(|fault| format!("; its driver says: {fault}"));
@@ -329,7 +329,7 @@ pub(super) fn late(what: &str, limit: Duration, fault: Option<&str>) -> String {
     )
 }
 
-/// Whether a run of this backup has made the snapshot, of this claim.
+/// Did a run of this backup make the snapshot, of this claim?
 pub(super) fn is_of(snapshot: &VolumeSnapshot, access: &VolumeAccess, ask: &Ask) -> bool {
     snapshot.labels().get(BACKUP_UID) == Some(&access.uid)
         && snapshot.spec.source.persistent_volume_claim_name.as_ref() == Some(&ask.name)

@@ -1,5 +1,5 @@
-//! What watches show of the objects that a backup made, for tasks that wait for one of them. All
-//! tasks of a run share these watches, and no task asks the API server again and again.
+//! Watches of the objects that a backup made, for tasks that wait for one of them. All tasks of a
+//! run share these watches, so no task polls the API server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 /// Objects of one kind, as a watch shows them.
 pub type WatchedObjects<V> = BTreeMap<ObjectKey, V>;
 
-/// What is known of a VolumeSnapshotContent.
+/// What is kept of a VolumeSnapshotContent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedContent {
     pub uid: String,
@@ -53,7 +53,7 @@ impl WatchedContent {
     }
 }
 
-/// What is known of a VolumeSnapshot.
+/// What is kept of a VolumeSnapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedSnapshot {
     pub uid: String,
@@ -87,7 +87,7 @@ fn fault_of(error: Option<SnapshotFault>) -> Option<String> {
     Some(short(&error?.message?))
 }
 
-/// What is known of a PodVolumeBackup.
+/// What is kept of a PodVolumeBackup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedPodVolumeBackup {
     pub phase: String,
@@ -101,23 +101,23 @@ impl WatchedPodVolumeBackup {
         Self { phase: status.phase.unwrap_or_default(), message }
     }
 
-    /// Whether a node-agent has ended it.
+    /// Has it ended?
     pub fn has_ended(&self) -> bool {
         has_ended(&self.phase)
     }
 
-    /// Whether it has ended, and not well.
+    /// Has it ended, and not as Completed?
     pub fn has_failed(&self) -> bool {
         self.has_ended() && self.phase != "Completed"
     }
 }
 
-/// Whether a PodVolumeBackup in this phase has ended.
+/// Is this a final phase of a PodVolumeBackup?
 pub fn has_ended(phase: &str) -> bool {
     matches!(phase, "Completed" | "Failed" | "Canceled")
 }
 
-/// The objects of several kinds that `T` has, and a bell that rings when any of them changes.
+/// The watched objects of `T`, and a channel that signals each change of them.
 pub struct Watched<T> {
     shown: Arc<Mutex<T>>,
     bell: watch::Sender<()>,
@@ -125,19 +125,19 @@ pub struct Watched<T> {
 }
 
 impl<T> Watched<T> {
-    /// Looks at what is shown by now.
+    /// Reads the objects as they are now.
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.shown.lock())
     }
 
-    /// Waits until `look` finds what it looks for.
+    /// Waits until `look` returns a value.
     pub async fn find<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
         let mut bell = self.bell.subscribe();
         loop {
             if let Some(found) = look(&self.shown.lock()) {
                 return found;
             }
-            // The sender lives as long as this does.
+            // The channel stays open as long as this value lives.
             let _ = bell.changed().await;
         }
     }

@@ -77,8 +77,8 @@ impl Fetcher {
         *self.locked.lock()
     }
 
-    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`]. Returns how many bytes
-    /// the artifact has, if it is there and the store says so.
+    /// Asks for the first byte of an artifact, for [`Fetcher::locked_until`]. Returns how many
+    /// bytes the artifact has, if it is there and the store says so.
     ///
     /// # Errors
     /// When the store fails or is late.
@@ -271,8 +271,8 @@ async fn read_on<T: Send + 'static>(
 }
 
 /// The next piece of an answer. `None`: it took too long. That is looked at by itself, because a
-/// time-out never comes where the next piece is always there before it is asked for, as with a small
-/// archive that unpacks to terabytes.
+/// time-out never comes where the next piece is always there before it is asked for, as with a
+/// small archive that unpacks to terabytes.
 async fn next_piece<S: Stream + Unpin>(pieces: &mut S, deadline: Instant) -> Option<Option<S::Item>> {
     if Instant::now() >= deadline {
         return None;

@@ -45,7 +45,8 @@ pub async fn run(person: &Person, args: &DeleteArgs) -> anyhow::Result<()> {
     version::compare(person).await;
     let asks = !args.confirm && std::io::stdin().is_terminal();
     let stored = if asks { stored(person, &backups).await } else { BTreeMap::new() };
-    // Whoever reads may have had enough of it, and who has confirmed wants the deletion all the same.
+    // Whoever reads may have had enough of it, and who has confirmed wants the deletion all the
+    // same.
     let _ = tell(&mut std::io::stderr().lock(), &backups, &stored, Timestamp::now());
     if asks && backups.len() > 1 {
         note!("{}", summary(backups.len(), &stored));

@@ -1,5 +1,5 @@
-//! `berth backup logs`: the log of a Backup that has ended, and with `--follow`, while it runs, what
-//! the checkpoints of its run have of it.
+//! `berth backup logs`: the log of a Backup that has ended, and with `--follow`, while it runs,
+//! what the checkpoints of its run have of it.
 
 use std::io::{IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;

@@ -18,7 +18,7 @@ pub async fn run(args: MigrateArgs) -> anyhow::Result<()> {
         roots: args.folders.filesystem_roots.into(),
     };
     if args.dry_run {
-        let Summary { phase, counts, there } = migration.survey().await?;
+        let Summary { phase, counts, there } = migration.dry_run().await?;
         let so_far = phase.map_or_else(|| "not begun".to_owned(), |phase| format!("{phase:?}"));
         say!("phase           {so_far}");
         say!("objects         {}", counts.none + counts.copied + counts.not_found);

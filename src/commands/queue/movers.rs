@@ -12,7 +12,7 @@ use super::{NamespacedClient, situation};
 use crate::args::Output;
 use crate::cli::print::{self, ColumnHead, age};
 use crate::client::is_forbidden;
-use crate::leader::absence;
+use crate::leader::no_leader_reason;
 use crate::movers::ledger::GrantLedger;
 use crate::movers::listing;
 use crate::movers::node_cache::NodeCacheState;
@@ -22,11 +22,11 @@ pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Res
     let (client, namespace) = (&here.client, here.namespace.as_str());
     let lease = situation::lease(client, namespace).await;
     let configmap = lease.as_ref().and_then(situation::configmap);
-    let mut fleet = listing::agents(client, namespace, configmap.as_deref()).await?;
+    let mut node_cache = listing::agents(client, namespace, configmap.as_deref()).await?;
     let mut notes = Vec::new();
-    if !fleet.configuration.config.per_node.is_empty() {
+    if !node_cache.configuration.config.per_node.is_empty() {
         // Nodes matter only for this, and the user may not have the right to list them.
-        match listing::nodes(client, &mut fleet).await {
+        match listing::nodes(client, &mut node_cache).await {
             Err(error) if error.downcast_ref().is_some_and(is_forbidden) => {
                 notes.push("you may not list nodes, so perNodeConfig is left out of this".to_owned());
             }
@@ -36,18 +36,18 @@ pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Res
     let ledger = GrantLedger::open(client.clone(), namespace).await?.uids();
     let listing::UnfinishedMovers { items, hidden } = listing::movers(client, namespace).await?;
     let now = Timestamp::now();
-    let (agents, node_labels) = fleet.carriers();
+    let (agents, node_labels) = node_cache.carriers();
     let view = GrantView {
         movers: items.into_iter().map(|item| item.mover).collect(),
         agents,
         node_labels,
-        limits: fleet.limits(),
+        limits: node_cache.limits(),
         ledger,
         watching_since: now,
         ..GrantView::default()
     };
-    notes.extend(told(&fleet, &view, absence(lease.as_ref(), now)));
-    let report = MoversReport::new(&fleet, &view, &hidden, notes, now);
+    notes.extend(told(&node_cache, &view, no_leader_reason(lease.as_ref(), now)));
+    let report = MoversReport::new(&node_cache, &view, &hidden, notes, now);
     let mut out = print::stdout();
     match output {
         Output::Table => Ok(report.write(&mut out, now)?),
@@ -56,8 +56,8 @@ pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Res
 }
 
 /// Reasons why the real order may differ.
-fn told(fleet: &NodeCacheState, view: &GrantView, absence: Option<String>) -> Vec<String> {
-    let configuration = &fleet.configuration;
+fn told(node_cache: &NodeCacheState, view: &GrantView, absence: Option<String>) -> Vec<String> {
+    let configuration = &node_cache.configuration;
     let mut notes = Vec::new();
     if configuration.unusable {
         let faults: Vec<String> = configuration.faults.iter().map(ToString::to_string).collect();
@@ -117,13 +117,13 @@ struct MoverRow {
 
 impl MoversReport {
     fn new(
-        fleet: &NodeCacheState,
+        node_cache: &NodeCacheState,
         view: &GrantView,
         hidden: &HashSet<String>,
         notes: Vec<String>,
         now: Timestamp,
     ) -> Self {
-        let plan = if fleet.configuration.unusable { GrantPlan::default() } else { plan(view, now) };
+        let plan = if node_cache.configuration.unusable { GrantPlan::default() } else { plan(view, now) };
         let mut movers: Vec<(usize, &Mover)> = view.movers.iter().map(|mover| &**mover).enumerate().collect();
         movers.retain(|(_, mover)| !mover.phase.is_final());
         movers.sort_unstable_by_key(|(_, mover)| mover.queue_key());
@@ -133,7 +133,7 @@ impl MoversReport {
         let lines = movers.into_iter().map(|(i, mover)| line(view, mover, waiting.remove(&i), hidden));
         let movers: Vec<MoverRow> = lines.collect();
         Self {
-            config_map: fleet.configuration.name.clone(),
+            config_map: node_cache.configuration.name.clone(),
             limit: view.limits.limit,
             taken: movers.iter().filter(|line| line.granted).count(),
             waiting: movers.iter().filter(|line| !line.granted && line.reason.is_some()).count(),
@@ -256,17 +256,17 @@ mod tests {
         }
     }
 
-    fn fleet() -> NodeCacheState {
+    fn node_cache() -> NodeCacheState {
         let name = Some("agents".to_owned());
-        let mut fleet = NodeCacheState::default();
-        fleet.configuration = ConfigurationState { name, ..ConfigurationState::default() };
-        fleet
+        let mut node_cache = NodeCacheState::default();
+        node_cache.configuration = ConfigurationState { name, ..ConfigurationState::default() };
+        node_cache
     }
 
-    fn printed(fleet: &NodeCacheState, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
+    fn printed(node_cache: &NodeCacheState, view: &GrantView, hidden: &[&str], notes: Vec<String>) -> String {
         let hidden = hidden.iter().map(|uid| (*uid).to_owned()).collect();
         let mut out = Vec::new();
-        let written = MoversReport::new(fleet, view, &hidden, notes, NOW).write(&mut out, NOW);
+        let written = MoversReport::new(node_cache, view, &hidden, notes, NOW).write(&mut out, NOW);
         assert!(written.is_ok());
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -303,18 +303,18 @@ granted  DataUpload        granted   New               60s
          DataUpload        canceled  New               5s     its end: it is canceled
          DataUpload        theirs    New               1s     nothing here: it is for another data mover
 ";
-        assert_eq!(printed(&fleet(), &view, &["uid of hidden"], Vec::new()), expected);
+        assert_eq!(printed(&node_cache(), &view, &["uid of hidden"], Vec::new()), expected);
     }
 
     #[test]
     fn without_a_limit_nobody_waits_and_what_is_free_goes_next() {
         let free = view(vec![mover(MoverKind::DataUpload, "up", 1)], Some(1), &[]);
-        let lines = MoversReport::new(&fleet(), &free, &HashSet::new(), Vec::new(), NOW).movers;
+        let lines = MoversReport::new(&node_cache(), &free, &HashSet::new(), Vec::new(), NOW).movers;
         let [line] = lines.as_slice() else { unreachable!("{}", lines.len()) };
         assert_eq!((line.granted, line.place, line.reason), (false, None, Some("Next")));
         let unlimited =
             GrantView { ledger: None, ..view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]) };
-        let table = printed(&fleet(), &unlimited, &[], Vec::new());
+        let table = printed(&node_cache(), &unlimited, &[], Vec::new());
         assert_eq!(
             table,
             "no prepareQueueLength in ConfigMap agents\n\
@@ -329,16 +329,16 @@ granted  DataUpload        granted   New               60s
     #[test]
     fn what_makes_it_uncertain_is_told() {
         let limited = view(Vec::new(), Some(1), &[]);
-        assert_eq!(told(&fleet(), &limited, None), [""; 0]);
-        let silent = told(&fleet(), &limited, Some("no controller leads".to_owned()));
+        assert_eq!(told(&node_cache(), &limited, None), [""; 0]);
+        let silent = told(&node_cache(), &limited, Some("no controller leads".to_owned()));
         assert_eq!(
             silent,
             ["no leader grants places now (no controller leads): node-agents accept any data mover"]
         );
         let new = GrantView { ledger: None, ..view(Vec::new(), Some(1), &[]) };
-        assert_eq!(told(&fleet(), &new, None), ["the limit is new: nothing is held back yet"]);
+        assert_eq!(told(&node_cache(), &new, None), ["the limit is new: nothing is held back yet"]);
         // A former limit is unknown here.
-        let mut broken = fleet();
+        let mut broken = node_cache();
         broken.configuration.unusable = true;
         let waiting = view(vec![mover(MoverKind::DataUpload, "up", 1)], None, &[]);
         let report =

@@ -269,8 +269,8 @@ impl QueueSituation {
         }
     }
 
-    /// Says which Backup may be meant by a name, of those that wait or run; nothing, if none is like
-    /// it.
+    /// Says which Backup may be meant by a name, of those that wait or run; nothing, if none is
+    /// like it.
     pub fn meant(&self, name: &str) -> String {
         let queued = self.view.backups.iter().chain(&self.stuck).map(|backup| backup.name.as_str());
         let names = queued.chain(self.after.iter().map(|after| after.name.as_str()));

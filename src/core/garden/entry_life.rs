@@ -12,7 +12,8 @@
 //!                                         Grace ── status.releasedAt ──▶ Removing ──▶ (on record)
 //! ```
 //!
-//! - Who may write in the directory follows from the [`EntryPhase`] alone: only in `Live` anybody does.
+//! - Who may write in the directory follows from the [`EntryPhase`] alone: only in `Live` anybody
+//!   may.
 //! - What becomes of the member's object follows from the [`Intent`] and its [`MemberState`]
 //!   (`member::object`).
 //! - How `status.seed` passes from one seed to another is [`fence`](super::fence), on the hub.

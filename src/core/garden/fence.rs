@@ -70,9 +70,9 @@ pub enum HandoverReason {
 pub enum WaitingFor {
     /// The holder has to stop writing, and to answer.
     Answer,
-    /// The holder may be writing, and sends no heartbeats.
+    /// The holder may still be writing, and sends no heartbeats.
     Sign,
-    /// The holder's controllers do not know the request.
+    /// The holder's controllers are too old to know the request, and must be upgraded.
     Upgrade,
 }
 

@@ -87,9 +87,9 @@ impl Sender {
 /// Senders that entries name and that are missing, and since when. In a hub that is being restored,
 /// and where a Seed is created again, they appear in a moment.
 #[derive(Clone, Debug, Default)]
-pub struct Missing(BTreeMap<String, Duration>);
+pub struct MissingSenders(BTreeMap<String, Duration>);
 
-impl Missing {
+impl MissingSenders {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn who_was_not_there_for_long_was_deleted() {
-        let mut missing = Missing::default();
+        let mut missing = MissingSenders::default();
         let mut look = |names: &[&str], second| {
             missing.look(&names.iter().copied().collect(), now(second)).into_iter().collect::<Vec<_>>()
         };

@@ -23,7 +23,7 @@ use location::LocationReport;
 use object::ObjectReport;
 pub use view::{
     BucketOfEntry, BucketView, CopyState, CredentialsState, EntryView, Facts, HubEntry, HubKind, HubObject,
-    LocationCredentials, MemberLocation, ObjectDrift, ObjectView, OwnLocation, Quiet, StatusProblem,
+    LocationCredentials, MemberLocation, ObjectDrift, ObjectView, OwnLocation, Quiesced, StatusProblem,
 };
 
 /// One thing to do. Within one pass each is done once at most.

@@ -1,10 +1,10 @@
-//! DataUploads and DataDownloads that berth itself carries (`spec.datamover: berth`): what the
-//! leader does next with each of them.
+//! What the leader does next with each DataUpload and DataDownload that berth itself carries out
+//! (`spec.datamover: berth`).
 //!
-//! The leader makes what a movement needs (a claim, and the pod that mounts it), tells the pod to
-//! begin by the phase Prepared, and removes all of it in the end. The pod moves the data, and
-//! writes the phase InProgress and how the movement ends. So a movement goes on whichever leader
-//! comes and goes, and each step can be taken twice.
+//! The leader creates what a movement needs (a claim, and the pod that mounts it), allows the pod
+//! to start by the phase Prepared, and removes all of it in the end. The pod moves the data, and
+//! writes the phase InProgress and the end of the movement. So a movement continues when the leader
+//! changes, and each step can be repeated.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,47 +14,47 @@ use jiff::{SignedDuration, Timestamp};
 use super::MoverKind;
 use super::grant::MoverPhase;
 
-/// `spec.datamover` of the movements that berth carries.
+/// `spec.datamover` of the movements that berth carries out.
 pub const DATAMOVER: &str = "berth";
 
-/// Does berth carry it?
+/// Does berth carry it out?
 pub fn is_own(datamover: Option<&str>) -> bool {
     datamover == Some(DATAMOVER)
 }
 
-/// Does another vendor's data mover carry it? The others are berth's and Velero's node-agents'.
+/// Does another vendor's data mover carry it out? If not, berth or Velero's node-agents do.
 pub fn is_foreign(datamover: Option<&str>) -> bool {
     !matches!(datamover, None | Some("" | "velero" | DATAMOVER))
 }
 
-/// How long a movement may take from Accepted until its pod has begun, as with Velero's
-/// node-agents; and how long a pod that is made again may take until it runs.
+/// Time-out of a movement from Accepted until its pod has started, as with Velero's node-agents,
+/// and of a replaced pod until it runs.
 pub const PREPARE: SignedDuration = SignedDuration::from_mins(30);
-/// How long a volume whose data is restored may take until it is bound to its claim.
+/// Time-out of binding a volume with restored data to its claim.
 pub const BIND: SignedDuration = SignedDuration::from_mins(10);
-/// How long a pod that runs may take to end a movement that is canceled. One that hangs, or whose
-/// node says so for ever, would keep a data path of that node.
+/// How long a running pod may take to end a movement that is canceled. A pod that hangs, or that
+/// its node reports as running for ever, would otherwise occupy a data path of that node.
 pub const CANCEL: SignedDuration = SignedDuration::from_mins(10);
 
-/// So many pods of a movement that were evicted, or lost their nodes, are made again.
+/// How many pods of a movement are replaced that were evicted or lost their nodes.
 pub const MOST_LOST: usize = 3;
 
 /// The pod that moves the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodStage {
-    /// There is none.
+    /// There is no pod.
     #[default]
     Absent,
-    /// It does not run yet, or is being deleted.
+    /// The pod does not run yet, or is being deleted.
     Waiting,
     Running,
-    /// It has ended, and does not start again.
+    /// The pod has ended, and is not restarted.
     Ended,
-    /// It was ended from outside: evicted, or its node was shut down.
+    /// The pod was ended from outside: evicted, or its node was shut down.
     Lost,
 }
 
-/// What is seen of one movement.
+/// What the leader sees of one movement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnMover<'a> {
     pub kind: MoverKind,
@@ -63,17 +63,17 @@ pub struct OwnMover<'a> {
     pub phase: MoverPhase,
     /// `spec.cancel`, or the object is being deleted.
     pub canceled: bool,
-    /// Since when the leader has seen that.
+    /// When the leader first saw that.
     pub canceled_at: Option<Timestamp>,
-    /// It carries a grant.
+    /// It has a grant.
     pub granted: bool,
     pub accepted_at: Option<Timestamp>,
-    /// Since when the leader has seen that all data of a DataDownload is in the volume.
+    /// When the leader first saw that all data of a DataDownload is in the volume.
     pub restored_at: Option<Timestamp>,
-    /// Objects may be there that were made for it.
+    /// Objects may exist that were created for it.
     pub has_objects: bool,
     pub pod: PodStage,
-    /// When the pod was made or, if it is being deleted, when it was to be gone.
+    /// When the pod was created or, if it is being deleted, when it should be gone.
     pub pod_since: Option<Timestamp>,
     /// The node of the pod.
     pub node: Option<&'a str>,
@@ -81,27 +81,27 @@ pub struct OwnMover<'a> {
     pub lost_pods: usize,
 }
 
-/// What the leader does with one movement.
+/// The next step of the leader for one movement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OwnStep {
-    /// Nothing, or others are to do something first.
+    /// Nothing, or something else has to happen first.
     #[default]
     Nothing,
-    /// Write the phase Accepted: from now on objects are made for it.
+    /// Write the phase Accepted. From then on objects are created for it.
     Accept,
-    /// Make what is missing of its claim and its pod.
+    /// Create its claim and its pod, as far as they are missing.
     Make,
-    /// Note that its pod is lost, and remove it, so that another one is made.
+    /// Record that its pod is lost, and remove the pod, so that it is created again.
     Replace,
     /// Write the phase Prepared, for which its pod waits.
     Begin,
-    /// Give the restored volume to its claim, and write the phase Completed.
+    /// Bind the restored volume to its claim, and write the phase Completed.
     Bind,
     /// Write the phase Failed.
     Fail(OwnFault),
     /// Write the phase Canceled.
     Cancel,
-    /// It has ended: remove what was made for it.
+    /// It has ended: remove what was created for it.
     Clear,
 }
 
@@ -130,12 +130,12 @@ impl fmt::Display for OwnFault {
     }
 }
 
-/// How many movements may run.
+/// How many movements may run at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataPaths {
     /// The number of data paths of each node.
     pub by_node: HashMap<String, u32>,
-    /// A limit of places is in force: only what is granted may be prepared.
+    /// `prepareQueueLength` is in force: only movements with a grant may be prepared.
     pub is_limited: bool,
 }
 
@@ -144,15 +144,15 @@ impl DataPaths {
         self.by_node.get(node).copied().unwrap_or(1)
     }
 
-    /// Without a limit, so many are prepared at the same time as could run.
+    /// Without that limit, as many are prepared at the same time as could run.
     fn all(&self) -> usize {
         let all = self.by_node.values().fold(0_u32, |all, one| all.saturating_add(*one));
         usize::try_from(all.max(1)).unwrap_or(usize::MAX)
     }
 }
 
-/// The next step of each movement, in the order in which they were given. The oldest goes first
-/// where there is not room for all.
+/// The next step of each movement, in the given order. If there is not room for all, the oldest go
+/// first.
 pub fn plan(all: &[OwnMover<'_>], paths: &DataPaths, now: Timestamp) -> Vec<OwnStep> {
     let mut order: Vec<(usize, &OwnMover<'_>)> = all.iter().enumerate().collect();
     order.sort_by_key(|(_, one)| (one.created_at, one.kind, one.name));
@@ -189,7 +189,7 @@ pub fn plan(all: &[OwnMover<'_>], paths: &DataPaths, now: Timestamp) -> Vec<OwnS
     steps
 }
 
-/// Does its pod move data now, or will it shortly?
+/// Does its pod move data, or will it start shortly?
 fn has_begun(one: &OwnMover<'_>) -> bool {
     use MoverPhase::{Canceling, InProgress, Prepared};
     matches!(one.phase, Prepared | InProgress | Canceling) && one.pod == PodStage::Running
@@ -206,7 +206,7 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
         (Accepted | Prepared, PodStage::Ended) => OwnStep::Fail(OwnFault::PodEnded),
         (Accepted | Prepared, _) if is_over(one.accepted_at, PREPARE) => OwnStep::Fail(OwnFault::NotPrepared),
         (Accepted | Prepared, PodStage::Lost) => replace(one),
-        // A pod that was told to begin may have been removed before it did, with its node.
+        // A pod that was allowed to start may have been removed with its node before it did.
         (Accepted | Prepared, PodStage::Absent) => OwnStep::Make,
         (Accepted, PodStage::Running) => OwnStep::Begin,
         (Accepted | Prepared, _) => OwnStep::Nothing,
@@ -214,13 +214,13 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
             true => OwnStep::Fail(OwnFault::NotBound),
             false => OwnStep::Bind,
         },
-        // The pod sees by itself that it is canceled, unless it hangs.
+        // A running pod notices the cancellation by itself, unless it hangs.
         (InProgress | Canceling, PodStage::Running) => {
             let is_hung = one.canceled && one.canceled_at.is_some_and(|at| now.duration_since(at) >= CANCEL);
             if is_hung { OwnStep::Cancel } else { OwnStep::Nothing }
         }
         (InProgress | Canceling, _) if one.canceled => OwnStep::Cancel,
-        // Its node was drained: what is stored is not stored twice.
+        // Its node was drained. The new pod stores only what the repository lacks.
         (InProgress | Canceling, PodStage::Absent) => OwnStep::Make,
         (InProgress | Canceling, PodStage::Lost) => replace(one),
         (InProgress | Canceling, PodStage::Waiting) => {
@@ -233,7 +233,7 @@ fn step(one: &OwnMover<'_>, now: Timestamp) -> OwnStep {
     }
 }
 
-/// What is done about a pod that nothing of the movement has ended.
+/// What is done about a pod that ended, although nothing of the movement ended it.
 fn replace(one: &OwnMover<'_>) -> OwnStep {
     if one.lost_pods < MOST_LOST { OwnStep::Replace } else { OwnStep::Fail(OwnFault::PodLost) }
 }
@@ -330,7 +330,7 @@ mod tests {
             let canceled = OwnMover { canceled: true, ..lost(0) };
             assert_eq!(step(&canceled, at(2)), of_canceled, "{phase:?}");
         }
-        // All data is in the volume already.
+        // All data is already in the volume.
         let restored = OwnMover { restored_at: Some(at(1)), ..upload("d", InProgress, PodStage::Lost) };
         assert_eq!(step(&restored, at(2)), Bind);
         assert_eq!(
@@ -347,12 +347,12 @@ mod tests {
         assert_eq!(step(&found, at(31)), Fail(OwnFault::NotPrepared));
         found.phase = Prepared;
         assert_eq!(step(&found, at(31)), Fail(OwnFault::NotPrepared));
-        // One that has begun, and lost its node, has as long for the pod that is made then.
+        // A movement that had started, and whose node was lost, has the same time for its new pod.
         found.phase = InProgress;
         found.pod_since = Some(at(100));
         assert_eq!(step(&found, at(129)), Nothing);
         assert_eq!(step(&found, at(130)), Fail(OwnFault::NotPrepared));
-        // While its pod runs it has no limit here.
+        // A running pod has no time-out here.
         assert_eq!(step(&upload("u", InProgress, PodStage::Running), at(999)), Nothing);
         for pod in [PodStage::Absent, PodStage::Running, PodStage::Ended] {
             let restored = OwnMover { restored_at: Some(at(100)), ..upload("d", InProgress, pod) };

@@ -1,19 +1,19 @@
-//! When a repository is maintained, and what its BackupRepository remembers of it.
+//! When a repository is maintained, and which runs its BackupRepository records.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How often, where the BackupRepository does not say it. Velero's for repositories of this type.
+/// The default frequency, which is Velero's for repositories of this type.
 pub const USUAL: SignedDuration = SignedDuration::from_hours(168);
-/// Not more often, whatever it says.
+/// The highest frequency, whatever the BackupRepository says.
 const SHORTEST: SignedDuration = SignedDuration::from_hours(1);
-/// After a maintenance that failed, or that its process did not end.
+/// Time until the next attempt after a maintenance that failed, or that its process did not finish.
 const RETRY: SignedDuration = SignedDuration::from_hours(6);
-/// Maintenances that are remembered. As many as Velero's.
+/// How many runs are recorded. As many as Velero's.
 const KEPT: usize = 3;
 
-/// One that has been begun.
+/// A maintenance that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MaintenanceRun {
     pub began: Timestamp,
     pub ended: Option<Ended>,
 }
@@ -25,21 +25,21 @@ pub struct Ended {
     pub fault: Option<String>,
 }
 
-/// What a BackupRepository says.
+/// The maintenance of a repository, as its BackupRepository records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RepositoryHistory {
     pub created: Timestamp,
-    /// `None`, or not positive: the usual.
+    /// `None` or not positive: the default.
     pub frequency: Option<SignedDuration>,
-    /// When the last one succeeded.
+    /// When the last successful run ended.
     pub succeeded: Option<Timestamp>,
     /// The oldest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<MaintenanceRun>,
 }
 
-/// Is a maintenance to be begun? One that runs keeps others from beginning for as long as one that
-/// failed: its process may be gone.
-pub fn is_due(seen: &Seen, now: Timestamp) -> bool {
+/// Must a maintenance start now? One that still runs delays the next as long as one that failed,
+/// because its process may be gone.
+pub fn is_due(seen: &RepositoryHistory, now: Timestamp) -> bool {
     let frequency = seen.frequency.filter(|often| *often > SignedDuration::ZERO).unwrap_or(USUAL);
     let since = seen.succeeded.unwrap_or(seen.created);
     let tried = seen.entries.iter().map(|entry| entry.began).max().filter(|began| *began > since);
@@ -47,19 +47,19 @@ pub fn is_due(seen: &Seen, now: Timestamp) -> bool {
         && tried.is_none_or(|began| now.duration_since(began) >= RETRY)
 }
 
-/// The entries when a maintenance begins: those before that have no end had none.
-pub fn begun(mut entries: Vec<Entry>, now: Timestamp) -> Vec<Entry> {
+/// The entries when a maintenance starts. An earlier run without an end did not end.
+pub fn begun(mut entries: Vec<MaintenanceRun>, now: Timestamp) -> Vec<MaintenanceRun> {
     for entry in entries.iter_mut().filter(|entry| entry.ended.is_none()) {
         let fault = Some("the process that did it ended".to_owned());
         entry.ended = Some(Ended { at: now, fault });
     }
-    entries.push(Entry { began: now, ended: None });
+    entries.push(MaintenanceRun { began: now, ended: None });
     let first = entries.len().saturating_sub(KEPT);
     entries.split_off(first)
 }
 
-/// The entries when the one that began then has ended.
-pub fn ended(mut entries: Vec<Entry>, began: Timestamp, ended: Ended) -> Vec<Entry> {
+/// The entries when the run that started at `began` has ended.
+pub fn ended(mut entries: Vec<MaintenanceRun>, began: Timestamp, ended: Ended) -> Vec<MaintenanceRun> {
     if let Some(entry) = entries.iter_mut().find(|entry| entry.began == began) {
         entry.ended = Some(ended);
     }
@@ -74,9 +74,10 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours)
     }
 
-    fn seen(succeeded: Option<i64>, tried: &[i64]) -> Seen {
-        let entries = tried.iter().map(|began| Entry { began: hours(*began), ended: None }).collect();
-        Seen { created: hours(0), frequency: None, succeeded: succeeded.map(hours), entries }
+    fn seen(succeeded: Option<i64>, tried: &[i64]) -> RepositoryHistory {
+        let entries =
+            tried.iter().map(|began| MaintenanceRun { began: hours(*began), ended: None }).collect();
+        RepositoryHistory { created: hours(0), frequency: None, succeeded: succeeded.map(hours), entries }
     }
 
     #[test]
@@ -89,18 +90,22 @@ mod tests {
             (Some(100), &[268], 273, false),
             (Some(100), &[268], 274, true),
             (Some(100), &[268, 274], 279, false),
-            // The clock was put back.
+            // The clock was set back.
             (Some(500), &[], 300, false),
         ] {
             assert_eq!(is_due(&seen(succeeded, tried), hours(now)), due, "{succeeded:?} {tried:?} {now}");
         }
         for (frequency, now, due) in [(24, 23, false), (24, 24, true), (0, 24, false), (-1, 168, true)] {
             let frequency = Some(SignedDuration::from_hours(frequency));
-            assert_eq!(is_due(&Seen { frequency, ..seen(None, &[]) }, hours(now)), due, "{frequency:?}");
+            assert_eq!(
+                is_due(&RepositoryHistory { frequency, ..seen(None, &[]) }, hours(now)),
+                due,
+                "{frequency:?}"
+            );
         }
         let often = Some(SignedDuration::from_secs(1));
         assert!(!is_due(
-            &Seen { frequency: often, ..seen(None, &[]) },
+            &RepositoryHistory { frequency: often, ..seen(None, &[]) },
             Timestamp::UNIX_EPOCH + SignedDuration::from_mins(59)
         ));
     }
@@ -111,7 +116,7 @@ mod tests {
         for began in 1..=4 {
             entries = begun(entries, hours(began));
         }
-        let of = |entries: &[Entry]| {
+        let of = |entries: &[MaintenanceRun]| {
             entries.iter().map(|one| (one.began, one.ended.is_some())).collect::<Vec<_>>()
         };
         assert_eq!(of(&entries), [(hours(2), true), (hours(3), true), (hours(4), false)]);

@@ -349,7 +349,7 @@ fn only_what_berth_has_made_for_a_schedule_is_its_own() {
         ("Queued", Some(1), Some("u2"), false),
         ("Queued", Some(1), None, false),
     ] {
-        let found = Found { mark, phase, generation };
+        let found = BackupOrigin { mark, phase, generation };
         assert_eq!(found.is_of("u1"), is_own, "{found:?}");
     }
     let tick = time("2026-01-02T02:00:00Z");

@@ -124,8 +124,8 @@ impl SyncSkipReason {
     }
 
     /// Can a folder that is skipped for this reason bring a Backup whose name the cluster lacks?
-    /// Not if the backup has not ended, if nobody stores its archive any more, if its name is taken,
-    /// or if no Backup can have it.
+    /// Not if the backup has not ended, if nobody stores its archive any more, if its name is
+    /// taken, or if no Backup can have it.
     pub fn may_come(self) -> bool {
         !matches!(self, Self::NoMetadata | Self::Abandoned | Self::Unfinished | Self::NameTaken | Self::Name)
     }

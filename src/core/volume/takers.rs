@@ -1,6 +1,6 @@
-//! Whether anything in the cluster could take the data that a Backup asks for, for a warning when
-//! it is created. Nothing is said where that is not known, because the backup itself tells of each
-//! volume whose data is missing.
+//! Can anything in the cluster take the data that a Backup asks for? The webhook warns of what
+//! nothing can take when the Backup is created. It says nothing where that is not known, because
+//! the backup itself reports each volume whose data is missing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,17 +8,19 @@ use std::fmt;
 use super::{VolumeOptions, is_asked_for};
 use crate::mover::own::DATAMOVER;
 
-/// Volumes of a StorageClass with this provisioner are made by hand, and can belong to any driver.
+/// The provisioner of StorageClasses whose volumes are created by hand, and can belong to any
+/// driver.
 const BY_HAND: &str = "kubernetes.io/no-provisioner";
-/// StorageClasses that a message names; the rest is counted.
+/// How many StorageClasses a message names; the others are counted.
 const NAMED: usize = 3;
 
-/// Who could take the data of volumes, lent by the caches that know it. `None`: not known.
+/// What in the cluster could take the data of volumes, borrowed from the watch caches. `None`: not
+/// known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takers<'a> {
-    /// Is there a node-agent of Velero's, ready or not?
+    /// Does the cluster have a node-agent of Velero's, ready or not?
     pub agents: Option<bool>,
-    /// Is there a node agent of berth's, ready or not?
+    /// Does the cluster have a node-agent of berth's, ready or not?
     pub own_agents: Option<bool>,
     /// The drivers of all VolumeSnapshotClasses.
     pub drivers: Option<&'a BTreeSet<String>>,
@@ -26,20 +28,20 @@ pub struct Takers<'a> {
     pub provisioners: Option<Vec<(&'a str, &'a str)>>,
 }
 
-/// Who is to move the data of snapshots.
+/// The data mover that moves the data of snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MoverWish {
-    /// Whoever can: Velero's node-agents, or berth where berth runs the backup.
+    /// Velero's node-agents, or berth's where berth runs the backup.
     #[default]
     Any,
     Velero,
     Berth,
-    /// Another vendor's data mover, of which nothing is known.
+    /// Another vendor's data mover, which is not checked.
     Foreign,
 }
 
 impl MoverWish {
-    /// By `spec.datamover`.
+    /// From `spec.datamover`.
     pub fn of(datamover: Option<&str>) -> Self {
         match datamover {
             None | Some("") => Self::Any,
@@ -50,40 +52,40 @@ impl MoverWish {
     }
 }
 
-/// What a Backup asks for.
+/// The data that a Backup asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeDataRequest {
     pub wish: VolumeOptions,
-    /// Who is to move the data (`spec.datamover`).
+    /// The data mover (`spec.datamover`).
     pub mover: MoverWish,
-    /// A resource policy decides on single volumes.
+    /// A resource policy decides for single volumes.
     pub has_policy: bool,
     pub takes_pods: bool,
     pub takes_claims: bool,
-    /// berth takes the snapshots. Velero may have plugins that take others.
+    /// berth takes the snapshots. Velero may also have plugins that take others.
     pub by_berth: bool,
 }
 
-/// Data that nothing can take, and the field of the spec that asks for it.
+/// Data that nothing in the cluster can take, and the field of the spec that asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub field: &'static str,
     pub lack: MissingComponent,
 }
 
-/// Who is missing.
+/// The component that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingComponent {
-    /// No node-agent reads files.
+    /// No node-agent can read files.
     FileReader,
-    /// No node-agent moves the data of snapshots.
+    /// No node-agent can move the data of snapshots.
     Mover,
-    /// berth is to move it, and its node-agents are not there.
+    /// The data mover is berth, and berth's node-agents are not installed.
     OwnMover,
-    /// There is no VolumeSnapshotClass at all.
+    /// The cluster has no VolumeSnapshotClass.
     Classes,
-    /// The first few StorageClasses, with their provisioners, for whose volumes there is none, and
-    /// how many more there are.
+    /// No VolumeSnapshotClass has the drivers of these StorageClasses: the first few, with their
+    /// provisioners, and the number of the others.
     ClassesOf(Vec<(String, String)>, usize),
 }
 
@@ -109,7 +111,7 @@ impl fmt::Display for MissingComponent {
                     0 => String::new(),
                     more => format!(" and {more} more"),
                 };
-                // The names come last, because what is long is cut at its end.
+                // The names are last, because the API server cuts a long warning at its end.
                 write!(
                     f,
                     "some drivers have no VolumeSnapshotClass: if the backup has such volumes, create one, or have a policy take their files; StorageClass {named}{more}"
@@ -122,13 +124,13 @@ impl fmt::Display for MissingComponent {
 /// The data that a Backup asks for and nothing in the cluster can take.
 pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
     let mut gaps = Vec::new();
-    // Which volumes it leaves to whom is not known here.
+    // The policy is not read here, so it is not known how each volume is backed up.
     if asked.has_policy {
         return gaps;
     }
     let VolumeDataRequest { wish, .. } = asked;
     let no_agents = takers.agents == Some(false);
-    // Velero gives berth's agents no work.
+    // Velero does not use berth's node-agents.
     let no_readers = no_agents && (!asked.by_berth || takers.own_agents == Some(false));
     if wish.files && asked.takes_pods && no_readers {
         gaps.push(Gap { field: "defaultVolumesToFsBackup", lack: MissingComponent::FileReader });
@@ -145,7 +147,8 @@ pub fn gaps(asked: &VolumeDataRequest, takers: &Takers<'_>) -> Vec<Gap> {
         MoverWish::Berth | MoverWish::Foreign => None,
     };
     gaps.extend(lack.filter(|_| wish.moves).map(|(field, lack)| Gap { field, lack }));
-    // Where files are read of all volumes of pods, it is not known whether any other claim is left.
+    // If files are read of all pods' volumes, it is not known whether any other claim remains for
+    // snapshots.
     if asked.by_berth && !wish.files {
         let field = if wish.snapshots == Some(true) { "snapshotVolumes" } else { "snapshotMoveData" };
         gaps.extend(without_class(takers).map(|lack| Gap { field, lack }));
@@ -217,7 +220,7 @@ mod tests {
         let classes_of = |field| (field, MissingComponent::Classes);
         type Row<'a> = (VolumeDataRequest, &'a Takers<'a>, Vec<(&'a str, MissingComponent)>);
         let rows: Vec<Row<'_>> = vec![
-            // It takes what can be taken.
+            // Without a setting, berth takes what can be taken.
             (asked(VolumeOptions::default()), &none, vec![]),
             (asked(ALL), &none, vec![classes_of("snapshotVolumes")]),
             (asked(ALL), &classes, vec![]),
@@ -236,7 +239,7 @@ mod tests {
             (asked(VolumeOptions { files: true, ..ALL }), &agents, vec![]),
             (asked(VolumeOptions { files: true, ..ALL }), &none, vec![reader.clone()]),
             (asked(VolumeOptions { files: true, ..MOVES }), &none, vec![reader.clone(), mover.clone()]),
-            // What it does not take has no data.
+            // Data that a backup does not ask for is no gap.
             (
                 VolumeDataRequest { takes_claims: false, ..asked(VolumeOptions { moves: true, ..ALL }) },
                 &none,
@@ -244,7 +247,7 @@ mod tests {
             ),
             (VolumeDataRequest { takes_pods: false, ..asked(FILES) }, &none, vec![]),
             (VolumeDataRequest { takes_claims: false, ..asked(FILES) }, &none, vec![reader]),
-            // A policy may leave everything to somebody else, and Velero may have plugins.
+            // A policy may skip every volume, and Velero may have plugins.
             (
                 VolumeDataRequest { has_policy: true, ..asked(VolumeOptions { files: true, ..MOVES }) },
                 &none,
@@ -313,13 +316,14 @@ mod tests {
             MissingComponent::OwnMover,
             MissingComponent::Classes,
         ] {
-            // The API server cuts a warning behind 256 characters, and the field stands before it.
+            // The API server cuts a warning after 256 characters, and the name of the field comes
+            // before it.
             assert!(lack.to_string().len() <= 200, "{lack}");
         }
     }
 
     proptest! {
-        /// With somebody for everything nothing is told, whatever is asked for.
+        /// If every component is there, nothing is reported, whatever the Backup asks for.
         #[test]
         fn who_has_everything_is_told_nothing(
             snapshots in any::<Option<bool>>(), files in any::<bool>(), moves in any::<bool>(),
@@ -328,7 +332,7 @@ mod tests {
             let wish = VolumeOptions { snapshots, files, moves };
             let asked = VolumeDataRequest { wish, takes_pods, takes_claims, by_berth, ..VolumeDataRequest::default() };
             prop_assert_eq!(gaps(&asked, &takers(true, &set(&["ebs"]), &[("gp3", "ebs")])), []);
-            // And of the rest at most one line for each of the three who could be missing.
+            // Otherwise at most one line for each of the three components that could be missing.
             prop_assert!(gaps(&asked, &takers(false, &set(&[]), &[])).len() <= 3);
         }
     }

@@ -32,8 +32,8 @@ impl VolumeWaits {
     }
 
     /// When the wait for a snapshot ends that is asked for at `asked`; both times count from the
-    /// begin of the run. A backup may take longer than [`VolumeWaits::longest`] because it is large,
-    /// so its last snapshots have the default time, too.
+    /// begin of the run. A backup may take longer than [`VolumeWaits::longest`] because it is
+    /// large, so its last snapshots have the default time, too.
     pub fn snapshot_end(&self, asked: Duration) -> Duration {
         asked.saturating_add(self.snapshot).min(self.longest.max(asked.saturating_add(SNAPSHOT_TIMEOUT)))
     }

@@ -7,7 +7,7 @@ fn configure(own: &OwnMovements, config: &Value) {
     let data = BTreeMap::from([("config.json".to_owned(), config.to_string())]);
     let config = berth_api::node_agent::parse(&data).unwrap().config;
     let state = ConfigurationState::default();
-    own.fleet.configure(ConfigurationState { config: Arc::new(config), ..state });
+    own.node_cache.configure(ConfigurationState { config: Arc::new(config), ..state });
 }
 
 #[tokio::test(start_paused = true)]

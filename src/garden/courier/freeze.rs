@@ -56,7 +56,7 @@ pub struct FrozenEntry {
     ended: BTreeSet<String>,
     views: Vec<MemberLocation>,
     location_secret_of: Option<Option<String>>,
-    quiet: Option<member::Quiet>,
+    quiet: Option<member::Quiesced>,
     namespace: String,
     seed: String,
 }

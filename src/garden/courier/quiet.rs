@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use berth_garden_core::member::Quiet;
+use berth_garden_core::member::Quiesced;
 use parking_lot::Mutex;
 
 use crate::pace::passed;
@@ -31,9 +31,9 @@ impl QuietEntries {
         self.0.lock().remove(entry);
     }
 
-    pub fn get(&self, entry: &str) -> Option<Quiet> {
+    pub fn get(&self, entry: &str) -> Option<Quiesced> {
         let all = self.0.lock();
         let (since, migrations) = all.get(entry)?;
-        Some(Quiet { lasted: passed(since.elapsed()), migrations: migrations.clone() })
+        Some(Quiesced { lasted: passed(since.elapsed()), migrations: migrations.clone() })
     }
 }

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::emptying::empty;
 use super::outcome::{OperationError, OperationOutcome};
-use super::purge::survey;
+use super::purge::count_versions;
 use super::task::{Actuator, OperationTask};
 use crate::storage::bucket::{BucketRemoval, Created, StoreError};
 
@@ -88,7 +88,7 @@ impl Actuator for BackupBucket {
         // Uploads that were never completed are no objects, but keep the bucket from being removed.
         let everything = RemovalScope::of_bucket(&name, &name)
             .map_err(|error| OperationError::configuration(error.to_string()))?;
-        let (found, is_all) = survey(&bucket, &everything, Some(COUNTED_PAGES)).await?;
+        let (found, is_all) = count_versions(&bucket, &everything, Some(COUNTED_PAGES)).await?;
         if found.objects > 0 {
             let Some(named) = task.object.annotation(keys::EMPTY_BUCKET).map(str::to_owned) else {
                 let least = if is_all { "" } else { "at least " };

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::outcome::{OperationError, OperationOutcome};
-use super::purge::{Purge, RetainedVersions, survey};
+use super::purge::{Purge, RetainedVersions, count_versions};
 use super::task::{Actuator, OperationTask};
 use crate::storage::bucket::Bucket;
 
@@ -27,7 +27,7 @@ pub async fn empty<K: Actuator>(
     let found = match task.record.found {
         Some(found) => found,
         None => {
-            let (found, _) = survey(bucket, scope, None).await?;
+            let (found, _) = count_versions(bucket, scope, None).await?;
             task.record.found = Some(found);
             task.record.set_removed(Removed::default());
             task.report(0, format!("{} objects with {} bytes to remove", found.objects, found.bytes)).await?;

@@ -27,7 +27,7 @@ const QUESTIONS_AT_ONCE: usize = 8;
 ///
 /// # Errors
 /// What the store says.
-pub async fn survey(
+pub async fn count_versions(
     bucket: &Bucket,
     scope: &RemovalScope,
     most_pages: Option<usize>,

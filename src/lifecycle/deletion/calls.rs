@@ -1,4 +1,4 @@
-//! What the API server is asked for a deletion, and what its answers mean.
+//! Calls to the API server for deletions, and what their answers mean.
 
 use std::time::Duration;
 
@@ -10,24 +10,25 @@ use crate::client::is_not_found;
 use crate::write::WriteResult;
 
 pub(super) const CALL: Duration = Duration::from_secs(10);
-/// Time-out of one page.
+/// Time-out of the list of one page.
 const LIST: Duration = Duration::from_secs(30);
-/// Objects of one page, each of which may be as large as the API server's store allows.
+/// Objects of one page. Each may be as large as etcd allows.
 const PAGE: u32 = 100;
-/// Objects of one kind that are read for one deletion.
+/// At most so many objects of one kind are read for one deletion.
 const MOST: usize = 100_000;
 
-/// The API server's own words.
+/// An error with the API server's own message.
 pub(super) fn told(error: kube::Error) -> anyhow::Error {
     anyhow!(crate::text::chain(&error))
 }
 
-/// Gone is as good as written, where something is removed or no longer matters.
+/// An object that is gone counts as written, because the write was to remove it, or no longer
+/// matters.
 pub(super) fn written<K>(answer: WriteResult<K>) -> anyhow::Result<()> {
     as_written(answer).map(drop)
 }
 
-/// The object as it stands now. `None`: it is gone.
+/// The object after the write. `None`: it is gone.
 pub(super) fn as_written<K>(answer: WriteResult<K>) -> anyhow::Result<Option<K>> {
     match answer {
         WriteResult::Gone(_) => Ok(None),
@@ -35,7 +36,7 @@ pub(super) fn as_written<K>(answer: WriteResult<K>) -> anyhow::Result<Option<K>>
     }
 }
 
-/// All objects of a kind; none where the cluster does not know the kind.
+/// All objects of a kind; none if the cluster does not have the kind.
 pub(in crate::lifecycle) async fn list(
     api: &Api<DynamicObject>,
     selector: Option<&str>,

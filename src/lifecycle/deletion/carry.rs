@@ -1,4 +1,4 @@
-//! One DeleteBackupRequest, step after step.
+//! Carries out one DeleteBackupRequest, step by step.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,24 +29,24 @@ use crate::events::EventReason;
 use crate::text::chain;
 use crate::write::{Pauses, Write, delete, patch};
 
-/// How long a deletion is tried that fails, until its request ends with the reason.
+/// How long a failing deletion is tried before its request ends with the reason.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The same where the Backup is gone: nobody can ask for its deletion again.
+/// The same if the Backup is gone, because nobody can request its deletion again.
 const GONE: Duration = Duration::from_secs(3600);
 /// How long a deletion that fails keeps its place, because deletions of other Backups wait for one.
 const TURN: Duration = Duration::from_secs(30);
 /// Time-out of one step. Removing many files takes a while.
 const STEP: Duration = Duration::from_secs(300);
-/// Steps of one deletion that follow each other without a pause.
+/// How many steps of one deletion may follow each other without a pause.
 const STEPS: usize = 1000;
-/// What is told of a deletion that has succeeded.
+/// The note of a deletion that has succeeded.
 const DELETED: &str = "deleted, with all that was stored of it";
 /// Why the data of a Backup that is gone is not forgotten yet.
 const STORING: &str = "a data mover or an agent of berth may still store data for it";
 /// Errors of a request.
 const ERRORS: usize = 20;
 
-/// Is there nothing left to do for the request?
+/// Has the request ended?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeletionEnd {
     Yes,
@@ -56,7 +56,7 @@ pub(super) enum DeletionEnd {
     Failed,
 }
 
-/// What a step of a deletion leads to.
+/// The result of a step.
 enum StepResult {
     Next,
     Ended,
@@ -64,9 +64,9 @@ enum StepResult {
 }
 
 impl Carrying<'_> {
-    /// Carries the request out, until it has ended or has failed for too long. `since`: when this
-    /// process began with it. One that can only wait, or that fails for longer than [`TURN`], gives
-    /// its place up meanwhile.
+    /// Carries out the request until it has ended or has failed for too long. `since`: when this
+    /// process started with it. A request that can only wait, or that fails for longer than
+    /// [`TURN`], gives up its place.
     pub(super) async fn run(mut self, since: Instant) -> DeletionEnd {
         let mut pauses = Pauses::default();
         let mut steps = 0;
@@ -107,7 +107,7 @@ impl Carrying<'_> {
                     let left = if self.is_backup_gone && backup.is_none() {
                         "the Backup is gone, its folder stays in the store, and so may its snapshots in restic repositories, which have its UID in the tag backup-uid"
                     } else if backup.as_ref().is_some_and(|one| seen_backup(one).phase != deleting) {
-                        // That it was begun is counted when the Backup becomes Deleting.
+                        // The start of a deletion is counted when the Backup becomes Deleting.
                         self.count_begun();
                         "the backup is as it was"
                     } else {
@@ -123,7 +123,7 @@ impl Carrying<'_> {
         }
     }
 
-    /// The request as it stands now. `None`: it is gone, or done.
+    /// The request as it is now. `None`: it is gone, or has ended.
     async fn read(&self) -> anyhow::Result<Option<DeleteBackupRequest>> {
         let found = self.get(&self.api(), &self.request.name_any()).await?;
         let is_same = |found: &DeleteBackupRequest| {
@@ -205,12 +205,12 @@ impl Carrying<'_> {
                     folder = Some(self.look_at_folder(&mut found, asked.as_deref()).await?)
                 }
                 DeletionStep::LookAtLock => {
-                    let layout = found.layout.as_ref().context("nobody has looked at the folder")?;
+                    let layout = found.layout.as_ref().context("the folder was not read")?;
                     let until = layout.locked_until().await.map_err(|error| anyhow!(chain(&error)))?;
                     lock = Some(until.map_or(StoreLock::None, StoreLock::Until));
                 }
                 DeletionStep::LookAtVolumes => {
-                    // An empty folder has no files that name volumes.
+                    // An empty folder has no files that could name volumes.
                     let has_files = matches!(folder, Some(FolderOwner::Ours | FolderOwner::Claimed));
                     let layout = found.layout.as_ref().filter(|_| has_files);
                     let of = found.backup.as_ref().and_then(|backup| backup.uid()).or(asked);
@@ -236,7 +236,7 @@ impl Carrying<'_> {
                     }
                     return Ok(StepResult::Next);
                 }
-                // Once in a look, because what was written may not have stayed.
+                // At most once in each pass, because what was written may not have been stored.
                 step if step.removes_nothing() && !recorded.contains(&step) => {
                     if !self.record(&step, &mut found).await? {
                         return Ok(StepResult::Next);
@@ -246,7 +246,8 @@ impl Carrying<'_> {
                     }
                     recorded.push(step);
                 }
-                // What removes something, or ends the request, is decided on a look of its own.
+                // A step that removes something, or ends the request, is decided in a pass of its
+                // own.
                 _ if !recorded.is_empty() => return Ok(StepResult::Next),
                 step => return self.act(step, &found).await,
             }
@@ -258,7 +259,7 @@ impl Carrying<'_> {
         match step {
             DeletionStep::TakeOut | DeletionStep::RemoveBackup => {
                 let backup = found.backup.as_ref().context("the Backup is gone")?;
-                // Only as it was looked at, because a Backup that waits may start meanwhile.
+                // On the version that was read, because a Backup that waits may start meanwhile.
                 written(delete(&self.backups(), Write::on(backup)).await)
                     .context("failed to remove the Backup")?;
                 let note = if step == DeletionStep::TakeOut {
@@ -379,7 +380,8 @@ impl Carrying<'_> {
         Ok(())
     }
 
-    /// Ends the request with errors. `locked_until`: before that time the expiry need not ask again.
+    /// Ends the request with errors. `locked_until`: the expiry need not ask again before that
+    /// time.
     async fn end(
         &self,
         request: &DeleteBackupRequest,
@@ -393,7 +395,7 @@ impl Carrying<'_> {
             .map(|error| error.chars().take(limits::STATUS_MESSAGE).collect())
             .collect();
         let change = json!({
-            // Whoever asks for a deletion says nothing of the lock.
+            // Set in any case, so that a value from the request's creator does not stay.
             "metadata": {"annotations": {keys::LOCKED_UNTIL: locked_until.map(|until| until.to_string())}},
             "status": {"phase": Phase::Processed.as_str(), "errors": errors},
         });

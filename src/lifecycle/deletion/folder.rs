@@ -16,7 +16,7 @@ use super::carrying::{Carrying, DeletionFindings};
 use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
-/// Namespace by whose UID a cluster is known.
+/// The namespace whose UID identifies a cluster.
 const OF_CLUSTER: &str = "kube-system";
 
 impl Carrying<'_> {
@@ -32,7 +32,7 @@ impl Carrying<'_> {
         Ok(uid)
     }
 
-    /// `asked`: the UID that the request records, for the time after the Backup.
+    /// `asked`: the UID that the request records, which is needed when the Backup is gone.
     pub(super) async fn look_at_folder(
         &mut self,
         found: &mut DeletionFindings,
@@ -74,7 +74,7 @@ impl Carrying<'_> {
         Ok(whose)
     }
 
-    /// Writes the claim of this deletion in place of what was looked at.
+    /// Writes the claim of this deletion over the version of the claim that was read.
     pub(super) async fn claim(&mut self, found: &DeletionFindings) -> anyhow::Result<()> {
         let (Some(layout), Some(survey)) = (&found.layout, &found.survey) else { return Ok(()) };
         let backup = found.backup.as_ref().and_then(|backup| backup.uid());
@@ -82,7 +82,7 @@ impl Carrying<'_> {
         let ours = FolderClaim {
             cluster: self.cluster().await?,
             namespace: self.lifecycle.namespace.clone(),
-            backup: backup.context("nothing says of which Backup the request is")?,
+            backup: backup.context("neither the request nor a Backup says which UID the request is for")?,
             run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
             before: None,
         };
@@ -95,7 +95,7 @@ impl Carrying<'_> {
         let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
             return Ok(());
         };
-        // What a dead run has begun is in no list, and costs money.
+        // Unfinished uploads of a dead run are in no list of files, and cost money.
         let unfinished = self.lifecycle.opener.unfinished(location, &layout.archive()).await;
         let aborted = match unfinished {
             Ok(unfinished) => unfinished.abort().await,
@@ -113,7 +113,7 @@ impl Carrying<'_> {
             Ok(true) => {
                 info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup")
             }
-            // The next step continues.
+            // The next step continues the removal.
             Ok(false) => {}
             Err(error) => return Err(error.context("failed to remove the files of the backup")),
         }

@@ -69,7 +69,8 @@ impl Carrying<'_> {
             DeletionStep::Record => {
                 let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
                 let now = self.change_backup(backup, change).await;
-                let now = now.context("failed to write to the Backup that its files go")?;
+                let now =
+                    now.context("failed to write to the Backup that the removal of its files begins")?;
                 let Some(now) = now else { return Ok(false) };
                 found.backup = Some(now);
             }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use super::carrying::{Carrying, Files};
-use crate::node_agent::repositories::Missing;
+use crate::node_agent::repositories::MissingRepository;
 
 /// How long one repository may take, and all together: less than a step, whose end would not tell
 /// which one it was.

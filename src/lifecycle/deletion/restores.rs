@@ -14,16 +14,16 @@ use super::carrying::Carrying;
 use crate::storage::BackupLayout;
 use crate::write::{Write, delete, patch};
 
-/// Velero's server removes it when it has removed the files of a Restore. Here that is done
-/// already.
+/// A finalizer that Velero's server removes after it has removed the files of a Restore. berth has
+/// removed these files by then.
 const FINALIZER: &str = "restores.velero.io/external-resources-finalizer";
 
 fn phase(restore: &DynamicObject) -> &str {
     restore.data.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// When it ran. Its removal does not bound that: somebody may remove it weeks after it has stopped,
-/// and another cluster may have written files of a Restore of this name meanwhile.
+/// When the Restore ran. When it was removed says nothing of that: somebody may remove it weeks
+/// after it ended, and another cluster may have written files of a Restore of this name meanwhile.
 fn times(restore: &DynamicObject) -> RestoreTimes {
     let time = |pointer: &str| restore.data.pointer(pointer)?.as_str()?.parse::<Timestamp>().ok();
     RestoreTimes { started: time("/status/startTimestamp"), ended: time("/status/completionTimestamp") }
@@ -41,7 +41,7 @@ impl Carrying<'_> {
             let of = restore.data.pointer("/spec/backupName").and_then(Value::as_str);
             let goes = restore.metadata.deletion_timestamp.is_some();
             let is_ours = restore.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-            // One that is being deleted and waits for somebody else is done with here.
+            // A Restore that is being deleted and only waits for finalizers of others is done.
             of == Some(self.backup_name()) && (!goes || is_ours)
         };
         let all = list(&self.restores(), None, is_of_backup).await.context("failed to list the Restores")?;
@@ -52,7 +52,7 @@ impl Carrying<'_> {
         Ok(all.into_iter().partition(has_ended))
     }
 
-    /// Removes Restores that have ended, files first.
+    /// Removes Restores that have ended. Their files are removed first.
     pub(super) async fn remove_restores(
         &self,
         layout: Option<&BackupLayout>,
@@ -61,7 +61,8 @@ impl Carrying<'_> {
         let api = self.restores();
         for restore in restores {
             let name = restore.name_any();
-            // One that was refused has stored nothing: what is there is somebody else's.
+            // A Restore that was refused has stored nothing, so files of its name belong to
+            // somebody else.
             if let Some(layout) = layout.filter(|_| phase(restore) != "FailedValidation") {
                 let removed = layout.remove_restore(&name, times(restore)).await;
                 let left = removed.map_err(|error| anyhow!(crate::text::chain(&error)));

@@ -126,7 +126,8 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     let gone = json!({"kind": "Status", "status": "Success"});
     let mut recorded = backup("7", "Deleting");
     recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
-    // Between the first two is the claim, which a store may refuse. Nobody holds the Backup by then.
+    // Between the first two is the claim, which a store may refuse. Nobody holds the Backup by
+    // then.
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")))
         .next(get(&backup_path).answers(backup("5", "Completed")))
@@ -154,8 +155,8 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(writes[2].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
     assert_eq!(writes[3].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
     assert_eq!(writes[4].body["preconditions"], json!({"uid": "ru"}));
-    // Each of three looks reads three objects and lists three kinds. The cluster's UID is read once,
-    // and the Backup once more before the claim.
+    // Each of three looks reads three objects and lists three kinds. The cluster's UID is read
+    // once, and the Backup once more before the claim.
     assert_eq!(api.asked().len(), 3 * 6 + 2 + writes.len(), "{:#?}", api.asked());
     api.finish();
 }

@@ -1,5 +1,5 @@
-//! The Schedules that are due at one time, where they are many: one list of all Schedules costs the
-//! API server less than a read of each of them.
+//! Reads the Schedules that are due at one time. If they are many, one list of all Schedules costs
+//! the API server less than a read of each.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,29 +15,31 @@ use crate::client::list_as;
 use crate::lifecycle::Lifecycle;
 use crate::text::chain;
 
-/// Fewer that are due are read one by one.
+/// If fewer Schedules are due, each is read by itself.
 pub(super) const MANY: usize = 16;
-/// And so are those that are less than one in so many of all Schedules.
+/// Each is also read by itself if the due ones are less than this part (one in eight) of all
+/// Schedules.
 const PART: usize = 8;
-/// Bytes that all Schedules may have as JSON, because a list has them in memory together.
+/// Limit of the bytes of all Schedules as JSON, because a list holds them in memory together.
 const MOST: usize = 8 << 20;
-/// What was listed is decided on for so long. Afterwards a Schedule is read again.
+/// A listed Schedule is used for this long. After that it is read again.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Schedules as a list has shown them.
+/// Schedules from a list.
 pub(super) struct ListedSchedules {
-    /// When the list began.
+    /// When the list was requested.
     at: Instant,
     by_name: HashMap<String, Schedule>,
 }
 
 impl ListedSchedules {
-    /// Nothing is listed, so each Schedule is read.
+    /// An empty list, so that each Schedule is read by itself.
     pub(super) fn none() -> Self {
         Self { at: Instant::now(), by_name: HashMap::new() }
     }
 
-    /// Those of `all` that are due, or none where reads cost less or the list fails.
+    /// Lists all Schedules and keeps those that are due. Empty if single reads cost less, or if the
+    /// list fails.
     pub(super) async fn of(lifecycle: &Lifecycle, all: &[CachedSchedule], due: &[&CachedSchedule]) -> Self {
         let mut listed = Self::none();
         let bytes: usize = all.iter().map(|item| item.bytes).sum();
@@ -59,7 +61,7 @@ impl ListedSchedules {
         listed
     }
 
-    /// `None`: this Schedule is to be read.
+    /// `None`: read this Schedule by itself.
     pub(super) fn take(&mut self, name: &str) -> Option<Schedule> {
         self.by_name.remove(name).filter(|_| self.at.elapsed() < FRESH)
     }

@@ -1,5 +1,5 @@
-//! Objects as they are created from what a store has of them. All of it is foreign data: what it
-//! says of another cluster is left out, and what nobody needs is not taken over.
+//! The objects that the sync creates from the files of a store. The files are written by others, so
+//! fields that only apply to the other cluster are left out, and unknown ones are not taken over.
 
 use std::io::Read as _;
 
@@ -13,24 +13,24 @@ use serde_json::{Map, Value, json};
 use crate::patch::{digest, merge_into};
 use crate::storage::StoredBackups;
 
-/// Values in the JSON of a Backup.
+/// Limit of the values in the JSON of a Backup.
 const VALUES: usize = 50_000;
-/// Bytes of all PodVolumeBackups of a backup, unpacked.
+/// Limit of the bytes of all PodVolumeBackups of a backup, unpacked.
 const LARGEST: u64 = 8 << 20;
-/// Values in their JSON.
+/// Limit of the values in their JSON.
 const VALUES_OF_VOLUMES: usize = 200_000;
-/// PodVolumeBackups of a backup.
+/// Limit of the PodVolumeBackups of a backup.
 const MOST: usize = 20_000;
-/// Phases of a PodVolumeBackup that has ended. A node-agent would begin one in another phase.
+/// Final phases of a PodVolumeBackup. A node-agent would run one in any other phase.
 const OVER: [&str; 3] = ["Completed", "Failed", "Canceled"];
 
-/// A Backup to be created, and what is still to be found out for it.
+/// A Backup to be created, and what still has to be looked up for it.
 #[derive(Debug)]
-pub struct Restored {
+pub struct SyncedBackup {
     pub object: Value,
     /// When the backup ended.
     pub ended: Option<Timestamp>,
-    /// Schedules that own it in the cluster that it comes from.
+    /// The Schedules that own it in the other cluster.
     pub owners: Vec<Value>,
 }
 
@@ -44,7 +44,7 @@ pub fn backup(
     location: &str,
     namespace: &str,
     now: Timestamp,
-) -> Result<Restored, SyncSkipReason> {
+) -> Result<SyncedBackup, SyncSkipReason> {
     if !StoredBackups::is_light(json, VALUES) {
         return Err(SyncSkipReason::TooLarge);
     }
@@ -83,17 +83,18 @@ pub fn backup(
     if take == Take::AsPartiallyFailed {
         merge_into(&mut object, json!({"status": {"phase": "PartiallyFailed"}}));
     }
-    // What the types of this program cannot read would be overlooked by all of it once it is there.
+    // A Backup that berth's types cannot parse would be skipped everywhere once it is created.
     serde_json::from_value::<Backup>(object.clone()).map_err(|_| SyncSkipReason::Unreadable)?;
-    Ok(Restored { object, ended, owners })
+    Ok(SyncedBackup { object, ended, owners })
 }
 
-/// What whoever writes to a store could forge in order to have berth remove other backups: two
-/// notes about a deletion, and the mark by which a Schedule's own Backups push out older ones.
+/// Annotations that a user who can write to the store could forge to have berth remove other
+/// backups: two records of a deletion, and the mark of a Schedule's own Backups, by which newer
+/// ones replace older ones.
 const NOT_BELIEVED: [&str; 3] = [keys::VOLUMES_MISSING, keys::FILES_GO, keys::SCHEDULE_UID];
 
-/// Name, labels and annotations. UID, resourceVersion, owners, finalizers and the record of who
-/// wrote which field are of the cluster that the object comes from.
+/// Name, labels and annotations. UID, resourceVersion, owners, finalizers and managed fields belong
+/// to the other cluster.
 fn metadata(stored: &Value, namespace: &str) -> Value {
     let mut metadata = json!({"name": stored["metadata"]["name"], "namespace": namespace});
     for key in ["labels", "annotations"] {
@@ -111,7 +112,7 @@ fn part(stored: &Value, key: &str) -> Value {
     stored.get(key).filter(|part| part.is_object()).cloned().unwrap_or_else(|| json!({}))
 }
 
-/// The PodVolumeBackups of a file, as they are created for the Backup of that name and UID.
+/// The PodVolumeBackups in a file, with the Backup of that name and UID.
 ///
 /// # Errors
 /// What is wrong with the file.
@@ -193,7 +194,7 @@ mod tests {
         })
     }
 
-    fn read(value: &Value) -> Result<Restored, SyncSkipReason> {
+    fn read(value: &Value) -> Result<SyncedBackup, SyncSkipReason> {
         backup("b", value.to_string().as_bytes(), "here", "velero", "2026-02-01T00:00:00Z".parse().unwrap())
     }
 

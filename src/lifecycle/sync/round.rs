@@ -1,4 +1,4 @@
-//! One round of one location.
+//! One round of the sync of one location.
 
 use std::collections::BTreeSet;
 
@@ -24,19 +24,20 @@ use crate::storage::{FileSizes, StoredBackups};
 use crate::text::{chain, few};
 use crate::write::{Write, WriteResult, delete, patch};
 
-/// Failures of a store in one round, after which the round ends.
+/// After so many failures of the store the round ends.
 const MOST_FAILURES: usize = 10;
-/// With one new folder in so many, all files are listed at once instead of asked for one by one.
+/// If more than one folder in so many is new, all files are listed at once, and not asked for one
+/// by one.
 const LISTED_FROM: usize = 50;
-/// Names of one round that are logged one by one.
+/// How many names of one round are logged one by one.
 const MOST_TOLD: usize = 20;
 
-/// What a round could not bring.
+/// What a round could not create.
 #[derive(Default)]
 struct RoundFailures {
     /// The store or the API server failed.
     failed: bool,
-    /// The round has brought enough.
+    /// The round has reached its limit.
     later: bool,
 }
 
@@ -74,7 +75,8 @@ impl Sync<'_> {
         let (lifecycle, name) = (self.lifecycle, location.name_any());
         let store = lifecycle.opener.open(location).await?;
         let stored = StoredBackups::new(store, location.spec.object_storage.prefix.as_deref());
-        // Before the list: a Backup that ends while the list is on its way is not in it.
+        // Read before the list, because a Backup that ends while the store is listed is not in the
+        // list.
         let before = lifecycle.known.standings(&name);
         let listing = stored.names().await.context("failed to list the backups of the store")?;
         let after = lifecycle.known.standings(&name);
@@ -89,7 +91,7 @@ impl Sync<'_> {
         let count = |why: SyncSkipReason| counts.get(&why).copied().unwrap_or(0);
         lifecycle.sync_metrics.round(&name, count, Timestamp::now());
         debug!(location = name, names = listing.names.len(), ?plan, "storage location is synced");
-        ensure!(!failed, "the store or the API server failed for some backups: they come in a later round");
+        ensure!(!failed, "the store or the API server failed for some backups: a later round creates them");
         Ok(())
     }
 
@@ -130,7 +132,7 @@ impl Sync<'_> {
         self.lifecycle.events.tell_about(EventReason::NotSynced, reference(location), note);
     }
 
-    /// Reads what is new, and creates its Backups.
+    /// Reads the new folders, and creates their Backups.
     async fn create(
         &self,
         location: &BackupStorageLocation,
@@ -184,7 +186,7 @@ impl Sync<'_> {
                         bare.push(folder);
                     }
                 }
-                // Somebody else has created it; the watch will show it.
+                // Another client has created it; the watch will show it.
                 FolderResult::Exists => {
                     past.memory.skip(
                         folder,
@@ -202,7 +204,7 @@ impl Sync<'_> {
                             location = name,
                             backup = folder,
                             error = why,
-                            "failed to bring a stored backup"
+                            "failed to create the Backup of a stored backup"
                         );
                     }
                     if failures >= MOST_FAILURES {
@@ -218,7 +220,7 @@ impl Sync<'_> {
             info!(
                 location = name,
                 folders = later,
-                "the round has brought enough: the rest comes in later ones"
+                "the round has reached its limit: later rounds create the rest"
             );
         }
         told.sort_unstable();
@@ -234,8 +236,8 @@ impl Sync<'_> {
         Ok(RoundFailures { failed: failures > 0, later: later > 0 })
     }
 
-    /// Names of the Backups whose deletion somebody has asked for: they are not brought back while
-    /// their files go.
+    /// Names of Backups for which a DeleteBackupRequest exists. They are not created again while
+    /// their files are removed.
     async fn being_deleted(&self) -> anyhow::Result<BTreeSet<String>> {
         let api: Api<DynamicObject> = Api::namespaced_with(
             self.lifecycle.clients.call.clone(),
@@ -243,8 +245,8 @@ impl Sync<'_> {
             &ApiResource::erase::<DeleteBackupRequest>(&()),
         );
         let mut names = BTreeSet::new();
-        // As dynamic objects, of which none is unreadable: with Velero's definitions a request may
-        // lack its spec. Such a one is for no Backup, and must not stop all rounds.
+        // Read as untyped objects, because with Velero's definitions a request may lack its spec.
+        // Such a request is for no Backup, and must not stop all rounds.
         let listed = list(&api, None, |request| {
             let text = |pointer: &str| request.data.pointer(pointer).and_then(Value::as_str);
             let is_open = text("/status/phase") != Some(DeleteBackupRequestPhase::Processed.as_str());
@@ -256,7 +258,7 @@ impl Sync<'_> {
         Ok(names)
     }
 
-    /// Removes what the store has not had for two rounds. `false`: the store failed.
+    /// Removes Backups that the store has lacked for two rounds. `false`: the store failed.
     async fn remove(
         &self,
         location: &BackupStorageLocation,
@@ -296,7 +298,7 @@ impl Sync<'_> {
         }
         let api: Api<Backup> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
-        // On the version that was looked at, because somebody may use the Backup by now.
+        // On the version that was decided on, because somebody may use the Backup by now.
         let write = Write::to(&one.name).uid(Some(&one.uid)).version(Some(&backup.resource_version));
         match delete(&api, write).await {
             WriteResult::Written(()) | WriteResult::Gone(_) => {

@@ -1,4 +1,4 @@
-//! A folder of the store becomes a Backup.
+//! Creates a Backup from a folder of the store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::object::{Restored, backup};
+use super::object::{SyncedBackup, backup};
 use super::volumes::StoredPodVolumeBackups;
 use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
@@ -34,9 +34,9 @@ use crate::write::{WriteResult, create};
 pub(super) const CALL: Duration = Duration::from_secs(30);
 /// The namespace by whose UID a cluster is known.
 const OF_CLUSTER: &str = "kube-system";
-/// Other clusters that are told of for one location.
+/// How many other clusters are reported for one location.
 const MOST_OTHERS: usize = 10;
-/// Characters of what an API server says of a Backup that it refuses.
+/// Characters that are kept of the API server's reason for refusing a Backup.
 const REASON: usize = 300;
 
 /// What the reads of one round share.
@@ -44,18 +44,18 @@ pub(super) struct SyncRoundContext<'r> {
     pub(super) sync: &'r Sync<'r>,
     pub(super) location: &'r BackupStorageLocation,
     pub(super) stored: &'r StoredBackups,
-    /// What a list of all files shows, if there was one.
+    /// The files of the store, if a list of all files was read.
     pub(super) files: Option<&'r FileSizes>,
     /// Names of Backups that are being deleted.
     pub(super) deleted: &'r BTreeSet<String>,
     pub(super) allowance: Allowance,
 }
 
-/// How much more the round may bring.
+/// How many more Backups the round may create.
 pub(super) struct Allowance {
     /// What the location had in the cluster before the round.
     standing: Size,
-    /// What the round has brought since; `true`: that is enough.
+    /// What the round has created since. `true`: the limit is reached.
     brought: Mutex<(Size, bool)>,
 }
 
@@ -64,13 +64,13 @@ impl Allowance {
         Self { standing, brought: Mutex::default() }
     }
 
-    /// Before anything is read.
+    /// Checks for room before anything is read.
     fn look(&self) -> BackupCapacity {
         let (brought, is_spent) = *self.brought.lock();
         if is_spent { BackupCapacity::Later } else { room(self.standing, brought, 0) }
     }
 
-    /// Takes the room, if there is enough.
+    /// Reserves room for a Backup, if there is enough.
     fn take(&self, bytes: usize) -> BackupCapacity {
         let (brought, is_spent) = &mut *self.brought.lock();
         let found = room(self.standing, *brought, bytes);
@@ -83,7 +83,7 @@ impl Allowance {
     }
 }
 
-/// What became of a folder.
+/// The result of a folder.
 pub(super) enum FolderResult {
     Created {
         /// When the backup ended.
@@ -97,9 +97,9 @@ pub(super) enum FolderResult {
         more: String,
     },
     Exists,
-    /// The round has brought enough.
+    /// The round has created enough; a later round reads the folder.
     Later,
-    /// To be tried again in the next round.
+    /// The next round tries again.
     Failed(String),
 }
 
@@ -151,13 +151,14 @@ impl SyncRoundContext<'_> {
             Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
             Err(error) => return FolderResult::Failed(chain(&error)),
         }
-        // Read before the Backup is created, because afterwards nobody would look at this folder
-        // again.
+        // Read before the Backup is created, because no later round would read the folder of a
+        // Backup that exists.
         let volumes = match self.stored.pod_volume_backups(name, self.files).await {
             Ok(gzip) => StoredPodVolumeBackups::read(name, gzip.as_deref()),
             Err(error) => return FolderResult::Failed(chain(&error)),
         };
-        // The room is taken before the API server is asked, because others are read meanwhile.
+        // The room is reserved before the API server is asked, because other folders are read
+        // meanwhile.
         let bytes = json_size(&restored.object).saturating_add(volumes.bytes());
         match self.allowance.take(bytes) {
             BackupCapacity::Enough => {}
@@ -173,12 +174,12 @@ impl SyncRoundContext<'_> {
     async fn create(
         &self,
         name: &str,
-        restored: Restored,
+        restored: SyncedBackup,
         volumes: StoredPodVolumeBackups,
         tag: &str,
     ) -> anyhow::Result<FolderResult> {
         let lifecycle = self.sync.lifecycle;
-        let Restored { mut object, ended, owners } = restored;
+        let SyncedBackup { mut object, ended, owners } = restored;
         let owners = self.owners(owners).await?;
         if !owners.is_empty() {
             merge_into(&mut object, json!({"metadata": {"ownerReferences": owners}}));
@@ -208,7 +209,7 @@ impl SyncRoundContext<'_> {
         let created: Backup = read_again(&created).context("the Backup that was created cannot be read")?;
         lifecycle.known.assume(&created);
         if !volumes.is_empty() {
-            // The annotation says what is left to be done.
+            // The annotation says what is still missing.
             if let Err(error) = self.sync.create_volumes(self.location, &created, &volumes).await {
                 debug!(backup = name, error = chain(&*error), "some PodVolumeBackups come in a later round");
             }
@@ -216,8 +217,8 @@ impl SyncRoundContext<'_> {
         Ok(FolderResult::Created { ended, volumes: volumes.bytes() })
     }
 
-    /// The owners that exist here, too. Of another cluster's, the garbage collector would take the
-    /// absence for their deletion, and remove the Backup.
+    /// The owners that exist in this cluster, too. The garbage collector would take an owner of
+    /// another cluster for deleted, and remove the Backup.
     async fn owners(&self, owners: Vec<Value>) -> anyhow::Result<Vec<Value>> {
         let mut kept = Vec::new();
         for owner in owners {
@@ -248,7 +249,7 @@ impl SyncRoundContext<'_> {
     }
 }
 
-/// What the API server gave back, as the type that the caches know.
+/// The API server's answer, as the type that the caches use.
 pub(super) fn read_again<K>(object: &impl Serialize) -> Result<K, serde_json::Error>
 where
     K: kube::Resource<Scope = NamespaceResourceScope> + serde::de::DeserializeOwned,
@@ -257,7 +258,7 @@ where
 }
 
 impl Sync<'_> {
-    /// Tells once if another cluster writes below this location at the same time.
+    /// Reports once that another cluster writes below this location.
     pub(super) async fn look_for_others(
         &self,
         location: &BackupStorageLocation,

@@ -51,7 +51,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         metrics: crate::backup::metrics::BackupMetrics::default(),
         schedule_metrics: ScheduleMetrics::default(),
         schedule: berth_core::schedule::ScheduleSettings::default(),
-        notes: LeaseNotes::default(),
+        notes: LeaseAnnotations::default(),
         velero_controllers: VeleroControllers::default(),
         known: Arc::default(),
         sync_period: std::time::Duration::from_secs(60),

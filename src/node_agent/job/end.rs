@@ -1,4 +1,4 @@
-//! How an object has ended, and the write of it.
+//! How a job ends, and the write of that end.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::Context;
+use super::super::AgentContext;
 use super::Kind;
 use super::fence::is_of_another;
 use crate::text::chain;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
-/// How long the end of a job is tried to be written.
+/// How long berth tries to write the end of a job.
 const END: Duration = Duration::from_secs(600);
 
-/// What a job ends with, besides its phase: Failed where there is a message, else Completed.
+/// The result of a job. Its phase is Failed if it has a message, and otherwise Completed.
 pub struct End {
-    /// A part of the patch, which counts more than what is written of every end.
+    /// Fields of the patch that replace those that are written for every end.
     pub change: Value,
     pub message: Option<String>,
 }
@@ -41,17 +41,18 @@ impl End {
 /// What became of the write of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndWrite {
-    /// It is written, or nobody needs it any more.
+    /// The end is written, or nobody needs it any more.
     Done,
-    /// Another process has begun the object since then, and says how it ends.
+    /// Another process works on the object by now, and will write its end.
     OfAnother,
-    /// It is to be tried again.
+    /// The write has to be tried again.
     Failed,
 }
 
-/// Writes the end. Each try is on the object as it is then, if it has not ended otherwise.
-/// `carrier`: the job that began it. Another one may have begun it meanwhile, and be in the middle of
-/// its work: a pod that is removed by force lives on until its kubelet knows.
+/// Writes the end. Each attempt uses the latest version of the object, unless it has already ended
+/// in another way. `carrier`: the job that started it. Another job may have started it since and be
+/// in the middle of its work, because a pod that is removed by force lives on until its kubelet
+/// notices.
 pub(super) async fn write_end<K>(
     api: &Api<K>,
     name: &str,
@@ -74,7 +75,7 @@ where
                 return EndWrite::Done;
             }
             if carrier.is_some_and(|carrier| is_of_another(&object, carrier)) {
-                info!(name, "another process carries it by now: leaving its end to that one");
+                info!(name, "another process works on the object: leaving the end to it");
                 return EndWrite::OfAnother;
             }
             match patch(api, Write::on(&object), change.clone()).await {
@@ -93,7 +94,7 @@ where
     }
 }
 
-/// Writes that a movement is canceled which no job begins any more.
+/// Writes that a movement is canceled. No job will start on it any more.
 pub async fn write_canceled<K>(api: &Api<K>, name: &str, uid: &str) -> EndWrite
 where
     K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -103,8 +104,8 @@ where
     write_end(api, name, Some(uid), None, &json!({"status": status})).await
 }
 
-/// Writes that an object is canceled that no job works on.
-pub async fn end_canceled(context: &Context, kind: &Kind) -> bool {
+/// Writes that an object is canceled. No job works on it.
+pub async fn end_canceled(context: &AgentContext, kind: &Kind) -> bool {
     let status = json!({
         "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
     });

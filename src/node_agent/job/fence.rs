@@ -1,6 +1,6 @@
-//! The fence of a job: it writes to its object only on the version that it has seen, and no more
-//! once another process has begun the object, as after an agent's pod was removed by force while
-//! its process lived on.
+//! The fence of a job. It writes to its object only on the version that it has seen, and stops
+//! writing when another process has started on the object, for example after an agent's pod was
+//! removed by force while its process lived on.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -17,36 +17,37 @@ use tokio::time::Instant;
 use crate::pace::paced;
 use crate::write::{Write, WriteResult, patch};
 
-/// A job that has nothing to write reads its object so often.
+/// How often a job that has nothing to write reads its object.
 const LOOK: Duration = Duration::from_secs(10);
-/// A restore stops when it has not been seen for so long whose its object is. Another process may
-/// have begun it, and the pod may use the volume already, as when this one's token is not taken any
-/// more. A backup goes on, because the lock of the repository guards its snapshot.
+/// A restore stops if it could not check for this long that the object is still its own: another
+/// process may have started on it, and the pod may already use the volume, for example when this
+/// process' token is no longer accepted. A backup goes on, because the lock of the repository
+/// protects its snapshot.
 const UNSEEN: Duration = Duration::from_secs(60);
-/// Tries of one write, because others write the object, too.
+/// Attempts of one write, because others write the object, too.
 const TRIES: u32 = 3;
 
-/// What a write tells, or a look.
+/// The result of a write, or of a look at the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fenced {
     Written,
-    /// Nothing is written, as far as that is known. The object is the job's.
+    /// Nothing was written, as far as is known. The object is still the job's.
     Unwritten,
-    /// Nothing is written, and it has not been seen for too long whose the object is.
+    /// Nothing was written, and for too long it was not possible to check whose the object is.
     Unseen,
-    /// The object has ended, it is gone, or another process has begun it.
+    /// The object has ended or is gone, or another process works on it.
     Lost,
 }
 
 pub struct Fence<'a, K> {
     api: &'a Api<K>,
-    /// As it was last written or read.
+    /// The object as it was last written or read.
     object: K,
-    /// [`CARRIER`] while it is the job's.
+    /// The value of [`CARRIER`] while the object is the job's.
     id: &'a str,
-    /// When it was last asked for.
+    /// When the API server was last asked for the object.
     looked: Instant,
-    /// When it was last seen to be the job's.
+    /// When the object was last known to be the job's.
     seen: Instant,
 }
 
@@ -54,7 +55,7 @@ impl<'a, K> Fence<'a, K>
 where
     K: DataMover + Clone + Debug + DeserializeOwned,
 {
-    /// `begun`: the object as the job has begun it.
+    /// `begun`: the object as the job's first write returned it.
     pub fn new(api: &'a Api<K>, begun: K, id: &'a str) -> Self {
         Self { api, object: begun, id, looked: Instant::now(), seen: Instant::now() }
     }
@@ -90,7 +91,7 @@ where
         if is_restore && self.seen.elapsed() >= paced(UNSEEN) { Fenced::Unseen } else { Fenced::Unwritten }
     }
 
-    /// Looks whether the object is still the job's, if nothing was written or read for a while.
+    /// Checks that the object is still the job's, if nothing was written or read for a while.
     pub async fn glance(&mut self) -> Fenced {
         if self.looked.elapsed() < paced(LOOK) { Fenced::Unwritten } else { self.look().await }
     }
@@ -105,7 +106,7 @@ where
                 Fenced::Unwritten
             }
             Ok(_) => Fenced::Lost,
-            // The next look may tell.
+            // The next look may succeed.
             Err(_) => self.unwritten(),
         }
     }
@@ -117,7 +118,7 @@ where
     }
 }
 
-/// Has another job than this one begun the object since then?
+/// Has another job started on the object since?
 pub fn is_of_another(object: &impl Resource, id: &str) -> bool {
     let last = object.meta().annotations.as_ref().and_then(|annotations| annotations.get(CARRIER));
     last.is_some_and(|last| last != id)
@@ -163,11 +164,11 @@ mod tests {
         let api = api
             .next(patching(PATH).answers(restore("8", &job.id)))
             .next(patching(PATH).answers(restore("9", &job.id)))
-            // Somebody else has written something else.
+            // Another client has written the object meanwhile.
             .next(patching(PATH).refuses(409))
             .next(get(PATH).answers(restore("11", &job.id)))
             .next(patching(PATH).answers(restore("12", &job.id)))
-            // The process is told to end.
+            // The process is told to stop.
             .next(patching(PATH).refuses(409))
             .next(get(PATH).answers(restore("14", &job.id)))
             .next(patching(PATH).answers(restore("15", &job.id)));
@@ -186,8 +187,8 @@ mod tests {
         assert_eq!(versions.collect::<Vec<_>>(), wanted);
     }
 
-    /// It would write the volume at the same time as the next process, or after the pod has begun
-    /// to use it.
+    /// It would write the volume at the same time as the next process, or while the pod already
+    /// uses it.
     #[tokio::test(start_paused = true)]
     async fn a_restore_that_another_process_carries_stops_and_writes_nothing_more() {
         let mut ended = restore("9", "");
@@ -210,7 +211,7 @@ mod tests {
                         assert!(begun.elapsed() < 2 * LOOK, "it would never stop");
                         sleep(PROGRESS).await;
                     }
-                    // What it comes to on its way out.
+                    // The write at its end.
                     job.waits_for.lock().clear();
                     sleep(3 * PROGRESS).await;
                     Err(anyhow::Error::from(Fault::Canceled))
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Its pod was removed by force, so its token is not taken any more.
+    /// The pod was removed by force, so its token is no longer accepted.
     #[tokio::test(start_paused = true)]
     async fn a_restore_that_nobody_answers_for_stops_and_is_left_to_be_begun_again() {
         let api = Scripted::new();

@@ -1,5 +1,6 @@
-//! Waits while somebody holds the exclusive lock of a repository. Meanwhile others have the job's
-//! place, because one repository must not keep the volumes of all others on the node waiting.
+//! Waits while another process holds the exclusive lock of a repository. The job gives its place to
+//! others meanwhile, because one repository must not keep the volumes of all others on the node
+//! waiting.
 
 use std::time::Duration;
 
@@ -11,16 +12,17 @@ use tracing::info;
 use super::Job;
 use crate::pace::paced;
 
-/// How often it is looked whether the lock is gone.
+/// How often a waiting job checks whether the lock is gone.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long a job waits until nobody holds the exclusive lock.
+/// How long a job waits for the exclusive lock of others to be released.
 const PATIENT: Duration = Duration::from_secs(300);
-/// And until another agent has maintained the repository, which does not take longer.
+/// How long it waits for another agent to finish the maintenance of the repository, which takes
+/// less.
 const MAINTENANCE: Duration = Duration::from_secs(9000);
-/// How often a job that waits for a place looks whether it is canceled.
+/// How often a job that waits for a place checks whether it is canceled.
 const CANCELED: Duration = Duration::from_secs(1);
 
-/// How long it is waited for whoever holds the lock. `None`: it is no lock that hinders.
+/// How long to wait for the holder of the lock. `None`: the error is not about a lock.
 fn patience(error: &anyhow::Error) -> Option<Duration> {
     match error.downcast_ref::<Fault>()? {
         Fault::Locked { is_own: true, .. } => Some(MAINTENANCE),
@@ -30,9 +32,9 @@ fn patience(error: &anyhow::Error) -> Option<Duration> {
 }
 
 impl Job {
-    /// Tries the work again each time that a lock which hindered it is gone, until the waits
-    /// together have taken too long. Between two tries it has nothing open, so the volume can be
-    /// unmounted. `look`: is the repository locked?
+    /// Tries the work again each time that the lock in its way is gone, until all waits together
+    /// take too long. Between two tries it holds nothing open, so that the volume can be unmounted.
+    /// `look`: is the repository locked?
     pub(super) async fn unlocked<T, F, L>(
         &self,
         work: impl Fn() -> F,
@@ -61,7 +63,7 @@ impl Job {
         L: Future<Output = anyhow::Result<()>>,
     {
         self.place.release();
-        // Anything else than a lock, the next try tells.
+        // Errors other than a lock are left to the next try to report.
         while let Some(patience) = patience(&error) {
             ensure!(!self.watched.is_canceled(), Fault::Canceled);
             if *waited >= patience {
@@ -85,7 +87,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for a place as long as a job that has not begun would.
+    /// Waits for a place, as a job that has not started would.
     async fn place_again(&self) -> anyhow::Result<()> {
         "waits for a place among the volumes that are read or restored on this node at the same time, because others had its own while the repository was locked"
             .clone_into(&mut self.waits_for.lock());
@@ -101,10 +103,10 @@ impl Job {
         }
     }
 
-    /// Is the repository locked?
+    /// Checks that the repository is not locked.
     ///
     /// # Errors
-    /// When it is, or that cannot be told.
+    /// When it is locked, or its locks cannot be read.
     pub(super) async fn look(&self, location: Option<&str>, namespace: Option<&str>) -> anyhow::Result<()> {
         let (location, namespace) = (location.unwrap_or_default(), namespace.unwrap_or_default());
         let repository = self.context.repositories.get(location, namespace, false).await?;
@@ -174,7 +176,8 @@ mod tests {
                 told()
             );
             is_locked.store(false, Ordering::Relaxed);
-            // Longer than it would wait for the lock: this is no wait for it any more.
+            // This is longer than the job would wait for the lock, because it no longer waits for
+            // one.
             sleep(2 * PATIENT).await;
             assert!(told().starts_with("waits for a place"), "{}", told());
             drop(other);

@@ -1,5 +1,5 @@
-//! The work of a job on a repository: it stores a folder or a device there, or brings a snapshot
-//! back into one.
+//! The work of a job on a repository: backing up a folder or a device, or restoring a snapshot into
+//! one.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use kube::api::Api;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::super::Context;
+use super::super::AgentContext;
 use super::Job;
 use crate::text::chain;
 
@@ -72,7 +72,8 @@ impl Job {
         source: Source,
     ) -> anyhow::Result<Result<Saved, String>> {
         let repositories = &self.context.repositories;
-        // Before it is opened, so that no change in between is missed.
+        // The place is read before the repository is opened, so that no change in between is
+        // missed.
         let place = repositories.place(location).await;
         let repository = repositories.get(location, namespace, true).await?;
         let place = place?;
@@ -88,7 +89,7 @@ impl Job {
         }
     }
 
-    /// Brings a snapshot back into a folder or a device. The inner error says which files are missing.
+    /// Restores a snapshot into a folder or a device. The inner error says which files are missing.
     pub(in crate::node_agent) async fn bring(
         &self,
         location: &str,
@@ -96,7 +97,7 @@ impl Job {
         snapshot: &str,
         data: Data,
     ) -> anyhow::Result<Result<Restored, String>> {
-        let Context { settings, repositories, .. } = &*self.context;
+        let AgentContext { settings, repositories, .. } = &*self.context;
         let repository = repositories.get(location, namespace, false).await?;
         match repository.restore(snapshot, data, &settings.node, &self.watched).await {
             Ok(restored) => Ok(Ok(restored)),
@@ -104,7 +105,7 @@ impl Job {
         }
     }
 
-    /// The inner error: something was done, and not all of it.
+    /// Moves an error into the inner result if the work was done in part.
     fn unfinished<T>(
         &self,
         fault: Fault,
@@ -114,7 +115,7 @@ impl Job {
         if let Fault::Unfinished(unfinished) = fault {
             return Ok(Err(unfinished.to_string()));
         }
-        // The repository may be another one by now.
+        // The repository may have been replaced since it was opened.
         if matches!(fault, Fault::Store(_) | Fault::Repository(_) | Fault::Lock(_) | Fault::Missing(_)) {
             self.context.repositories.forget(location, namespace);
         }

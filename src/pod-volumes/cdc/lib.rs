@@ -1,20 +1,21 @@
-//! Stands in for the package of this name, by which rustic_core finds where a file's next piece
-//! begins: a Rabin fingerprint of the last 64 bytes, the same as restic's. rustic_core makes one for
-//! each file, and that package makes its tables by long division of each byte, which takes 140 µs: as
-//! long as all else that a small file needs. Here they follow from those of eight bits, because
-//! remainders of sums are sums of remainders.
+//! Replaces the package of this name, with which rustic_core finds where the next piece of a file
+//! begins: by a Rabin fingerprint of the last 64 bytes, the same as restic's. rustic_core makes one
+//! for each file, and the original package computes its tables by long division of each byte. That
+//! takes 140 µs, as long as everything else that a small file needs. This package computes them
+//! from the entries of the eight single bits, because the remainder of a sum is the sum of the
+//! remainders.
 
-/// Bytes of which the fingerprint is.
+/// Bytes that the fingerprint covers.
 const WINDOW: usize = 64;
 
-/// A polynomial over the field of two elements; a bit for each coefficient.
+/// A polynomial over the field with two elements. Each bit is a coefficient.
 pub type Polynom64 = u64;
 
 pub trait Polynom {
-    /// That of the highest coefficient; -1 where there is none.
+    /// The exponent of the highest coefficient that is not zero; -1 if all are zero.
     fn degree(&self) -> i32;
 
-    /// What is left after a division by `divisor`; all, where that is zero.
+    /// The remainder of a division by `divisor`; `self` if the divisor is zero.
     #[must_use]
     fn modulo(&self, divisor: &Self) -> Self;
 }
@@ -37,10 +38,10 @@ impl Polynom for Polynom64 {
 }
 
 pub trait RollingHash64 {
-    /// Begins anew with the next 63 bytes, or as many as there are. How many there were.
+    /// Starts again with the next 63 bytes, or as many as there are. Returns how many there were.
     fn reset_and_prefill_window<I: Iterator<Item = u8>>(&mut self, bytes: &mut I) -> usize;
 
-    /// Takes a byte in, and the oldest one out.
+    /// Adds a byte, and removes the oldest one.
     fn slide(&mut self, byte: u8);
 }
 
@@ -49,14 +50,14 @@ pub trait RollingHash64 {
 pub struct Rabin64 {
     pub hash: Polynom64,
     window: [u8; WINDOW],
-    /// Where the oldest byte is.
+    /// Index of the oldest byte.
     oldest: usize,
-    /// How far the highest eight bits of a fingerprint are from the lowest ones.
+    /// How many bits the highest eight bits of a fingerprint are above the lowest eight.
     shift: u32,
-    /// What a byte is in the fingerprint when it is the oldest one.
+    /// What each byte contributes to the fingerprint when it is the oldest one.
     leaving: [Polynom64; 256],
-    /// What takes eight bits away that a shift has brought above the divisor's degree, and brings
-    /// in what is left of them.
+    /// For each value of the eight bits that a shift has moved above the divisor's degree: the term
+    /// that removes them and adds their remainder.
     reducing: [Polynom64; 256],
 }
 
@@ -83,14 +84,14 @@ impl Rabin64 {
         rabin
     }
 
-    /// The fingerprint before a byte of zeros.
+    /// The fingerprint after a byte of zeros is appended.
     #[inline]
     fn shifted(&self, hash: Polynom64) -> Polynom64 {
         (hash << 8) ^ self.reducing[usize::from((hash >> self.shift) as u8)]
     }
 }
 
-/// A table of all bytes from its entries of single bits.
+/// A table of all bytes, as sums of the entries of their single bits.
 fn sums(of_bit: impl Fn(Polynom64) -> Polynom64) -> [Polynom64; 256] {
     let mut table = [0; 256];
     for byte in 1..256_usize {
@@ -120,7 +121,7 @@ impl RollingHash64 for Rabin64 {
 mod tests {
     use super::*;
 
-    /// The one that restic's chunker is tested with.
+    /// The divisor with which restic's chunker is tested.
     const DIVISOR: Polynom64 = 0x3D_A335_8B4D_C173;
 
     fn bytes(count: u32) -> impl Iterator<Item = u8> {
@@ -133,7 +134,7 @@ mod tests {
         })
     }
 
-    /// By its definition, bit by bit.
+    /// The remainder by its definition, bit by bit.
     fn remainder(bytes: &[u8]) -> Polynom64 {
         let bits =
             bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| Polynom64::from(byte >> bit & 1)));
@@ -148,7 +149,7 @@ mod tests {
         let all: Vec<u8> = bytes(1_000).collect();
         let mut rabin = Rabin64::new_with_polynom(6, &DIVISOR);
         for round in 0..2 {
-            // The second time with a window that is full of others.
+            // The second round starts with a window that is full of other bytes.
             let begin = round * 300;
             assert_eq!(rabin.reset_and_prefill_window(&mut all[begin..begin + 64].iter().copied()), 63);
             assert_eq!(rabin.hash, remainder(&all[begin..begin + 63]));

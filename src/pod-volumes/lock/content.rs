@@ -1,4 +1,4 @@
-//! What the file of a lock says, and how it is encrypted.
+//! The content of a lock file, and how it is encrypted.
 
 use aes256ctr_poly1305aes::aead::Aead;
 use aes256ctr_poly1305aes::{Aes256CtrPoly1305Aes, Key, Nonce};
@@ -7,9 +7,9 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use rustic_core::repofile::MasterKey;
 use serde::{Deserialize, Serialize};
 
-/// A lock has some hundred bytes.
+/// Limit of the size of a lock file, which has a few hundred bytes.
 pub(crate) const LARGEST: u64 = 64 * 1024;
-/// What restic writes before what it compressed.
+/// The byte that restic writes before compressed content.
 const COMPRESSED: u8 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +25,12 @@ pub(crate) struct Content {
     pub pid: u32,
 }
 
-/// The key of a repository, for its locks.
+/// The key of a repository, which encrypts its locks.
 #[derive(Clone)]
 pub(crate) struct Sealer(Key);
 
 impl Sealer {
-    /// `None`: the key has not the size of a key.
+    /// `None`: the key has the wrong size.
     pub fn new(key: &MasterKey) -> Option<Self> {
         let bytes = [key.encrypt.as_slice(), &key.mac.k, &key.mac.r].concat();
         let sizes = (key.encrypt.len(), key.mac.k.len(), key.mac.r.len());

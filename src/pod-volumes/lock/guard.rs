@@ -1,4 +1,4 @@
-//! How old a lock is, and whether it is still held.
+//! The age of a lock, and whether it is still held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::TRUSTED;
 use crate::store::Store;
 
-/// How long a lock is looked for.
+/// Time-out of the search for a lock.
 const LOOKED_FOR: Duration = Duration::from_secs(60);
 
 /// The lock as it was written last.
@@ -21,8 +21,8 @@ pub(crate) struct Written {
     pub at: Age,
 }
 
-/// How old something is, by the clock that stands still while the machine sleeps, and by the one
-/// that people set.
+/// The age of something, by two clocks: one that stops while the machine sleeps, and one that
+/// people can set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Age {
     pub instant: Instant,
@@ -34,15 +34,15 @@ impl Age {
         Self { instant: Instant::now(), time: Timestamp::now() }
     }
 
-    /// May others take what is so old for nobody's soon?
+    /// Is this so old that other processes may soon take it for stale?
     pub fn is_old(self) -> bool {
         let by_clock = Duration::try_from(Timestamp::now().duration_since(self.time)).unwrap_or_default();
         self.instant.elapsed().max(by_clock) > TRUSTED
     }
 }
 
-/// Tells whether a lock is still held. Asked before a snapshot is written: what it has may have
-/// been pruned else.
+/// Says whether a lock is still held. It is asked before a snapshot is written, because without the
+/// lock somebody may have pruned what the snapshot refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     store: Store,
@@ -66,7 +66,7 @@ impl Guard {
             }
             match self.store.has(&path).await {
                 Ok(true) => return !at.is_old(),
-                // It was written anew meanwhile.
+                // The lock was rewritten meanwhile.
                 _ if self.current.lock().path != path => {}
                 Ok(false) | Err(_) => return false,
             }

@@ -13,7 +13,7 @@ use super::super::cache::reflect_queue;
 use super::super::writer::EndedBackupSettings;
 use super::*;
 use crate::events::Events;
-use crate::leader::LeaseNotes;
+use crate::leader::LeaseAnnotations;
 use crate::metrics::QueueMetrics;
 use crate::watch::WatchEvent;
 
@@ -53,7 +53,7 @@ impl Queue {
         let writer =
             QueueWriter::new(client, "velero", keeping, Arc::clone(&store), metrics.clone(), events.clone());
         let (stopped, is_stopped) = watch::channel(None);
-        let reporter = QueueReporter::new(metrics.clone(), events, LeaseNotes::default());
+        let reporter = QueueReporter::new(metrics.clone(), events, LeaseAnnotations::default());
         let cycle = Cycle::new(Arc::clone(&store), writer, is_stopped, reporter, Pulse::default());
         Self { store, metrics, cycle, _stopped: stopped }
     }

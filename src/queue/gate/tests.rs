@@ -27,7 +27,7 @@ fn gate(api: &Scripted, executor: Executor) -> Gate {
         store: Arc::new(BackupCache::new(QueueSettings::default())),
         metrics: QueueMetrics::new(&mut Registry::default()),
         stopped: Arc::default(),
-        notes: LeaseNotes::default(),
+        notes: LeaseAnnotations::default(),
         configuration: "berth".to_owned(),
     }
 }

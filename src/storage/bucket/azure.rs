@@ -15,11 +15,11 @@ use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
 use serde_json::Value;
 
-use super::line::{
+use super::transport::{
     ENCODED_IN_KEY, StoreHttpClient, StoreRequest, StoreResponse, add_query, address, lacks, name, text,
     word, wrong,
 };
-use super::{Created, Hold, Marker, Removal, Result, StoreError, Version, VersionPage, blobs, xml};
+use super::{Created, Hold, Marker, Removal, Result, StoreError, Version, VersionPage, azure_listing, xml};
 
 /// Keys of Gardener's Secrets (source: `gardener-extension-provider-azure` and
 /// `etcd-backup-restore`).
@@ -152,7 +152,7 @@ impl Azure {
         query.extend(after.map(|after| ("marker", after.key.as_str())));
         let answer =
             self.send(Method::GET, AzureRequest { query: &query, ..AzureRequest::default() }).await?;
-        let page = blobs::page(&answer.body).map_err(|error| self.unreadable(&error))?;
+        let page = azure_listing::page(&answer.body).map_err(|error| self.unreadable(&error))?;
         match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
             Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
             None => Ok(page),
@@ -181,9 +181,9 @@ impl Azure {
         let of_that = |(name, value)| [(name, value)];
         let with_snapshots = [("x-ms-delete-snapshots", "include")];
         let whole = AzureRequest { key, headers: &with_snapshots, ..AzureRequest::default() };
-        match blobs::BlobVersion::of(version) {
-            blobs::BlobVersion::Only => self.gone(whole).await,
-            blobs::BlobVersion::Snapshot(time) => {
+        match azure_listing::BlobVersion::of(version) {
+            azure_listing::BlobVersion::Only => self.gone(whole).await,
+            azure_listing::BlobVersion::Snapshot(time) => {
                 self.gone(AzureRequest {
                     key,
                     query: &of_that(("snapshot", time)),
@@ -191,13 +191,13 @@ impl Azure {
                 })
                 .await
             }
-            blobs::BlobVersion::Version(id) => {
+            azure_listing::BlobVersion::Version(id) => {
                 self.gone(AzureRequest { key, query: &of_that(("versionid", id)), ..AzureRequest::default() })
                     .await
             }
             // The current version cannot be deleted by its version id. Deleting the blob makes it
             // an earlier version.
-            blobs::BlobVersion::Current(id) => {
+            azure_listing::BlobVersion::Current(id) => {
                 self.gone(whole).await?;
                 self.gone(AzureRequest { key, query: &of_that(("versionid", id)), ..AzureRequest::default() })
                     .await
@@ -229,10 +229,12 @@ impl Azure {
 
     pub async fn hold(&self, version: &Version) -> Result<Hold> {
         let key = Some(version.key.as_str());
-        let query = match blobs::BlobVersion::of(version) {
-            blobs::BlobVersion::Only => Vec::new(),
-            blobs::BlobVersion::Snapshot(time) => vec![("snapshot", time)],
-            blobs::BlobVersion::Version(id) | blobs::BlobVersion::Current(id) => vec![("versionid", id)],
+        let query = match azure_listing::BlobVersion::of(version) {
+            azure_listing::BlobVersion::Only => Vec::new(),
+            azure_listing::BlobVersion::Snapshot(time) => vec![("snapshot", time)],
+            azure_listing::BlobVersion::Version(id) | azure_listing::BlobVersion::Current(id) => {
+                vec![("versionid", id)]
+            }
         };
         let answer = match self
             .send(Method::HEAD, AzureRequest { key, query: &query, ..AzureRequest::default() })
@@ -246,8 +248,8 @@ impl Azure {
         }
         let until = answer.header("x-ms-immutability-policy-until-date");
         if !until.is_empty() {
-            let until =
-                blobs::time(until).ok_or_else(|| self.unreadable(&format!("{until:?} is no time")))?;
+            let until = azure_listing::time(until)
+                .ok_or_else(|| self.unreadable(&format!("{until:?} is no time")))?;
             return Ok(Hold::Until(until));
         }
         // The container's policy. The account's key cannot read how long it lasts.

@@ -18,10 +18,12 @@ use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::line::{self, ENCODED, StoreHttpClient, StoreRequest, StoreResponse, add_query, lacks, wrong};
+use super::transport::{
+    self, ENCODED, StoreHttpClient, StoreRequest, StoreResponse, add_query, lacks, wrong,
+};
 use super::{
     Created, Hold, Marker, Removal, Result, StoreError, UnfinishedUpload, UploadPage, Version, VersionPage,
-    generations, xml,
+    google_json, xml,
 };
 
 /// Key of Gardener's Secrets (source: `gardener-extension-provider-gcp`).
@@ -66,9 +68,9 @@ struct GoogleRequest<'a> {
 
 impl Google {
     pub fn open(bucket: &str, region: &str, config: &StoreConfig, secret: &Secret) -> Result<Self> {
-        let Some(file) = line::text(secret, KEY) else { return Err(lacks(secret, &[(KEY, false)])) };
+        let Some(file) = transport::text(secret, KEY) else { return Err(lacks(secret, &[(KEY, false)])) };
         // The errors of the parsers are dropped, because they quote the Secret.
-        let of_secret = |what: &str| wrong(format!("{}, {KEY}: {what}", line::name(secret)));
+        let of_secret = |what: &str| wrong(format!("{}, {KEY}: {what}", transport::name(secret)));
         let account: ServiceAccount =
             serde_json::from_str(file).map_err(|_| of_secret("is not the JSON file of a service account"))?;
         if !matches!(account.kind.as_str(), "" | "service_account") {
@@ -85,7 +87,7 @@ impl Google {
         }
         let service = match &config.endpoint {
             None => SERVICE.to_owned(),
-            Some(url) => line::address(url).filter(|url| url.matches('/').count() == 2).ok_or_else(|| {
+            Some(url) => transport::address(url).filter(|url| url.matches('/').count() == 2).ok_or_else(|| {
                 wrong(format!(
                     "spec.providerConfig.endpoint: {url:?} is not a URL of a store: http:// or https://, a host, no path"
                 ))
@@ -95,7 +97,7 @@ impl Google {
             .with_bucket_name(bucket)
             .with_base_url(&service)
             .with_service_account_key(file)
-            .with_client_options(line::options(&service, config)?)
+            .with_client_options(transport::options(&service, config)?)
             .build()
             .map_err(|_| of_secret("lacks client_email, private_key_id, or a private_key in PEM"))?;
         let lock = config.object_lock.as_ref().map(|lock| Lock {
@@ -143,7 +145,7 @@ impl Google {
             );
             StoreError::new(error.fault, message)
         })?;
-        let found = generations::buckets(&answer.body).map_err(|error| self.unreadable(&error))?;
+        let found = google_json::buckets(&answer.body).map_err(|error| self.unreadable(&error))?;
         if found.contains(&self.bucket) {
             return Ok(Created::Already);
         }
@@ -170,7 +172,7 @@ impl Google {
         }
         let mut warnings = Vec::new();
         let mut lock = None;
-        match change(self.lock, generations::lock(&found)) {
+        match change(self.lock, google_json::lock(&found)) {
             LockChange::Keep => {}
             LockChange::Set(wanted) => {
                 let seconds = u64::from(wanted.days).saturating_mul(DAY);
@@ -237,7 +239,7 @@ impl Google {
         let answer = self
             .send(Method::GET, GoogleRequest { path: &path, query: &query, ..GoogleRequest::default() })
             .await?;
-        let page = generations::page(&answer.body).map_err(|error| self.unreadable(&error))?;
+        let page = google_json::page(&answer.body).map_err(|error| self.unreadable(&error))?;
         match page.versions.iter().find(|version| !version.key.starts_with(prefix)) {
             Some(strange) => Err(self.unreadable(&format!("{} was not asked for", strange.key))),
             None => Ok(page),
@@ -314,7 +316,7 @@ impl Google {
 
     pub async fn hold(&self, version: &Version) -> Result<Hold> {
         match self.of_version(Method::GET, version).await {
-            Ok(answer) => Ok(generations::hold(&self.read(&answer.body)?)),
+            Ok(answer) => Ok(google_json::hold(&self.read(&answer.body)?)),
             Err(error) if error.word == "notFound" => Ok(Hold::None),
             Err(error) => Err(error),
         }
@@ -399,7 +401,7 @@ fn wanted_lifecycle() -> Value {
 }
 
 fn refusal(what: &str, is_of_bucket: bool, answer: &StoreResponse) -> StoreError {
-    let (status, told) = (answer.status.as_u16(), generations::refusal(&answer.body));
+    let (status, told) = (answer.status.as_u16(), google_json::refusal(&answer.body));
     // For a bucket's URL, Google's plain "not found" means the bucket itself.
     let word =
         if is_of_bucket && status == 404 && told.word == "notFound" { "NoSuchBucket" } else { &told.word };

@@ -12,7 +12,7 @@ use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::signed::{Endpoint, S3Credentials, S3Request, partition};
+use super::s3_client::{Endpoint, S3Credentials, S3Request, partition};
 use super::{
     Created, Hold, Marker, Removal, Result, StoreError, UnfinishedUpload, UploadPage, Version, VersionPage,
     xml,

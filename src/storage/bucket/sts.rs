@@ -13,8 +13,8 @@ use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::line::{ENCODED, StoreHttpClient, StoreRequest, StoreResponse, wrong};
-use super::signed::{S3Credentials, domain, partition};
+use super::s3_client::{S3Credentials, domain, partition};
+use super::transport::{ENCODED, StoreHttpClient, StoreRequest, StoreResponse, wrong};
 use super::{Result, StoreError, xml};
 
 const VERSION: &str = "2011-06-15";

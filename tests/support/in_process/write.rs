@@ -123,8 +123,8 @@ impl Connection {
         Some(said.answer())
     }
 
-    /// In their order, where that matters; some at a time elsewhere. Once something is sent, kubectl
-    /// is not asked any more: a request that failed must not be made good by a second one.
+    /// In their order, where that matters; some at a time elsewhere. Once something is sent,
+    /// kubectl is not asked any more: a request that failed must not be made good by a second one.
     async fn send_all<'r>(&self, requests: &'r [Writing]) -> Vec<(&'r Kind, Result<Reply, String>)> {
         let together = requests.chunk_by(|(a, _), (b, _)| is_free(a) && is_free(b));
         let together: Vec<_> = together.flat_map(|some| some.chunks(AT_ONCE)).collect();

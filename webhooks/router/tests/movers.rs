@@ -6,11 +6,11 @@ use berth_api::node_agent::ReclaimPolicy;
 use berth_core::affinity::{
     AffinityDecision, AffinityFinding, AffinityReason, Expression, NodeSelectorOperator, Term, Toleration,
 };
+use berth_core::mover::placement::{MoverRef, PodConstraints};
 use berth_core::volume::takers::Takers;
 
 use super::*;
 use crate::listers::MoverListers;
-use crate::placement::{MoverRef, PodConstraints};
 
 /// What could take the data of volumes.
 #[derive(Default)]

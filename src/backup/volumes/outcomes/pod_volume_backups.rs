@@ -1,5 +1,5 @@
-//! What the PodVolumeBackups of a backup say at its end: which of them it has, and which files are
-//! missing though nobody has told of it.
+//! The PodVolumeBackups of a backup at its end: which of them the backup keeps, and which files are
+//! missing without an error in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use super::{Outcomes, VolumeDataResult, VolumeOutcomes};
 use crate::backup::related::key;
 
 impl Outcomes {
-    /// What is missing at the end of the backup though nobody has told of it, because the run that
-    /// waited for it is gone: sentences for the log, each with its namespace. Claims of which no
-    /// PodVolumeBackup tells become missing. `files`: the backup's PodVolumeBackups.
+    /// Files that are missing at the end of the backup without an error in the log, because the run
+    /// that waited for them has died: sentences for the log, each with its namespace. Claims
+    /// without any PodVolumeBackup become missing. `files`: the PodVolumeBackups of the backup.
     pub fn unfinished(&self, files: &[Value]) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (mut complete, mut asked) = (BTreeSet::new(), BTreeSet::new());
-        // A volume of which one failed may have another one that a later run asked for.
+        // A volume whose PodVolumeBackup failed may have another one, from a later run.
         let mut failed = BTreeMap::new();
         for file in files {
             let (pod, volume) = (&file["spec"]["pod"], text(&file["spec"]["volume"]));
@@ -65,9 +65,9 @@ impl Outcomes {
     }
 }
 
-/// The PodVolumeBackups that stand in the backup. One that was canceled and has completed
-/// nonetheless may have been read while its pod was not frozen: it goes if another one of its pod
-/// and volume has completed. Otherwise the last of them stays, with a sentence for the log and its
+/// The PodVolumeBackups that the backup keeps. One that was canceled and completed nevertheless may
+/// have been read while its pod was not frozen. It is left out if another one of the same pod and
+/// volume has completed; otherwise the last one stays, with a sentence for the log and its
 /// namespace.
 pub fn standing(files: Vec<Value>) -> (Vec<Value>, Vec<(String, String)>) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -76,7 +76,7 @@ pub fn standing(files: Vec<Value>) -> (Vec<Value>, Vec<(String, String)>) {
     let place = |file: &Value| (text(&file["spec"]["pod"]["uid"]), text(&file["spec"]["volume"]));
     let name = |file: &Value| text(&file["metadata"]["name"]);
     let age = |file: &Value| (text(&file["metadata"]["creationTimestamp"]), name(file));
-    // Of each volume the one that counts: the last that was not canceled, or else the last.
+    // For each volume the one that is kept: the last that was not canceled, or else the last.
     let mut best = BTreeMap::new();
     for file in files.iter().filter(|file| is_complete(file)) {
         let rank = (!is_canceled(file), age(file));
@@ -103,7 +103,7 @@ pub fn standing(files: Vec<Value>) -> (Vec<Value>, Vec<(String, String)>) {
     (standing, told)
 }
 
-/// How a volume of a pod is noted.
+/// The key of a pod's volume in the records.
 pub fn volume_of(namespace: &str, pod: &str, volume: &str) -> String {
     format!("{namespace}/{pod}/{volume}")
 }
@@ -128,7 +128,7 @@ mod tests {
                 "status": {"phase": phase},
             })
         };
-        // One of an earlier run failed, and the next one did not.
+        // The PodVolumeBackup of an earlier run failed, and that of the next run did not.
         let files = [
             file("done", "a", "Failed"),
             file("done", "a", "Completed"),

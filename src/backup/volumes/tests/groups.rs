@@ -354,7 +354,7 @@ async fn what_an_earlier_run_has_cut_of_a_group_is_taken_over() {
 async fn claims_wait_for_the_others_of_their_group_and_for_no_one_at_the_end() {
     let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
     let (volumes, mut jobs) = labelled(&log, &outcomes, None);
-    let count = |job: Job| match job.work {
+    let count = |job: VolumeJob| match job.work {
         VolumeWork::Group(claims) => claims.len(),
         VolumeWork::Claim(_) | VolumeWork::Files(_) => 0,
     };

@@ -22,7 +22,7 @@ pub(super) struct Scene {
     pub(super) own: OwnLocation,
     pub(super) location_credentials: LocationCredentials,
     pub(super) location_secret: Option<Option<String>>,
-    pub(super) quiet: Option<Quiet>,
+    pub(super) quiet: Option<Quiesced>,
     pub(super) facts: Facts,
 }
 
@@ -229,7 +229,8 @@ fn locations() -> impl Strategy<Value = Vec<MemberLocation>> {
 
 pub(super) fn scenes() -> impl Strategy<Value = Scene> {
     let quiet = prop::option::of(
-        (0..60u64).prop_map(|seconds| Quiet { lasted: Duration::from_secs(seconds), migrations: Vec::new() }),
+        (0..60u64)
+            .prop_map(|seconds| Quiesced { lasted: Duration::from_secs(seconds), migrations: Vec::new() }),
     );
     let keys = prop_oneof![
         Just(LocationCredentials::NotNeeded),

@@ -182,7 +182,7 @@ pub enum LocationCredentials {
 /// How long no location of a leaving entry has been writable, and which migrations were running
 /// when that began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Quiet {
+pub struct Quiesced {
     pub lasted: Duration,
     pub migrations: Vec<String>,
 }
@@ -220,7 +220,7 @@ pub struct EntryView<'a> {
     pub location_credentials: LocationCredentials,
     /// The Secret beside the location, by the hub UID that it was made for.
     pub location_secret: Option<Option<String>>,
-    pub quiet: Option<Quiet>,
+    pub quiet: Option<Quiesced>,
     pub facts: &'a Facts,
 }
 

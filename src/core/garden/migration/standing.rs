@@ -1,5 +1,6 @@
-//! What a record that is found in a bucket is to whoever asks for a migration. It outlives a good
-//! deal: nothing is removed on the word of one that is of something else by now.
+//! Compares a record that is found in a bucket with the migration that is asked for. A record may
+//! be old, and belong to an earlier entry or location, so nothing is removed because of a record
+//! that does not fit.
 
 use super::MigrationPhase;
 
@@ -11,14 +12,14 @@ pub enum Leads {
     Elsewhere,
 }
 
-/// A record, compared with what is asked for.
+/// A record, compared with the migration that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundRecord {
-    /// Made for this entry, and not for an earlier one of its name.
+    /// The record is of this entry, and not of an earlier one with the same name.
     pub is_of_entry: bool,
-    /// Of the location whose backups are to be moved.
+    /// The record is of the location whose backups are to be moved.
     pub is_of_location: bool,
-    /// The entry's directory is where it was.
+    /// The entry still has the directory that the record names.
     pub is_in_place: bool,
     pub leads: Leads,
     pub phase: MigrationPhase,
@@ -26,17 +27,17 @@ pub struct FoundRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// From this phase.
+    /// Continue from this phase.
     GoOn(MigrationPhase),
-    /// It is of an earlier entry: planned anew, as if there were none.
+    /// The record is of an earlier entry: plan anew, as if there were no record.
     Earlier,
-    /// That migration is over, and this is another one: planned anew.
+    /// The recorded migration has ended, and another one is asked for: plan anew.
     Over,
-    /// Another location is being moved there.
+    /// Another location is being moved into this directory.
     Another,
-    /// The entry's directory was somewhere else.
+    /// The entry had another directory then.
     Moved,
-    /// The location leads to neither end.
+    /// The location leads neither to the source nor to the target.
     Astray,
 }
 
@@ -50,7 +51,7 @@ pub fn resume_for(found: &FoundRecord) -> Resume {
         Leads::ToDestination => Resume::GoOn(found.phase),
         _ if is_over => Resume::Over,
         Leads::Elsewhere => Resume::Astray,
-        // Somebody may have written at the source since it was last looked at.
+        // Somebody may have written at the source since the last copy.
         Leads::ToSource if found.phase == MigrationPhase::CutOver => Resume::GoOn(MigrationPhase::Delta),
         Leads::ToSource => Resume::GoOn(found.phase),
     }

@@ -1,5 +1,5 @@
-//! Locations that cannot be opened for a moment, before the folder is claimed and when the backup is
-//! taken up.
+//! Locations that cannot be opened for a moment, before the folder is claimed and when the backup
+//! is taken up.
 
 use super::*;
 

@@ -160,7 +160,7 @@ fn a_cluster_that_is_to_leave_is_closed_and_waits_before_it_answers() {
     let open = Scene { locations: vec![own_location(false)], ..leaving() };
     assert_eq!(steps(open), [set_access(LocationAccess::ReadOnly)]);
     assert_eq!(steps(leaving()), [MemberStep::BeginQuiet]);
-    let quiet = |seconds| Quiet { lasted: Duration::from_secs(seconds), migrations: Vec::new() };
+    let quiet = |seconds| Quiesced { lasted: Duration::from_secs(seconds), migrations: Vec::new() };
     let short = Scene { quiet: Some(quiet(9)), ..leaving() };
     assert_eq!((steps(short.clone()), report(short).handoff), (vec![], None));
     let long = Scene { quiet: Some(quiet(10)), ..leaving() };
@@ -171,7 +171,7 @@ fn a_cluster_that_is_to_leave_is_closed_and_waits_before_it_answers() {
 #[test]
 fn an_answer_for_an_earlier_generation_is_given_again() {
     let mut scene = leaving();
-    scene.quiet = Some(Quiet { lasted: Duration::from_secs(10), migrations: Vec::new() });
+    scene.quiet = Some(Quiesced { lasted: Duration::from_secs(10), migrations: Vec::new() });
     for (is_current, was_made, is_due) in
         [(true, true, false), (false, true, true), (true, false, false), (false, false, false)]
     {
@@ -194,7 +194,7 @@ fn a_migration_that_is_running_makes_the_answer_wait_longer() {
         migrated_by: Some("run".to_owned()),
         ..MemberLocation::default()
     });
-    let quiet = |seconds, mark: &str| Quiet {
+    let quiet = |seconds, mark: &str| Quiesced {
         lasted: Duration::from_secs(seconds),
         migrations: vec![mark.to_owned()],
     };
@@ -210,7 +210,7 @@ fn a_migration_that_is_running_makes_the_answer_wait_longer() {
 fn quiet_is_forgotten_before_a_location_is_opened_again() {
     let scene = Scene {
         locations: vec![own_location(true)],
-        quiet: Some(Quiet { lasted: Duration::from_secs(9), migrations: Vec::new() }),
+        quiet: Some(Quiesced { lasted: Duration::from_secs(9), migrations: Vec::new() }),
         ..live()
     };
     assert_eq!(steps(scene), [MemberStep::ForgetQuiet, set_access(LocationAccess::ReadWrite)]);

@@ -218,7 +218,7 @@ impl World {
                 .map(|access| own_location(access == LocationAccess::ReadOnly))
                 .into_iter()
                 .collect(),
-            quiet: cluster.quiet_since.map(|at| Quiet { lasted: since(at), migrations: Vec::new() }),
+            quiet: cluster.quiet_since.map(|at| Quiesced { lasted: since(at), migrations: Vec::new() }),
             facts: cluster.facts.clone(),
             ..Scene::default()
         }

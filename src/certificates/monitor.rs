@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::trust::Trust;
+use super::ca_bundles::CaBundles;
 use crate::metrics::QueueMetrics;
 use crate::pace::paced;
 
@@ -13,12 +13,12 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// cert-manager takes a second; it may be restarted.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub struct Watcher {
-    pub trust: Trust,
+pub struct CaBundleMonitor {
+    pub trust: CaBundles,
     pub metrics: QueueMetrics,
 }
 
-impl Watcher {
+impl CaBundleMonitor {
     /// Runs for ever.
     pub async fn run(&self) {
         let mut missing_since: Option<Instant> = None;

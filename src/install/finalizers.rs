@@ -26,12 +26,12 @@ pub struct HeldObjects {
     /// How many of them have a deletionTimestamp.
     pub deleted: usize,
     /// Which part of berth removes the finalizers.
-    pub by: By,
+    pub by: RemovableBy,
 }
 
 /// The part of berth that has to be installed to remove the finalizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum By {
+pub enum RemovableBy {
     /// The hub: any berth.
     Controller,
     Agent,
@@ -46,7 +46,8 @@ pub enum By {
 /// # Errors
 /// When a kind cannot be listed.
 pub async fn held(cluster: &InstallCluster) -> anyhow::Result<Vec<HeldObjects>> {
-    let hub = |object: &DynamicObject| has(object, &[keys::GARDEN_FINALIZER]).then_some(By::Controller);
+    let hub =
+        |object: &DynamicObject| has(object, &[keys::GARDEN_FINALIZER]).then_some(RemovableBy::Controller);
     // Concurrent, because an API server that answers from its cache takes 0.1 s for each list until
     // the cache is current.
     let found = futures::try_join!(
@@ -76,28 +77,28 @@ enum ListScope {
 
 /// Other providers use Gardener's finalizers as well; berth removes them only from objects of the
 /// providers that it serves.
-fn member(object: &DynamicObject) -> Option<By> {
+fn member(object: &DynamicObject) -> Option<RemovableBy> {
     let is_served = object.data["spec"]["type"].as_str().is_some_and(|kind| SERVED.contains(&kind));
     let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
     if has(object, &[keys::GARDEN_FINALIZER])
         || (member_objects::is_ours(&object.metadata) && has(object, &executors))
     {
-        return Some(By::Courier);
+        return Some(RemovableBy::Courier);
     }
-    (is_served && has(object, &executors)).then_some(By::Agent)
+    (is_served && has(object, &executors)).then_some(RemovableBy::Agent)
 }
 
-fn credentials(object: &DynamicObject) -> Option<By> {
+fn credentials(object: &DynamicObject) -> Option<RemovableBy> {
     let executors = [keys::EXTENSION_ENTRY_FINALIZER, keys::EXTENSION_BUCKET_FINALIZER];
     if member_objects::is_ours(&object.metadata) && has(object, &executors) {
-        return Some(By::Courier);
+        return Some(RemovableBy::Courier);
     }
     // Secrets of a member's objects may belong to another provider.
-    has(object, &[keys::CREDENTIALS_FINALIZER]).then_some(By::Controller)
+    has(object, &[keys::CREDENTIALS_FINALIZER]).then_some(RemovableBy::Controller)
 }
 
-fn movement(object: &DynamicObject) -> Option<By> {
-    has(object, &[keys::MOVER_FINALIZER]).then_some(By::Controller)
+fn movement(object: &DynamicObject) -> Option<RemovableBy> {
+    has(object, &[keys::MOVER_FINALIZER]).then_some(RemovableBy::Controller)
 }
 
 fn has(object: &DynamicObject, finalizers: &[&str]) -> bool {
@@ -107,7 +108,7 @@ fn has(object: &DynamicObject, finalizers: &[&str]) -> bool {
 async fn of<K: Resource<DynamicType = ()>>(
     cluster: &InstallCluster,
     scope: ListScope,
-    held_by: impl Fn(&DynamicObject) -> Option<By>,
+    held_by: impl Fn(&DynamicObject) -> Option<RemovableBy>,
 ) -> anyhow::Result<Option<HeldObjects>> {
     let kind = kube::api::ApiResource::erase::<K>(&());
     let resource =
@@ -130,7 +131,7 @@ async fn of<K: Resource<DynamicType = ()>>(
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("{resource} cannot be listed")),
     };
-    let held: Vec<(By, bool)> = list
+    let held: Vec<(RemovableBy, bool)> = list
         .iter()
         .filter_map(|object| Some((held_by(object)?, object.metadata.deletion_timestamp.is_some())))
         .collect();
@@ -143,9 +144,9 @@ async fn of<K: Resource<DynamicType = ()>>(
 pub fn note(held: &[HeldObjects], namespace: &str) -> Option<String> {
     let by = held.iter().map(|one| one.by).max()?;
     let flags = match by {
-        By::Controller => "",
-        By::Agent => " --garden-member",
-        By::Courier => " --hub-kubeconfig=FILE --seed=NAME",
+        RemovableBy::Controller => "",
+        RemovableBy::Agent => " --garden-member",
+        RemovableBy::Courier => " --hub-kubeconfig=FILE --seed=NAME",
     };
     let mut text =
         "these have finalizers that only berth takes off; without it they cannot be deleted:".to_owned();
@@ -183,12 +184,12 @@ mod tests {
         let theirs = keys::EXTENSION_ENTRY_FINALIZER;
         let seed = json!({keys::CARRIED_FOR: "ship"});
         for (kind, labels, finalizers, by) in [
-            ("aws", json!({}), &[theirs][..], Some(By::Agent)),
+            ("aws", json!({}), &[theirs][..], Some(RemovableBy::Agent)),
             ("aws", json!({}), &[], None),
             ("openstack", json!({}), &[theirs], None),
-            ("aws", seed.clone(), &[theirs, keys::GARDEN_FINALIZER], Some(By::Courier)),
-            ("aws", seed.clone(), &[theirs], Some(By::Courier)),
-            ("openstack", seed, &[keys::GARDEN_FINALIZER], Some(By::Courier)),
+            ("aws", seed.clone(), &[theirs, keys::GARDEN_FINALIZER], Some(RemovableBy::Courier)),
+            ("aws", seed.clone(), &[theirs], Some(RemovableBy::Courier)),
+            ("openstack", seed, &[keys::GARDEN_FINALIZER], Some(RemovableBy::Courier)),
         ] {
             assert_eq!(
                 member(&object(json!({"type": kind}), labels, finalizers)?),
@@ -202,9 +203,13 @@ mod tests {
     #[test]
     fn credentials_are_held_for_buckets_of_the_hub_and_objects_of_the_member() -> anyhow::Result<()> {
         for (finalizer, labels, by) in [
-            (keys::CREDENTIALS_FINALIZER, json!({}), Some(By::Controller)),
+            (keys::CREDENTIALS_FINALIZER, json!({}), Some(RemovableBy::Controller)),
             (keys::EXTENSION_BUCKET_FINALIZER, json!({}), None),
-            (keys::EXTENSION_BUCKET_FINALIZER, json!({keys::CARRIED_FOR: "ship"}), Some(By::Courier)),
+            (
+                keys::EXTENSION_BUCKET_FINALIZER,
+                json!({keys::CARRIED_FOR: "ship"}),
+                Some(RemovableBy::Courier),
+            ),
             ("somebody.else/protection", json!({}), None),
         ] {
             assert_eq!(credentials(&object(json!({}), labels, &[finalizer])?), by, "{finalizer}");
@@ -214,7 +219,9 @@ mod tests {
 
     #[test]
     fn movements_are_held_while_objects_may_be_there_that_were_made_for_them() -> anyhow::Result<()> {
-        for (finalizer, by) in [(keys::MOVER_FINALIZER, Some(By::Controller)), ("somebody.else/one", None)] {
+        for (finalizer, by) in
+            [(keys::MOVER_FINALIZER, Some(RemovableBy::Controller)), ("somebody.else/one", None)]
+        {
             assert_eq!(movement(&object(json!({}), json!({}), &[finalizer])?), by, "{finalizer}");
         }
         Ok(())
@@ -229,7 +236,7 @@ mod tests {
             by,
         };
         assert_eq!(note(&[], "velero"), None);
-        let entries = of("backupentries.garden.berth.dev", 3, 1, By::Controller);
+        let entries = of("backupentries.garden.berth.dev", 3, 1, RemovableBy::Controller);
         let text = note(std::slice::from_ref(&entries), "velero").unwrap_or_default();
         for words in [
             "3 backupentries.garden.berth.dev, 1 deleted already",
@@ -238,7 +245,7 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        let buckets = of("backupbuckets.extensions.gardener.cloud", 1, 0, By::Courier);
+        let buckets = of("backupbuckets.extensions.gardener.cloud", 1, 0, RemovableBy::Courier);
         let text = note(&[entries, buckets], "elsewhere").unwrap_or_default();
         assert!(text.contains("--namespace elsewhere --hub-kubeconfig=FILE --seed=NAME"), "{text}");
         assert!(text.contains("\n  1 backupbuckets.extensions.gardener.cloud\n"), "{text}");

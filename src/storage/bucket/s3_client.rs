@@ -14,7 +14,7 @@ use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequestBody;
 use percent_encoding::utf8_percent_encode;
 
-use super::line::{
+use super::transport::{
     ENCODED_IN_KEY, StoreHttpClient, StoreRequest, StoreResponse, add_query, lacks, word, wrong,
 };
 use super::{Result, StoreError, xml};

@@ -15,7 +15,7 @@ use tracing::info;
 use crate::write::{Write, WriteResult, patch_strategic};
 
 /// Name of both configurations.
-pub struct Trust {
+pub struct CaBundles {
     pub client: Client,
     pub configuration: String,
 }
@@ -23,7 +23,7 @@ pub struct Trust {
 /// One webhook of a configuration: its name and its caBundle, as text; empty where there is none.
 pub type Believed = (String, String);
 
-impl Trust {
+impl CaBundles {
     /// Reads every webhook of both configurations. A missing configuration has none.
     ///
     /// # Errors

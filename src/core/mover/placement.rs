@@ -1,7 +1,7 @@
 //! The values by which the pod of a data mover is placed: its owner, and its constraints.
 
-use berth_core::affinity::{Term, Toleration};
-use berth_core::mover::MoverKind;
+use super::MoverKind;
+use crate::affinity::{Term, Toleration};
 
 /// The data mover (DataUpload, DataDownload, …) that owns a pod.
 #[derive(Clone, Copy, Debug)]
