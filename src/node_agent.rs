@@ -21,19 +21,23 @@ mod seen;
 mod volume;
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::keys::CARRIER;
 use berth_api::velero::{PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{Step, step};
+use berth_core::pod_volume::others::Others;
+use berth_core::pod_volume::{Seen, Step, step};
 use berth_pod_volumes::Watched;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -50,9 +54,6 @@ use seen::{State, TargetPod};
 const LOOK: Duration = Duration::from_secs(30);
 /// After a write that failed, an object is looked at again so soon.
 const AGAIN: Duration = Duration::from_secs(2);
-/// An object that another process has begun while this one carried it is left to that one for so
-/// long. Both live then, and would take it from each other for ever.
-const LEFT: Duration = Duration::from_secs(600);
 /// Jobs that are told to end have this long to remove their locks.
 const LAST: Duration = Duration::from_secs(20);
 
@@ -94,6 +95,30 @@ pub(crate) struct Context {
     pub clients: Clients,
     pub settings: Settings,
     pub repositories: Repositories,
+    /// How the IDs of its jobs begin, and of no other process'.
+    process: String,
+}
+
+impl Context {
+    pub fn new(clients: Clients, settings: Settings, repositories: Repositories) -> Self {
+        let process = format!("{}/{}", settings.node, random());
+        Self { clients, settings, repositories, process }
+    }
+
+    /// The ID of a new job.
+    fn job(&self) -> String {
+        format!("{}.{}", self.process, random())
+    }
+
+    /// Is that a job of this process?
+    fn is_own(&self, carrier: &str) -> bool {
+        carrier.rsplit_once('.').is_some_and(|(process, _)| process == self.process)
+    }
+}
+
+/// Something that no two processes have, nor two jobs.
+fn random() -> String {
+    format!("{:016x}", RandomState::new().hash_one(()))
 }
 
 pub struct Agent {
@@ -109,7 +134,7 @@ impl Agent {
             opener.patient(),
         )
         .reporting();
-        Self { context: Arc::new(Context { clients, settings, repositories }) }
+        Self { context: Arc::new(Context::new(clients, settings, repositories)) }
     }
 
     /// Until `stop`. Then the running jobs end, and their objects stay in progress for the next
@@ -169,15 +194,17 @@ impl Agent {
         stop: &CancellationToken,
     ) {
         let mut running: BTreeMap<String, Watched> = BTreeMap::new();
-        let mut jobs: JoinSet<()> = JoinSet::new();
+        let mut jobs: JoinSet<EndWrite> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
+        let (begun, mut others) = (Instant::now(), Others::default());
         // What waits for Velero's node-agent to go.
         let mut was_waiting = None;
         while !stop.is_cancelled() {
             let mut pause = LOOK;
             let (found, is_beside) = {
                 let state = state.lock();
-                let found = state.found(|uid| running.contains_key(uid));
+                let mut found = state.found(|uid| running.contains_key(uid));
+                self.leave(&mut found, &state, &mut others, begun.elapsed());
                 (found, state.has_stock_agent(&self.context.settings.namespace))
             };
             let begins = |seen| matches!(step(seen), Step::Start | Step::Finish | Step::EndCanceled);
@@ -216,22 +243,22 @@ impl Agent {
                         let Some(place) = places.take() else { continue };
                         let watched = Watched::default();
                         let uid = kind.uid().to_owned();
+                        others.remove(&uid);
                         running.insert(uid.clone(), watched.clone());
                         let context = Arc::clone(&self.context);
                         let job = Job::new(context, watched, stop.clone(), is_try, place);
                         let stop = stop.clone();
                         let spawned = jobs.spawn(async move {
-                            let pause = match job.run(kind).await {
-                                EndWrite::Done => Duration::ZERO,
-                                EndWrite::OfAnother => LEFT,
-                                EndWrite::Failed => again,
-                            };
+                            let write = job.run(kind).await;
                             // Its place is free.
                             drop(job);
-                            tokio::select! {
-                                () = sleep(pause) => {}
-                                () = stop.cancelled() => {}
+                            if write == EndWrite::Failed {
+                                tokio::select! {
+                                    () = sleep(again) => {}
+                                    () = stop.cancelled() => {}
+                                }
                             }
+                            write
                         });
                         uids.insert(spawned.id(), uid);
                     }
@@ -240,15 +267,18 @@ impl Agent {
             tokio::select! {
                 () = changed.notified() => {}
                 Some(done) = jobs.join_next_with_id() => {
-                    let id = match done {
-                        Ok((id, ())) => id,
+                    let (id, write) = match done {
+                        Ok(done) => done,
                         Err(error) => {
                             warn!(%error, "a job ended early");
-                            error.id()
+                            (error.id(), EndWrite::Failed)
                         }
                     };
                     if let Some(uid) = uids.remove(&id) {
                         running.remove(&uid);
+                        if write == EndWrite::OfAnother {
+                            others.leave(&uid, begun.elapsed());
+                        }
                     }
                 }
                 () = sleep(pause) => {}
@@ -260,43 +290,76 @@ impl Agent {
             warn!("jobs did not end in time: the locks that they leave are stale after half an hour");
         }
     }
+
+    /// Marks what another process carries that lives. One that began what was in progress before
+    /// this process did is its predecessor, and dead. The last one to begin an object keeps it, so
+    /// of two that live each takes it once at most.
+    fn leave(&self, found: &mut [(Kind, Seen<'static>)], state: &State, others: &mut Others, now: Duration) {
+        let is_begun = |seen: &Seen<'_>| seen.phase == "InProgress" && !seen.is_running;
+        others.retain(|uid| found.iter().any(|(kind, seen)| kind.uid() == uid && is_begun(seen)));
+        for (kind, seen) in found.iter_mut().filter(|(_, seen)| is_begun(seen)) {
+            let uid = kind.uid();
+            let is_of_another = kind
+                .carrier()
+                .is_some_and(|carrier| !self.context.is_own(carrier) && !state.is_inherited(uid, carrier));
+            // The watch may be late.
+            if is_of_another || others.has(uid) {
+                seen.is_left = others.keeps(uid, kind.version(), now);
+            }
+        }
+    }
 }
 
 impl Kind {
-    fn uid(&self) -> &str {
-        let meta = match self {
+    fn meta(&self) -> &ObjectMeta {
+        match self {
             Self::Backup(object) => &object.metadata,
             Self::Restore(object) => &object.metadata,
-        };
-        meta.uid.as_deref().unwrap_or_default()
+        }
+    }
+
+    fn uid(&self) -> &str {
+        self.meta().uid.as_deref().unwrap_or_default()
+    }
+
+    fn version(&self) -> &str {
+        self.meta().resource_version.as_deref().unwrap_or_default()
+    }
+
+    /// The process that began it last.
+    fn carrier(&self) -> Option<&str> {
+        self.meta().annotations.as_ref()?.get(CARRIER).map(String::as_str)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_api::keys::CARRIER;
-    use berth_test_scripted::{Scripted, get, list, patch, watch};
-    use serde_json::json;
+    use berth_core::pod_volume::others::SILENCE;
+    use berth_test_scripted::{Scripted, Watch, get, list, patch, watch};
+    use serde_json::{Value, json};
 
     use super::*;
 
     const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
     const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
 
-    #[tokio::test(start_paused = true)]
-    async fn what_another_process_has_begun_meanwhile_is_not_taken_back_from_it() {
-        let object = json!({
+    fn backup(version: &str, phase: &str) -> Value {
+        json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"},
-            "spec": {"node": "n1", "uploaderType": "restic"}, "status": {"phase": "InProgress"},
-        });
-        let mut of_another = object.clone();
-        of_another["metadata"]["annotations"] = json!({CARRIER: "n1/another"});
-        let api = Scripted::new()
-            .always(get(BACKUPS).answers(list("7", std::slice::from_ref(&object))))
-            .always(patch(BACKUP).answers(object))
-            .always(get(BACKUP).answers(of_another))
-            .always(watch(BACKUPS).never_answers());
+            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": version},
+            "spec": {"node": "n1", "uploaderType": "restic"}, "status": {"phase": phase},
+        })
+    }
+
+    fn of_another(version: &str) -> Value {
+        let mut object = backup(version, "InProgress");
+        object["metadata"]["annotations"] = json!({CARRIER: "n1/another.1"});
+        object
+    }
+
+    /// An agent of an API server that has this backup at first.
+    fn agent(api: &Scripted, listed: Value) -> Agent {
+        api.always(get(BACKUPS).answers(list("7", &[listed]))).always(watch(BACKUPS).never_answers());
         for path in [
             "/apis/velero.io/v1/namespaces/velero/podvolumerestores",
             "/apis/velero.io/v1/namespaces/velero/backuprepositories",
@@ -307,16 +370,61 @@ mod tests {
         let client = api.client("velero");
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         let clients = Clients { watch: client.clone(), call: client };
-        let agent = Agent::new(clients, Settings::of_tests("/pods"), opener);
+        Agent::new(clients, Settings::of_tests("/pods"), opener)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_process_has_begun_meanwhile_is_not_taken_back_from_it() {
+        let object = backup("7", "InProgress");
+        let api = Scripted::new()
+            .always(patch(BACKUP).answers(object.clone()))
+            .always(get(BACKUP).answers(of_another("7")));
+        let agent = agent(&api, object);
         let begun = async {
-            sleep(LEFT / 2).await;
+            sleep(SILENCE / 2).await;
             let first = api.writes().len();
-            sleep(LEFT).await;
+            sleep(SILENCE).await;
             [first, api.writes().len()]
         };
         tokio::select! {
             () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
             begun = begun => assert_eq!(begun, [1, 2], "it is begun again if that one does not end it"),
+        }
+    }
+
+    /// Two agents of a node may live, after the pod of one was removed by force.
+    #[tokio::test(start_paused = true)]
+    async fn what_another_process_was_the_first_to_begin_is_left_to_it() {
+        let events = Watch::new();
+        // It is begun by the other one before this one's write comes.
+        let api = Scripted::new().always(patch(BACKUP).refuses(409)).once(watch(BACKUPS).streams(&events));
+        let agent = agent(&api, backup("7", "New"));
+        let begun = async {
+            events.begun().await;
+            events.modified(&of_another("8"));
+            sleep(SILENCE / 3).await;
+            api.writes().len()
+        };
+        tokio::select! {
+            () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
+            begun = begun => assert!(begun <= 1, "it is taken from one that lives: {begun} writes"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_process_before_this_one_carried_is_begun_again_at_once() {
+        let api = Scripted::new().always(patch(BACKUP).refuses(409));
+        let agent = agent(&api, of_another("7"));
+        let begun = async {
+            let begun = Instant::now();
+            while api.writes().is_empty() {
+                assert!(begun.elapsed() < LOOK, "a volume would wait long for each restart of its agent");
+                sleep(AGAIN).await;
+            }
+        };
+        tokio::select! {
+            () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
+            () = begun => {}
         }
     }
 }

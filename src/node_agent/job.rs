@@ -6,13 +6,12 @@ mod locked;
 mod work;
 
 use std::fmt::Debug;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
-use berth_api::keys::{CARRIER, RUNS};
+use berth_api::keys::{CARRIED_AT, CARRIER, RUNS};
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use berth_core::limits;
 use berth_core::mover::MoverKind;
@@ -106,7 +105,7 @@ impl Job {
         is_try: bool,
         place: Place,
     ) -> Self {
-        let id = format!("{}/{:016x}", context.settings.node, RandomState::new().hash_one(()));
+        let id = context.job();
         let has_begun = AtomicBool::new(false);
         Self { context, watched, stop, is_try, place, id, has_begun, waits_for: Mutex::default() }
     }
@@ -218,6 +217,10 @@ impl Job {
                             }
                             is_change = true;
                         }
+                        if fence.is_quiet() {
+                            change["metadata"]["annotations"][CARRIED_AT] = json!(Timestamp::now());
+                            is_change = true;
+                        }
                         let fenced = match is_change {
                             true => fence.write(&change).await,
                             false => fence.glance().await,
@@ -309,6 +312,7 @@ fn cut(message: &mut Value) {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use berth_core::pod_volume::others::SIGN;
     use berth_test_scripted::{Scripted, get, patch as patching};
     use tokio::time::sleep;
 
@@ -341,7 +345,7 @@ mod tests {
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
-        let context = Arc::new(Context { clients, settings, repositories });
+        let context = Arc::new(Context::new(clients, settings, repositories));
         Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
     }
 
@@ -364,6 +368,24 @@ mod tests {
         // A process that ends while it waits does not end because of it.
         let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
         assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
+    }
+
+    /// Another process takes over only what nobody writes.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_has_nothing_to_write_for_long_says_that_it_lives() {
+        let api = server();
+        let job = job(&api, &Places::new(1, Arc::default()));
+        let work = async {
+            sleep(SILENCE / 2).await;
+            Ok(End::completed(&json!({"path": "p"})))
+        };
+        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+        assert_eq!(job.carry(&object, work).await, EndWrite::Done);
+        let writes = api.writes();
+        let signs =
+            writes.iter().filter(|write| write.body["metadata"]["annotations"][CARRIED_AT].is_string());
+        let wanted = (SILENCE / 2).as_secs() / SIGN.as_secs();
+        assert!((wanted - 1..=wanted).contains(&(signs.count() as u64)), "{writes:#?}");
     }
 
     #[tokio::test(start_paused = true)]
