@@ -125,7 +125,7 @@ mod tests {
         (0..count).map(noise).collect()
     }
 
-    /// As the package of this name does it, and restic: how long it is is not said.
+    /// As the package of this name does it: how long it is is not said.
     fn encoded_elsewhere(source: &[u8]) -> Vec<u8> {
         let mut context = CCtx::create();
         context.set_parameter(CParameter::ContentSizeFlag(false)).unwrap();
