@@ -53,7 +53,8 @@ pub struct Rabin64 {
     oldest: usize,
     /// How far the highest eight bits of a fingerprint are from the lowest ones.
     shift: u32,
-    /// What a byte is in the fingerprint when it is the oldest one.
+    /// What the oldest byte is in the fingerprint once that is shifted. So it is looked up at the
+    /// same time as what shifts it, and not before: each byte waits for the one before it.
     leaving: [Polynom64; 256],
     /// What takes eight bits away that a shift has brought above the divisor's degree, and brings
     /// in what is left of them.
@@ -79,7 +80,7 @@ impl Rabin64 {
             let above = bit.checked_shl(degree).unwrap_or(0);
             above.modulo(divisor) | above
         });
-        rabin.leaving = sums(|bit| (1..WINDOW).fold(bit.modulo(divisor), |hash, _| rabin.shifted(hash)));
+        rabin.leaving = sums(|bit| (0..WINDOW).fold(bit.modulo(divisor), |hash, _| rabin.shifted(hash)));
         rabin
     }
 
@@ -111,8 +112,8 @@ impl RollingHash64 for Rabin64 {
         let left = self.window[self.oldest];
         self.window[self.oldest] = byte;
         self.oldest = (self.oldest + 1) % WINDOW;
-        self.hash ^= self.leaving[usize::from(left)];
-        self.hash = self.shifted(self.hash) ^ Polynom64::from(byte);
+        let change = self.leaving[usize::from(left)] ^ Polynom64::from(byte);
+        self.hash = self.shifted(self.hash) ^ change;
     }
 }
 
