@@ -216,6 +216,8 @@ fn agent_by(mut command: Command, plane: &ControlPlane, pods: &Path, name: &str,
     command.arg("--allow-unmounted").args(more);
     // It looks every ten seconds which repositories are due, not every ten minutes.
     command.env("BERTH_PACE", "60");
+    // As manifests/components/pod-volumes/agent.yaml has it.
+    command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     command.arg("--filesystem-root").arg(plane.folder());
     command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
     Process::start("berth node-agent", command, &plane.folder().join(format!("{name}.log"))).unwrap()
