@@ -326,6 +326,7 @@ fn fill(top: &Path) {
     fs::hard_link(top.join("a/large"), top.join("a/deep/er/same")).unwrap();
     symlink("a/large", top.join("link")).unwrap();
     symlink("/etc", top.join("out")).unwrap();
+    symlink("..", top.join("a/deep/loop")).unwrap();
     symlink(OsStr::from_bytes(b"to/\xff\xfe"), top.join("odd link")).unwrap();
     let names: [&[u8]; 5] =
         [b"not \xff text", b"quote\"s", b"back\\slash", b"new\nline", "é\u{1F980}".as_bytes()];

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod packs;
+
 use std::path::Path as FilePath;
 
 use object_store::local::LocalFileSystem;
@@ -354,26 +356,4 @@ async fn a_folder_that_a_link_has_replaced_is_not_entered() {
     repository.restore(&saved.snapshot, target, "n1", &Watched::default()).await.unwrap();
     assert!(root.path().join("target/folder/file").exists());
     assert_eq!(std::fs::read_dir(root.path().join("outside")).unwrap().count(), 0);
-}
-
-/// Several packs are in memory at one time.
-#[tokio::test(flavor = "multi_thread")]
-async fn packs_are_no_larger_than_those_of_restic() {
-    const BYTES: usize = 36 << 20;
-    let (root, store) = (volume(), store());
-    let mut state = 0x2545_F491_4F6C_DD1D_u64;
-    let mut noise = Vec::with_capacity(BYTES);
-    while noise.len() < BYTES {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        noise.extend_from_slice(&state.to_le_bytes());
-    }
-    std::fs::write(root.path().join("volume/large"), noise).unwrap();
-    let repository = Repository::make(&store, "secret").await.unwrap();
-    repository.backup(source(root.path()), &Watched::default()).await.unwrap();
-    let packs = store.list("data").await.unwrap();
-    // A pack ends with the piece that makes it 16 MiB, and a piece has 8 MiB at most.
-    assert!(packs.iter().all(|(_, bytes)| *bytes < 25 << 20), "{packs:?}");
-    assert!(packs.iter().any(|(_, bytes)| *bytes >= 16 << 20), "{packs:?}");
 }
