@@ -3,9 +3,9 @@
 //!
 //! | what | how many | bytes of each |
 //! |---|---|---|
-//! | packs of pieces: one is filled, one waits, one comes to be hashed, one was hashed, one is written | 5 | [`PACK`], and up to one piece more |
-//! | packs of folders, the same | 5 | 4 MiB and more |
-//! | pieces on their way into a pack: one of each file that is read, up to two for each core that is compressed, and four between those | 6 and 2 for each core | 8 MiB at most, 1.5 MiB on average, and room for twice that while it is cut |
+//! | packs of pieces: one is filled, one waits, one is hashed and written | 3 | [`PACK`], and up to one piece more |
+//! | packs of folders, the same | 3 | 4 MiB and more |
+//! | pieces on their way into a pack: one of each file that is read, and two for each thread that compresses (at most four threads for either, see `pariter`) | 13 | 8 MiB at most, 1.5 MiB on average, and room for twice that while it is cut |
 //! | IDs of pieces that the repository had | all | 32 |
 //! | IDs of those that are new, in a tree | all | about 50 |
 //! | what is new and in no index yet | 50,000 at most | about 100 |
