@@ -22,19 +22,23 @@ mod seen;
 mod volume;
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::keys::CARRIER;
 use berth_api::velero::{PodVolumeBackup, PodVolumeRestore};
-use berth_core::pod_volume::{Step, step};
+use berth_core::pod_volume::others::Others;
+use berth_core::pod_volume::{ObservedPodVolume, Step, step};
 use berth_pod_volumes::Watched;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::{Id, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -51,9 +55,6 @@ use seen::{AgentObjects, TargetPod};
 const LOOK: Duration = Duration::from_secs(30);
 /// An object is checked again this soon after a write that failed.
 const AGAIN: Duration = Duration::from_secs(2);
-/// For how long this process leaves an object alone that another process has taken over from it.
-/// Otherwise two live processes would take it from each other for ever.
-const LEFT: Duration = Duration::from_secs(600);
 /// Time that jobs have to remove their locks when the process is told to stop.
 const LAST: Duration = Duration::from_secs(20);
 
@@ -95,6 +96,30 @@ pub(crate) struct AgentContext {
     pub clients: Clients,
     pub settings: Settings,
     pub repositories: Repositories,
+    /// How the IDs of its jobs begin, and of no other process'.
+    process: String,
+}
+
+impl AgentContext {
+    pub fn new(clients: Clients, settings: Settings, repositories: Repositories) -> Self {
+        let process = format!("{}/{}", settings.node, random());
+        Self { clients, settings, repositories, process }
+    }
+
+    /// The ID of a new job.
+    fn job(&self) -> String {
+        format!("{}.{}", self.process, random())
+    }
+
+    /// Is that a job of this process?
+    fn is_own(&self, carrier: &str) -> bool {
+        carrier.rsplit_once('.').is_some_and(|(process, _)| process == self.process)
+    }
+}
+
+/// Something that no two processes have, nor two jobs.
+fn random() -> String {
+    format!("{:016x}", RandomState::new().hash_one(()))
 }
 
 pub struct Agent {
@@ -110,7 +135,7 @@ impl Agent {
             opener.patient(),
         )
         .reporting();
-        Self { context: Arc::new(AgentContext { clients, settings, repositories }) }
+        Self { context: Arc::new(AgentContext::new(clients, settings, repositories)) }
     }
 
     /// Runs until `stop`. Then the running jobs end, and their objects stay in progress for the
@@ -170,15 +195,17 @@ impl Agent {
         stop: &CancellationToken,
     ) {
         let mut running: BTreeMap<String, Watched> = BTreeMap::new();
-        let mut jobs: JoinSet<()> = JoinSet::new();
+        let mut jobs: JoinSet<EndWrite> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
+        let (begun, mut others) = (Instant::now(), Others::default());
         // How many objects wait for Velero's node-agent to end.
         let mut was_waiting = None;
         while !stop.is_cancelled() {
             let mut pause = LOOK;
             let (found, is_beside) = {
                 let state = state.lock();
-                let found = state.found(|uid| running.contains_key(uid));
+                let mut found = state.found(|uid| running.contains_key(uid));
+                self.leave(&mut found, &state, &mut others, begun.elapsed());
                 (found, state.has_stock_agent(&self.context.settings.namespace))
             };
             let begins = |seen| matches!(step(seen), Step::Start | Step::Finish | Step::EndCanceled);
@@ -217,22 +244,22 @@ impl Agent {
                         let Some(place) = places.take() else { continue };
                         let watched = Watched::default();
                         let uid = kind.uid().to_owned();
+                        others.remove(&uid);
                         running.insert(uid.clone(), watched.clone());
                         let context = Arc::clone(&self.context);
                         let job = Job::new(context, watched, stop.clone(), is_try, place);
                         let stop = stop.clone();
                         let spawned = jobs.spawn(async move {
-                            let pause = match job.run(kind).await {
-                                EndWrite::Done => Duration::ZERO,
-                                EndWrite::OfAnother => LEFT,
-                                EndWrite::Failed => again,
-                            };
+                            let write = job.run(kind).await;
                             // Frees its place before the pause.
                             drop(job);
-                            tokio::select! {
-                                () = sleep(pause) => {}
-                                () = stop.cancelled() => {}
+                            if write == EndWrite::Failed {
+                                tokio::select! {
+                                    () = sleep(again) => {}
+                                    () = stop.cancelled() => {}
+                                }
                             }
+                            write
                         });
                         uids.insert(spawned.id(), uid);
                     }
@@ -241,15 +268,18 @@ impl Agent {
             tokio::select! {
                 () = changed.notified() => {}
                 Some(done) = jobs.join_next_with_id() => {
-                    let id = match done {
-                        Ok((id, ())) => id,
+                    let (id, write) = match done {
+                        Ok(done) => done,
                         Err(error) => {
                             warn!(%error, "a job ended early");
-                            error.id()
+                            (error.id(), EndWrite::Failed)
                         }
                     };
                     if let Some(uid) = uids.remove(&id) {
                         running.remove(&uid);
+                        if write == EndWrite::OfAnother {
+                            others.leave(&uid, begun.elapsed());
+                        }
                     }
                 }
                 () = sleep(pause) => {}
@@ -261,63 +291,53 @@ impl Agent {
             warn!("jobs did not end in time: the locks that they leave are stale after half an hour");
         }
     }
+
+    /// Marks what another process carries that lives. One that began what was in progress before
+    /// this process did is its predecessor, and dead. The last one to begin an object keeps it, so
+    /// of two that live each takes it once at most.
+    fn leave(
+        &self,
+        found: &mut [(Kind, ObservedPodVolume<'static>)],
+        state: &AgentObjects,
+        others: &mut Others,
+        now: Duration,
+    ) {
+        let is_begun = |seen: &ObservedPodVolume<'_>| seen.phase == "InProgress" && !seen.is_running;
+        others.retain(|uid| found.iter().any(|(kind, seen)| kind.uid() == uid && is_begun(seen)));
+        for (kind, seen) in found.iter_mut().filter(|(_, seen)| is_begun(seen)) {
+            let uid = kind.uid();
+            let is_of_another = kind
+                .carrier()
+                .is_some_and(|carrier| !self.context.is_own(carrier) && !state.is_inherited(uid, carrier));
+            // The watch may be late.
+            if is_of_another || others.has(uid) {
+                seen.is_left = others.keeps(uid, kind.version(), now);
+            }
+        }
+    }
 }
 
 impl Kind {
-    fn uid(&self) -> &str {
-        let meta = match self {
+    fn meta(&self) -> &ObjectMeta {
+        match self {
             Self::Backup(object) => &object.metadata,
             Self::Restore(object) => &object.metadata,
-        };
-        meta.uid.as_deref().unwrap_or_default()
+        }
+    }
+
+    fn uid(&self) -> &str {
+        self.meta().uid.as_deref().unwrap_or_default()
+    }
+
+    fn version(&self) -> &str {
+        self.meta().resource_version.as_deref().unwrap_or_default()
+    }
+
+    /// The process that began it last.
+    fn carrier(&self) -> Option<&str> {
+        self.meta().annotations.as_ref()?.get(CARRIER).map(String::as_str)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use berth_api::keys::CARRIER;
-    use berth_test_scripted::{Scripted, get, list, patch, watch};
-    use serde_json::json;
-
-    use super::*;
-
-    const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
-    const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
-
-    #[tokio::test(start_paused = true)]
-    async fn what_another_process_has_begun_meanwhile_is_not_taken_back_from_it() {
-        let object = json!({
-            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"},
-            "spec": {"node": "n1", "uploaderType": "restic"}, "status": {"phase": "InProgress"},
-        });
-        let mut of_another = object.clone();
-        of_another["metadata"]["annotations"] = json!({CARRIER: "n1/another"});
-        let api = Scripted::new()
-            .always(get(BACKUPS).answers(list("7", std::slice::from_ref(&object))))
-            .always(patch(BACKUP).answers(object))
-            .always(get(BACKUP).answers(of_another))
-            .always(watch(BACKUPS).never_answers());
-        for path in [
-            "/apis/velero.io/v1/namespaces/velero/podvolumerestores",
-            "/apis/velero.io/v1/namespaces/velero/backuprepositories",
-            "/api/v1/pods",
-        ] {
-            api.always(get(path).answers(list("7", &[]))).always(watch(path).never_answers());
-        }
-        let client = api.client("velero");
-        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
-        let clients = Clients { watch: client.clone(), call: client };
-        let agent = Agent::new(clients, Settings::of_tests("/pods"), opener);
-        let begun = async {
-            sleep(LEFT / 2).await;
-            let first = api.writes().len();
-            sleep(LEFT).await;
-            [first, api.writes().len()]
-        };
-        tokio::select! {
-            () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
-            begun = begun => assert_eq!(begun, [1, 2], "it is begun again if that one does not end it"),
-        }
-    }
-}
+mod tests;

@@ -216,6 +216,8 @@ fn agent_by(mut command: Command, plane: &ControlPlane, pods: &Path, name: &str,
     command.arg("--allow-unmounted").args(more);
     // It looks every ten seconds which repositories are due, not every ten minutes.
     command.env("BERTH_PACE", "60");
+    // As manifests/components/pod-volumes/agent.yaml has it.
+    command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     command.arg("--filesystem-root").arg(plane.folder());
     command.arg(format!("--health-address=127.0.0.1:{}", port::free().unwrap()));
     Process::start("berth node-agent", command, &plane.folder().join(format!("{name}.log"))).unwrap()
@@ -324,6 +326,7 @@ fn fill(top: &Path) {
     fs::hard_link(top.join("a/large"), top.join("a/deep/er/same")).unwrap();
     symlink("a/large", top.join("link")).unwrap();
     symlink("/etc", top.join("out")).unwrap();
+    symlink("..", top.join("a/deep/loop")).unwrap();
     symlink(OsStr::from_bytes(b"to/\xff\xfe"), top.join("odd link")).unwrap();
     let names: [&[u8]; 5] =
         [b"not \xff text", b"quote\"s", b"back\\slash", b"new\nline", "é\u{1F980}".as_bytes()];

@@ -211,6 +211,10 @@ keys! {
     /// Annotation of a data mover that berth carries: the process that was the last one to begin
     /// it. Only that one writes how it ends, because an earlier one may live on for a while.
     pub const CARRIER: &str = "berth.dev/carrier";
+    /// Annotation of a data mover that berth carries: when the process that carries it last had
+    /// nothing else to write than that it lives, RFC 3339. No other process takes over what one
+    /// that lives has begun.
+    pub const CARRIED_AT: &str = "berth.dev/carried-at";
     /// Annotation of a DataDownload that berth carries: when all of its data was in the volume,
     /// RFC 3339.
     pub const RESTORED: &str = "berth.dev/restored";

@@ -2,6 +2,7 @@
 //! the files of a pod's volume are.
 
 pub mod maintenance;
+pub mod others;
 
 /// The uploader type of objects that berth's node agents act on. All others are for Velero's
 /// node-agents.
@@ -41,6 +42,8 @@ pub struct ObservedPodVolume<'a> {
     pub is_running: bool,
     /// May the job start? A restore only when the pod waits for it.
     pub is_ready: bool,
+    /// Does another process carry it that is seen to live ([`others::Others`])?
+    pub is_left: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub fn step(seen: ObservedPodVolume<'_>) -> Step {
         _ => return if seen.is_running { Step::Stop } else { Step::Nothing },
     };
     match (seen.is_running, seen.is_canceled || seen.phase == "Canceling") {
+        // That one also ends it when it is canceled.
+        (false, _) if is_begun && seen.is_left => Step::Nothing,
         (true, true) => Step::Stop,
         (true, false) => Step::Nothing,
         (false, true) => Step::EndCanceled,
@@ -162,6 +167,7 @@ mod tests {
                 is_canceled,
                 is_running,
                 is_ready: true,
+                is_left: false,
             };
             let steps =
                 [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
@@ -172,9 +178,39 @@ mod tests {
     #[test]
     fn what_is_not_ready_does_not_begin_again() {
         for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
-            let seen = ObservedPodVolume { phase, is_canceled: false, is_running: false, is_ready: false };
+            let seen = ObservedPodVolume {
+                phase,
+                is_canceled: false,
+                is_running: false,
+                is_ready: false,
+                is_left: false,
+            };
             assert_eq!(step(seen), wanted);
         }
+    }
+
+    #[test]
+    fn what_another_process_carries_is_neither_begun_nor_ended() {
+        for (is_canceled, is_ready) in [(false, false), (false, true), (true, false), (true, true)] {
+            let seen = |phase, is_running| ObservedPodVolume {
+                phase,
+                is_canceled,
+                is_running,
+                is_ready,
+                is_left: true,
+            };
+            assert_eq!(step(seen("InProgress", false)), Step::Nothing);
+            let own = if is_canceled { Step::Stop } else { Step::Nothing };
+            assert_eq!(step(seen("InProgress", true)), own, "a job that runs here is told");
+        }
+        let seen = ObservedPodVolume {
+            phase: "New",
+            is_canceled: false,
+            is_running: false,
+            is_ready: true,
+            is_left: true,
+        };
+        assert_eq!(step(seen), Step::Start, "nobody has begun it");
     }
 
     #[test]

@@ -7,13 +7,12 @@ mod locked;
 mod work;
 
 use std::fmt::Debug;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
-use berth_api::keys::{CARRIER, RUNS};
+use berth_api::keys::{CARRIED_AT, CARRIER, RUNS};
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use berth_core::limits;
 use berth_core::mover::MoverKind;
@@ -107,7 +106,7 @@ impl Job {
         is_try: bool,
         place: Place,
     ) -> Self {
-        let id = format!("{}/{:016x}", context.settings.node, RandomState::new().hash_one(()));
+        let id = context.job();
         let has_begun = AtomicBool::new(false);
         Self { context, watched, stop, is_try, place, id, has_begun, waits_for: Mutex::default() }
     }
@@ -220,6 +219,10 @@ impl Job {
                             }
                             is_change = true;
                         }
+                        if fence.is_quiet() {
+                            change["metadata"]["annotations"][CARRIED_AT] = json!(Timestamp::now());
+                            is_change = true;
+                        }
                         let fenced = match is_change {
                             true => fence.write(&change).await,
                             false => fence.glance().await,
@@ -308,143 +311,4 @@ fn cut(message: &mut Value) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use berth_test_scripted::{Scripted, get, patch as patching};
-    use tokio::time::sleep;
-
-    use super::super::Settings;
-    use super::super::concurrency::Places;
-    use super::super::repositories::Repositories;
-    use super::*;
-    use crate::client::Clients;
-    use crate::storage::Opener;
-
-    const PATH: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
-
-    fn object() -> Value {
-        json!({
-            "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-            "metadata": {"name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7"}, "spec": {},
-        })
-    }
-
-    /// An API server that has the object, and accepts every write to it.
-    fn server() -> Scripted {
-        let api = Scripted::new();
-        api.always(get(PATH).answers(object())).always(patching(PATH).answers(object()))
-    }
-
-    /// A job with one of these places.
-    pub fn job(api: &Scripted, places: &Arc<Places>) -> Job {
-        let client = api.client("velero");
-        let settings = Settings::of_tests("/pods");
-        let opener = Opener::new(client.clone(), "velero", Vec::new().into());
-        let repositories = Repositories::new(client.clone(), "velero", None, opener);
-        let clients = Clients { watch: client.clone(), call: client };
-        let context = Arc::new(AgentContext { clients, settings, repositories });
-        Job::new(context, Watched::default(), CancellationToken::new(), true, places.take().unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
-        let api = server();
-        let job = job(&api, &Places::new(1, Arc::default()));
-        let work = async {
-            for waits_for in ["somebody", ""] {
-                waits_for.clone_into(&mut job.waits_for.lock());
-                sleep(3 * PROGRESS).await;
-            }
-            Err(anyhow::anyhow!("why"))
-        };
-        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
-        assert_eq!(job.carry(&object, work).await, EndWrite::Done);
-        let writes = api.writes();
-        let told: Vec<&Value> = writes.iter().map(|write| &write.body["status"]["message"]).collect();
-        assert_eq!(told, [&json!(null), &json!("somebody"), &json!(""), &json!("why")]);
-        // A try does not count if its process ends while it waits.
-        let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
-        assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_object_whose_repository_is_locked_says_so_and_is_tried_again() {
-        const LOCATION: &str = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/default";
-        // The request fails, so only the next try shows whether the repository is still locked.
-        let api = server().always(get(LOCATION).refuses(500));
-        let job = job(&api, &Places::new(1, Arc::default()));
-        let tries = AtomicU32::new(0);
-        let work = || async {
-            if tries.fetch_add(1, Ordering::Relaxed) == 0 {
-                let text = || "x".to_owned();
-                let fault = Fault::Locked { place: text(), who: text(), since: text(), is_own: false };
-                return Err(anyhow::Error::from(fault));
-            }
-            Ok(End::completed(&json!({"path": "p"})))
-        };
-        let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
-        let carried = job.carry_unlocked(&object, (Some("default"), Some("shop")), work).await;
-        assert_eq!(carried, EndWrite::Done);
-        assert_eq!(tries.load(Ordering::Relaxed), 2);
-        let writes = api.writes();
-        let mut told = writes.iter().filter_map(|write| write.body["status"]["message"].as_str());
-        assert!(
-            told.any(|told| told.starts_with("waits for at most 5 minutes, because the repository at x is")),
-            "{writes:#?}"
-        );
-        let ended = &writes.last().unwrap().body["status"];
-        assert_eq!((&ended["phase"], &ended["path"]), (&json!("Completed"), &json!("p")), "{ended}");
-    }
-
-    /// A process whose pod was removed by force may live on while the next one works.
-    #[tokio::test(start_paused = true)]
-    async fn only_the_process_that_began_an_object_last_writes_how_it_ends() {
-        for is_last in [true, false] {
-            let carrier = Arc::new(Mutex::new(Value::Null));
-            let (begun, found) = (Arc::clone(&carrier), Arc::clone(&carrier));
-            let api = Scripted::new()
-                .next(patching(PATH).answers_with(move |sent| {
-                    *begun.lock() = sent["metadata"]["annotations"][CARRIER].clone();
-                    object()
-                }))
-                .next(get(PATH).answers_with(move |_| {
-                    let mut object = object();
-                    object["metadata"]["annotations"] = json!({CARRIER: *found.lock()});
-                    object
-                }));
-            if is_last {
-                api.next(patching(PATH).answers(object()));
-            }
-            let job = job(&api, &Places::new(1, Arc::default()));
-            let work = async {
-                if !is_last {
-                    *carrier.lock() = json!("n1/another");
-                }
-                Ok(End::completed(&json!({"path": "p"})))
-            };
-            let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
-            let wanted = if is_last { EndWrite::Done } else { EndWrite::OfAnother };
-            assert_eq!(job.carry(&object, work).await, wanted);
-            let phases: Vec<Value> =
-                api.writes().into_iter().map(|write| write.body["status"]["phase"].clone()).collect();
-            assert_eq!(phases.contains(&json!("Completed")), is_last, "{phases:?}");
-        }
-    }
-
-    #[test]
-    fn only_processes_that_did_not_end_an_object_are_counted() {
-        for (phase, runs_then, wanted) in
-            [("InProgress", "2", 2), ("InProgress", "", 0), ("InProgress", "many", 0), ("New", "7", 0)]
-        {
-            let object: PodVolumeBackup = serde_json::from_value(json!({
-                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-                "metadata": {"name": "b", "annotations": {RUNS: runs_then}},
-                "spec": {}, "status": {"phase": phase},
-            }))
-            .unwrap();
-            assert_eq!(runs(&object), wanted, "{phase} {runs_then}");
-        }
-        assert!(ensure_few(2).is_ok() && ensure_few(3).is_err());
-    }
-}
+mod tests;

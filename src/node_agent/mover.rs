@@ -71,7 +71,7 @@ pub async fn run(
         opener.patient(),
     )
     .reporting();
-    let context = Arc::new(AgentContext { clients, settings, repositories });
+    let context = Arc::new(AgentContext::new(clients, settings, repositories));
     let write = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
         Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, is_device, &stop).await,
         Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,

@@ -255,7 +255,7 @@ async fn read(api: &Api<Secret>, name: &str) -> anyhow::Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
-    use berth_test_scripted::{Hold, Scripted, get};
+    use berth_test_scripted::{Hold, Scripted, get, post};
 
     use super::*;
 
@@ -321,6 +321,56 @@ mod tests {
         let (dead, well) = timeout(Duration::from_secs(600), both).await.unwrap();
         assert!(well.unwrap().is::<MissingRepository>());
         assert!(dead.err().unwrap().to_string().contains("is not there: bring it back"));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_new_repository_gets_a_password_that_nobody_guesses_unless_one_is_given_for_all() {
+        const SECRETS: &str = "/api/v1/namespaces/velero/secrets";
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("bucket")).unwrap();
+        let location = json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
+            "metadata": {"name": "l", "namespace": "velero"},
+            "spec": {
+                "provider": "berth.dev/filesystem", "objectStorage": {"bucket": "bucket"},
+                "config": {"path": root.path()},
+            },
+        });
+        let path = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations/l";
+        let api = Scripted::new().always(get(path).answers(location));
+        let repositories = |secret: Option<&str>| {
+            let client = api.client("velero");
+            let opener = Opener::new(client.clone(), "velero", vec![root.path().to_owned()].into());
+            Repositories::new(client, "velero", secret.map(str::to_owned), opener)
+        };
+        for namespace in ["shop", "bank"] {
+            let secret = format!("{SECRETS}/berth-repository-l.{namespace}");
+            api.once(get(&secret).refuses(404)).once(post(SECRETS).takes_as("6"));
+            repositories(None).get("l", namespace, true).await.unwrap();
+        }
+        let passwords: Vec<String> = api
+            .writes()
+            .iter()
+            .map(|write| write.body["data"][PASSWORD].as_str().unwrap_or_default().to_owned())
+            .collect();
+        // In the encoding of Secrets.
+        assert!(passwords.iter().all(|password| password.len() >= RANDOM * 4 / 3 * 4 / 3), "{passwords:?}");
+        assert!(passwords.len() == 2 && passwords[0] != passwords[1], "{passwords:?}");
+
+        let shared = format!("{SECRETS}/velero-repo-credentials");
+        api.once(get(&shared).refuses(404));
+        let missing =
+            repositories(Some("velero-repo-credentials")).get("l", "farm", true).await.err().unwrap();
+        assert!(missing.to_string().contains("Secret velero-repo-credentials"), "{missing}");
+        assert!(!root.path().join("bucket/restic/farm").exists(), "nothing is made with another password");
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "velero-repo-credentials"},
+            "data": {PASSWORD: "c3RhdGljLXBhc3N3MHJk"},
+        });
+        api.once(get(&shared).answers(secret));
+        repositories(Some("velero-repo-credentials")).get("l", "farm", true).await.unwrap();
+        assert_eq!(api.writes().len(), 2, "no password is made where one is given");
+        api.finish();
     }
 
     #[tokio::test(start_paused = true)]

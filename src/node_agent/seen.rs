@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::keys::CARRIER;
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use berth_core::pod_volume::{ObservedPodVolume, is_own};
 use k8s_openapi::api::core::v1::Pod;
@@ -35,6 +36,9 @@ impl TargetPod {
     }
 }
 
+/// The process that carried each object which was in progress, by UID.
+type Carriers = BTreeMap<String, Option<String>>;
+
 /// What the watches show. A job writes its object only on the version that it has seen
 /// ([`super::job`]), so maps are enough.
 #[derive(Default)]
@@ -42,7 +46,10 @@ pub struct AgentObjects {
     /// Only those of this node.
     backups: BTreeMap<String, Arc<PodVolumeBackup>>,
     restores: BTreeMap<String, Arc<PodVolumeRestore>>,
-    /// `None` until the pods have been listed.
+    /// When they were listed for the first time.
+    backups_at_first: Option<Carriers>,
+    restores_at_first: Option<Carriers>,
+    /// `None` until they have been listed.
     pods: Option<BTreeMap<ObjectKey, TargetPod>>,
 }
 
@@ -64,15 +71,32 @@ fn put<K: Resource>(
     }
 }
 
+fn carriers<K: DataMover>(map: &BTreeMap<String, Arc<K>>) -> Carriers {
+    let begun = map.values().filter(|object| object.phase_text() == "InProgress");
+    begun
+        .filter_map(|object| Some((object.meta().uid.clone()?, object.annotations().get(CARRIER).cloned())))
+        .collect()
+}
+
 impl AgentObjects {
     pub fn put_backups(&mut self, node: &str, event: WatchEvent<PodVolumeBackup>) {
         put(&mut self.backups, event, |object| {
             object.spec.node.as_deref() == Some(node) && is_own(object.spec.uploader_type.as_deref())
         });
+        self.backups_at_first.get_or_insert_with(|| carriers(&self.backups));
     }
 
     pub fn put_restores(&mut self, event: WatchEvent<PodVolumeRestore>) {
         put(&mut self.restores, event, |object| is_own(object.spec.uploader_type.as_deref()));
+        self.restores_at_first.get_or_insert_with(|| carriers(&self.restores));
+    }
+
+    /// Does the process carry the object that carried it before this one began? A node has one
+    /// agent at a time, so that one counts as dead.
+    pub fn is_inherited(&self, uid: &str, carrier: &str) -> bool {
+        let at_first = [&self.backups_at_first, &self.restores_at_first];
+        let at_first = at_first.into_iter().flatten().find_map(|carriers| carriers.get(uid));
+        at_first.is_some_and(|then| then.as_deref() == Some(carrier))
     }
 
     pub fn put_pods(&mut self, event: WatchEvent<(ObjectKey, TargetPod), ObjectKey>) {
@@ -103,6 +127,7 @@ impl AgentObjects {
             is_canceled: object.is_canceled(),
             is_running: is_running(object.uid()),
             is_ready,
+            is_left: false,
         };
         let backups = self.backups.values();
         let backups = backups.map(|object| (Kind::Backup(Arc::clone(object)), seen(&**object, true)));

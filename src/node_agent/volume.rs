@@ -226,6 +226,8 @@ fn look(pods: &Path, uid: &str, parts: &[String]) -> anyhow::Result<(Folder, Pat
 
 #[cfg(test)]
 mod tests {
+    use berth_test_scripted::{Scripted, get};
+
     use super::*;
 
     #[tokio::test]
@@ -303,6 +305,34 @@ mod tests {
             let mut other = running.clone();
             other["status"]["phase"] = phase.into();
             assert!(state(&pod(other)).is_err(), "{phase}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_of_another_node_and_one_that_was_made_again_have_no_volume_here() {
+        const PATH: &str = "/api/v1/namespaces/shop/pods/web-0";
+        let pod = |uid: &str, node: &str| {
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "web-0", "namespace": "shop", "uid": uid},
+                "spec": {"nodeName": node, "containers": [], "volumes": [{"name": "data", "emptyDir": {}}]},
+            })
+        };
+        let wanted = PodReference {
+            namespace: Some("shop".to_owned()),
+            name: Some("web-0".to_owned()),
+            uid: Some("u".to_owned()),
+        };
+        let settings = Settings::of_tests("/none");
+        for (answer, why) in [
+            (get(PATH).answers(pod("u", "n2")), "pod shop/web-0 is not on node n1"),
+            (get(PATH).answers(pod("v", "n1")), "pod shop/web-0 is another one by now"),
+            (get(PATH).refuses(404), "there is no pod shop/web-0"),
+        ] {
+            let api = Scripted::new().next(answer);
+            let found = find(&api.client("velero"), &settings, &wanted, "data").await;
+            assert_eq!(found.err().map(|error| error.to_string()).as_deref(), Some(why));
+            api.finish();
         }
     }
 

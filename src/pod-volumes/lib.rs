@@ -17,6 +17,7 @@ mod hung;
 mod lock;
 mod maintain;
 mod metadata;
+mod packs;
 mod repository;
 mod restore;
 mod source;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustic_core::repofile::{MasterKey, SnapshotFile};
 use rustic_core::{
-    BackupOptions, ConfigOptions, Credentials, Id, KeyOptions, OpenStatus, Repository as Rustic,
-    RepositoryBackends, RepositoryOptions, SnapshotOptions, StringList,
+    BackupOptions, Credentials, Id, KeyOptions, OpenStatus, Repository as Rustic, RepositoryBackends,
+    RepositoryOptions, SnapshotOptions, StringList,
 };
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -19,6 +19,7 @@ use crate::device::{self, Device, DeviceSource};
 use crate::fault::Fault;
 use crate::hung::Hung;
 use crate::lock::{Guard, Lock, Sealer};
+use crate::packs;
 use crate::restore::{self, Restored};
 use crate::source::{DEVICE_TAG, TOP, Volume};
 use crate::store::Store;
@@ -357,7 +358,7 @@ fn make(store: &Store, password: &str, handle: &Handle) -> Result<Repository, Fa
     let credentials = Credentials::password(password);
     let key =
         KeyOptions::default().hostname("berth".to_owned()).username("berth".to_owned()).with_created(true);
-    match rustic.init(&credentials, &key, &ConfigOptions::default()) {
+    match rustic.init(&credentials, &key, &packs::config()) {
         Ok(repository) => ready(store, &repository),
         // Another process may have been first; then this process' key opens nothing.
         Err(error) => {

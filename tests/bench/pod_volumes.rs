@@ -205,6 +205,8 @@ impl Stage {
         command.arg(&pods).arg("--kubeconfig").arg(plane.kubeconfig());
         command.arg("--filesystem-root").arg(plane.folder());
         command.arg(format!("--health-address=127.0.0.1:{}", port::free()?));
+        // As manifests/components/pod-volumes/agent.yaml has it.
+        command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         let log = plane.folder().join("node-agent.log");
         let agent = Process::start("berth node-agent", command, &log)?;
         Ok(Self { agent, pods, snapshot: String::new(), plane })

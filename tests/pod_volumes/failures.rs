@@ -97,8 +97,13 @@ fn killed_in_mid_upload(stage: &mut Stage, uid: &str, folder: &Path) {
     assert!(count() >= stored, "what was stored stays");
     let snapshots: Value = serde_json::from_str(&stage.restic("folder", &["snapshots", "--json"])).unwrap();
     assert_eq!(snapshots.as_array().unwrap().len(), 2, "a half-read volume is no snapshot: {snapshots:#}");
-    // The lock of the process that was killed is there for half an hour.
+    // The lock of the process that was killed is there for half an hour, and restic removes nothing
+    // beside it.
     stage.restic("folder", &["check", "--read-data", "--no-lock"]);
+    let prune = stage.restic_command("folder").arg("prune").output().unwrap();
+    let said = String::from_utf8_lossy(&prune.stderr).into_owned();
+    assert!(!prune.status.success() && said.contains("already locked"), "{said}");
+    assert!(said.contains("on node-1 by berth"), "{said}");
 }
 
 fn walk(folder: &Path) -> usize {
@@ -148,12 +153,30 @@ fn locked(stage: &mut Stage, uid: &str, folder: &Path) {
     let pod = json!({"kind": "Pod", "namespace": "shop", "name": "other", "uid": other});
     stage.create(&[pod_volume_backup("beside", &other, "s3", &json!({"pod": pod}))]);
     stage.completed("podvolumebackup", "beside");
+    canceled(stage, uid);
     assert_eq!(status(stage, "locked")["phase"], "InProgress");
     kill(pid, Signal::SIGCONT).unwrap();
     assert!(child.wait().unwrap().success());
     let done = stage.completed("podvolumebackup", "locked");
     assert_eq!(done["status"]["message"], "", "what it waited for is told no more: {done:#}");
     stage.restic("folder", &["check", "--read-data"]);
+}
+
+/// A backup that has begun, and cannot go on now.
+fn canceled(stage: &mut Stage, uid: &str) {
+    stage.create(&[pod_volume_backup("unwanted", uid, "folder", &json!({}))]);
+    wait_for("another one to wait", PATIENCE, || {
+        stage.agent.ensure_runs()?;
+        let message = status(stage, "unwanted")["message"].clone();
+        Ok(message.as_str().is_some_and(|message| message.contains("waits")).then_some(()))
+    })
+    .unwrap();
+    let cancel = r#"{"spec": {"cancel": true}}"#;
+    let args = ["patch", "podvolumebackup", "unwanted", "-n", NAMESPACE, "--type=merge", "--patch", cancel];
+    stage.plane.kubectl().run(&args).unwrap();
+    let ended = stage.ended("podvolumebackup", "unwanted");
+    assert_eq!(ended["status"]["phase"], "Canceled", "{ended:#}");
+    assert!(ended["status"]["snapshotID"].is_null(), "{ended:#}");
 }
 
 /// Neither another password nor none makes a repository, or harms the one that is there.

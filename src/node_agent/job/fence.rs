@@ -8,6 +8,7 @@ use std::time::Duration;
 use berth_api::keys::CARRIER;
 use berth_api::velero::DataMover;
 use berth_core::mover::MoverKind;
+use berth_core::pod_volume::others::SIGN;
 use kube::Resource;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
@@ -49,6 +50,8 @@ pub struct Fence<'a, K> {
     looked: Instant,
     /// When the object was last known to be the job's.
     seen: Instant,
+    /// When it was last written.
+    written: Instant,
 }
 
 impl<'a, K> Fence<'a, K>
@@ -57,7 +60,13 @@ where
 {
     /// `begun`: the object as the job's first write returned it.
     pub fn new(api: &'a Api<K>, begun: K, id: &'a str) -> Self {
-        Self { api, object: begun, id, looked: Instant::now(), seen: Instant::now() }
+        let now = Instant::now();
+        Self { api, object: begun, id, looked: now, seen: now, written: now }
+    }
+
+    /// Is it time to write that the job lives? A write that fails is not tried again at once.
+    pub fn is_quiet(&self) -> bool {
+        self.written.elapsed() >= SIGN && self.looked.elapsed() >= paced(LOOK)
     }
 
     pub async fn write(&mut self, change: &Value) -> Fenced {
@@ -66,6 +75,7 @@ where
             match patch(self.api, Write::on(&self.object), change.clone()).await {
                 WriteResult::Written(object) => {
                     self.saw(object);
+                    self.written = self.seen;
                     return Fenced::Written;
                 }
                 WriteResult::Gone(_) => return Fenced::Lost,

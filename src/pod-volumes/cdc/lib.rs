@@ -54,7 +54,8 @@ pub struct Rabin64 {
     oldest: usize,
     /// How many bits the highest eight bits of a fingerprint are above the lowest eight.
     shift: u32,
-    /// What each byte contributes to the fingerprint when it is the oldest one.
+    /// What the oldest byte is in the fingerprint once that is shifted. So it is looked up at the
+    /// same time as what shifts it, and not before: each byte waits for the one before it.
     leaving: [Polynom64; 256],
     /// For each value of the eight bits that a shift has moved above the divisor's degree: the term
     /// that removes them and adds their remainder.
@@ -80,7 +81,7 @@ impl Rabin64 {
             let above = bit.checked_shl(degree).unwrap_or(0);
             above.modulo(divisor) | above
         });
-        rabin.leaving = sums(|bit| (1..WINDOW).fold(bit.modulo(divisor), |hash, _| rabin.shifted(hash)));
+        rabin.leaving = sums(|bit| (0..WINDOW).fold(bit.modulo(divisor), |hash, _| rabin.shifted(hash)));
         rabin
     }
 
@@ -112,8 +113,8 @@ impl RollingHash64 for Rabin64 {
         let left = self.window[self.oldest];
         self.window[self.oldest] = byte;
         self.oldest = (self.oldest + 1) % WINDOW;
-        self.hash ^= self.leaving[usize::from(left)];
-        self.hash = self.shifted(self.hash) ^ Polynom64::from(byte);
+        let change = self.leaving[usize::from(left)] ^ Polynom64::from(byte);
+        self.hash = self.shifted(self.hash) ^ change;
     }
 }
 

@@ -49,11 +49,7 @@ impl Sealer {
         let plain = Aes256CtrPoly1305Aes::new(&self.0).decrypt(Nonce::from_slice(nonce), sealed).ok()?;
         match plain.split_first() {
             Some((&COMPRESSED, compressed)) => {
-                let mut reader = zstd::Decoder::new(compressed).ok()?;
-                let mut plain = Vec::new();
-                std::io::Read::read_to_end(&mut std::io::Read::take(&mut reader, LARGEST), &mut plain)
-                    .ok()?;
-                Some(plain)
+                zstd::bulk::decompress(compressed, usize::try_from(LARGEST).ok()?).ok()
             }
             _ => Some(plain),
         }

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod packs;
+
 use std::path::Path as FilePath;
 
 use object_store::local::LocalFileSystem;
