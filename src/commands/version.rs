@@ -19,7 +19,7 @@ use super::person::Person;
 use super::queue::lease;
 use crate::args::VersionArgs;
 use crate::cli::print::{note, say};
-use crate::leader::absence;
+use crate::leader::no_leader_reason;
 use crate::text::printable;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -110,7 +110,7 @@ pub fn tell(lease: &Lease) {
 /// What is wrong with the version of the berth that leads, if one does.
 fn of_leader(lease: &Lease, now: Timestamp) -> Option<String> {
     let version = lease.annotations().get(keys::VERSION)?;
-    if absence(Some(lease), now).is_some() { None } else { difference(version) }
+    if no_leader_reason(Some(lease), now).is_some() { None } else { difference(version) }
 }
 
 /// What is wrong with a server of this version. Nothing is known of one that is no berth.

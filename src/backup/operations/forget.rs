@@ -22,7 +22,7 @@ use crate::backup::publication::PublicationState;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
 use crate::backup::volumes::clean::end_files;
-use crate::node_agent::repositories::Missing;
+use crate::node_agent::repositories::MissingRepository;
 use crate::pace::paced;
 use crate::storage::BackupLayout;
 

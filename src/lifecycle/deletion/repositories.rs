@@ -81,7 +81,7 @@ impl Carrying<'_> {
         let repository = match opened.await.context("it could not be opened in time").flatten() {
             Ok(repository) => repository,
             // And so are its snapshots.
-            Err(error) if error.is::<Missing>() => return Ok(()),
+            Err(error) if error.is::<MissingRepository>() => return Ok(()),
             // No PodVolumeBackup of it tells a snapshot: they failed, maybe because of that. The
             // Backup goes nevertheless.
             Err(error) if snapshots.is_empty() && !is_noted => {

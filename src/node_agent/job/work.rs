@@ -31,7 +31,7 @@ impl Job {
         snapshot: &str,
         of_backup: Option<String>,
     ) -> bool {
-        let AgentContext { clients, settings, repositories } = &*self.context;
+        let AgentContext { clients, settings, repositories, .. } = &*self.context;
         let api: Api<PodVolumeBackup> = Api::namespaced(clients.call.clone(), &settings.namespace);
         let name = object.name_any();
         let Ok(Ok(found)) = timeout(CALL, api.get_metadata_opt(&name)).await else { return false };
@@ -176,7 +176,7 @@ mod tests {
         let opener = Opener::new(client.clone(), "velero", vec![root.path().to_owned()].into());
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
-        let context = Arc::new(AgentContext { clients, settings: Settings::of_tests("/pods"), repositories });
+        let context = Arc::new(AgentContext::new(clients, Settings::of_tests("/pods"), repositories));
         let places = Places::new(1, Arc::default());
         let place = places.take().unwrap();
         let job = Job::new(context, Watched::default(), CancellationToken::new(), true, place);

@@ -120,7 +120,7 @@ mod tests {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            if at / 1000 % 2 == 0 { (state >> 32) as u8 } else { 7 }
+            if (at / 1000).is_multiple_of(2) { (state >> 32) as u8 } else { 7 }
         };
         (0..count).map(noise).collect()
     }
