@@ -200,7 +200,8 @@ fn end(why: impl Into<String>) -> DeletionStep {
 
 /// Decides what to do next.
 pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
-    let DeletionRequest { backup: name, uid: asked, created, has_begun, has_others, has_data: _ } = seen.request;
+    let DeletionRequest { backup: name, uid: asked, created, has_begun, has_others, has_data: _ } =
+        seen.request;
     if name.is_empty() {
         return end("spec.backupName: required");
     }

@@ -177,9 +177,12 @@ mod tests {
         let repositories = Repositories::new(client.clone(), "velero", None, opener);
         let clients = Clients { watch: client.clone(), call: client };
         let context = Arc::new(AgentContext::new(clients, Settings::of_tests("/pods"), repositories));
-        let places = Places::new(1, Arc::default());
-        let place = places.take().unwrap();
-        let job = Job::new(context, Watched::default(), CancellationToken::new(), true, place);
+        let places = Places::new(3, Arc::default());
+        // Each has counters of its own.
+        let job = || {
+            let (context, place) = (Arc::clone(&context), places.take().unwrap());
+            Job::new(context, Watched::default(), CancellationToken::new(), true, place)
+        };
         let tag = || "backup=one".to_owned();
         let saves = async || {
             let source = Source {
@@ -189,14 +192,14 @@ mod tests {
                 reader: "n1".to_owned(),
                 same: "same=claim/c".to_owned(),
             };
-            job.store("l", "shop", source).await.unwrap().unwrap().snapshot
+            job().store("l", "shop", source).await.unwrap().unwrap().snapshot
         };
         let snapshots = || {
             let path = root.path().join("bucket/restic/shop/snapshots");
             std::fs::read_dir(path).map_or(0, Iterator::count)
         };
         let (_other, own) = (saves().await, saves().await);
-        let read = serde_json::from_value(object("u")).unwrap();
+        let (job, read) = (job(), serde_json::from_value(object("u")).unwrap());
         let is_left_behind = || job.is_left_behind(&read, ("l", "shop"), &own, Some(tag()));
         for (answer, is_gone, left) in [
             (get(OBJECT).answers(object("u")), false, 2),
