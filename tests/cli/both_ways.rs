@@ -43,7 +43,8 @@ fn the_week_at_a_stock_server_leaves_the_same_objects_after_each_command_of_eith
     let app = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
     let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
     plane.apply(vec![shop, app("ConfigMap", "prices"), app("Secret", "till")]).unwrap();
-    let _velero = Velero::start(&plane, NAMESPACE, &s3, &[], &[]).unwrap();
+    // A sync that began before a deletion would bring the deleted Backup back for a while.
+    let _velero = Velero::start(&plane, NAMESPACE, &s3, &[], &["--backup-sync-period=10h"]).unwrap();
     let spec = s3.location("offsite", "")["spec"].take();
     let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
     let (bucket, region, url) =

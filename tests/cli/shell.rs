@@ -91,7 +91,7 @@ fn names_of_the_cluster_complete_a_command_and_without_one_there_are_none() {
 fn kubectl_completes_what_stands_behind_its_plugin() {
     let berth = common();
     let held = ["--include-namespaces", "none", "--annotations", "berth.dev/hold=true"];
-    said(&berth, &[&["backup", "create", "behind-kubectl"][..], &held].concat());
+    said(&berth, &[&["backup", "create", "of-kubectl"][..], &held].concat());
     let [kubectl] = binaries::get(["kubectl"]).unwrap();
     let folder = berth.plane().folder().join("cli-kubectl-complete");
     std::fs::create_dir_all(&folder).unwrap();
@@ -100,8 +100,8 @@ fn kubectl_completes_what_stands_behind_its_plugin() {
     }
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     for (words, offered) in [
-        (&["backup", "describe", "behind-"][..], &["behind-kubectl", ":4"][..]),
-        (&["get", "backups", "behind-"], &["behind-kubectl", ":4"]),
+        (&["backup", "describe", "of-ku"][..], &["of-kubectl", ":4"][..]),
+        (&["get", "backups", "of-ku"], &["of-kubectl", ":4"]),
         (&["backup-l"], &["backup-location", ":4"]),
         (&["backup", "describe", "--det"], &["--details", ":4"]),
         (&["backup", "create", "x", "--storage-location", ""], &["default", ":4"]),
@@ -117,12 +117,12 @@ fn kubectl_completes_what_stands_behind_its_plugin() {
         assert_eq!(words_of, offered, "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     let mut command = Command::new(&kubectl);
-    command.args(["berth", "get", "backups", "behind-kubectl", "-o", "name"]).env("PATH", &path);
+    command.args(["berth", "get", "backups", "of-kubectl", "-o", "name"]).env("PATH", &path);
     command.env("HOME", &folder).env("KUBECONFIG", berth.plane().kubeconfig());
     command.env("VELERO_NAMESPACE", berth.namespace());
     without_proxies(&mut command);
     let output = command.output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "behind-kubectl\n", "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "of-kubectl\n", "{output:?}");
 }
 
 #[test]
