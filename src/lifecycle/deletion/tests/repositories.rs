@@ -180,3 +180,34 @@ async fn what_a_request_records_is_forgotten_before_the_folder_goes() {
     assert!(!root.join("bucket/backups/b").exists());
     api.finish();
 }
+
+/// Whoever removed the folder has not forgotten what no file of it told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_request_records_is_forgotten_also_where_the_folder_is_gone() {
+    for has_others in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let api = script(root);
+        stored(&api, root, &["app"]).await;
+        let mut asked = request("2", "InProgress");
+        asked["metadata"]["annotations"][berth_api::keys::DATA_IN] = json!("app");
+        let request_path = path("deletebackuprequests", "r");
+        let api = api
+            .always(get(&request_path).answers(asked))
+            .always(get(&path("backups", "b")).refuses(404))
+            .always(secret("app").answers(password()));
+        if has_others {
+            let other = root.join("bucket/backups/other");
+            std::fs::create_dir_all(&other).unwrap();
+            std::fs::write(other.join("velero-backup.json"), "{}").unwrap();
+            api.next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
+        }
+        let (lifecycle, requests) = (leader(&api, root), DeletionRequests::default());
+        let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+        let ended = Carrying::new(&lifecycle, &requests, request).run(Instant::now()).await;
+        // A location without any backup may be a volume that is not mounted.
+        assert_eq!(ended, if has_others { DeletionEnd::Yes } else { DeletionEnd::Not });
+        assert_eq!(snapshots(root, "app"), usize::from(!has_others));
+        api.finish();
+    }
+}
