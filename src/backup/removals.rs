@@ -45,32 +45,36 @@ pub struct RemovalGuard {
     /// The Backup after which the engine is cleaning up. `None`: the guard of carrying out
     /// requests.
     uid: Option<String>,
+    /// The engine begins soon after this guard is dropped.
+    is_expected: bool,
 }
 
 impl Removals {
     /// From now on this process carries out requests.
     pub fn carry_out(&self) -> RemovalGuard {
         self.0.lock().are_carried_out = true;
-        RemovalGuard { removals: self.clone(), uid: None }
+        RemovalGuard { removals: self.clone(), uid: None, is_expected: false }
     }
 
     pub fn are_carried_out(&self) -> bool {
         self.0.lock().are_carried_out
     }
 
-    /// Soon the engine removes what is left of this Backup.
-    pub fn expect(&self, uid: &str) {
-        let expected = &mut self.0.lock().expected;
-        expected.retain(|_, since| since.elapsed() < SOON);
-        expected.insert(uid.to_owned(), Instant::now());
+    /// The run of this Backup is about to end, and soon after that the engine removes what is left.
+    pub fn hold(&self, uid: &str) -> RemovalGuard {
+        self.guard(uid, true)
     }
 
     /// From now on the engine removes what is left of this Backup.
     pub fn begin(&self, uid: &str) -> RemovalGuard {
+        self.guard(uid, false)
+    }
+
+    fn guard(&self, uid: &str, is_expected: bool) -> RemovalGuard {
         let state = &mut *self.0.lock();
         state.expected.remove(uid);
         state.begun.insert(uid.to_owned());
-        RemovalGuard { removals: self.clone(), uid: Some(uid.to_owned()) }
+        RemovalGuard { removals: self.clone(), uid: Some(uid.to_owned()), is_expected }
     }
 
     pub fn has_begun(&self, uid: &str) -> bool {
@@ -84,7 +88,13 @@ impl Drop for RemovalGuard {
     fn drop(&mut self) {
         let state = &mut *self.removals.0.lock();
         match &self.uid {
-            Some(uid) => drop(state.begun.remove(uid)),
+            Some(uid) => {
+                state.begun.remove(uid);
+                if self.is_expected {
+                    state.expected.retain(|_, since| since.elapsed() < SOON);
+                    state.expected.insert(uid.clone(), Instant::now());
+                }
+            }
             None => state.are_carried_out = false,
         }
     }
@@ -152,11 +162,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_the_engine_is_about_to_remove_is_left_to_it_for_a_while() {
         let removals = Removals::default();
-        removals.expect("u");
-        assert!(removals.has_begun("u") && !removals.has_begun("v"));
+        let held = removals.hold("u");
+        tokio::time::advance(SOON * 5).await;
+        assert!(removals.has_begun("u") && !removals.has_begun("v"), "its run has not ended");
+        drop(held);
+        assert!(removals.has_begun("u"), "it begins soon");
         tokio::time::advance(SOON).await;
         assert!(!removals.has_begun("u"), "whoever carries requests out may begin");
-        removals.expect("v");
+        drop(removals.hold("v"));
         let begun = removals.begin("v");
         assert!(removals.has_begun("v"));
         drop(begun);

@@ -28,7 +28,7 @@ use crate::storage::BackupLayout;
 
 /// How long the engine tries to remove what a deleted Backup has stored.
 const REMOVAL: Duration = Duration::from_secs(120);
-/// The part of that time for berth's own repositories.
+/// How long it may take, in addition to that, to forget what is in berth's own repositories.
 const FORGETTING: Duration = Duration::from_secs(240);
 /// How long its movements, which are canceled, and the reads of its files may take to end before
 /// that. A Backup that is created with the same name waits for it.
@@ -102,7 +102,10 @@ impl Engine {
             let place =
                 ArchivePlace { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
             self.clear(place, &ours, None).await;
-            layout.remove(&ours, true).await?;
+            ensure!(
+                layout.remove(&ours, true).await?,
+                "its folder was claimed by another run, or the backup was published meanwhile, so its files stay"
+            );
             Ok(())
         };
         let patience = REMOVAL.saturating_add(ENDING).saturating_add(FORGETTING);

@@ -164,3 +164,24 @@ async fn what_an_agent_stores_when_it_is_canceled_is_forgotten_too() {
     let canceled = api.writes().into_iter().rfind(|write| write.path.ends_with("/own")).unwrap().body;
     assert_eq!(canceled["spec"]["cancel"], json!(true));
 }
+
+/// What it has stored may be somebody else's by then, so that is no success.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_another_claims_while_the_engine_removes_it_is_not_taken_for_removed() {
+    const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    let engine = moving.waits().await;
+    let look = Hold::new();
+    moving.site.api.once(get(FILES).answers(list("1", &[])).held(&look));
+    let path = moving.site.folder.path().join("bucket/backups/one/berth-run.json");
+    let claim = json!({"cluster": "here", "namespace": "velero", "backup": "v", "run": "r"}).to_string();
+    let story = async {
+        look.asked().await;
+        std::fs::write(&path, &claim).unwrap();
+        look.let_go();
+    };
+    let forgotten = async { tokio::join!(engine.forget("one", "u", "default"), story) };
+    let (is_settled, ()) = tokio::time::timeout(LONG, forgotten).await.unwrap();
+    assert!(!is_settled);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), claim);
+}
