@@ -23,6 +23,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Bytes of the namespaces that a request records: half of what all annotations of an object may
 /// have.
 const LARGEST: usize = 128 << 10;
+/// Most namespaces that are read of a request.
+const MOST: usize = 10_000;
 
 /// Clones share one state.
 #[derive(Clone, Default)]
@@ -132,10 +134,11 @@ pub fn as_text(namespaces: &BTreeSet<String>) -> String {
     text
 }
 
-/// The namespaces that a request records. What cannot be the name of one is passed over.
+/// The namespaces that a request records, [`MOST`] at most. What cannot be the name of one is passed
+/// over.
 pub fn data_in(request: &DeleteBackupRequest) -> BTreeSet<String> {
     let text = request.annotations().get(keys::DATA_IN).map(String::as_str).unwrap_or_default();
-    text.split(',').filter(|name| is_name(name)).map(str::to_owned).collect()
+    text.split(',').filter(|name| is_name(name)).take(MOST).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -157,6 +160,9 @@ mod tests {
         let mut forged = made;
         forged.annotations_mut().insert(keys::DATA_IN.to_owned(), "../app,,A,shop".to_owned());
         assert_eq!(data_in(&forged), ["shop".to_owned()].into());
+        let short: Vec<String> = (0..=MOST).map(|i| i.to_string()).collect();
+        forged.annotations_mut().insert(keys::DATA_IN.to_owned(), short.join(","));
+        assert_eq!(data_in(&forged).len(), MOST);
     }
 
     #[tokio::test(start_paused = true)]

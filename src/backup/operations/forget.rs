@@ -255,13 +255,22 @@ pub async fn may_store(client: &Client, namespace: &str, uid: &str) -> anyhow::R
 /// # Errors
 /// When it cannot be read, or the store does not say which repositories there are.
 pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
-    let mut named = match layout.read_checkpoint_start(NOTES).await? {
-        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start)?,
-        _ => BTreeSet::new(),
-    };
+    let mut named = named_namespaces(layout).await?;
     if !named.is_empty() {
         let there = layout.repositories().await?;
         named.retain(|namespace| there.contains(namespace));
     }
     Ok(named)
+}
+
+/// The namespaces that a checkpoint names, also those that have no repository: one may be made a
+/// moment later.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) async fn named_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
+    match layout.read_checkpoint_start(NOTES).await? {
+        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start),
+        _ => Ok(BTreeSet::new()),
+    }
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::forget::data_namespaces;
+use super::forget::named_namespaces;
 use crate::backup::engine::Engine;
 use crate::backup::removals::{RemovalGuard, as_text, data_in, request as removal};
 use crate::backup::status::run_id;
@@ -62,7 +62,7 @@ impl Engine {
         if earlier.namespace != self.namespace || uid.len() > LABEL || !is_name(uid) {
             return;
         }
-        let error = match timeout(CALL, data_namespaces(layout)).await {
+        let error = match timeout(CALL, named_namespaces(layout)).await {
             Ok(Ok(data_in)) if data_in.is_empty() => return,
             Ok(Ok(data_in)) => {
                 if self.ask_for_removal(name, uid, &location.name_any(), &data_in).await.is_some() {
