@@ -141,6 +141,14 @@ pub fn data_in(request: &DeleteBackupRequest) -> BTreeSet<String> {
     text.split(',').filter(|name| is_name(name)).take(MOST).map(str::to_owned).collect()
 }
 
+/// Is a request that is there for what `wanted` is for, however far it is? Nobody but berth can
+/// record the location.
+pub fn is_for_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
+    found.spec.backup_name == wanted.spec.backup_name
+        && found.labels().get(keys::BACKUP_UID) == wanted.labels().get(keys::BACKUP_UID)
+        && found.annotations().get(keys::DELETES_IN) == wanted.annotations().get(keys::DELETES_IN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

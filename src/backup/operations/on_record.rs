@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::forget::named_namespaces;
 use crate::backup::engine::Engine;
-use crate::backup::removals::{RemovalGuard, as_text, data_in, request as removal};
+use crate::backup::removals::{RemovalGuard, as_text, data_in, is_for_the_same, request as removal};
 use crate::backup::status::run_id;
 use crate::storage::BackupLayout;
 use crate::text::chain;
@@ -162,10 +162,5 @@ impl Engine {
 /// Does a request that is there go on with what `wanted` would?
 fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
     let phase = |request: &DeleteBackupRequest| request.status.as_ref().and_then(|status| status.phase);
-    let uid = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
-    let place = |request: &DeleteBackupRequest| request.annotations().get(keys::DELETES_IN).cloned();
-    found.spec.backup_name == wanted.spec.backup_name
-        && uid(found) == uid(wanted)
-        && place(found) == place(wanted)
-        && phase(found) == phase(wanted)
+    is_for_the_same(found, wanted) && phase(found) == phase(wanted)
 }
