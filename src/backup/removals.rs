@@ -134,7 +134,7 @@ pub fn as_text(namespaces: &BTreeSet<String>) -> String {
     text
 }
 
-/// The namespaces that a request records, [`MOST`] at most. What cannot be the name of one is passed
+/// The namespaces that a request records, 10,000 at most. What cannot be the name of one is passed
 /// over.
 pub fn data_in(request: &DeleteBackupRequest) -> BTreeSet<String> {
     let text = request.annotations().get(keys::DATA_IN).map(String::as_str).unwrap_or_default();
