@@ -109,11 +109,15 @@ impl Engine {
         // The folder and its checkpoint stay until that is forgotten ([`Engine::forget`]).
         let noted = site.data_namespaces();
         let is_forgotten = failure.is_deletion() && (!noted.is_empty() || site.may_have_earlier_data());
+        // Until this returns nobody else begins with that, however long it takes.
+        let _held = if is_forgotten {
+            let at = site.location.name_any();
+            self.note_deleted(site.layout.backup(), record.uid(), &at, noted).await
+        } else {
+            None
+        };
         match next {
-            _ if is_forgotten => {
-                let at = site.location.name_any();
-                self.note_deleted(site.layout.backup(), record.uid(), &at, noted).await;
-            }
+            _ if is_forgotten => {}
             RunFollowUp::HandOver | RunFollowUp::Resume if site.is_resumable => {}
             RunFollowUp::Restart | RunFollowUp::End if !is_taken => {
                 self.clear(site.place(), &site.claim, site.staged.as_ref()).await;

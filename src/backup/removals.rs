@@ -23,6 +23,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Bytes of the namespaces that a request records: half of what all annotations of an object may
 /// have.
 const LARGEST: usize = 128 << 10;
+/// Most namespaces that are read of a request.
+const MOST: usize = 10_000;
 
 /// Clones share one state.
 #[derive(Clone, Default)]
@@ -45,32 +47,36 @@ pub struct RemovalGuard {
     /// The Backup after which the engine is cleaning up. `None`: the guard of carrying out
     /// requests.
     uid: Option<String>,
+    /// The engine begins soon after this guard is dropped.
+    is_expected: bool,
 }
 
 impl Removals {
     /// From now on this process carries out requests.
     pub fn carry_out(&self) -> RemovalGuard {
         self.0.lock().are_carried_out = true;
-        RemovalGuard { removals: self.clone(), uid: None }
+        RemovalGuard { removals: self.clone(), uid: None, is_expected: false }
     }
 
     pub fn are_carried_out(&self) -> bool {
         self.0.lock().are_carried_out
     }
 
-    /// Soon the engine removes what is left of this Backup.
-    pub fn expect(&self, uid: &str) {
-        let expected = &mut self.0.lock().expected;
-        expected.retain(|_, since| since.elapsed() < SOON);
-        expected.insert(uid.to_owned(), Instant::now());
+    /// The run of this Backup is about to end, and soon after that the engine removes what is left.
+    pub fn hold(&self, uid: &str) -> RemovalGuard {
+        self.guard(uid, true)
     }
 
     /// From now on the engine removes what is left of this Backup.
     pub fn begin(&self, uid: &str) -> RemovalGuard {
+        self.guard(uid, false)
+    }
+
+    fn guard(&self, uid: &str, is_expected: bool) -> RemovalGuard {
         let state = &mut *self.0.lock();
         state.expected.remove(uid);
         state.begun.insert(uid.to_owned());
-        RemovalGuard { removals: self.clone(), uid: Some(uid.to_owned()) }
+        RemovalGuard { removals: self.clone(), uid: Some(uid.to_owned()), is_expected }
     }
 
     pub fn has_begun(&self, uid: &str) -> bool {
@@ -84,7 +90,13 @@ impl Drop for RemovalGuard {
     fn drop(&mut self) {
         let state = &mut *self.removals.0.lock();
         match &self.uid {
-            Some(uid) => drop(state.begun.remove(uid)),
+            Some(uid) => {
+                state.begun.remove(uid);
+                if self.is_expected {
+                    state.expected.retain(|_, since| since.elapsed() < SOON);
+                    state.expected.insert(uid.clone(), Instant::now());
+                }
+            }
             None => state.are_carried_out = false,
         }
     }
@@ -122,10 +134,19 @@ pub fn as_text(namespaces: &BTreeSet<String>) -> String {
     text
 }
 
-/// The namespaces that a request records. What cannot be the name of one is passed over.
+/// The namespaces that a request records, 10,000 at most. What cannot be the name of one is passed
+/// over.
 pub fn data_in(request: &DeleteBackupRequest) -> BTreeSet<String> {
     let text = request.annotations().get(keys::DATA_IN).map(String::as_str).unwrap_or_default();
-    text.split(',').filter(|name| is_name(name)).map(str::to_owned).collect()
+    text.split(',').filter(|name| is_name(name)).take(MOST).map(str::to_owned).collect()
+}
+
+/// Is a request that is there for what `wanted` is for, however far it is? Nobody but berth can
+/// record the location.
+pub fn is_for_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
+    found.spec.backup_name == wanted.spec.backup_name
+        && found.labels().get(keys::BACKUP_UID) == wanted.labels().get(keys::BACKUP_UID)
+        && found.annotations().get(keys::DELETES_IN) == wanted.annotations().get(keys::DELETES_IN)
 }
 
 #[cfg(test)]
@@ -147,16 +168,22 @@ mod tests {
         let mut forged = made;
         forged.annotations_mut().insert(keys::DATA_IN.to_owned(), "../app,,A,shop".to_owned());
         assert_eq!(data_in(&forged), ["shop".to_owned()].into());
+        let short: Vec<String> = (0..=MOST).map(|i| i.to_string()).collect();
+        forged.annotations_mut().insert(keys::DATA_IN.to_owned(), short.join(","));
+        assert_eq!(data_in(&forged).len(), MOST);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_the_engine_is_about_to_remove_is_left_to_it_for_a_while() {
         let removals = Removals::default();
-        removals.expect("u");
-        assert!(removals.has_begun("u") && !removals.has_begun("v"));
+        let held = removals.hold("u");
+        tokio::time::advance(SOON * 5).await;
+        assert!(removals.has_begun("u") && !removals.has_begun("v"), "its run has not ended");
+        drop(held);
+        assert!(removals.has_begun("u"), "it begins soon");
         tokio::time::advance(SOON).await;
         assert!(!removals.has_begun("u"), "whoever carries requests out may begin");
-        removals.expect("v");
+        drop(removals.hold("v"));
         let begun = removals.begin("v");
         assert!(removals.has_begun("v"));
         drop(begun);

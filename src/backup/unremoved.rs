@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use berth_core::operation::remove_again;
+use berth_core::operation::{LONGEST_REMOVAL_PAUSE, remove_again};
 use tokio::time::Instant;
 
 use crate::queue::seen::GoneBackup;
@@ -18,8 +18,9 @@ pub(super) struct UnremovedBackups(HashMap<String, Unremoved>);
 struct Unremoved {
     gone: GoneBackup,
     failures: u32,
-    /// When it is tried again. `None`: it is just being tried.
-    due: Option<Instant>,
+    /// When it is tried again, also if the try that has begun tells nothing of its end, because it
+    /// panicked.
+    due: Instant,
 }
 
 impl UnremovedBackups {
@@ -31,7 +32,7 @@ impl UnremovedBackups {
             self.0.remove(&gone.uid);
             return false;
         };
-        self.0.insert(gone.uid.clone(), Unremoved { gone, failures, due: Some(now + pause) });
+        self.0.insert(gone.uid.clone(), Unremoved { gone, failures, due: now + pause });
         true
     }
 
@@ -47,8 +48,8 @@ impl UnremovedBackups {
     ) -> Vec<GoneBackup> {
         let mut taken = Vec::new();
         for unremoved in self.0.values_mut() {
-            if unremoved.due.is_some_and(|due| due <= now) && may(&unremoved.gone) {
-                unremoved.due = None;
+            if unremoved.due <= now && may(&unremoved.gone) {
+                unremoved.due = now + LONGEST_REMOVAL_PAUSE;
                 taken.push(unremoved.gone.clone());
             }
         }
@@ -78,6 +79,8 @@ mod tests {
         assert!(unremoved.take_due(now, |_| false).is_empty(), "its name is busy");
         assert_eq!(uids(unremoved.take_due(now, |_| true)), ["u"]);
         assert!(unremoved.take_due(now, |_| true).is_empty(), "it is being tried");
+        now += LONGEST_REMOVAL_PAUSE;
+        assert_eq!(uids(unremoved.take_due(now, |_| true)), ["u"], "the try has panicked");
         let mut failures = 1;
         while unremoved.failed(gone("u"), now) {
             failures += 1;

@@ -350,12 +350,13 @@ fn beside_later(seen: &DeletionState<'_>, later: &DeletionBackup<'_>) -> Deletio
     }
     match &seen.folder {
         None => DeletionStep::LookAtFolder,
+        // A visible backup would be one without its data.
+        Some(_) if seen.is_shown => DeletionStep::Forget,
         // Its own runs may still publish it. No run waits for a deletion that has not claimed.
         Some(FolderOwner::Ours) => {
             DeletionStep::Wait("the later Backup of this name has not taken the folder over yet".to_owned())
         }
-        // A visible backup would be one without its data.
-        Some(_) if seen.is_shown => DeletionStep::Forget,
+        Some(FolderOwner::NobodyInEmpty) => wait_for_data(),
         Some(folder) => DeletionStep::ForgetData { once: *folder == FolderOwner::Claimed },
     }
 }
@@ -378,8 +379,21 @@ fn after_backup(seen: &DeletionState<'_>) -> DeletionStep {
         (Some(FolderOwner::Claimed), None) => DeletionStep::LookAtVolumes,
         (Some(FolderOwner::Claimed), Some(volumes)) if volumes.snapshots > 0 => DeletionStep::RemoveSnapshots,
         (Some(FolderOwner::Claimed), Some(_)) => DeletionStep::RemoveFiles,
+        (Some(FolderOwner::Ours), _) => DeletionStep::Done,
+        // No file of the folder tells where its data in repositories is, so nobody else would look
+        // for that. A visible backup would be one without its data.
+        (Some(folder), _) if seen.request.has_data && !seen.is_shown => match folder {
+            FolderOwner::NobodyInEmpty => wait_for_data(),
+            _ => DeletionStep::ForgetData { once: false },
+        },
         (Some(_), _) => DeletionStep::Done,
     }
+}
+
+/// A volume that is not mounted looks empty, and then its repositories seem to be gone, too.
+fn wait_for_data() -> DeletionStep {
+    let why = "the storage location has no backup at all, so it may not be the bucket or the volume that has the data of this one: bring that back or, if the data is gone for good, remove this request by kubectl";
+    DeletionStep::Wait(why.to_owned())
 }
 
 #[cfg(test)]

@@ -29,7 +29,8 @@ pub const FINALIZATION: Duration = Duration::from_secs(3600);
 const REMOVALS: u32 = 8;
 /// The pause after the first of them; it doubles up to the longest.
 const REMOVAL_PAUSE: Duration = Duration::from_secs(60);
-const LONGEST_REMOVAL_PAUSE: Duration = Duration::from_secs(900);
+/// The longest pause between two of them.
+pub const LONGEST_REMOVAL_PAUSE: Duration = Duration::from_secs(900);
 
 /// How long after so many failed tries what a deleted Backup has left is to be removed again; some
 /// 70 minutes in all. `None`: nobody tries any more.

@@ -31,6 +31,10 @@ fn mark(value: impl Into<Value>) -> Value {
     json!({"metadata": {"annotations": {"berth.dev/deletes-in": value.into()}}})
 }
 
+fn data(namespaces: impl Into<Value>) -> Value {
+    json!({"metadata": {"annotations": {"berth.dev/data-in": namespaces.into()}}})
+}
+
 #[tokio::test]
 async fn who_asks_for_a_deletion_does_not_say_how_far_it_is() {
     let plane = with_movers();
@@ -48,7 +52,9 @@ async fn who_asks_for_a_deletion_does_not_say_how_far_it_is() {
     .await
     .unwrap();
     let berth = api(client_of(plane, &controller).await);
-    for (name, rest) in [("new", json!({})), ("begun", mark("l"))] {
+    let mut begun = mark("l");
+    json_patch::merge(&mut begun, &data("app"));
+    for (name, rest) in [("new", json!({})), ("begun", begun)] {
         let mut object = request(name, &rest);
         object.data["status"] = json!({"phase": if name == "new" { "New" } else { "InProgress" }});
         berth.create(&PostParams::default(), &object).await.unwrap();
@@ -64,6 +70,8 @@ async fn who_asks_for_a_deletion_does_not_say_how_far_it_is() {
             (phase("Processed"), false),
             (mark("l"), false),
             (mark(""), false),
+            (data("app"), false),
+            (data(""), false),
         ] {
             let passed = passes(POLICY, api.create(&create, &request("asked", &rest)).await);
             assert_eq!(passed, is_served || is_anybodys, "{user} creates {rest}");
@@ -73,6 +81,7 @@ async fn who_asks_for_a_deletion_does_not_say_how_far_it_is() {
             ("new", phase("Processed"), false),
             ("new", json!({"status": {"errors": ["x"]}}), false),
             ("new", mark("l"), false),
+            ("new", data("app"), false),
             ("new", json!({"spec": {"backupName": "c"}}), false),
             ("new", json!({"metadata": {"labels": {"velero.io/backup-uid": "v"}}}), false),
             ("new", json!({"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}), true),
@@ -81,6 +90,8 @@ async fn who_asks_for_a_deletion_does_not_say_how_far_it_is() {
             ("begun", phase("InProgress"), true),
             ("begun", mark("m"), false),
             ("begun", mark(Value::Null), false),
+            ("begun", data("app,shop"), false),
+            ("begun", data(Value::Null), false),
             ("begun", json!({"metadata": {"labels": {"velero.io/backup-uid": null}}}), false),
             ("begun", json!({"spec": {"backupName": "c"}}), false),
             ("begun", json!({"metadata": {"labels": {"a": "b"}}}), true),

@@ -28,7 +28,7 @@ use crate::storage::BackupLayout;
 
 /// How long the engine tries to remove what a deleted Backup has stored.
 const REMOVAL: Duration = Duration::from_secs(120);
-/// The part of that time for berth's own repositories.
+/// How long it may take, in addition to that, to forget what is in berth's own repositories.
 const FORGETTING: Duration = Duration::from_secs(240);
 /// How long its movements, which are canceled, and the reads of its files may take to end before
 /// that. A Backup that is created with the same name waits for it.
@@ -102,7 +102,10 @@ impl Engine {
             let place =
                 ArchivePlace { location: &location, layout: &layout, parts: &parts, is_taken_over: true };
             self.clear(place, &ours, None).await;
-            layout.remove(&ours, true).await?;
+            ensure!(
+                layout.remove(&ours, true).await?,
+                "its folder was claimed by another run, or the backup was published meanwhile, so its files stay"
+            );
             Ok(())
         };
         let patience = REMOVAL.saturating_add(ENDING).saturating_add(FORGETTING);
@@ -252,13 +255,22 @@ pub async fn may_store(client: &Client, namespace: &str, uid: &str) -> anyhow::R
 /// # Errors
 /// When it cannot be read, or the store does not say which repositories there are.
 pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
-    let mut named = match layout.read_checkpoint_start(NOTES).await? {
-        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start)?,
-        _ => BTreeSet::new(),
-    };
+    let mut named = named_namespaces(layout).await?;
     if !named.is_empty() {
         let there = layout.repositories().await?;
         named.retain(|namespace| there.contains(namespace));
     }
     Ok(named)
+}
+
+/// The namespaces that a checkpoint names, also those that have no repository: one may be made a
+/// moment later.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) async fn named_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
+    match layout.read_checkpoint_start(NOTES).await? {
+        Some((start, _)) if !start.is_empty() => Checkpoint::read_namespaces(start),
+        _ => Ok(BTreeSet::new()),
+    }
 }

@@ -14,9 +14,9 @@ use serde_json::json;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::forget::data_namespaces;
+use super::forget::named_namespaces;
 use crate::backup::engine::Engine;
-use crate::backup::removals::{as_text, data_in, request as removal};
+use crate::backup::removals::{RemovalGuard, as_text, data_in, is_for_the_same, request as removal};
 use crate::backup::status::run_id;
 use crate::storage::BackupLayout;
 use crate::text::chain;
@@ -30,20 +30,22 @@ const LABEL: usize = 63;
 impl Engine {
     /// Puts on record what a Backup has left whose run finds it deleted, because this process may
     /// end before [`Engine::forget`] begins. `data_in`: namespaces in whose repositories it may have
-    /// data.
+    /// data. While the guard is there, and for a while after that, the removal is left to the engine.
     pub(in crate::backup) async fn note_deleted(
         &self,
         name: &str,
         uid: &str,
         location: &str,
         data_in: BTreeSet<String>,
-    ) {
+    ) -> Option<RemovalGuard> {
+        let mut held = None;
         // The run may only have lost sight of a Backup that somebody else has ended.
         if self.removals.are_carried_out() && self.is_backup_gone(name, uid).await {
-            self.removals.expect(uid);
+            held = Some(self.removals.hold(uid));
             self.ask_for_removal(name, uid, location, &data_in).await;
         }
         self.data_of_deleted.lock().insert(uid.to_owned(), data_in);
+        held
     }
 
     /// Puts on record where a Backup that is gone may have data, of which only the checkpoint in its
@@ -60,7 +62,7 @@ impl Engine {
         if earlier.namespace != self.namespace || uid.len() > LABEL || !is_name(uid) {
             return;
         }
-        let error = match timeout(CALL, data_namespaces(layout)).await {
+        let error = match timeout(CALL, named_namespaces(layout)).await {
             Ok(Ok(data_in)) if data_in.is_empty() => return,
             Ok(Ok(data_in)) => {
                 if self.ask_for_removal(name, uid, &location.name_any(), &data_in).await.is_some() {
@@ -160,10 +162,5 @@ impl Engine {
 /// Does a request that is there go on with what `wanted` would?
 fn asks_the_same(found: &DeleteBackupRequest, wanted: &DeleteBackupRequest) -> bool {
     let phase = |request: &DeleteBackupRequest| request.status.as_ref().and_then(|status| status.phase);
-    let uid = |request: &DeleteBackupRequest| request.labels().get(keys::BACKUP_UID).cloned();
-    let place = |request: &DeleteBackupRequest| request.annotations().get(keys::DELETES_IN).cloned();
-    found.spec.backup_name == wanted.spec.backup_name
-        && uid(found) == uid(wanted)
-        && place(found) == place(wanted)
-        && phase(found) == phase(wanted)
+    is_for_the_same(found, wanted) && phase(found) == phase(wanted)
 }

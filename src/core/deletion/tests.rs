@@ -366,6 +366,20 @@ fn a_deletion_whose_store_is_away_waits_once_it_has_begun() {
     ] {
         assert_eq!(next(&DeletionState { folder: Some(folder), ..gone.clone() }), DeletionStep::Done);
     }
+    // Nobody else would look for the data that the request records.
+    let has_data = DeletionRequest { has_data: true, ..request };
+    let with_data = |folder| DeletionState { request: has_data, folder: Some(folder), ..gone.clone() };
+    for folder in [FolderOwner::Nobody, FolderOwner::Stranger(ForeignFolderReason::Unknown)] {
+        let unseen = with_data(folder);
+        assert_eq!(next(&unseen), DeletionStep::ForgetData { once: false });
+        let shown = DeletionState { is_shown: true, ..unseen };
+        assert_eq!(next(&shown), DeletionStep::Done, "a backup needs its data");
+    }
+    assert_eq!(next(&with_data(FolderOwner::Ours)), DeletionStep::Done, "it is visible");
+    assert!(
+        matches!(next(&with_data(FolderOwner::NobodyInEmpty)), DeletionStep::Wait(_)),
+        "it may come back"
+    );
     let never_visible =
         DeletionState { folder: Some(FolderOwner::Ours), is_visible: false, volumes: None, ..gone.clone() };
     assert_eq!(next(&never_visible), DeletionStep::Claim, "its run has left it");
@@ -398,7 +412,11 @@ fn beside_a_later_backup_of_its_name_a_deletion_ends_what_nobody_else_would() {
     }
     assert!(matches!(next_in(&found, FolderOwner::Ours), DeletionStep::Wait(_)));
     let shown = DeletionState { is_shown: true, ..found.clone() };
-    assert_eq!(next_in(&shown, stranger.clone()), DeletionStep::Forget, "a backup needs its data");
+    for folder in [stranger.clone(), FolderOwner::Ours] {
+        assert_eq!(next_in(&shown, folder), DeletionStep::Forget, "a backup needs its data");
+    }
+    let empty = next_in(&found, FolderOwner::NobodyInEmpty);
+    assert!(matches!(empty, DeletionStep::Wait(_)), "a volume may come back");
     let away = DeletionState { location: DeletionLocation::Unavailable("l"), ..found.clone() };
     assert!(matches!(next(&away), DeletionStep::Wait(_)));
     let gone = DeletionState { location: DeletionLocation::Missing("l"), ..found.clone() };
@@ -414,7 +432,11 @@ fn beside_a_later_backup_of_its_name_a_deletion_ends_what_nobody_else_would() {
         assert_eq!(next(&found), DeletionStep::LookAtFolder);
         assert_eq!(next_in(&found, FolderOwner::Ours), DeletionStep::Claim);
         assert_eq!(next_in(&found, FolderOwner::Claimed), DeletionStep::LookAtVolumes);
-        assert_eq!(next_in(&found, stranger.clone()), DeletionStep::Forget, "other requests stay");
+        // Other requests stay, and what this one records is forgotten, because nobody else would.
+        let step = if has_data { DeletionStep::ForgetData { once: false } } else { DeletionStep::Forget };
+        assert_eq!(next_in(&found, stranger.clone()), step);
+        let empty = next_in(&found, FolderOwner::NobodyInEmpty);
+        assert_eq!(matches!(empty, DeletionStep::Wait(_)), has_data, "{empty:?}");
     }
 }
 

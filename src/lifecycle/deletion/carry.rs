@@ -183,7 +183,8 @@ impl Carrying<'_> {
                     created: found.request.metadata.creation_timestamp.as_ref().map(|time| time.0),
                     has_begun: found.request.phase() == Phase::InProgress,
                     has_others: !others.is_empty(),
-                    has_data: !data_in(&found.request).is_empty(),
+                    // What this deletion has forgotten is not looked for again.
+                    has_data: !self.are_snapshots_gone && !data_in(&found.request).is_empty(),
                 },
                 backup: found
                     .backup

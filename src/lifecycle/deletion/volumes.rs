@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::io::Read as _;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use berth_api::keys;
 use berth_api::velero::{DataUpload, PodVolumeBackup};
 use berth_core::mover::own::is_own as is_own_mover;
@@ -116,6 +116,11 @@ impl Carrying<'_> {
         }
         if found.files.len() > MOST {
             let count = found.files.len();
+            // The files of the folder must stay then, because they say where the data is.
+            ensure!(
+                !self.is_backup_gone,
+                "the backup may have data in {count} places in restic repositories, and one deletion forgets {MOST} at most: remove the folder and the snapshots with its UID in the tag backup-uid yourself"
+            );
             let why = format!(
                 "{count} volumes in restic repositories, and one deletion forgets {MOST} at most: {WAY_OUT}"
             );

@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use super::take::CALL;
 use super::{Past, Sync};
-use crate::backup::removals::request;
+use crate::backup::removals::{is_for_the_same, request};
 use crate::storage::StoredBackups;
 use crate::text::chain;
 use crate::write::{WriteResult, create};
@@ -62,7 +62,22 @@ impl Sync<'_> {
         let Doubtful { name, uid } = one;
         let api: Api<DeleteBackupRequest> =
             Api::namespaced(self.lifecycle.clients.call.clone(), &self.lifecycle.namespace);
-        match create(&api, &request(name, uid, location, &BTreeSet::new())).await {
+        let mut wanted = request(name, uid, location, &BTreeSet::new());
+        let mut created = create(&api, &wanted).await;
+        if let WriteResult::Conflict(_) = created {
+            let found = timeout(CALL, api.get_opt(&wanted.name_any())).await;
+            let Ok(Ok(found)) = found else {
+                debug!(location, %name, %uid, "it cannot be read who has asked for the removal of what a Backup has left: the next round looks again");
+                return;
+            };
+            // Somebody else may have taken the name. The other name is always the same, so that there
+            // is no request more in each round.
+            if !found.is_some_and(|found| is_for_the_same(&found, &wanted)) {
+                wanted.metadata.name = Some(format!("{}-again", wanted.name_any()));
+                created = create(&api, &wanted).await;
+            }
+        }
+        match created {
             WriteResult::Written(request) => {
                 let request = request.name_any();
                 info!(location, %name, %uid, request, "asked for the removal of what a Backup has left that was deleted while it ran");

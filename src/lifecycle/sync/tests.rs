@@ -372,6 +372,53 @@ async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else()
     }
 }
 
+/// Whoever may create requests could take the name.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_somebody_else_does_not_keep_what_a_backup_has_left() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    for is_ours in [true, false] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        place.store("left", "left.tar.gz", "x");
+        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"});
+        place.store("left", "berth-run.json", claim.to_string());
+        for file in ["left.tar.gz", "berth-run.json"] {
+            place.age("left", file);
+        }
+        let annotations = if is_ours { json!({keys::DELETES_IN: "here"}) } else { json!({}) };
+        let found = json!({
+            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
+            "metadata": {
+                "name": "removal-u", "namespace": "velero", "uid": "f",
+                "labels": {keys::BACKUP_UID: "u"}, "annotations": annotations,
+            },
+            "spec": {"backupName": "left"}, "status": {"phase": "Processed"},
+        });
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
+            if round > 0 {
+                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
+                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+            }
+            if round == 2 {
+                api.once(post(REQUESTS).already_exists());
+                api.once(get(&format!("{REQUESTS}/removal-u")).answers(found.clone()));
+                if !is_ours {
+                    api.once(post(REQUESTS).takes_as("9"));
+                }
+            }
+            place.round(&api).await;
+            let writes = api.writes();
+            let made = writes.iter().filter(|write| write.method == "POST");
+            let names: Vec<_> = made.map(|write| write.body["metadata"]["name"].clone()).collect();
+            let wanted = ["removal-u", "removal-u-again"].into_iter().take(if is_ours { 1 } else { 2 });
+            assert_eq!(names, wanted.take(if round == 2 { 2 } else { 0 }).collect::<Vec<_>>());
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_round_over_thousands_of_known_backups_asks_for_nothing_and_writes_its_time() {
     let mut place = Place::new();

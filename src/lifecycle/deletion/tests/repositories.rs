@@ -7,6 +7,7 @@ use berth_pod_volumes::{Repository, Source, Watched, descend};
 use super::super::carrying::Files;
 use super::*;
 use crate::node_agent::repositories::Repositories;
+use crate::storage::BackupLayout;
 
 fn secret(namespace: &str) -> Ask {
     get(&format!("/api/v1/namespaces/velero/secrets/berth-repository-l.{namespace}"))
@@ -178,5 +179,59 @@ async fn what_a_request_records_is_forgotten_before_the_folder_goes() {
     assert_eq!(ended, DeletionEnd::Yes);
     assert_eq!(snapshots(root, "app"), 0);
     assert!(!root.join("bucket/backups/b").exists());
+    api.finish();
+}
+
+/// Whoever removed the folder has not forgotten what no file of it told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_request_records_is_forgotten_also_where_the_folder_is_gone() {
+    for has_others in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let api = script(root);
+        stored(&api, root, &["app"]).await;
+        let mut asked = request("2", "InProgress");
+        asked["metadata"]["annotations"][berth_api::keys::DATA_IN] = json!("app");
+        let request_path = path("deletebackuprequests", "r");
+        let api = api
+            .always(get(&request_path).answers(asked))
+            .always(get(&path("backups", "b")).refuses(404))
+            .always(secret("app").answers(password()));
+        if has_others {
+            let other = root.join("bucket/backups/other");
+            std::fs::create_dir_all(&other).unwrap();
+            std::fs::write(other.join("velero-backup.json"), "{}").unwrap();
+            api.next(deleting(&request_path).answers(json!({"kind": "Status", "status": "Success"})));
+        }
+        let (lifecycle, requests) = (leader(&api, root), DeletionRequests::default());
+        let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+        let ended = Carrying::new(&lifecycle, &requests, request).run(Instant::now()).await;
+        // A location without any backup may be a volume that is not mounted.
+        assert_eq!(ended, if has_others { DeletionEnd::Yes } else { DeletionEnd::Not });
+        assert_eq!(snapshots(root, "app"), usize::from(!has_others));
+        api.finish();
+    }
+}
+
+/// The files of its folder say where they are.
+#[tokio::test]
+async fn a_folder_stays_whose_data_is_in_more_namespaces_than_one_deletion_forgets() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let api = script(root);
+    left(root, "u");
+    let (lifecycle, requests) = (leader(&api, root), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "InProgress")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    carrying.is_backup_gone = true;
+    let location = serde_json::from_value(location(root)).unwrap();
+    let store = lifecycle.opener.open_existing(&location).await.unwrap();
+    let layout = BackupLayout::new(store, None, "b");
+    let mut names: BTreeSet<String> = (0..10_000).map(|i| i.to_string()).collect();
+    let found = carrying.look_at_volumes(Some(&layout), "u", &names).await.unwrap();
+    assert_eq!(found.files.len(), 10_000);
+    names.insert("one-more".to_owned());
+    let failed = carrying.look_at_volumes(Some(&layout), "u", &names).await.err().unwrap().to_string();
+    assert!(failed.contains("10001 places"), "{failed}");
     api.finish();
 }

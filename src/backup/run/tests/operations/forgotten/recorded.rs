@@ -95,8 +95,8 @@ async fn what_cannot_be_forgotten_and_is_on_no_record_is_kept_in_mind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_takes_a_folder_over_puts_on_record_where_the_earlier_backup_has_data() {
     let moving = Moving::new(&["data"], AfterInterruption::Resume);
-    let engine = moving.waits().await;
-    moving.repository(&engine, "app").await;
+    // There is no repository yet, but an agent may make it at any time.
+    drop(moving.waits().await);
     let mut next = backup("9", "ReadyToStart");
     next["metadata"]["uid"] = json!("v");
     next["metadata"]["annotations"] = json!({});
@@ -163,4 +163,25 @@ async fn what_an_agent_stores_when_it_is_canceled_is_forgotten_too() {
     assert_eq!(moving.snapshots("app"), 0);
     let canceled = api.writes().into_iter().rfind(|write| write.path.ends_with("/own")).unwrap().body;
     assert_eq!(canceled["spec"]["cancel"], json!(true));
+}
+
+/// What it has stored may be somebody else's by then, so that is no success.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_another_claims_while_the_engine_removes_it_is_not_taken_for_removed() {
+    const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
+    let moving = Moving::new(&["data"], AfterInterruption::Resume);
+    let engine = moving.waits().await;
+    let look = Hold::new();
+    moving.site.api.once(get(FILES).answers(list("1", &[])).held(&look));
+    let path = moving.site.folder.path().join("bucket/backups/one/berth-run.json");
+    let claim = json!({"cluster": "here", "namespace": "velero", "backup": "v", "run": "r"}).to_string();
+    let story = async {
+        look.asked().await;
+        std::fs::write(&path, &claim).unwrap();
+        look.let_go();
+    };
+    let forgotten = async { tokio::join!(engine.forget("one", "u", "default"), story) };
+    let (is_settled, ()) = tokio::time::timeout(LONG, forgotten).await.unwrap();
+    assert!(!is_settled);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), claim);
 }
