@@ -54,7 +54,10 @@ const TOPICS: [(&str, &str, &str); 5] = [
          berth completion zsh > \"${fpath[1]}/_berth\"\n\
          berth completion fish | source\n\
          berth completion powershell | Out-String | Invoke-Expression\n\n\
-         Names are those of the cluster; if it does not answer within a second, there are none.\n",
+         Names are those of the cluster; if it does not answer within a second, there are none.\n\n\
+         `kubectl berth` is completed by kubectl's own script, once this link is in the PATH (in\n\
+         /usr/local/bin it needs root):\n\n\
+         ln -s \"$(command -v berth)\" /usr/local/bin/kubectl_complete-berth\n",
     ),
 ];
 

@@ -24,6 +24,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::version;
 use crate::args::{BackupSelectionArgs, QueueArgs, QueueCommand};
 use crate::cli::print::{note, say};
 use crate::client::{Clients, is_not_found, persistent};
@@ -109,6 +110,7 @@ impl NamespacedClient {
 
     async fn steer(&self, which: BackupSelectionArgs, wish: QueueChange) -> anyhow::Result<()> {
         if let (Some(location), QueueChange::Hold | QueueChange::Release) = (&which.location, wish) {
+            version::compare_in(self).await;
             let api: Api<BackupStorageLocation> = Api::namespaced(self.client.clone(), &self.namespace);
             annotate(&api, location, wish.key(), &wish.value(0, Timestamp::now())).await?;
             say!("storage location {location} {}", wish.done());

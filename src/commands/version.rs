@@ -16,7 +16,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::person::Person;
-use super::queue::lease;
+use super::queue::{NamespacedClient, lease};
 use crate::args::VersionArgs;
 use crate::cli::print::{note, say};
 use crate::leader::no_leader_reason;
@@ -93,7 +93,13 @@ async fn answer(api: &Api<ServerStatusRequest>, name: &str) -> anyhow::Result<St
 /// read for it, so commands that only list objects do without. Who may not read it is told nothing,
 /// and a slow answer holds no command up for long.
 pub async fn compare(person: &Person) {
-    let Ok(here) = person.here().await else { return };
+    if let Ok(here) = person.here().await {
+        compare_in(&here).await;
+    }
+}
+
+/// The same for a command that has a client of its own.
+pub async fn compare_in(here: &NamespacedClient) {
     if let Ok(Some(lease)) = timeout(PATIENCE, lease(&here.client, &here.namespace)).await {
         tell(&lease);
     }

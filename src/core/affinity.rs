@@ -6,16 +6,16 @@
 
 mod choice;
 mod coverage;
-mod finding;
 mod nodes;
 mod placement;
+mod reason;
 mod term;
 mod toleration;
 
 pub use coverage::{Coverage, CoverageInput, System, cover};
-pub use finding::{AffinityFinding, AffinityReason, Lacking, NearMiss, NodeSample};
 use nodes::Questions;
 pub use nodes::{Node, Nodes};
+pub use reason::{AffinityFinding, AffinityReason, Lacking, NearMiss, NodeSample};
 pub use term::{Expression, NodeSelectorOperator, Term};
 pub use toleration::{Effect, Taint, Toleration, TolerationRule};
 

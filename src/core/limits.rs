@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Entries of one list of namespaces or resource types. Also types of `orderedResources`, and all
 /// names in it together.
 pub const NAMES: usize = 1000;
-/// Patterns among the entries of one list of namespaces.
+/// Patterns among the entries of one list of namespaces or resource types.
 pub const PATTERNS: usize = 100;
 /// Label selectors; hooks; requirements of one selector.
 pub const SELECTORS: usize = 100;

@@ -219,7 +219,7 @@ impl fmt::Display for FileBackupObstacle {
     }
 }
 
-/// The decision for a volume of a pod (contract 7.1).
+/// The decision for a volume of a pod, as `docs/volumes.md` has it under "File-system backups".
 pub fn of_pod(wish: &VolumeOptions, volume: &PodVolumeState<'_>) -> OfPod {
     let is_never =
         NEVER.contains(&volume.kind) || volume.name.starts_with(TOKEN) || volume.is_of_untaken_claim;

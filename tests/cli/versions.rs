@@ -27,6 +27,11 @@ fn another_version_of_the_berth_that_leads_is_told_once_and_not_where_objects_ar
         },
     });
     created(NAMESPACE, lease);
+    let location = json!({
+        "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation", "metadata": {"name": "l"},
+        "spec": {"provider": "berth.dev/filesystem", "objectStorage": {"bucket": "b"}},
+    });
+    created(NAMESPACE, location);
     let run = |args: &[&str]| -> Output {
         let mut command = Command::new(program());
         command.args(args).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(berth.plane().kubeconfig());
@@ -40,6 +45,8 @@ fn another_version_of_the_berth_that_leads_is_told_once_and_not_where_objects_ar
         (&["schedule", "get"], 0),
         (&["backup", "get"], 0),
         (&["queue", "list"], 1),
+        (&["queue", "movers"], 1),
+        (&["queue", "hold", "--location", "l"], 1),
         (&["schedule", "create", "t", "--schedule", "@yearly", "-o", "yaml"], 0),
         (&["schedule", "delete", "s", "--confirm"], 1),
     ] {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use berth_api::velero::{Backup, BackupPhase};
+use berth_core::download::VALID;
 use flate2::read::MultiGzDecoder;
 use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep};
@@ -21,12 +22,13 @@ use crate::cli::print::{self, note};
 use crate::cli::wait::{WaitOutcome, ending, outcome};
 use crate::text::printable;
 
-/// How often the store is asked for more. A run writes no checkpoint more often.
+/// How often the store is asked for more. A run may write checkpoints more often, and each of them
+/// has all lines so far.
 const PERIOD: Duration = Duration::from_secs(5);
 /// How long one such request may take.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long a link is used. It is valid for ten minutes.
-const RENEW: Duration = Duration::from_secs(480);
+/// How long a link is used: less than it is valid, because reading takes time, too.
+const RENEW: Duration = Duration::from_secs(VALID.as_secs().unsigned_abs() * 4 / 5);
 /// Most bytes of a log, as text, that are compared with what was printed.
 const MOST: u64 = 64 << 20;
 

@@ -8,6 +8,7 @@ use berth_core::mover::grant::{GrantPlan, GrantView, Mover, MoverPhase, MoverWai
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::super::version;
 use super::{NamespacedClient, situation};
 use crate::args::Output;
 use crate::cli::print::{self, ColumnHead, age};
@@ -21,6 +22,9 @@ use crate::text::printable;
 pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Result<()> {
     let (client, namespace) = (&here.client, here.namespace.as_str());
     let lease = situation::lease(client, namespace).await;
+    if let Some(lease) = &lease {
+        version::tell(lease);
+    }
     let configmap = lease.as_ref().and_then(situation::configmap);
     let mut node_cache = listing::agents(client, namespace, configmap.as_deref()).await?;
     let mut notes = Vec::new();

@@ -1,9 +1,9 @@
 //! Coverage: the nodes on which movers of one StorageClass and one operation could run, before
 //! there is such a mover.
 
-use super::finding::{AffinityFinding, AffinityReason};
 use super::nodes::{Node, Nodes, Questions};
 use super::placement;
+use super::reason::{AffinityFinding, AffinityReason};
 use super::term::{Expression, NodeSelectorOperator, Term};
 use super::toleration::{Effect, Toleration, TolerationRule};
 use super::{AffinityInput, LoadAffinityRule, MoverOperation, decide};

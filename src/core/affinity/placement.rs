@@ -1,8 +1,8 @@
 //! The nodes that the alternatives allow, and whether those have node-agents.
 
 use super::choice;
-use super::finding::{AffinityFinding, Lacking, NearMiss, NodeSample};
 use super::nodes::{Node, Nodes, Questions, Set};
+use super::reason::{AffinityFinding, Lacking, NearMiss, NodeSample};
 use super::term::{Expression, Term};
 use super::toleration::{Effect, Taint, Toleration};
 
