@@ -52,6 +52,8 @@ struct Past {
     brought: BTreeMap<String, usize>,
     /// The last Backup whose missing PodVolumeBackups the round before created, or tried to.
     repaired: String,
+    /// The last folder without metadata that was looked at for what a Backup has left.
+    looked: String,
 }
 
 /// What all rounds share.

@@ -22,32 +22,34 @@ use crate::write::{WriteResult, create};
 impl Sync<'_> {
     /// Asks for the removal of what is in a folder without `velero-backup.json`, once it was found
     /// twice that its Backup is gone. The deletion looks at everything again before it removes
-    /// anything.
+    /// anything. `true`: it was asked for.
     pub(super) async fn look_for_orphan(
         &self,
         location: &BackupStorageLocation,
         stored: &StoredBackups,
         folder: &str,
         past: &mut Past,
-    ) {
+    ) -> bool {
         let lifecycle = self.lifecycle;
         let is_read_only = location.spec.access_mode == Some(AccessMode::ReadOnly);
         if is_read_only || !lifecycle.removals.are_carried_out() {
-            return;
+            return false;
         }
-        let Ok(found) = stored.layout(folder).look().await else { return };
-        let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return };
+        let Ok(found) = stored.layout(folder).look().await else { return false };
+        let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return false };
         let (Ok(cluster), Ok(written)) = (self.cluster_uid().await, stored.last_written(folder).await) else {
-            return;
+            return false;
         };
         if !is_orphaned(&claim, cluster, &lifecycle.namespace, written, Timestamp::now()) {
-            return;
+            return false;
         }
         let one = Doubtful { name: folder.to_owned(), uid: claim.backup };
         let is_gone = self.is_gone(&one).await;
-        if past.memory.orphaned(&one, is_gone) {
-            self.ask_for_removal(&location.name_any(), &one).await;
+        if !past.memory.orphaned(&one, is_gone) {
+            return false;
         }
+        self.ask_for_removal(&location.name_any(), &one).await;
+        true
     }
 
     /// `None`: nobody can tell.

@@ -372,6 +372,51 @@ async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else()
     }
 }
 
+/// Whoever may write to the store may make any number of folders with claims.
+#[tokio::test(start_paused = true)]
+async fn no_more_removals_are_asked_for_while_a_location_has_many_that_have_not_ended() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    let open = |count: usize, location: &str, phase: &str| -> Vec<Value> {
+        let one = |i: usize| {
+            json!({
+                "metadata": {
+                    "name": format!("removal-{location}-{phase}-{i}"),
+                    "annotations": {keys::DELETES_IN: location},
+                },
+                "spec": {"backupName": format!("other-{i}")}, "status": {"phase": phase},
+            })
+        };
+        (0..count).map(one).collect()
+    };
+    for (here, is_looked_at) in [(20, false), (19, true)] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+        place.store("left", "left.tar.gz", "x");
+        place.store("left", "berth-run.json", claim);
+        for file in ["left.tar.gz", "berth-run.json"] {
+            place.age("left", file);
+        }
+        let items =
+            [open(here, "here", "InProgress"), open(20, "away", "InProgress"), open(20, "here", "Processed")];
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&items.concat())));
+            if round > 0 && is_looked_at {
+                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
+                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+            }
+            let is_asked = round == 2 && is_looked_at;
+            if is_asked {
+                api.once(post(REQUESTS).takes_as("9"));
+            }
+            place.round(&api).await;
+            assert_eq!(api.writes().len(), 1 + usize::from(is_asked), "{here} {round}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_round_over_thousands_of_known_backups_asks_for_nothing_and_writes_its_time() {
     let mut place = Place::new();
