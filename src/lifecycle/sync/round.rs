@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::take::{Allowance, FolderResult, SyncRoundContext};
+use super::volumes::next_ones;
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::events::EventReason;
 use crate::lean;
@@ -177,7 +178,7 @@ impl Sync<'_> {
             .buffer_unordered(READS_AT_ONCE);
         let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
         let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
-        let mut bare = Vec::new();
+        let mut bare = BTreeSet::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
                 FolderResult::Created { ended, volumes } => {
@@ -197,7 +198,7 @@ impl Sync<'_> {
                         told.push((why, more, folder.clone()));
                     }
                     if !is_new && why == SyncSkipReason::NoMetadata {
-                        bare.push(folder);
+                        bare.insert(folder.clone());
                     }
                 }
                 // Another client has created it; the watch will show it.
@@ -227,12 +228,12 @@ impl Sync<'_> {
                 }
             }
         }
-        for folder in in_turn(bare, &past.looked) {
+        for folder in next_ones(&bare, &past.looked, MOST_BARE) {
             if removals >= MOST_REMOVALS {
                 break;
             }
-            removals += usize::from(self.look_for_orphan(location, stored, folder, past).await);
-            past.looked.clone_from(folder);
+            removals += usize::from(self.look_for_orphan(location, stored, &folder, past).await);
+            past.looked = folder;
         }
         if later > 0 {
             info!(
@@ -357,31 +358,5 @@ impl Sync<'_> {
                 warn!(location = location.name_any(), "writing when the location was synced took too long");
             }
         }
-    }
-}
-
-/// Some of the folders: those behind the one that was looked at last come first, so that each has its
-/// turn.
-fn in_turn<'f>(mut folders: Vec<&'f String>, last: &str) -> Vec<&'f String> {
-    folders.sort_unstable();
-    let from = folders.partition_point(|folder| folder.as_str() <= last);
-    folders.rotate_left(from);
-    folders.truncate(MOST_BARE);
-    folders
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_round_looks_at_some_bare_folders_and_the_next_one_at_others() {
-        let all: Vec<String> = (10..25).map(|i| format!("f{i}")).collect();
-        let first = in_turn(all.iter().rev().collect(), "");
-        assert_eq!(first, all[..10].iter().collect::<Vec<_>>());
-        let next = in_turn(all.iter().collect(), first[9]);
-        assert_eq!(next, all[10..].iter().chain(&all[..5]).collect::<Vec<_>>());
-        assert!(in_turn(Vec::new(), "f10").is_empty());
-        assert_eq!(in_turn(all[..1].iter().collect(), "f10"), [&all[0]]);
     }
 }

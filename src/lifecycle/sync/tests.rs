@@ -63,10 +63,10 @@ impl Place {
         self.store(name, &format!("{name}.tar.gz"), "");
     }
 
-    /// As if the file had been written two days ago.
+    /// As if the file had been written eight days ago.
     fn age(&self, name: &str, file: &str) {
         let path = self.root.path().join("b/p/backups").join(name).join(file);
-        let before = std::time::SystemTime::now() - std::time::Duration::from_secs(48 * 3600);
+        let before = std::time::SystemTime::now() - std::time::Duration::from_secs(8 * 24 * 3600);
         std::fs::File::options().write(true).open(path).unwrap().set_modified(before).unwrap();
     }
 
