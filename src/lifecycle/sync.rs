@@ -54,6 +54,8 @@ struct Past {
     repaired: String,
     /// The last folder without metadata that was looked at for what a Backup has left.
     looked: String,
+    /// Folders of finished backups of which it was logged that they have lost their metadata.
+    finished: BTreeSet<String>,
 }
 
 /// What all rounds share.

@@ -372,6 +372,37 @@ async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else()
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_finished_backup_that_has_only_lost_its_metadata_is_left_alone() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    for (more, is_asked) in [(None, false), (Some("berth-checkpoint"), true)] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+        let files = ["left.tar.gz", "left-results.gz", "left-logs.gz", "berth-run.json"];
+        for file in files.into_iter().chain(more) {
+            place.store("left", file, &claim);
+            place.age("left", file);
+        }
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
+            if round > 0 {
+                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
+                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+            }
+            let is_asked = round == 2 && is_asked;
+            if is_asked {
+                api.once(post(REQUESTS).takes_as("9"));
+            }
+            place.round(&api).await;
+            assert_eq!(api.writes().len(), 1 + usize::from(is_asked), "{more:?} {round}");
+        }
+        assert_eq!(place.past.finished.len(), usize::from(!is_asked));
+    }
+}
+
 /// Whoever may write to the store may make any number of folders with claims.
 #[tokio::test(start_paused = true)]
 async fn no_more_removals_are_asked_for_while_a_location_has_many_that_have_not_ended() {
