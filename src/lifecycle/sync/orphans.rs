@@ -39,7 +39,7 @@ impl Sync<'_> {
             return false;
         }
         let layout = stored.layout(folder);
-        let Ok(found) = layout.look().await else { return false };
+        let Ok(Ok(found)) = timeout(CALL, layout.look()).await else { return false };
         let is_finished = found.is_finished(&layout);
         let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return false };
         let (Ok(cluster), Ok(written)) = (self.cluster_uid().await, stored.last_written(folder).await) else {
