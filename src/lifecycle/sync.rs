@@ -52,6 +52,10 @@ struct Past {
     brought: BTreeMap<String, usize>,
     /// The last Backup whose missing PodVolumeBackups the round before created, or tried to.
     repaired: String,
+    /// The last folder without metadata that was looked at for what a Backup has left.
+    looked: String,
+    /// Folders of finished backups of which it was logged that they have lost their metadata.
+    finished: BTreeSet<String>,
 }
 
 /// What all rounds share.

@@ -78,6 +78,14 @@ impl ClaimedFolder {
         self.files.contains(&layout.archive_name())
     }
 
+    /// Is it a finished backup that has lost its `velero-backup.json`? A run has a checkpoint until it
+    /// has published the backup.
+    pub fn is_finished(&self, layout: &BackupLayout) -> bool {
+        let has = |artifact| self.files.contains(&layout.artifact_name(artifact));
+        let is_stored = has(BackupArtifact::Results) && has(BackupArtifact::Logs);
+        is_stored && self.has_archive(layout) && !self.has_checkpoint()
+    }
+
     /// Are all files there that a run stores before it may publish the backup?
     pub fn is_whole(&self, layout: &BackupLayout) -> bool {
         layout.names().all(|name| self.files.contains(&name))

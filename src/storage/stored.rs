@@ -23,6 +23,9 @@ const LARGEST_ARTIFACT: u64 = 8 << 20;
 const EMPTY: u64 = 64;
 /// Time-out of one list with all its pages.
 const LIST: Duration = Duration::from_secs(300);
+/// Time-out of one file. A folder on a disk may have something in place of a file that never ends,
+/// for example a FIFO.
+const READ: Duration = Duration::from_secs(60);
 /// Files that a backup has at most on average. A list of more is given up.
 const FILES_EACH: usize = 30;
 /// Files of one folder that are listed. A backup has a dozen.
@@ -70,7 +73,7 @@ impl BackupLayout {
     pub async fn repositories(&self) -> object_store::Result<BTreeSet<String>> {
         let folder = self.repositories_folder();
         let listed = timeout(LIST, self.store().list_with_delimiter(Some(&folder))).await;
-        let listed = listed.map_err(|_| late("the list of the repositories"))??;
+        let listed = listed.map_err(|_| late("the list of the repositories", LIST))??;
         Ok(listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect())
     }
 }
@@ -104,7 +107,7 @@ impl StoredBackups {
     /// When the store fails, or does not answer in time.
     pub async fn names(&self) -> object_store::Result<FolderListing> {
         let listed = timeout(LIST, self.store.list_with_delimiter(Some(&self.folder()))).await;
-        let listed = listed.map_err(|_| late("the list of the backups"))??;
+        let listed = listed.map_err(|_| late("the list of the backups", LIST))??;
         let names: BTreeSet<String> =
             listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect();
         let is_whole = names.len() <= MOST_NAMES;
@@ -132,12 +135,16 @@ impl StoredBackups {
             }
             Ok(Some(files))
         };
-        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of all files")))
+        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of all files", LIST)))
     }
 
     /// # Errors
     /// When the store fails.
     pub async fn metadata(&self, backup: &str) -> object_store::Result<MetadataFile> {
+        in_time("velero-backup.json", self.read_metadata(backup)).await
+    }
+
+    async fn read_metadata(&self, backup: &str) -> object_store::Result<MetadataFile> {
         let found = match self.store.get(&self.layout(backup).metadata()).await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(MetadataFile::Absent),
@@ -160,7 +167,7 @@ impl StoredBackups {
         if let Some(files) = files {
             return Ok(files.has(backup, &layout.archive_name()));
         }
-        match self.store.head(&layout.archive()).await {
+        match in_time("the size of an archive", self.store.head(&layout.archive())).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -186,7 +193,7 @@ impl StoredBackups {
             }
             Ok(last)
         };
-        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of a folder")))
+        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of a folder", LIST)))
     }
 
     /// The claim of a deletion that has begun, if the folder has one. A deletion claims the folder
@@ -203,7 +210,11 @@ impl StoredBackups {
         if files.is_some_and(|files| !files.has(backup, CLAIM)) {
             return Ok(None);
         }
-        match self.layout(backup).read_claim().await {
+        let layout = self.layout(backup);
+        let Ok(claim) = timeout(READ, layout.read_claim()).await else {
+            return Err(late("a claim", READ));
+        };
+        match claim {
             Ok(Some((claim, _))) if claim.run.starts_with(DELETION) => {
                 Ok(Some(claim.run.chars().take(200).collect()))
             }
@@ -219,7 +230,8 @@ impl StoredBackups {
     /// # Errors
     /// When the store fails.
     pub async fn is_there(&self, backup: &str) -> object_store::Result<bool> {
-        match self.store.head(&self.layout(backup).metadata()).await {
+        let path = self.layout(backup).metadata();
+        match in_time("the size of velero-backup.json", self.store.head(&path)).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -244,13 +256,17 @@ impl StoredBackups {
         if is_known_empty {
             return Ok(None);
         }
-        match self.store.get(&layout.folder().join(name)).await {
-            // Not to be read, as one that is cut.
-            Ok(found) if found.meta.size > LARGEST_ARTIFACT => Ok(Some(Vec::new())),
-            Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
-            Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let path = layout.folder().join(name);
+        let read = async {
+            match self.store.get(&path).await {
+                // Not to be read, as one that is cut.
+                Ok(found) if found.meta.size > LARGEST_ARTIFACT => Ok(Some(Vec::new())),
+                Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
+                Err(Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        in_time("the file of the PodVolumeBackups", read).await
     }
 }
 
@@ -259,8 +275,16 @@ fn tag(meta: &ObjectMeta) -> Tag {
     tag.chars().take(200).collect()
 }
 
-fn late(what: &str) -> Error {
-    let source = format!("the store did not give {what} within {} s", LIST.as_secs()).into();
+/// Reads one file.
+async fn in_time<T>(
+    what: &str,
+    read: impl Future<Output = object_store::Result<T>>,
+) -> object_store::Result<T> {
+    timeout(READ, read).await.unwrap_or_else(|_| Err(late(what, READ)))
+}
+
+fn late(what: &str, within: Duration) -> Error {
+    let source = format!("the store did not give {what} within {} s", within.as_secs()).into();
     Error::Generic { store: "sync", source }
 }
 
@@ -314,6 +338,15 @@ mod tests {
             let found = stored.pod_volume_backups(name, files).await.unwrap();
             assert_eq!(found.is_some(), is_some, "{name}");
         }
+    }
+
+    /// As the read of a FIFO.
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_never_read_to_its_end_is_given_up() {
+        let began = tokio::time::Instant::now();
+        let error = in_time("a file", std::future::pending::<object_store::Result<()>>()).await.unwrap_err();
+        assert!(error.to_string().contains("within 60 s"), "{error}");
+        assert_eq!(began.elapsed().as_secs(), READ.as_secs());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt as _};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::uploads::{DataUploadObject, cancel_all, of_backup};
+use super::uploads::{cancel_all, of_backup};
 use crate::backup::checkpoint::{Checkpoint, NOTES};
 use crate::backup::engine::Engine;
 use crate::backup::folder::OpenedFolder;
@@ -118,7 +118,7 @@ impl Engine {
     async fn await_end(&self, name: &str, uid: &str) {
         let ended = async {
             loop {
-                match may_store(&self.client, &self.namespace, uid).await {
+                match may_store(&self.client, &self.namespace, name, uid).await {
                     Ok(false) => return,
                     Ok(true) => {}
                     Err(error) => {
@@ -235,13 +235,15 @@ impl Engine {
 }
 
 /// Whether anything of berth's own may still store data for a Backup that is gone: one of its data
-/// movers, or an agent that reads files, which is told to end.
+/// movers, or an agent that reads files, which is told to end. What it is must name the Backup as
+/// well as its UID, which may be from a forged claim.
 ///
 /// # Errors
 /// When that cannot be read.
-pub async fn may_store(client: &Client, namespace: &str, uid: &str) -> anyhow::Result<bool> {
-    let moves = of_backup(client, namespace, uid).await?.iter().any(DataUploadObject::may_store);
-    let reads = timeout(STORING, end_files(client, namespace, uid)).await;
+pub async fn may_store(client: &Client, namespace: &str, name: &str, uid: &str) -> anyhow::Result<bool> {
+    let uploads = of_backup(client, namespace, uid).await?;
+    let moves = uploads.iter().any(|upload| upload.is_of_backup(name) && upload.may_store());
+    let reads = timeout(STORING, end_files(client, namespace, name, uid)).await;
     let reads = reads.context("the API server did not answer in time")?.map_err(anyhow::Error::msg)?;
     Ok(moves || reads)
 }

@@ -177,6 +177,11 @@ impl DataUploadObject {
         self.is_deleted || self.phase == "Canceled" || self.is_canceled && !has_ended
     }
 
+    /// Whether its label names this Backup.
+    pub fn is_of_backup(&self, name: &str) -> bool {
+        self.object.labels().get(keys::BACKUP_NAME) == Some(&label_value(name, digest))
+    }
+
     /// Whether a data mover of berth may still store something for it. Its pod goes before berth's
     /// finalizer does, because a pod that hangs does not write how it ends.
     pub fn may_store(&self) -> bool {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::group_objects::{self, SeenGroup, was_kept};
-use super::objects::{delete_own, group_of, is_kept, list_all, own_content, patch_own, policy};
+use super::objects::{FOREIGN, OWN, delete_own, group_of, is_kept, list_all, own_content, patch_own, policy};
 use super::outcomes::{Outcomes, StoredVolumeData, standing};
 use super::read::VolumeTraits;
 use super::snapshots::MADE;
@@ -222,7 +222,10 @@ impl Engine {
         if !is_uid(uid) {
             return Ok(MadeSnapshots { snapshots: Vec::new(), groups: Ok(Vec::new()) });
         }
-        let all = list_all::<VolumeSnapshot>(&Api::all(self.client.clone()), uid).await;
+        // Which groups there are is not known yet.
+        let may_be_made = |snapshot: &VolumeSnapshot| has_form(snapshot, |_| true);
+        let all: Api<VolumeSnapshot> = Api::all(self.client.clone());
+        let all = list_all(&all, uid, &FOREIGN, may_be_made).await;
         let mut snapshots = all.map_err(|error| chain(&error))?;
         let groups = group_objects::made(&self.client, (backup, uid)).await;
         let of_backup: BTreeSet<&str> =
@@ -242,7 +245,8 @@ impl Engine {
     ) -> Result<StoredVolumeData, RunFailure> {
         let mut files = Vec::new();
         if outcomes.has_files() && is_uid(record.uid()) {
-            let all = list_all(&volume_backups(&self.client, &self.namespace), record.uid()).await;
+            let api = volume_backups(&self.client, &self.namespace);
+            let all = list_all(&api, record.uid(), &OWN, |_| true).await;
             let all = all.map_err(|error| {
                 let error = format!("failed to list the backup's PodVolumeBackups: {}", chain(&error));
                 // Another run finds all data stored, and tries this again.
@@ -268,13 +272,14 @@ fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
 
 /// The PodVolumeBackups of a Backup that are in progress.
 async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
-    let listed = if is_uid(uid) { list_all(api, uid).await } else { Ok(Vec::new()) };
-    let mut all = listed.map_err(|error| chain(&error))?;
-    all.retain(|one| {
+    if !is_uid(uid) {
+        return Ok(Vec::new());
+    }
+    let under_way = |one: &DynamicObject| {
         let phase = one.data["status"]["phase"].as_str();
         one.data["spec"]["cancel"] != true && !phase.is_some_and(has_ended)
-    });
-    Ok(all)
+    };
+    list_all(api, uid, &OWN, under_way).await.map_err(|error| chain(&error))
 }
 
 /// Cancels the PodVolumeBackups of pods (UIDs) before the pods are thawed, because files that are
@@ -300,18 +305,24 @@ pub(in crate::backup) async fn cancel_files_of(
 }
 
 /// Whether an agent of berth may still store files for a Backup that is gone. What it reads is
-/// canceled, because nobody needs it.
+/// canceled, because nobody needs it. It must have the name of that Backup as well, because the UID
+/// may be from a claim that somebody has forged to name another Backup, which runs.
 ///
 /// # Errors
 /// When the PodVolumeBackups cannot be listed or canceled.
-pub async fn end_files(client: &Client, namespace: &str, uid: &str) -> Result<bool, String> {
+pub async fn end_files(client: &Client, namespace: &str, name: &str, uid: &str) -> Result<bool, String> {
+    if !is_uid(uid) {
+        return Ok(false);
+    }
     let api = volume_backups(client, namespace);
-    let listed = if is_uid(uid) { list_all(&api, uid).await } else { Ok(Vec::new()) };
-    let mut all: Vec<DynamicObject> = listed.map_err(|error| chain(&error))?;
-    all.retain(|one| {
+    let name = label_value(name, digest);
+    let under_way = |one: &DynamicObject| {
         let phase = one.data["status"]["phase"].as_str();
-        is_own(one.data["spec"]["uploaderType"].as_str()) && !phase.is_some_and(has_ended)
-    });
+        one.labels().get(BACKUP_NAME) == Some(&name)
+            && is_own(one.data["spec"]["uploaderType"].as_str())
+            && !phase.is_some_and(has_ended)
+    };
+    let mut all = list_all(&api, uid, &OWN, under_way).await.map_err(|error| chain(&error))?;
     let may_store = !all.is_empty();
     all.retain(|one| one.data["spec"]["cancel"] != true);
     cancel_files(&api, all).await?;
@@ -332,7 +343,12 @@ async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Resu
 /// Does a snapshot have the form of those that are made for a backup, by berth or, for one of these
 /// groups (UIDs), by the snapshot controller?
 fn is_made(snapshot: &VolumeSnapshot, groups: &BTreeSet<&str>) -> bool {
-    let is_of_group = || group_of(snapshot.owner_references()).is_some_and(|group| groups.contains(group));
+    has_form(snapshot, |group| groups.contains(group))
+}
+
+/// As [`is_made`], for groups of which `is_its` says whether they are the backup's.
+fn has_form(snapshot: &VolumeSnapshot, is_its: impl Fn(&str) -> bool) -> bool {
+    let is_of_group = || group_of(snapshot.owner_references()).is_some_and(&is_its);
     snapshot.spec.source.persistent_volume_claim_name.is_some()
         && (snapshot.name_any().starts_with(MADE) || is_of_group())
 }
@@ -460,6 +476,33 @@ mod tests {
             }
             let pods = BTreeSet::from(["p".to_owned()]);
             assert_eq!(cancel_files_of(&api.client("velero"), "velero", "b", &pods).await, is_done);
+            api.finish();
+        }
+    }
+
+    /// A claim in a bucket can name the UID of any Backup.
+    #[tokio::test(start_paused = true)]
+    async fn only_files_of_the_backup_of_this_name_are_canceled_because_a_claim_names_their_uid() {
+        let files = |name: &str, backup: &str| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+                "metadata": {
+                    "name": name, "uid": name, "labels": {BACKUP_NAME: backup, "velero.io/backup-uid": "u"},
+                },
+                "spec": {"uploaderType": "restic"}, "status": {"phase": "InProgress"},
+            })
+        };
+        let long = "b".repeat(70);
+        let there = [files("live", "nightly"), files("left", &label_value(&long, digest))];
+        let there = berth_test_scripted::list("7", &there);
+        for (name, canceled) in [("forged", None), (long.as_str(), Some("left")), ("nightly", Some("live"))] {
+            let api = Scripted::new().next(get(FILES).answers(there.clone()));
+            if let Some(file) = canceled {
+                api.next(patch(&format!("{FILES}/{file}")).answers(files(file, name)));
+            }
+            let may_store = end_files(&api.client("velero"), "velero", name, "u").await;
+            assert_eq!(may_store, Ok(canceled.is_some()), "{name}");
+            assert_eq!(api.writes().len(), usize::from(canceled.is_some()), "{name}");
             api.finish();
         }
     }

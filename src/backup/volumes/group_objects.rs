@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::VolumeAccess;
 use super::objects::{
-    API_GROUP, GROUP, delete_own, group_of, is_kept, list_all, list_those, own_content, patch_own,
+    API_GROUP, FOREIGN, GROUP, delete_own, group_of, is_kept, list_all, list_those, own_content, patch_own,
     patch_there, policy,
 };
 use crate::backup::insist::insist;
@@ -117,12 +117,11 @@ fn is_made(group: &DynamicObject) -> bool {
 /// where berth may not list them: it cannot list their classes either then, and makes none (the
 /// cluster has no such kind, for example, and berth may only list the kinds that there are).
 pub(super) async fn made(client: &Client, (backup, uid): (&str, &str)) -> Result<Vec<SeenGroup>, String> {
-    let mut all = match list_all(&groups(client, None), uid).await {
+    let all = match list_all(&groups(client, None), uid, &FOREIGN, is_made).await {
         Ok(all) => all,
         Err(error) if is_forbidden(&error) => return Ok(Vec::new()),
         Err(error) => return Err(chain(&error)),
     };
-    all.retain(is_made);
     let mut members = BTreeMap::<String, Vec<VolumeSnapshot>>::new();
     let uids: BTreeSet<String> = all.iter().filter_map(kube::ResourceExt::uid).collect();
     let namespaces: BTreeSet<String> = all.iter().filter_map(kube::ResourceExt::namespace).collect();
@@ -131,7 +130,7 @@ pub(super) async fn made(client: &Client, (backup, uid): (&str, &str)) -> Result
         let is_member = |snapshot: &VolumeSnapshot| {
             group_of(snapshot.owner_references()).is_some_and(|group| uids.contains(group))
         };
-        let found = list_those(&api, ListParams::default(), is_member).await;
+        let found = list_those(&api, ListParams::default(), &FOREIGN, is_member).await;
         for snapshot in found.map_err(|error| chain(&error))? {
             let Some(group) = group_of(snapshot.owner_references()).map(str::to_owned) else { continue };
             members.entry(group).or_default().push(snapshot);

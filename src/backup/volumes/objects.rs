@@ -8,20 +8,37 @@ use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_core::limits;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::backup::insist::insist;
 use crate::client::{is_not_found, is_unprocessable};
+use crate::patch::json_size;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, delete, patch};
 
 pub(super) const API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 pub(super) const GROUP: &str = "VolumeGroupSnapshot";
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
+/// Most pages of one list.
+const PAGES: usize = 1000;
+
+/// How much of one kind is listed.
+pub(super) struct ListBounds {
+    /// Objects of one page.
+    page: u32,
+    /// Objects that are kept.
+    most: usize,
+    /// Bytes of their JSON.
+    bytes: usize,
+}
+
+/// Of a kind that anybody may create in a namespace of theirs, as large as the API server allows.
+pub(super) const FOREIGN: ListBounds = ListBounds { page: 20, most: 10_000, bytes: 32 << 20 };
+/// Of a kind that only berth and administrators create.
+pub(super) const OWN: ListBounds = ListBounds { page: 500, most: 100_000, bytes: 256 << 20 };
 /// Most characters of a message in a status.
 const MESSAGE: usize = 200;
 
@@ -74,37 +91,59 @@ pub(super) fn group_of(owners: &[OwnerReference]) -> Option<&str> {
     owners.iter().find(is_group).map(|owner| owner.uid.as_str())
 }
 
-/// All objects of a kind that were made for a Backup; none where the cluster has no such kind.
-pub(super) async fn list_all<K>(api: &Api<K>, uid: &str) -> Result<Vec<K>, kube::Error>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
-    list_those(api, ListParams::default().labels(&format!("{BACKUP_UID}={uid}")), |_| true).await
-}
-
-/// As [`list_all`], by other parameters. Only what `is_wanted` is in memory longer than its page.
-pub(super) async fn list_those<K>(
+/// The objects of a kind that have the label of a Backup's UID; none where the cluster has no such
+/// kind.
+pub(super) async fn list_all<K>(
     api: &Api<K>,
-    params: ListParams,
+    uid: &str,
+    bounds: &ListBounds,
     is_wanted: impl Fn(&K) -> bool,
 ) -> Result<Vec<K>, kube::Error>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned + Resource + Serialize,
 {
-    let mut params = params.limit(PAGE);
-    let mut all = Vec::new();
-    loop {
+    list_those(api, ListParams::default().labels(&format!("{BACKUP_UID}={uid}")), bounds, is_wanted).await
+}
+
+/// As [`list_all`], by other parameters. Only what `is_wanted` is in memory longer than its page,
+/// and without its managed fields.
+pub(super) async fn list_those<K>(
+    api: &Api<K>,
+    params: ListParams,
+    bounds: &ListBounds,
+    is_wanted: impl Fn(&K) -> bool,
+) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned + Resource + Serialize,
+{
+    let mut params = params.limit(bounds.page);
+    let (mut all, mut bytes) = (Vec::new(), 0_usize);
+    for _ in 0..PAGES {
         let page = match insist(|| async { api.list(&params).await.into() }).await {
             Ok(page) => page,
             Err(error) if is_not_found(&error) => return Ok(all),
             Err(error) => return Err(error),
         };
-        all.extend(page.items.into_iter().filter(&is_wanted));
+        for mut object in page.items.into_iter().filter(&is_wanted) {
+            object.meta_mut().managed_fields = None;
+            bytes = bytes.saturating_add(json_size(&object));
+            all.push(object);
+        }
+        if all.len() > bounds.most || bytes > bounds.bytes {
+            let why = format!(
+                "there are more than {} objects to look at, or they have more than {} MiB",
+                bounds.most,
+                bounds.bytes >> 20
+            );
+            return Err(kube::Error::Service(why.into()));
+        }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(all),
         }
     }
+    let why = format!("the list has more than {PAGES} pages of {} objects", bounds.page);
+    Err(kube::Error::Service(why.into()))
 }
 
 /// Merges `change` into the object that has this name and UID. One that is gone, or that is another
@@ -183,10 +222,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use berth_api::snapshot::VolumeSnapshotSpec;
+    use berth_api::velero::mover::PodVolumeBackup;
     use berth_test_scripted::{self as scripted, Scripted, get};
+    use kube::api::{ApiResource, DynamicObject};
 
     use super::*;
 
+    const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
     const CONTENT: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/c";
 
     /// Another writer, as the snapshot controller, causes a conflict, too.
@@ -232,6 +274,44 @@ mod tests {
             let api = Scripted::new().always(refused(409)).always(get(CONTENT).answers(content("u")));
             assert!(write(&api, deletes).await.is_err());
         }
+    }
+
+    /// Anybody may make objects with the label of a Backup.
+    #[tokio::test(start_paused = true)]
+    async fn a_list_keeps_what_is_wanted_of_each_page_and_ends_when_it_is_too_long() {
+        let bounds = |most, bytes| ListBounds { page: 2, most, bytes };
+        let named = |name: &str| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+                "metadata": {"name": name, "managedFields": [{"manager": "m"}]}, "spec": {"node": "x"},
+            })
+        };
+        let script = || {
+            let first = [named("a"), named("other")];
+            let api = Scripted::new().next(get(FILES).limit(2).answers(scripted::page("7", "more", &first)));
+            api.next(get(FILES).page("more").answers(scripted::list("7", &[named("b")])))
+        };
+        for (bounds, is_well) in [(bounds(2, 1000), true), (bounds(1, 1000), false), (bounds(2, 150), false)]
+        {
+            let api = script();
+            let found = listed(&api, &bounds).await;
+            assert_eq!(found.is_ok(), is_well, "{found:?}");
+            for found in found.into_iter().flatten() {
+                assert!(found.metadata.managed_fields.is_none() && found.name_any() != "other");
+            }
+            api.finish();
+        }
+        let api = Scripted::new()
+            .always(get(FILES).answers(scripted::page("7", "more", &[])))
+            .always(get(FILES).page("more").answers(scripted::page("7", "more", &[])));
+        let error = listed(&api, &bounds(2, 1000)).await.unwrap_err();
+        assert!(chain(&error).contains("1000 pages"), "{error:?}");
+    }
+
+    async fn listed(api: &Scripted, bounds: &ListBounds) -> Result<Vec<DynamicObject>, kube::Error> {
+        let kind = ApiResource::erase::<PodVolumeBackup>(&());
+        let files = Api::namespaced_with(api.client("velero"), "velero", &kind);
+        list_all(&files, "u", bounds, |one: &DynamicObject| one.name_any() != "other").await
     }
 
     async fn write(api: &Scripted, deletes: bool) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 /// Whoever has not written into a folder for so long does not finish the backup in it.
-pub(super) const ABANDONED: SignedDuration = SignedDuration::from_hours(24);
+const ABANDONED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Why a folder of the store gets no Backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -158,7 +158,8 @@ impl Carrying<'_> {
     /// May anything of berth's own still store data for a Backup that is gone? A snapshot that is
     /// saved after the others were forgotten would stay.
     pub(super) async fn may_store(&self, uid: &str) -> anyhow::Result<bool> {
-        may_store(&self.lifecycle.clients.call, &self.lifecycle.namespace, uid).await
+        let Self { lifecycle, .. } = self;
+        may_store(&lifecycle.clients.call, &lifecycle.namespace, self.backup_name(), uid).await
     }
 
     /// The objects of a kind that were made for the Backup, and are to be kept.

@@ -19,35 +19,52 @@ use crate::storage::StoredBackups;
 use crate::text::chain;
 use crate::write::{WriteResult, create};
 
+/// Of how many finished backups of one location it is logged that they have lost their metadata.
+const MOST_FINISHED: usize = 100;
+
 impl Sync<'_> {
     /// Asks for the removal of what is in a folder without `velero-backup.json`, once it was found
     /// twice that its Backup is gone. The deletion looks at everything again before it removes
-    /// anything.
+    /// anything. `true`: it was asked for.
     pub(super) async fn look_for_orphan(
         &self,
         location: &BackupStorageLocation,
         stored: &StoredBackups,
         folder: &str,
         past: &mut Past,
-    ) {
+    ) -> bool {
         let lifecycle = self.lifecycle;
         let is_read_only = location.spec.access_mode == Some(AccessMode::ReadOnly);
         if is_read_only || !lifecycle.removals.are_carried_out() {
-            return;
+            return false;
         }
-        let Ok(found) = stored.layout(folder).look().await else { return };
-        let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return };
+        let layout = stored.layout(folder);
+        let Ok(Ok(found)) = timeout(CALL, layout.look()).await else { return false };
+        let is_finished = found.is_finished(&layout);
+        let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return false };
         let (Ok(cluster), Ok(written)) = (self.cluster_uid().await, stored.last_written(folder).await) else {
-            return;
+            return false;
         };
         if !is_orphaned(&claim, cluster, &lifecycle.namespace, written, Timestamp::now()) {
-            return;
+            return false;
         }
         let one = Doubtful { name: folder.to_owned(), uid: claim.backup };
         let is_gone = self.is_gone(&one).await;
-        if past.memory.orphaned(&one, is_gone) {
-            self.ask_for_removal(&location.name_any(), &one).await;
+        if !past.memory.orphaned(&one, is_gone) {
+            return false;
         }
+        if is_finished {
+            if past.finished.len() < MOST_FINISHED && past.finished.insert(folder.to_owned()) {
+                warn!(
+                    location = location.name_any(),
+                    folder,
+                    "a finished backup has lost its velero-backup.json, and its Backup is gone: leaving its folder alone, because it can be repaired"
+                );
+            }
+            return false;
+        }
+        self.ask_for_removal(&location.name_any(), &one).await;
+        true
     }
 
     /// `None`: nobody can tell.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::take::{Allowance, FolderResult, SyncRoundContext};
+use super::volumes::next_ones;
 use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::events::EventReason;
 use crate::lean;
@@ -31,6 +32,20 @@ const MOST_FAILURES: usize = 10;
 const LISTED_FROM: usize = 50;
 /// How many names of one round are logged one by one.
 const MOST_TOLD: usize = 20;
+
+/// How many folders without metadata one round looks at for what a Backup has left. Whoever may
+/// write to the store may make any number of them.
+const MOST_BARE: usize = 10;
+/// No removal is asked for while a location has so many that have not ended.
+const MOST_REMOVALS: usize = 20;
+
+/// The DeleteBackupRequests that have not ended.
+struct OpenDeletions {
+    /// The names of their Backups.
+    names: BTreeSet<String>,
+    /// How many of them remove what a Backup has left in the location.
+    removals: usize,
+}
 
 /// What a round could not create.
 #[derive(Default)]
@@ -151,7 +166,7 @@ impl Sync<'_> {
             true => stored.files(folders).await.context("failed to list the files of the store")?,
             false => None,
         };
-        let deleted = self.being_deleted().await?;
+        let OpenDeletions { names: deleted, mut removals } = self.being_deleted(&name).await?;
         past.brought.retain(|backup, _| self.lifecycle.known.get(backup).is_some());
         let mut standing = self.lifecycle.known.size(&name);
         standing.bytes = past.brought.values().fold(standing.bytes, |all, bytes| all.saturating_add(*bytes));
@@ -163,7 +178,7 @@ impl Sync<'_> {
             .buffer_unordered(READS_AT_ONCE);
         let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
         let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
-        let mut bare = Vec::new();
+        let mut bare = BTreeSet::new();
         while let Some((folder, taken)) = reads.next().await {
             match taken {
                 FolderResult::Created { ended, volumes } => {
@@ -183,7 +198,7 @@ impl Sync<'_> {
                         told.push((why, more, folder.clone()));
                     }
                     if !is_new && why == SyncSkipReason::NoMetadata {
-                        bare.push(folder);
+                        bare.insert(folder.clone());
                     }
                 }
                 // Another client has created it; the watch will show it.
@@ -213,8 +228,12 @@ impl Sync<'_> {
                 }
             }
         }
-        for folder in bare {
-            self.look_for_orphan(location, stored, folder, past).await;
+        for folder in next_ones(&bare, &past.looked, MOST_BARE) {
+            if removals >= MOST_REMOVALS {
+                break;
+            }
+            removals += usize::from(self.look_for_orphan(location, stored, &folder, past).await);
+            past.looked = folder;
         }
         if later > 0 {
             info!(
@@ -236,26 +255,30 @@ impl Sync<'_> {
         Ok(RoundFailures { failed: failures > 0, later: later > 0 })
     }
 
-    /// Names of Backups for which a DeleteBackupRequest exists. They are not created again while
-    /// their files are removed.
-    async fn being_deleted(&self) -> anyhow::Result<BTreeSet<String>> {
+    /// Backups for which a DeleteBackupRequest exists are not created again while their files are
+    /// removed.
+    async fn being_deleted(&self, location: &str) -> anyhow::Result<OpenDeletions> {
         let api: Api<DynamicObject> = Api::namespaced_with(
             self.lifecycle.clients.call.clone(),
             &self.lifecycle.namespace,
             &ApiResource::erase::<DeleteBackupRequest>(&()),
         );
-        let mut names = BTreeSet::new();
+        let mut open = OpenDeletions { names: BTreeSet::new(), removals: 0 };
         // Read as untyped objects, because with Velero's definitions a request may lack its spec.
         // Such a request is for no Backup, and must not stop all rounds.
         let listed = list(&api, None, |request| {
             let text = |pointer: &str| request.data.pointer(pointer).and_then(Value::as_str);
             let is_open = text("/status/phase") != Some(DeleteBackupRequestPhase::Processed.as_str());
-            names
-                .extend(text("/spec/backupName").filter(|_| is_open).map(|name| lean::name(name.to_owned())));
+            if is_open {
+                open.names.extend(text("/spec/backupName").map(|name| lean::name(name.to_owned())));
+                let is_here =
+                    request.annotations().get(keys::DELETES_IN).is_some_and(|here| here == location);
+                open.removals += usize::from(is_here && request.name_any().starts_with("removal-"));
+            }
             false
         });
         listed.await.context("failed to list the DeleteBackupRequests")?;
-        Ok(names)
+        Ok(open)
     }
 
     /// Removes Backups that the store has lacked for two rounds. `false`: the store failed.

@@ -275,7 +275,7 @@ impl Sync<'_> {
             return;
         }
         let Ok(cluster) = self.cluster_uid().await else { return };
-        let Ok(found) = stored.layout(name).look().await else { return };
+        let Ok(Ok(found)) = timeout(CALL, stored.layout(name).look()).await else { return };
         let Some(claim) = found.folder.claim else { return };
         if is_written_by_copy(last, ended, &claim, cluster, &self.lifecycle.namespace) {
             if past.others.insert(cluster.to_owned()) {

@@ -63,10 +63,10 @@ impl Place {
         self.store(name, &format!("{name}.tar.gz"), "");
     }
 
-    /// As if the file had been written two days ago.
+    /// As if the file had been written eight days ago.
     fn age(&self, name: &str, file: &str) {
         let path = self.root.path().join("b/p/backups").join(name).join(file);
-        let before = std::time::SystemTime::now() - std::time::Duration::from_secs(48 * 3600);
+        let before = std::time::SystemTime::now() - std::time::Duration::from_secs(8 * 24 * 3600);
         std::fs::File::options().write(true).open(path).unwrap().set_modified(before).unwrap();
     }
 
@@ -415,6 +415,82 @@ async fn a_request_of_somebody_else_does_not_keep_what_a_backup_has_left() {
             let names: Vec<_> = made.map(|write| write.body["metadata"]["name"].clone()).collect();
             let wanted = ["removal-u", "removal-u-again"].into_iter().take(if is_ours { 1 } else { 2 });
             assert_eq!(names, wanted.take(if round == 2 { 2 } else { 0 }).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_backup_that_has_only_lost_its_metadata_is_left_alone() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    for (more, is_asked) in [(None, false), (Some("berth-checkpoint"), true)] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+        let files = ["left.tar.gz", "left-results.gz", "left-logs.gz", "berth-run.json"];
+        for file in files.into_iter().chain(more) {
+            place.store("left", file, &claim);
+            place.age("left", file);
+        }
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
+            if round > 0 {
+                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
+                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+            }
+            let is_asked = round == 2 && is_asked;
+            if is_asked {
+                api.once(post(REQUESTS).takes_as("9"));
+            }
+            place.round(&api).await;
+            assert_eq!(api.writes().len(), 1 + usize::from(is_asked), "{more:?} {round}");
+        }
+        assert_eq!(place.past.finished.len(), usize::from(!is_asked));
+    }
+}
+
+/// Whoever may write to the store may make any number of folders with claims.
+#[tokio::test(start_paused = true)]
+async fn no_more_removals_are_asked_for_while_a_location_has_many_that_have_not_ended() {
+    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
+    let open = |count: usize, location: &str, phase: &str| -> Vec<Value> {
+        let one = |i: usize| {
+            json!({
+                "metadata": {
+                    "name": format!("removal-{location}-{phase}-{i}"),
+                    "annotations": {keys::DELETES_IN: location},
+                },
+                "spec": {"backupName": format!("other-{i}")}, "status": {"phase": phase},
+            })
+        };
+        (0..count).map(one).collect()
+    };
+    for (here, is_looked_at) in [(20, false), (19, true)] {
+        let mut place = Place::new();
+        let _carries_out = place.lifecycle.removals.carry_out();
+        place.lifecycle.sync_period = std::time::Duration::ZERO;
+        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+        place.store("left", "left.tar.gz", "x");
+        place.store("left", "berth-run.json", claim);
+        for file in ["left.tar.gz", "berth-run.json"] {
+            place.age("left", file);
+        }
+        let items =
+            [open(here, "here", "InProgress"), open(20, "away", "InProgress"), open(20, "here", "Processed")];
+        for round in 0..3 {
+            let api = Scripted::new().once(get(REQUESTS).answers(requests(&items.concat())));
+            if round > 0 && is_looked_at {
+                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
+                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+            }
+            let is_asked = round == 2 && is_looked_at;
+            if is_asked {
+                api.once(post(REQUESTS).takes_as("9"));
+            }
+            place.round(&api).await;
+            assert_eq!(api.writes().len(), 1 + usize::from(is_asked), "{here} {round}");
         }
     }
 }

@@ -140,7 +140,7 @@ impl Sync<'_> {
 
 /// So many of all, from the one after the last of the round before on, so that those that cannot be
 /// repaired keep no others from it.
-fn next_ones(all: &BTreeSet<String>, last: &str, most: usize) -> Vec<String> {
+pub(super) fn next_ones(all: &BTreeSet<String>, last: &str, most: usize) -> Vec<String> {
     let after = all.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
     let before = all.range::<str, _>((Bound::Unbounded, Bound::Included(last)));
     after.chain(before).take(most).cloned().collect()

@@ -144,7 +144,10 @@ async fn what_an_agent_stores_when_it_is_canceled_is_forgotten_too() {
     let reads = |name: &str, uploader: &str| {
         json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-            "metadata": {"name": name, "namespace": "velero", "uid": name},
+            "metadata": {
+                "name": name, "namespace": "velero", "uid": name,
+                "labels": {"velero.io/backup-name": "one", "velero.io/backup-uid": "u"},
+            },
             "spec": {"uploaderType": uploader}, "status": {"phase": "InProgress"},
         })
     };
