@@ -25,7 +25,7 @@ fn upload(name: &str, phase: &str) -> Value {
         "metadata": {
             "name": name, "namespace": "velero", "uid": format!("uid-of-{name}"),
             "creationTimestamp": jiff::Timestamp::now().to_string(),
-            "labels": {"velero.io/backup-uid": "u", "velero.io/pvc-uid": format!("claim-of-{name}")},
+            "labels": {"velero.io/backup-name": "one", "velero.io/backup-uid": "u", "velero.io/pvc-uid": format!("claim-of-{name}")},
             "ownerReferences": [{"apiVersion": "velero.io/v1", "kind": "Backup", "name": "one", "uid": "u"}],
         },
         "spec": {
