@@ -134,7 +134,8 @@ async fn pause(person: &Person, args: &PauseArgs, paused: bool) -> anyhow::Resul
             continue;
         }
         let skip = args.skip_immediately.and_then(|skip| skip.0);
-        let change = json!({"spec": {"paused": paused, "skipImmediately": skip}});
+        // As Velero's command leaves it: without the field where it is not paused.
+        let change = json!({"spec": {"paused": paused.then_some(true), "skipImmediately": skip}});
         // Nothing else is changed, so it need not be as it was read; but it must be the same
         // object.
         let write = Write::to(&name).uid(schedule.metadata.uid.as_deref());
