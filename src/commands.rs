@@ -8,6 +8,7 @@ mod garden;
 mod install;
 mod location;
 mod names;
+mod namespaced;
 mod node_agent;
 mod person;
 mod queue;

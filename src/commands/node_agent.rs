@@ -12,7 +12,8 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::queue::{configmap, lease};
+use super::namespaced::lease;
+use super::queue::configmap;
 use crate::args::{ClusterArgs, NodeAgentCommand, NodeAgentServerArgs, Output};
 use crate::cli::print::{self, ColumnHead, note};
 use crate::client::{Clients, persistent};

@@ -21,7 +21,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::queue::NamespacedClient;
+use super::namespaced::NamespacedClient;
 use crate::args::backup::SelectArgs;
 use crate::args::value::selector_text;
 use crate::args::{ClusterArgs, ColourArgs};

@@ -7,7 +7,7 @@ mod operations;
 mod situation;
 
 pub(super) use list::{expected_time, write_explanation};
-pub(super) use situation::{Explanation, QueueSituation, configmap, lease, read, read_with};
+pub(super) use situation::{Explanation, QueueSituation, configmap, read, read_with};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,12 +18,13 @@ use berth_api::velero::{Backup, BackupStorageLocation};
 use berth_core::queue::QueueOrder;
 use berth_core::stage::Stage;
 use jiff::{SignedDuration, Timestamp};
+use kube::Resource;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
-use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::namespaced::NamespacedClient;
 use super::version;
 use crate::args::{BackupSelectionArgs, QueueArgs, QueueCommand};
 use crate::cli::print::{note, say};
@@ -50,12 +51,6 @@ pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Cancel(which) => here.steer(which, QueueChange::Cancel).await,
         QueueCommand::First(which) => here.steer(which, QueueChange::First).await,
     }
-}
-
-/// The namespace of the Backups, and its client.
-pub(super) struct NamespacedClient {
-    pub client: Client,
-    pub namespace: String,
 }
 
 /// A change of a Backup that an annotation asks for.

@@ -15,8 +15,8 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::namespaced::{NamespacedClient, lease};
 use super::person::Person;
-use super::queue::{NamespacedClient, lease};
 use crate::args::VersionArgs;
 use crate::cli::print::{note, say};
 use crate::leader::no_leader_reason;

@@ -8,9 +8,9 @@ use berth_core::queue::QueueReason;
 use jiff::Timestamp;
 use tokio::sync::watch::{Receiver, Sender};
 
-use super::operations::Operations;
+use super::super::namespaced::NamespacedClient;
+use super::operations::{self, Operations};
 use super::situation::{ExpectedTimes, Explanation, Leader, QueueRow, QueueSituation, leader, read};
-use super::{NamespacedClient, operations};
 use crate::args::Output;
 use crate::cli::print::{self, ColumnHead, age};
 use crate::queue::BackupCache;

@@ -8,8 +8,9 @@ use berth_core::mover::grant::{GrantPlan, GrantView, Mover, MoverPhase, MoverWai
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::super::namespaced::{NamespacedClient, lease};
 use super::super::version;
-use super::{NamespacedClient, situation};
+use super::situation;
 use crate::args::Output;
 use crate::cli::print::{self, ColumnHead, age};
 use crate::client::is_forbidden;
@@ -21,7 +22,7 @@ use crate::text::printable;
 
 pub(super) async fn show(here: &NamespacedClient, output: Output) -> anyhow::Result<()> {
     let (client, namespace) = (&here.client, here.namespace.as_str());
-    let lease = situation::lease(client, namespace).await;
+    let lease = lease(client, namespace).await;
     if let Some(lease) = &lease {
         version::tell(lease);
     }

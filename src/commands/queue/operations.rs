@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::NamespacedClient;
+use super::super::namespaced::NamespacedClient;
 use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
 use crate::cli::plan::size;
 use crate::cli::print::note;

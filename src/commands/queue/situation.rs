@@ -15,18 +15,16 @@ use berth_core::queue::{
 use berth_core::stage::Stage;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::Api;
 use kube::{Client, ResourceExt};
 use serde::Serialize;
 
+use super::super::namespaced::{NamespacedClient, lease};
 use super::super::version;
-use super::NamespacedClient;
 use super::operations::Operations;
 use crate::cli::plan::Like;
 use crate::cli::print::note;
 use crate::cli::suggest::closest;
 use crate::client::list;
-use crate::leader::LEASE;
 use crate::queue::seen::{BackupAfterQueue, entry, run};
 use crate::queue::{BackupCache, QueueSettings};
 use crate::settings::Executor;
@@ -102,12 +100,6 @@ impl From<Band<Timestamp>> for ExpectedTimes {
     fn from(band: Band<Timestamp>) -> Self {
         Self { earliest: band.earliest, likely: band.likely, latest: band.latest }
     }
-}
-
-/// The Lease of the leader, for whoever may read it.
-pub async fn lease(client: &Client, namespace: &str) -> Option<Lease> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    leases.get_opt(LEASE).await.ok().flatten()
 }
 
 /// The node-agents' ConfigMap, if a flag of the leader names it.
