@@ -1,14 +1,12 @@
-//! What queue and engine write to Backups alike, and a location as both read it.
+//! What queue and engine write to Backups alike.
 
 use std::time::Duration;
 
-use berth_api::keys::{self, is_set, label_value};
-use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_api::keys::{self, label_value};
+use berth_api::velero::Backup;
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
-use berth_core::violation::tellable;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
 use serde_json::{Value, json};
 
 /// Adds to objects, and replaces everything else: what a merge patch says in two parts. A null
@@ -43,25 +41,6 @@ pub fn json_size(object: &impl serde::Serialize) -> usize {
     count.0
 }
 
-/// A location as admission sees it.
-pub fn known_location(location: &BackupStorageLocation) -> Location {
-    use berth_api::velero::BackupStorageLocationPhase::Unavailable;
-    use berth_api::velero::backup_storage_location::AccessMode;
-    let status = location.status.as_ref();
-    let message = status.and_then(|s| s.message.clone()).unwrap_or_default();
-    Location {
-        name: location.name_any(),
-        is_default: location.spec.default == Some(true),
-        read_only: location.spec.access_mode == Some(AccessMode::ReadOnly),
-        held: is_set(location.annotations(), keys::HOLD),
-        // Whoever checks the location may have quoted the whole answer of its store, and this is
-        // kept for each Backup that waits for it.
-        unavailable: (status.and_then(|s| s.phase) == Some(Unavailable))
-            .then(|| tellable(&message).into_owned()),
-        reopened_at: None,
-    }
-}
-
 /// What every Backup has once it has ended, however it did: without these nobody finds out which
 /// format it is of, where it is, and when it is to go.
 pub fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
@@ -91,20 +70,4 @@ pub fn kept(backup: &Backup, locations: &[Location], default_ttl: Duration, now:
 pub fn digest(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn why_a_location_is_unavailable_is_short_whatever_its_status_says() {
-        let location: BackupStorageLocation = serde_json::from_value(json!({
-            "metadata": {"name": "l"}, "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}},
-            "status": {"phase": "Unavailable", "message": format!("no route\n{}", "x".repeat(1 << 20))},
-        }))
-        .unwrap();
-        let why = known_location(&location).unavailable.unwrap();
-        assert!(why.starts_with("no route\\nxxx") && why.chars().count() < 400, "{}", why.len());
-    }
 }

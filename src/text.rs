@@ -13,7 +13,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// The same, but for those that are `kept`.
 pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
-    let is_escaped = |c: char| is_steering(c) && !kept.contains(&c);
+    let is_escaped = |c: char| is_control(c) && !kept.contains(&c);
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
@@ -27,7 +27,7 @@ pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
 /// JSON as other JSON that says the same and has escapes for such characters, which stand nowhere
 /// but in its strings. Line feeds between its tokens stay.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
-    let is_escaped = |c: char| is_steering(c) && !matches!(c, '\n' | '\t');
+    let is_escaped = |c: char| is_control(c) && !matches!(c, '\n' | '\t');
     if !json.contains(is_escaped) {
         return Cow::Borrowed(json);
     }
@@ -41,7 +41,7 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
 
 /// Characters that control a terminal. Those without width, and those that turn the direction of
 /// what follows them, hide text, too.
-fn is_steering(c: char) -> bool {
+fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_api::place::QueueFields;
-use berth_api::velero::schedule::{Steering, check_expression, check_name, history_of};
+use berth_api::velero::schedule::{
+    SCHEDULE_ANNOTATIONS, ScheduleAnnotations, check_expression, check_name, history_of,
+};
 use berth_api::velero::{BackupSpec, Schedule};
 use berth_core::cron::Cron;
 use berth_core::guard::{Roles, ScheduleChange, judge_schedule};
@@ -84,16 +86,9 @@ impl<'a> IncomingSchedule<'a> {
 
     /// What is judged. Everything else of an admitted Schedule may change freely.
     fn judged(&self) -> impl PartialEq + '_ {
-        let steering = [
-            keys::CONCURRENCY_POLICY,
-            keys::STARTING_DEADLINE,
-            keys::JITTER,
-            keys::SUCCESSFUL_HISTORY_LIMIT,
-            keys::FAILED_HISTORY_LIMIT,
-        ];
-        let steering = steering.map(|key| self.annotations().get(key));
+        let annotations = SCHEDULE_ANNOTATIONS.map(|key| self.annotations().get(key));
         let class = self.source().class().map(str::to_owned);
-        (&self.spec.schedule, &self.spec.template, class, steering)
+        (&self.spec.schedule, &self.spec.template, class, annotations)
     }
 
     fn owns(&self) -> bool {
@@ -118,7 +113,7 @@ impl<'a> IncomingSchedule<'a> {
         let mut found = Violations::default();
         check_expression(&self.spec.schedule, &mut found);
         check_name(self.metadata.name.as_deref().unwrap_or_default(), &mut found);
-        Steering::of(self.annotations(), &mut found);
+        ScheduleAnnotations::of(self.annotations(), &mut found);
         history_of(self.annotations(), &mut found);
         let most = limits::OBJECT;
         let message = format!(

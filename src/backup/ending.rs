@@ -9,7 +9,7 @@ use tracing::warn;
 use super::engine::{CLOSING, Engine, OPENING, RunFailure};
 use super::status::{BackupWriter, WriteError};
 use crate::client::list;
-use crate::patch::{kept, known_location, merge_into};
+use crate::patch::{kept, merge_into};
 use crate::storage::ClaimError;
 use crate::text::chain;
 
@@ -55,7 +55,7 @@ impl Engine {
         if backup.spec.storage_location.as_deref().unwrap_or_default().is_empty()
             && let Ok(all) = list::<BackupStorageLocation>(&self.client, &self.namespace).await
         {
-            locations = all.items.iter().map(known_location).collect();
+            locations = all.items.iter().map(BackupStorageLocation::decided).collect();
         }
         let mut patch = kept(&backup, &locations, self.default_ttl, Timestamp::now());
         merge_into(&mut patch, json!({"status": status}));

@@ -9,7 +9,7 @@
 //! have ended. Both begin from the API objects and the checkpoint, whichever process stored the
 //! objects.
 
-pub mod files;
+pub mod stored_results;
 mod finalize;
 mod forget;
 mod on_record;

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use super::list::Namespace;
 use super::log::{BackupLog, ResultsHeading};
 use super::operations::moves_data;
-use crate::patch::{digest, kept_until, known_location, merge_into};
+use crate::patch::{digest, kept_until, merge_into};
 use crate::text::few;
 
 /// Velero's defaults (contract: its server flags).
@@ -218,7 +218,7 @@ pub fn prepare(situation: &StartInput<'_>) -> Result<Prepared, Violations> {
 fn location<'a>(situation: &StartInput<'a>, found: &mut Violations) -> Option<&'a BackupStorageLocation> {
     let at = Field::root("spec").child("storageLocation");
     let wanted = situation.backup.spec.storage_location.as_deref().unwrap_or_default();
-    let known: Vec<Location> = situation.locations.iter().map(known_location).collect();
+    let known: Vec<Location> = situation.locations.iter().map(BackupStorageLocation::decided).collect();
     let Some(chosen) = choose(&known, wanted) else {
         found.push(at, format!("BackupStorageLocation {wanted:?} does not exist"));
         return None;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::Backup;
-use berth_core::fair_choice::{Candidate, choose};
+use berth_core::location_turns::{Candidate, choose};
 use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, OperationCounts, is_due};
 use berth_core::queue::{QueueEntry, QueuePhase, QueueView, may_run};
 use berth_core::stage::Stage;

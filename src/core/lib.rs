@@ -58,7 +58,7 @@
 //! Used by all of them:
 //!
 //! - [`duration`]: durations as Go writes them.
-//! - [`fair_choice`]: what is begun next where storage locations share a small limit.
+//! - [`location_turns`]: what is begun next where storage locations share a small limit.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
 
 pub mod affinity;
@@ -69,7 +69,6 @@ pub mod cron;
 pub mod deletion;
 pub mod download;
 pub mod duration;
-pub mod fair_choice;
 pub mod glob;
 pub mod guard;
 pub mod hook;
@@ -77,6 +76,7 @@ pub mod label;
 pub mod leftover;
 pub mod limits;
 pub mod location;
+pub mod location_turns;
 pub mod mover;
 pub mod namespace;
 pub mod operation;

@@ -4,7 +4,7 @@
 //! package `berth` writes what the [`Plan`] says.
 
 mod claimed;
-mod ends;
+mod end_order;
 mod estimate;
 mod index;
 mod newcomer;
@@ -15,7 +15,7 @@ mod reason;
 mod view;
 
 pub use claimed::PlanCost;
-pub use ends::{EndLimits, split_ends};
+pub use end_order::{EndLimits, split_ends};
 pub use estimate::{Band, CompletedRun, Expectation, Lived, RunHistory, expect};
 pub use index::QueueIndex;
 pub use newcomer::{depends_on_all, explain_newcomer};

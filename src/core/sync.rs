@@ -7,9 +7,9 @@
 //! backups in it but not this one, and both times a look at its own file finds none.
 
 mod capacity;
+mod folder_verdict;
 mod orphan;
 mod skip_reason;
-mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +17,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::claim::FolderClaim;
 pub use capacity::{BackupCapacity, MOST_BYTES, MOST_STANDING, ROUND_BYTES, Size, room};
+pub use folder_verdict::{StoredBackupFile, Take, judge};
 pub use orphan::is_orphaned;
 pub use skip_reason::SyncSkipReason;
-pub use stored::{StoredBackupFile, Take, judge};
 
 /// Folders that a round reads for the first time.
 pub const MOST_NEW: usize = 10_000;

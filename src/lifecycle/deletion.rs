@@ -22,7 +22,7 @@ use berth_api::keys;
 use berth_api::velero::delete_backup_request::{DeleteBackupRequestSpec, DeleteBackupRequestStatus};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::deletion::{PendingDeletionRequest, RequestTask, plan};
-use berth_core::fair_choice::{Candidate, choose};
+use berth_core::location_turns::{Candidate, choose};
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;

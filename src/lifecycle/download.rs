@@ -20,7 +20,7 @@ use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
 use berth_core::download::{CHECKPOINT, DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
-use berth_core::fair_choice::{Candidate, choose};
+use berth_core::location_turns::{Candidate, choose};
 use berth_core::location::DEFAULT_LOCATION;
 use berth_core::sync::is_name;
 use futures::StreamExt as _;

@@ -30,7 +30,7 @@ use crate::client::{is_not_found, list, list_as};
 use crate::events::EventReason;
 use crate::lean;
 use crate::pace::paced;
-use crate::patch::{digest, known_location};
+use crate::patch::digest;
 use crate::text::chain;
 use crate::write::{Write, WriteResult, create, patch_metadata};
 
@@ -97,7 +97,7 @@ async fn look(lifecycle: &Lifecycle, now: Timestamp) -> anyhow::Result<Option<Ti
         .context("failed to list the storage locations")?
         .items
         .iter()
-        .map(known_location)
+        .map(BackupStorageLocation::decided)
         .collect();
     let requests = match list_as(client, namespace, |request| Some(asked(request))).await {
         Ok(requests) => requests.items,

@@ -18,7 +18,6 @@ use weight::{ListWeight, QueueTotals, bound, large};
 
 use super::seen::{BackupAfterQueue, CachedBackup, GoneBackup, QueueItem};
 use crate::cache::{Cache, Observed, SharedCache, Versioned as _};
-use crate::patch::known_location;
 use crate::queue::refusals::Refusals;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
 
@@ -195,7 +194,7 @@ impl BackupCache {
             let mut locations = known.as_deref().cloned().unwrap_or_default();
             let (before, now) = (locations.clone(), Timestamp::now());
             let seen = |location: &BackupStorageLocation| {
-                let location = known_location(location);
+                let location = location.decided();
                 let before = before.iter().find(|before| before.name == location.name);
                 location.seen_after(before, now)
             };

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use berth_core::location::Location;
+use berth_core::violation::tellable;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::CustomResource;
+use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::GoDuration;
+use crate::{GoDuration, keys};
 
 /// A location in an object store or a file system that holds backups.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -114,4 +116,41 @@ pub struct BackupStorageLocationStatus {
     /// Deprecated, unused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<AccessMode>,
+}
+
+impl BackupStorageLocation {
+    /// The part that is decided on, at admission and in the queue.
+    pub fn decided(&self) -> Location {
+        let status = self.status.as_ref();
+        let message = status.and_then(|s| s.message.clone()).unwrap_or_default();
+        Location {
+            name: self.name_any(),
+            is_default: self.spec.default == Some(true),
+            read_only: self.spec.access_mode == Some(AccessMode::ReadOnly),
+            held: keys::is_set(self.annotations(), keys::HOLD),
+            // Whoever checks the location may have quoted the whole answer of its store, and this is
+            // kept for each Backup that waits for it.
+            unavailable: (status.and_then(|s| s.phase) == Some(BackupStorageLocationPhase::Unavailable))
+                .then(|| tellable(&message).into_owned()),
+            reopened_at: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn why_a_location_is_unavailable_is_short_whatever_its_status_says() {
+        let location: BackupStorageLocation = serde_json::from_value(json!({
+            "metadata": {"name": "l"}, "spec": {"provider": "aws", "objectStorage": {"bucket": "b"}},
+            "status": {"phase": "Unavailable", "message": format!("no route\n{}", "x".repeat(1 << 20))},
+        }))
+        .unwrap();
+        let why = location.decided().unavailable.unwrap();
+        assert!(why.starts_with("no route\\nxxx") && why.chars().count() < 400, "{}", why.len());
+    }
 }

@@ -79,16 +79,18 @@ pub enum SchedulePhase {
     FailedValidation,
 }
 
-/// Annotations of a Schedule that its Backups do not get, besides berth's own marks of a Backup:
-/// what kubectl and berth note for the Schedule itself.
-const KEPT_BACK: [&str; 6] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
+/// The annotations by which a Schedule says how berth is to create its Backups. Admission judges
+/// them, and its Backups do not get them.
+pub const SCHEDULE_ANNOTATIONS: [&str; 5] = [
     keys::CONCURRENCY_POLICY,
     keys::STARTING_DEADLINE,
     keys::JITTER,
     keys::SUCCESSFUL_HISTORY_LIMIT,
     keys::FAILED_HISTORY_LIMIT,
 ];
+
+/// kubectl notes here what it has applied: it is the Schedule's, and not its Backups'.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// By labels and annotations of these prefixes a tool knows what it has applied itself. A Backup
 /// that had them from its Schedule would be taken for an object that is no longer wanted, and
@@ -116,13 +118,13 @@ const NAME: usize = 63;
 
 /// The annotations that say how a Schedule is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Steering {
+pub struct ScheduleAnnotations {
     pub concurrency: Concurrency,
     pub deadline: Option<SignedDuration>,
     pub jitter: SignedDuration,
 }
 
-impl Steering {
+impl ScheduleAnnotations {
     /// Reads the annotations; what cannot be read counts as absent.
     pub fn of(annotations: &BTreeMap<String, String>, found: &mut Violations) -> Self {
         let at = |key: &str| Field::root("metadata").child("annotations").key(key);
@@ -191,7 +193,7 @@ impl Schedule {
     /// The part that is decided on.
     pub fn decided(&self) -> schedule::Schedule {
         let mut found = Violations::default();
-        let steering = Steering::of(self.annotations(), &mut found);
+        let steering = ScheduleAnnotations::of(self.annotations(), &mut found);
         let status = self.status.clone().unwrap_or_default();
         let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
         let (phase, errors) = self.validity();
@@ -226,7 +228,7 @@ impl Schedule {
             Some(_) => SchedulePhase::Enabled,
             None => SchedulePhase::FailedValidation,
         };
-        Steering::of(self.annotations(), &mut found);
+        ScheduleAnnotations::of(self.annotations(), &mut found);
         history_of(self.annotations(), &mut found);
         (phase, found.lines().iter().map(|line| tellable(line).into_owned()).collect())
     }
@@ -242,8 +244,12 @@ impl Schedule {
         };
         let mut labels: BTreeMap<String, String> = of_template.unwrap_or_else(own);
         labels.insert(keys::SCHEDULE.to_owned(), name.clone());
-        let is_kept_back =
-            |key: &str| KEPT_BACK.contains(&key) || keys::MARKS.contains(&key) || is_tracking(key);
+        let is_kept_back = |key: &str| {
+            key == LAST_APPLIED
+                || SCHEDULE_ANNOTATIONS.contains(&key)
+                || keys::MARKS.contains(&key)
+                || is_tracking(key)
+        };
         let annotations = self.annotations().iter().filter(|(key, _)| !is_kept_back(key));
         let mut annotations: BTreeMap<String, String> =
             annotations.map(|(key, value)| (key.clone(), value.clone())).collect();

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 
-use super::files::EndedMovement;
+use super::stored_results::EndedMovement;
 use super::uploads::{DataUploadObject, of_backup};
 use crate::backup::archive::{self, ArchiveItem, Batch};
 use crate::backup::begun::{EarlierProgress, RunSite};

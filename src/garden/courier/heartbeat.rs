@@ -138,7 +138,7 @@ impl Heart<'_> {
             let said = found.annotations().get(keys::CLUSTER).map(String::as_str);
             let (status, look) = match seed_identity(&uid, said, status.cluster_uid.as_deref()) {
                 SeedIdentity::Known | SeedIdentity::First => {
-                    (rival.beat(&uid, &status.conditions), HeartbeatResult::Beaten)
+                    (rival.heartbeat_status(&uid, &status.conditions), HeartbeatResult::Beaten)
                 }
                 SeedIdentity::Another(other) => {
                     let conflict = conflict(&uid, other, self.seed);
@@ -180,7 +180,7 @@ impl Heart<'_> {
 impl Rival {
     /// What a heartbeat writes. The condition that another cluster uses the same name is taken back
     /// when that cluster has not renewed it for a while.
-    fn beat(&mut self, uid: &str, conditions: &[Condition]) -> Value {
+    fn heartbeat_status(&mut self, uid: &str, conditions: &[Condition]) -> Value {
         let mut beat = json!({"lastHeartbeatTime": Time(Timestamp::now()), "clusterUID": uid});
         let told = conditions.iter().find(|one| one.kind == CLUSTER_CONFLICT && one.status == "True");
         let Some(told) = told else {

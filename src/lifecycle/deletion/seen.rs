@@ -16,7 +16,6 @@ use tokio::time::timeout;
 
 use super::calls::{CALL, told};
 use super::carrying::Carrying;
-use crate::patch::known_location;
 
 impl Carrying<'_> {
     /// Does a Backup store in another place than in this location?
@@ -43,7 +42,7 @@ impl Carrying<'_> {
         let listed = crate::client::list(&self.lifecycle.clients.call, &self.lifecycle.namespace);
         let listed = timeout(CALL, listed).await.context("the API server did not answer in time")?;
         let mut all: Vec<BackupStorageLocation> = listed.map_err(told)?.items;
-        let known: Vec<_> = all.iter().map(known_location).collect();
+        let known: Vec<_> = all.iter().map(BackupStorageLocation::decided).collect();
         let chosen = choose(&known, wanted).map_or(DEFAULT_LOCATION, |location| location.name.as_str());
         let position = all.iter().position(|location| location.name_any() == chosen);
         Ok(position.map(|position| all.swap_remove(position)))

@@ -1,4 +1,5 @@
-//! Which backups are ended next if more must end than are ended at one time.
+//! Which ends are written first if more Backups must end than are written at one time. Which Backups
+//! end, and why, is `EndCause` in `plan`.
 
 use super::plan::EndWithoutRun;
 use super::view::QueueView;
