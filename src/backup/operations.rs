@@ -9,11 +9,11 @@
 //! have ended. Both begin from the API objects and the checkpoint, whichever process stored the
 //! objects.
 
-pub mod stored_results;
 mod finalize;
 mod forget;
 mod on_record;
 pub mod shown;
+pub mod stored_results;
 pub mod uploads;
 mod waiting;
 
