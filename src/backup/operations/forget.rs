@@ -21,7 +21,7 @@ use crate::backup::folder::OpenedFolder;
 use crate::backup::publication::PublicationState;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
-use crate::backup::volumes::clean::end_files;
+use crate::backup::volumes::cancel::end_files;
 use crate::node_agent::repositories::MissingRepository;
 use crate::pace::paced;
 use crate::storage::BackupLayout;
