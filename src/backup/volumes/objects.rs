@@ -184,7 +184,7 @@ where
 }
 
 /// As [`patch_own`], and removes the object.
-pub(super) async fn delete_own<K>(api: &Api<K>, (name, uid): (&str, Option<&str>)) -> Result<(), String>
+pub(crate) async fn delete_own<K>(api: &Api<K>, (name, uid): (&str, Option<&str>)) -> Result<(), String>
 where
     K: Clone + Debug + DeserializeOwned,
 {

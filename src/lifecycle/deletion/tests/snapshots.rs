@@ -130,3 +130,50 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     assert!(api.writes().last().is_some_and(|write| write.method == "POST"), "{:#?}", api.writes());
     api.finish();
 }
+
+/// The snapshot controller writes to a VolumeSnapshot, too, and the API server answers both alike.
+#[tokio::test(start_paused = true)]
+async fn a_volume_snapshot_goes_although_a_write_meets_another_one_and_one_of_its_name_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let all = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+    let (of_snapshot, of_content) =
+        ("/apis/snapshot.storage.k8s.io/v1/namespaces/shop/volumesnapshots/s", format!("{all}/c"));
+    let content = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "c", "uid": "cu", "labels": {"velero.io/backup-name": "b"}},
+        "spec": {
+            "deletionPolicy": "Delete", "driver": "d", "source": {"snapshotHandle": "h"},
+            "volumeSnapshotRef": {"namespace": "shop", "name": "s", "uid": "su"},
+        },
+    });
+    let found = |uid: &str| {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+            "metadata": {"name": "s", "namespace": "shop", "uid": uid}, "spec": {"source": {}},
+        })
+    };
+    let gone = json!({"kind": "Status", "status": "Success"});
+    for (uid, deletions) in [("su", 2), ("another", 1)] {
+        let api = Scripted::new()
+            .always(get("/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses").answers(list("1", &[])))
+            .next(get(all).answers(list("1", std::slice::from_ref(&content))))
+            .next(get(&of_content).answers(content.clone()))
+            .next(deleting(of_snapshot).refuses(409))
+            .next(get(of_snapshot).answers(found(uid)));
+        if uid == "su" {
+            api.next(deleting(of_snapshot).answers(gone.clone()));
+        }
+        api.next(deleting(&of_content).answers(gone.clone())).next(get(&of_content).refuses(404));
+        let (lifecycle, requests) = (lifecycle(&api, root.path()), DeletionRequests::default());
+        let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+        let carrying = Carrying::new(&lifecycle, &requests, request);
+        let [driver, handle, of, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
+        let snapshot = StoredSnapshot { driver, handle, content: of, namespace };
+        carrying.remove_snapshots(&[snapshot].into()).await.unwrap();
+        let writes = api.writes();
+        let meant = writes.iter().filter(|write| write.path == of_snapshot);
+        let meant: Vec<&Value> = meant.map(|write| &write.body["preconditions"]).collect();
+        assert_eq!(meant, vec![&json!({"uid": "su"}); deletions], "{uid}");
+        api.finish();
+    }
+}
