@@ -50,7 +50,7 @@ impl Engine {
         let noted = self.data_of_deleted.lock().get(uid).cloned().unwrap_or_default();
         // Before anything is looked at, because this process may end at any time.
         let mut request = self.ask_for_removal(name, uid, location, &noted).await;
-        cancel_all(&self.client, &self.namespace, uid, false).await;
+        cancel_all(&self.client, &self.namespace, (name, uid), false).await;
         self.own.lock().remove(uid);
         let removed = self.try_forget(name, uid, location, noted.clone()).await;
         if removed.is_err() && request.is_none() {
