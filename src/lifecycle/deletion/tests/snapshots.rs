@@ -1,9 +1,15 @@
 //! Snapshots that go with their backup.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
+
 use berth_test_scripted::page;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::super::carrying::StoredSnapshot;
 use super::*;
+use crate::storage::BackupLayout;
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
@@ -176,4 +182,36 @@ async fn a_volume_snapshot_goes_although_a_write_meets_another_one_and_one_of_it
         assert_eq!(meant, vec![&json!({"uid": "su"}); deletions], "{uid}");
         api.finish();
     }
+}
+
+/// The file that names them must stay, because nothing else does.
+#[tokio::test]
+async fn too_many_snapshots_are_told_of_and_keep_the_folder_of_a_backup_that_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}));
+    let info = |handle: usize| {
+        json!({
+            "backupMethod": "CSISnapshot", "pvcNamespace": "shop",
+            "csiSnapshotInfo": {"driver": "d", "snapshotHandle": handle.to_string(), "vscName": ""},
+        })
+    };
+    let infos: Vec<Value> = (0..=10_000).map(info).collect();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(json!(infos).to_string().as_bytes()).unwrap();
+    std::fs::write(root.join("bucket/backups/b/b-volumeinfo.json.gz"), packed.finish().unwrap()).unwrap();
+    let api = script(root);
+    let (lifecycle, requests) = (lifecycle(&api, root), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "InProgress")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    let location = serde_json::from_value(location(root)).unwrap();
+    let opened = lifecycle.opener.open_existing(&location).await.unwrap();
+    let layout = BackupLayout::new(opened, None, "b");
+    let found = carrying.look_at_volumes(Some(&layout), "u", &BTreeSet::new()).await.unwrap();
+    assert_eq!((found.snapshots.len(), found.out_of_reach.len()), (0, 1), "{:?}", found.out_of_reach);
+    assert!(found.out_of_reach[0].starts_with("10001 CSI snapshots, "), "{:?}", found.out_of_reach);
+    carrying.is_backup_gone = true;
+    let failed = carrying.look_at_volumes(Some(&layout), "u", &BTreeSet::new()).await.err().unwrap();
+    assert!(failed.to_string().contains("10001 CSI snapshots"), "{failed}");
+    api.finish();
 }
