@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys;
 use berth_api::place::QueueFields;
 use berth_api::velero::schedule::{
     SCHEDULE_ANNOTATIONS, ScheduleAnnotations, check_expression, check_name, history_of,

@@ -136,7 +136,7 @@ impl Engine {
         // Other failures, too, may mean that another run has the backup by now.
         let may_move = record.is_after() || !site.operations.is_empty() || record.moves_data();
         if !is_taken && may_move && record.is_still_ours().await {
-            cancel_all(&self.client, &self.namespace, record.uid(), false).await;
+            cancel_all(&self.client, &self.namespace, (site.layout.backup(), record.uid()), false).await;
         }
         if site.has_data && !is_taken {
             Box::pin(self.remove_snapshots(site.layout.backup(), record)).await;

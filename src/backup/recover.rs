@@ -181,7 +181,7 @@ impl Engine {
             warn!(%name, phase = %status["phase"], "no controller was running the backup: ended");
             let has_failed = status["phase"] == BackupPhase::Failed.as_str();
             if has_failed && (record.moves_data() || record.is_after()) && record.is_still_ours().await {
-                cancel_all(&self.client, &self.namespace, uid, false).await;
+                cancel_all(&self.client, &self.namespace, (name, uid), false).await;
             }
             record.end(&json!({"status": status}), record.held_in(), OPENING).await?;
             break;
@@ -237,7 +237,8 @@ impl Engine {
                     }
                 }
                 if (record.moves_data() || record.is_after()) && record.is_still_ours().await {
-                    cancel_all(&self.client, &self.namespace, record.uid(), false).await;
+                    let of = (scene.layout.backup(), record.uid());
+                    cancel_all(&self.client, &self.namespace, of, false).await;
                 }
                 Box::pin(self.remove_snapshots(scene.layout.backup(), record)).await;
                 let status = BackupStatus::failed(&reason, Timestamp::now());
@@ -356,7 +357,7 @@ impl Engine {
         }
         if site.begun.is_none() {
             if record.moves_data() {
-                cancel_all(&self.client, &self.namespace, record.uid(), true).await;
+                cancel_all(&self.client, &self.namespace, (&name, record.uid()), true).await;
             }
             match self.freeze(record, &cluster, &prepared).await {
                 Ok(scope) => site.scope = scope,

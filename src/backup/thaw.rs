@@ -26,7 +26,7 @@ use super::hooks::{HookRunner, Insistence, Tally, read_pod};
 use super::list::Lister;
 use super::log::{BackupLog, ResultsHeading};
 use super::status::{BackupWriter, WriteError};
-use super::volumes::clean::cancel_files_of;
+use super::volumes::cancel::cancel_files_of;
 use crate::text::chain;
 
 /// How long a command that a dead run began before a pod may go on in its container, at most.

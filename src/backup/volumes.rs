@@ -6,8 +6,9 @@
 //! is taken ([`snapshots`]), of those of a group together (`groups`), and the claim is stored when
 //! its snapshot is ready, because it names it. What belongs to a pod with hooks is taken between
 //! its hooks ([`RunVolumes::take_frozen`]); all other data is taken by [`RunVolumes::run`], side by
-//! side with the lists. [`outcomes`] keeps what became of each claim, and [`clean`] removes what
-//! outlives a run.
+//! side with the lists. [`outcomes`] keeps what became of each claim, and `stored` what the backup
+//! says of all. [`clean`] removes snapshots that outlive a run, and [`cancel`] ends what is still
+//! read for it.
 //!
 //! What pods of one block use is of one moment, also if the run ends and another one continues:
 //! nothing of it is stored before all of it is taken and noted, and the next run takes over what is
@@ -15,6 +16,7 @@
 
 mod access;
 mod adopt;
+pub mod cancel;
 pub mod clean;
 pub mod files;
 mod group_objects;
@@ -26,6 +28,7 @@ mod plan;
 mod read;
 mod rehearse;
 pub mod snapshots;
+mod stored;
 mod told;
 mod watched;
 

@@ -6,17 +6,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use berth_api::velero::{Backup, BackupPhase};
 use berth_test_support::peers::S3;
 use berth_test_support::process::in_own_session;
 use berth_test_support::{Berth, ControlPlane, Options, Process, manifest, port, wait_for};
 use kube::Client;
-use kube::api::{Api, PostParams};
-use kube::runtime::wait::await_condition;
 use object_store::ObjectStoreExt as _;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::backed_up::{self, BackedUp};
 use crate::load::Cargo;
 use crate::report::{Aim, Report, median};
 use crate::stock;
@@ -228,18 +226,13 @@ pub async fn create(
     name: &str,
     included: &[String],
 ) -> anyhow::Result<()> {
-    let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
-    let backup: Backup = serde_json::from_value(json!({
-        "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name},
-        "spec": {
-            "includedNamespaces": included,
-            "storageLocation": location,
-            "snapshotVolumes": false,
-            "ttl": "24h",
-        },
-    }))?;
-    api.create(&PostParams::default(), &backup).await?;
-    Ok(())
+    let spec = json!({
+        "includedNamespaces": included,
+        "storageLocation": location,
+        "snapshotVolumes": false,
+        "ttl": "24h",
+    });
+    backed_up::create(client, namespace, name, spec).await
 }
 
 /// Waits for a Backup through a watch.
@@ -253,13 +246,8 @@ pub async fn await_end(
     name: &str,
     started: Instant,
 ) -> anyhow::Result<Done> {
-    let api: Api<Backup> = Api::namespaced(client.clone(), namespace);
-    let is_final = |backup: Option<&Backup>| backup.is_some_and(|backup| backup.phase().is_final());
-    let ended = tokio::time::timeout(LONGEST, await_condition(api, name, is_final)).await;
-    let seconds = started.elapsed().as_secs_f64();
-    let status = ended.context("the backup takes too long")??.and_then(|backup| backup.status);
-    let status = status.context("the Backup is gone")?;
-    ensure!(status.phase == Some(BackupPhase::Completed), "{name} ended {status:?}");
+    let BackedUp { seconds, status } =
+        backed_up::await_end(client, namespace, name, started, LONGEST).await?;
     let items = status.progress.and_then(|progress| progress.items_backed_up).context("no progress")?;
     let prefix = if namespace == NAMESPACE { "berth" } else { namespace };
     let archive = format!("{prefix}/backups/{name}/{name}.tar.gz");

@@ -6,21 +6,20 @@
 //! a Velero server connects to it, also for berth.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use berth_api::velero::{Backup, BackupPhase};
 use berth_test_support::movers::{Burst, Pace};
 use berth_test_support::node_agent;
 use berth_test_support::peers::{self, S3, Velero};
 use berth_test_support::pods::Cluster;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::runtime::wait::await_condition;
+use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::runtime::Runtime;
 
+use crate::backed_up::back_up;
 use crate::installed::{NAMESPACE, cluster, install};
 use crate::report::{Aim, Report};
 
@@ -114,30 +113,14 @@ fn take(runtime: &Runtime, cluster: &Cluster, client: &Client, who: &str) -> any
     let all = json!({"includedNamespaces": [APP]});
     let mut first = all.clone();
     first["labelSelector"] = json!({"matchLabels": {FIRST: "yes"}});
-    runtime.block_on(back_up(client, &format!("{who}-first"), first))?;
+    runtime.block_on(back_up(client, NAMESPACE, &format!("{who}-first"), first, LONGEST))?;
     let name = format!("{who}-all");
-    let seconds = runtime.block_on(back_up(client, &name, all))?;
+    let seconds = runtime.block_on(back_up(client, NAMESPACE, &name, all, LONGEST))?.seconds;
     let label = format!("velero.io/backup-name={name}");
     let phases = "jsonpath={.items[*].status.phase}";
     let args = ["get", "podvolumebackups", "-n", NAMESPACE, "-l", &label, "-o", phases];
     let phases = cluster.kubectl().run(&args)?;
     let completed = phases.split_whitespace().filter(|phase| *phase == "Completed").count();
     ensure!(completed == PODS, "{name} has read {completed} volumes: {phases}");
-    Ok(seconds)
-}
-
-async fn back_up(client: &Client, name: &str, spec: Value) -> anyhow::Result<f64> {
-    let api: Api<Backup> = Api::namespaced(client.clone(), NAMESPACE);
-    let backup: Backup = serde_json::from_value(json!({
-        "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name}, "spec": spec,
-    }))?;
-    let started = Instant::now();
-    api.create(&PostParams::default(), &backup).await?;
-    let is_final = |backup: Option<&Backup>| backup.is_some_and(|backup| backup.phase().is_final());
-    let ended = tokio::time::timeout(LONGEST, await_condition(api, name, is_final)).await;
-    let seconds = started.elapsed().as_secs_f64();
-    let status = ended.context("the backup takes too long")??.and_then(|backup| backup.status);
-    let status = status.context("the Backup is gone")?;
-    ensure!(status.phase == Some(BackupPhase::Completed), "{name} ended {status:?}");
     Ok(seconds)
 }

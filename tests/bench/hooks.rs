@@ -5,17 +5,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use berth_api::velero::{Backup, BackupPhase};
 use berth_test_support::kwok::Kwok;
 use berth_test_support::{Berth, ControlPlane, Options};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, AttachParams, PostParams};
-use kube::runtime::wait::await_condition;
+use kube::api::{Api, AttachParams};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::backed_up::{BackedUp, back_up};
 use crate::report::{Aim, Report, median};
 
 const NAMESPACE: &str = "velero";
@@ -49,7 +48,7 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
             let mut seconds = Vec::new();
             for run in 0..RUNS {
                 let name = format!("{namespace}-{}-{run}", if hooks.is_some() { "hooked" } else { "plain" });
-                seconds.push(runtime.block_on(back_up(&client, &name, namespace, hooks))?);
+                seconds.push(runtime.block_on(take(&client, &name, namespace, hooks))?);
             }
             report.add(PART, &format!("{what}: wall"), median(&seconds), "s", aim);
         }
@@ -87,25 +86,14 @@ async fn bare(client: &Client, namespace: &str) -> anyhow::Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-async fn back_up(client: &Client, name: &str, namespace: &str, hooks: Option<&Value>) -> anyhow::Result<f64> {
-    let api: Api<Backup> = Api::namespaced(client.clone(), NAMESPACE);
+async fn take(client: &Client, name: &str, namespace: &str, hooks: Option<&Value>) -> anyhow::Result<f64> {
     let mut spec = json!({"includedNamespaces": [namespace]});
     if let Some(hooks) = hooks {
         let mut entry = hooks.clone();
         entry["name"] = json!("sleep");
         spec["hooks"] = json!({"resources": [entry]});
     }
-    let backup: Backup = serde_json::from_value(json!({
-        "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name}, "spec": spec,
-    }))?;
-    let started = Instant::now();
-    api.create(&PostParams::default(), &backup).await?;
-    let is_final = |backup: Option<&Backup>| backup.is_some_and(|backup| backup.phase().is_final());
-    let ended = tokio::time::timeout(LONGEST, await_condition(api, name, is_final)).await;
-    let seconds = started.elapsed().as_secs_f64();
-    let status = ended.context("the backup takes too long")??.and_then(|backup| backup.status);
-    let status = status.context("the Backup is gone")?;
-    ensure!(status.phase == Some(BackupPhase::Completed), "{name} ended {status:?}");
+    let BackedUp { seconds, status } = back_up(client, NAMESPACE, name, spec, LONGEST).await?;
     let attempted = status.hook_status.and_then(|hooks| hooks.hooks_attempted);
     let wanted = hooks.and_then(|_| i64::try_from(HOOKS).ok());
     ensure!(attempted == wanted, "{name} had {attempted:?} hooks");

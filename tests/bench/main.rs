@@ -2,6 +2,7 @@
 //! the same run. `make bench` runs it. Prints a table and writes `target/bench/results.json`.
 
 mod admission;
+mod backed_up;
 mod burst;
 mod cli;
 mod client;
@@ -189,7 +190,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         hooks::measure(&runtime, &berth, &mut report)?;
     }
     if wants(Part::Volumes) {
-        volumes::measure(&runtime, &berth, &mut report)?;
+        volumes::measure(&runtime, &berth, alone, &mut report)?;
     }
     if wants(Part::Queue) {
         queue::measure(&runtime, &berth, &queues, &mut report)?;

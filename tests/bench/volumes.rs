@@ -1,60 +1,142 @@
-//! CSI volumes of one pod: how long their backup takes, and for how long hooks keep the pod frozen.
+//! CSI volumes of one pod: how long their backup takes, and for how long hooks keep the pod frozen,
+//! with berth and with a stock Velero.
 //!
-//! The driver is played, and answers at once, so this is berth's own time. A stock Velero looks
-//! whether a snapshot is there every five seconds, one volume after another; it is not here.
+//! The driver is played, and answers at once, so this is the time of the two programs. A stock
+//! Velero looks whether a snapshot is there every five seconds, one volume after another.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use berth_api::snapshot::VolumeSnapshot;
-use berth_api::velero::{Backup, BackupPhase};
-use berth_test_support::csi::define_snapshots;
+use berth_test_support::csi::{class, define_snapshots};
 use berth_test_support::kwok::Kwok;
-use berth_test_support::{Berth, ControlPlane, Options};
+use berth_test_support::peers::{S3, Velero, install_definitions, prepare};
+use berth_test_support::{Berth, ControlPlane, Options, log};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
-use kube::runtime::wait::await_condition;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::backed_up::{BackedUp, back_up};
 use crate::report::{Aim, Report, median};
+use crate::stock;
 
 const NAMESPACE: &str = "velero";
+/// Of the stock Velero.
+const STOCK: &str = "stock";
 const PART: &str = "CSI volumes of one pod";
 pub const DRIVER: &str = "played.berth.test";
+/// By its provisioner a stock Velero finds the VolumeSnapshotClass.
+const CLASS: &str = "any";
 /// How many volumes the pod has, and within how many seconds it is to be backed up.
 const COUNTS: [(usize, f64); 4] = [(1, 1.0), (5, 1.0), (10, 1.0), (50, 3.0)];
 /// How many volumes the aim for the time between the hooks is for.
 const FROZEN: usize = 10;
+/// With berth. With a stock Velero, which takes minutes, there is one.
 const RUNS: usize = 3;
-const LONGEST: Duration = Duration::from_secs(300);
+/// Of a stock Velero with fifty volumes, on a slow machine.
+const LONGEST: Duration = Duration::from_secs(900);
 
-pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow::Result<()> {
+/// Seconds.
+#[derive(Clone, Copy)]
+struct Taken {
+    wall: f64,
+    frozen: f64,
+}
+
+/// A pod with so many volumes, whose hooks write when they run.
+struct Application {
+    namespace: String,
+    count: usize,
+    before: PathBuf,
+    after: PathBuf,
+}
+
+pub fn measure(runtime: &Runtime, program: &Path, alone: bool, report: &mut Report) -> anyhow::Result<()> {
     eprintln!("{PART}:");
+    if !alone {
+        stock::find()?;
+    }
     let plane = ControlPlane::start()?;
     define_snapshots(&plane)?;
-    plane.apply(vec![json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-        "metadata": {"name": "played"}, "driver": DRIVER, "deletionPolicy": "Delete",
-    })])?;
+    plane.apply(vec![
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+            "metadata": {"name": "played"}, "driver": DRIVER, "deletionPolicy": "Delete",
+        }),
+        class(CLASS, DRIVER, "Immediate", &json!({})),
+    ])?;
     let berth = Berth::start(plane, Options::new(program, NAMESPACE))?;
     let kwok = Kwok::start(berth.plane(), "hooked")?;
     let client = runtime.block_on(berth.plane().client())?;
     let driver = runtime.spawn(play(client.clone()));
+    let mut ours = Vec::new();
     for (count, aim) in COUNTS {
+        let application = Application::create(runtime, &client, berth.plane(), &kwok, count)?;
+        let runs = (0..RUNS).map(|run| {
+            let name = format!("{}-{run}", application.namespace);
+            application.back_up(runtime, &client, NAMESPACE, &name)
+        });
+        let runs = runs.collect::<anyhow::Result<Vec<Taken>>>()?;
+        let middle = |of: fn(&Taken) -> f64| median(&runs.iter().map(of).collect::<Vec<_>>());
+        let taken = Taken { wall: middle(|run| run.wall), frozen: middle(|run| run.frozen) };
+        report.add(PART, &format!("{count}: wall"), taken.wall, "s", Aim::AtMost(aim));
+        let aim = if count == FROZEN { Aim::AtMost(0.5) } else { Aim::None };
+        report.add(PART, &format!("{count}: frozen"), taken.frozen, "s", aim);
+        ours.push((application, taken));
+    }
+    if !alone {
+        beside(runtime, &client, berth.plane(), &ours, report)?;
+    }
+    driver.abort();
+    Ok(())
+}
+
+/// The same pods with a stock Velero.
+fn beside(
+    runtime: &Runtime,
+    client: &Client,
+    plane: &ControlPlane,
+    ours: &[(Application, Taken)],
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let s3 = S3::start(plane, "volumes")?;
+    install_definitions(plane)?;
+    prepare(plane, STOCK, &s3, STOCK)?;
+    let velero = Velero::start_unhurried(plane, STOCK, &s3, &["--features=EnableCSI"])?;
+    for (application, ours) in ours {
+        let theirs = application.back_up(runtime, client, STOCK, &application.namespace);
+        let theirs = theirs.with_context(|| log::tail(velero.log(), 20))?;
+        let count = application.count;
+        report.add(PART, &format!("{count}, stock: wall"), theirs.wall, "s", Aim::None);
+        report.add(PART, &format!("{count}, stock: frozen"), theirs.frozen, "s", Aim::None);
+        let [wall, frozen] = [theirs.wall / ours.wall, theirs.frozen / ours.frozen];
+        report.add(PART, &format!("{count}: stock's wall to berth's"), wall, "×", Aim::None);
+        report.add(PART, &format!("{count}: stock's frozen to berth's"), frozen, "×", Aim::None);
+    }
+    Ok(())
+}
+
+impl Application {
+    fn create(
+        runtime: &Runtime,
+        client: &Client,
+        plane: &ControlPlane,
+        kwok: &Kwok,
+        count: usize,
+    ) -> anyhow::Result<Self> {
         let namespace = format!("volumes-{count}");
-        berth
-            .plane()
+        plane
             .apply(vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})])?;
-        runtime.block_on(make_claims(&client, &namespace, count))?;
+        runtime.block_on(make_claims(client, &namespace, count))?;
         let [before, after] =
-            ["before", "after"].map(|word| berth.plane().folder().join(format!("{namespace}-{word}")));
+            ["before", "after"].map(|word| plane.folder().join(format!("{namespace}-{word}")));
         let now_in =
             |file: &Path| json!(["/bin/sh", "-c", format!("date +%s%N > {}", file.display())]).to_string();
         let annotations = json!({
@@ -64,19 +146,20 @@ pub fn measure(runtime: &Runtime, program: &Path, report: &mut Report) -> anyhow
         let mut pod = kwok.pod(&namespace, "db", &annotations);
         let volume = |i: usize| json!({"name": claim(i), "persistentVolumeClaim": {"claimName": claim(i)}});
         pod["spec"]["volumes"] = (0..count).map(volume).collect();
-        berth.plane().apply(vec![pod])?;
-        let (mut seconds, mut frozen) = (Vec::new(), Vec::new());
-        for run in 0..RUNS {
-            let name = format!("{namespace}-{run}");
-            seconds.push(runtime.block_on(back_up(&client, &name, &namespace, count))?);
-            frozen.push((nanoseconds(&after)? - nanoseconds(&before)?) / 1e9);
-        }
-        report.add(PART, &format!("{count}: wall"), median(&seconds), "s", Aim::AtMost(aim));
-        let aim = if count == FROZEN { Aim::AtMost(0.5) } else { Aim::None };
-        report.add(PART, &format!("{count}: frozen"), median(&frozen), "s", aim);
+        plane.apply(vec![pod])?;
+        Ok(Self { namespace, count, before, after })
     }
-    driver.abort();
-    Ok(())
+
+    /// `at`: the namespace of the program that does it.
+    fn back_up(&self, runtime: &Runtime, client: &Client, at: &str, name: &str) -> anyhow::Result<Taken> {
+        let spec = json!({"includedNamespaces": [self.namespace], "csiSnapshotTimeout": "60s"});
+        let BackedUp { seconds, status } = runtime.block_on(back_up(client, at, name, spec, LONGEST))?;
+        // One that failed would be an error, and the backup not Completed.
+        let attempted = status.csi_volume_snapshots_attempted;
+        ensure!(attempted == i64::try_from(self.count).ok(), "{name} has {attempted:?} snapshots");
+        let frozen = (nanoseconds(&self.after)? - nanoseconds(&self.before)?) / 1e9;
+        Ok(Taken { wall: seconds, frozen })
+    }
 }
 
 fn claim(i: usize) -> String {
@@ -100,7 +183,7 @@ pub async fn make_claims(client: &Client, namespace: &str, count: usize) -> anyh
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
             "spec": {
                 "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-                "storageClassName": "any", "csi": {"driver": DRIVER, "volumeHandle": volume},
+                "storageClassName": CLASS, "csi": {"driver": DRIVER, "volumeHandle": volume},
                 "claimRef": {
                     "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace,
                     "name": name,
@@ -112,32 +195,13 @@ pub async fn make_claims(client: &Client, namespace: &str, count: usize) -> anyh
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
             "spec": {
                 "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
-                "storageClassName": "any", "volumeName": volume,
+                "storageClassName": CLASS, "volumeName": volume,
             },
         });
         claims.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
         claims.patch_status(&name, &PatchParams::default(), &Patch::Merge(&bound)).await?;
     }
     Ok(())
-}
-
-async fn back_up(client: &Client, name: &str, namespace: &str, count: usize) -> anyhow::Result<f64> {
-    let api: Api<Backup> = Api::namespaced(client.clone(), NAMESPACE);
-    let backup: Backup = serde_json::from_value(json!({
-        "apiVersion": "velero.io/v1", "kind": "Backup", "metadata": {"name": name},
-        "spec": {"includedNamespaces": [namespace], "csiSnapshotTimeout": "60s"},
-    }))?;
-    let started = Instant::now();
-    api.create(&PostParams::default(), &backup).await?;
-    let is_final = |backup: Option<&Backup>| backup.is_some_and(|backup| backup.phase().is_final());
-    let ended = tokio::time::timeout(LONGEST, await_condition(api, name, is_final)).await;
-    let seconds = started.elapsed().as_secs_f64();
-    let status = ended.context("the backup takes too long")??.and_then(|backup| backup.status);
-    let status = status.context("the Backup is gone")?;
-    ensure!(status.phase == Some(BackupPhase::Completed), "{name} ended {status:?}");
-    let completed = status.csi_volume_snapshots_completed;
-    ensure!(completed == i64::try_from(count).ok(), "{name} has {completed:?} snapshots");
-    Ok(seconds)
 }
 
 /// Snapshot controller and driver, for as long as this runs. What is kept in the storage is

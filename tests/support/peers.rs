@@ -301,7 +301,8 @@ pub struct Velero {
 }
 
 impl Velero {
-    /// In a namespace that [`prepare`] made, on definitions that [`install_definitions`] applied.
+    /// In a namespace that [`prepare`] made, on definitions that [`install_definitions`] applied. It
+    /// looks once a second, in place of every five, whether a snapshot is there.
     ///
     /// # Errors
     /// When it cannot be found, built or started, or its turn does not come.
@@ -311,6 +312,30 @@ impl Velero {
         s3: &S3,
         disabled: &[&str],
         more: &[&str],
+    ) -> anyhow::Result<Self> {
+        let often = [("CSI_SNAPSHOT_EARLY_FREQUENT_POLLING", "true")];
+        Self::start_with(plane, namespace, s3, (disabled, more), &often)
+    }
+
+    /// The same, and it looks for snapshots as often as it does where nobody says otherwise.
+    ///
+    /// # Errors
+    /// As [`Velero::start`].
+    pub fn start_unhurried(
+        plane: &ControlPlane,
+        namespace: &str,
+        s3: &S3,
+        more: &[&str],
+    ) -> anyhow::Result<Self> {
+        Self::start_with(plane, namespace, s3, (&[], more), &[])
+    }
+
+    fn start_with(
+        plane: &ControlPlane,
+        namespace: &str,
+        s3: &S3,
+        (disabled, more): (&[&str], &[&str]),
+        env: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
         let [program, plugin] = binaries::get(["velero", "velero-plugin-for-aws"])?;
         let turn = take_turn()?;
@@ -336,9 +361,8 @@ impl Velero {
         if !disabled.is_empty() {
             command.args(["--disable-controllers", &disabled.join(",")]);
         }
-        command.args(more).env("AWS_SHARED_CREDENTIALS_FILE", &credentials).env("HOME", &folder);
-        // It checks once a second, in place of every five, whether a snapshot is there.
-        command.env("CSI_SNAPSHOT_EARLY_FREQUENT_POLLING", "true");
+        command.args(more).envs(env.iter().copied());
+        command.env("AWS_SHARED_CREDENTIALS_FILE", &credentials).env("HOME", &folder);
         // It keeps credentials and archives there, under fixed names.
         command.env("TMPDIR", &scratch).env("VELERO_SCRATCH_DIR", &scratch);
         let of_default = ["backupstoragelocations", "default", "--namespace", namespace];

@@ -21,7 +21,7 @@ use crate::backup::folder::OpenedFolder;
 use crate::backup::publication::PublicationState;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
-use crate::backup::volumes::clean::end_files;
+use crate::backup::volumes::cancel::end_files;
 use crate::node_agent::repositories::MissingRepository;
 use crate::pace::paced;
 use crate::storage::BackupLayout;
@@ -50,7 +50,7 @@ impl Engine {
         let noted = self.data_of_deleted.lock().get(uid).cloned().unwrap_or_default();
         // Before anything is looked at, because this process may end at any time.
         let mut request = self.ask_for_removal(name, uid, location, &noted).await;
-        cancel_all(&self.client, &self.namespace, uid, false).await;
+        cancel_all(&self.client, &self.namespace, (name, uid), false).await;
         self.own.lock().remove(uid);
         let removed = self.try_forget(name, uid, location, noted.clone()).await;
         if removed.is_err() && request.is_none() {

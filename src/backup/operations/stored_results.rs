@@ -83,7 +83,7 @@ impl EndedMovement {
     /// Its volume info, by which a restore knows how to bring the volume back. `datamover`: what
     /// the Backup says, for a DataUpload that is gone. `None`: the volume is not known.
     pub fn volume_info(&self, uid: &str, datamover: &str) -> Option<Value> {
-        let Movement { namespace, claim, claim_uid, volume, driver, created, .. } = &self.movement;
+        let Movement { namespace, claim, claim_uid, volume, snapshot, driver, created, .. } = &self.movement;
         if volume.is_empty() {
             return None;
         }
@@ -110,6 +110,9 @@ impl EndedMovement {
                 "size": size, "Phase": self.phase(),
             },
         });
+        if !snapshot.is_empty() {
+            info["snapshotDataMovementInfo"]["retainedSnapshot"] = json!(snapshot);
+        }
         let incremental = number("incrementalBytes");
         if incremental > 0 {
             info["snapshotDataMovementInfo"]["incrementalSize"] = json!(incremental);
@@ -129,9 +132,9 @@ mod tests {
     use super::*;
 
     fn movement() -> Movement {
-        let [upload, namespace, claim, claim_uid, volume, driver, created] =
-            ["up", "app", "data", "c", "pv", "d", "t"].map(str::to_owned);
-        Movement { upload, namespace, claim, claim_uid, volume, driver, created, ..Movement::default() }
+        let [upload, namespace, claim, claim_uid, volume, snapshot, driver, created] =
+            ["up", "app", "data", "c", "pv", "s", "d", "t"].map(str::to_owned);
+        Movement { upload, namespace, claim, claim_uid, volume, snapshot, driver, created }
     }
 
     fn upload(datamover: Value, status: Value) -> DataUploadObject {
@@ -164,7 +167,7 @@ mod tests {
             assert_eq!((&info["snapshotDataMoved"], &info["skipped"]), (&json!(true), &json!(false)));
             let of_data = json!({
                 "dataMover": wanted, "uploaderType": uploader, "snapshotHandle": "k", "operationID": "du-u.c",
-                "size": 7, "incrementalSize": 3, "Phase": "Completed",
+                "size": 7, "incrementalSize": 3, "Phase": "Completed", "retainedSnapshot": "s",
             });
             assert_eq!(info["snapshotDataMovementInfo"], of_data);
             let unknown = ["snapshotHandle", "vscName", "operationID"];

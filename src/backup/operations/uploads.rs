@@ -177,9 +177,10 @@ impl DataUploadObject {
         self.is_deleted || self.phase == "Canceled" || self.is_canceled && !has_ended
     }
 
-    /// Whether its label names this Backup.
+    /// Whether its label and its owner name this Backup.
     pub fn is_of_backup(&self, name: &str) -> bool {
         self.object.labels().get(keys::BACKUP_NAME) == Some(&label_value(name, digest))
+            && self.object.owner_references().iter().any(|owner| owner.kind == "Backup" && owner.name == name)
     }
 
     /// Whether a data mover of berth may still store something for it. Its pod goes before berth's
@@ -291,10 +292,15 @@ pub async fn cancel(client: &Client, namespace: &str, uploads: &[DataUploadObjec
     }
 }
 
-/// Cancels all DataUploads of a Backup that have not ended.
-pub async fn cancel_all(client: &Client, namespace: &str, uid: &str, forgets: bool) {
+/// Cancels all DataUploads of a Backup (its name, and its UID) that have not ended. They must have
+/// its name as well, because the UID may be from a claim that somebody has forged to name another
+/// Backup, which runs.
+pub async fn cancel_all(client: &Client, namespace: &str, (name, uid): (&str, &str), forgets: bool) {
     match of_backup(client, namespace, uid).await {
-        Ok(uploads) => cancel(client, namespace, &uploads, forgets).await,
+        Ok(mut uploads) => {
+            uploads.retain(|upload| upload.is_of_backup(name));
+            cancel(client, namespace, &uploads, forgets).await;
+        }
         Err(error) => {
             warn!(
                 error = format!("{error:#}"),

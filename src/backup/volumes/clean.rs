@@ -1,32 +1,27 @@
-//! Snapshots and PodVolumeBackups after their run. Of a stored backup, the objects in the cluster
-//! are removed and the snapshots stay in the storage; of any other, both are removed.
+//! Snapshots after their run. Of a stored backup, the objects in the cluster are removed and the
+//! snapshots stay in the storage; of any other, both are removed. With those of the latter its
+//! PodVolumeBackups are canceled (`cancel`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::keys::{BACKUP_NAME, RUN, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::Backup;
-use berth_api::velero::mover::PodVolumeBackup;
-use berth_core::pod_volume::is_own;
-use futures::StreamExt as _;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::Api;
 use kube::{Client, ResourceExt as _};
-use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::cancel::{cancel_files, files_under_way, volume_backups};
 use super::group_objects::{self, SeenGroup, was_kept};
-use super::objects::{FOREIGN, OWN, delete_own, group_of, is_kept, list_all, own_content, patch_own, policy};
-use super::outcomes::{Outcomes, StoredVolumeData, standing};
-use super::read::VolumeTraits;
+use super::objects::{
+    FOREIGN, delete_own, for_each, group_of, is_kept, list_all, own_content, patch_own, policy,
+};
 use super::snapshots::MADE;
-use super::watched::has_ended;
 use super::{RunVolumes, VolumeAccess};
-use crate::backup::engine::{Engine, RunFailure};
+use crate::backup::engine::Engine;
 use crate::backup::insist::insist;
-use crate::backup::list::ListError;
-use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::related::key;
 use crate::backup::status::BackupWriter;
 use crate::patch::digest;
@@ -34,8 +29,6 @@ use crate::text::chain;
 use crate::write::WriteResult;
 
 const CALL: Duration = Duration::from_secs(10);
-/// How many snapshots are written at the same time.
-const AT_ONCE: usize = 16;
 /// Time-out of the clean-up of one backup.
 const ALL: Duration = Duration::from_secs(300);
 
@@ -219,9 +212,6 @@ impl Engine {
     /// snapshot controller names the snapshots of a group, so their group must be one of the
     /// Backup's; if the groups cannot be read, their snapshots stay.
     async fn made_snapshots(&self, backup: &str, uid: &str) -> Result<MadeSnapshots, String> {
-        if !is_uid(uid) {
-            return Ok(MadeSnapshots { snapshots: Vec::new(), groups: Ok(Vec::new()) });
-        }
         // Which groups there are is not known yet.
         let may_be_made = |snapshot: &VolumeSnapshot| has_form(snapshot, |_| true);
         let all: Api<VolumeSnapshot> = Api::all(self.client.clone());
@@ -233,111 +223,6 @@ impl Engine {
         snapshots.retain(|snapshot| is_made(snapshot, &of_backup));
         Ok(MadeSnapshots { snapshots, groups })
     }
-
-    /// What the stored backup says of the data of its volumes, when all data is taken. Missing data
-    /// that was not reported yet becomes an error of the backup.
-    pub(in crate::backup) async fn data(
-        &self,
-        record: &BackupWriter,
-        outcomes: &Outcomes,
-        traits: &BTreeMap<String, VolumeTraits>,
-        log: &BackupLog,
-    ) -> Result<StoredVolumeData, RunFailure> {
-        let mut files = Vec::new();
-        if outcomes.has_files() && is_uid(record.uid()) {
-            let api = volume_backups(&self.client, &self.namespace);
-            let all = list_all(&api, record.uid(), &OWN, |_| true).await;
-            let all = all.map_err(|error| {
-                let error = format!("failed to list the backup's PodVolumeBackups: {}", chain(&error));
-                // Another run finds all data stored, and tries this again.
-                RunFailure::List(ListError::Gone(Box::new(ListError::Unreachable(error.into()))))
-            })?;
-            files.extend(all.into_iter().filter_map(|one| serde_json::to_value(one).ok()));
-        }
-        let (files, doubtful) = standing(files);
-        for (namespace, message) in doubtful {
-            log.error(&ResultsHeading::Namespace(&namespace), "pods", &message);
-        }
-        for (namespace, message) in outcomes.unfinished(&files) {
-            log.error(&ResultsHeading::Namespace(&namespace), "persistentvolumeclaims", &message);
-        }
-        Ok(StoredVolumeData { infos: outcomes.infos(&files, traits), snapshots: outcomes.counts(), files })
-    }
-}
-
-/// Untyped, because a PodVolumeBackup that cannot be parsed may still be in progress.
-fn volume_backups(client: &Client, namespace: &str) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<PodVolumeBackup>(&()))
-}
-
-/// The PodVolumeBackups of a Backup that are in progress.
-async fn files_under_way(api: &Api<DynamicObject>, uid: &str) -> Result<Vec<DynamicObject>, String> {
-    if !is_uid(uid) {
-        return Ok(Vec::new());
-    }
-    let under_way = |one: &DynamicObject| {
-        let phase = one.data["status"]["phase"].as_str();
-        one.data["spec"]["cancel"] != true && !phase.is_some_and(has_ended)
-    };
-    list_all(api, uid, &OWN, under_way).await.map_err(|error| chain(&error))
-}
-
-/// Cancels the PodVolumeBackups of pods (UIDs) before the pods are thawed, because files that are
-/// read after that are of another moment. A run that continues starts the canceled ones again;
-/// those that have completed were read while the pods were frozen. `false`: some may still be in
-/// progress.
-pub(in crate::backup) async fn cancel_files_of(
-    client: &Client,
-    namespace: &str,
-    uid: &str,
-    pods: &BTreeSet<String>,
-) -> bool {
-    let work = async {
-        let api = volume_backups(client, namespace);
-        let mut all = files_under_way(&api, uid).await?;
-        all.retain(|files| files.data["spec"]["pod"]["uid"].as_str().is_some_and(|pod| pods.contains(pod)));
-        cancel_files(&api, all).await
-    };
-    let done = timeout(CALL, work).await;
-    let is_done = matches!(done, Ok(Ok(())));
-    tell(uid, "cancel the PodVolumeBackups of pods that are thawed", done);
-    is_done
-}
-
-/// Whether an agent of berth may still store files for a Backup that is gone. What it reads is
-/// canceled, because nobody needs it. It must have the name of that Backup as well, because the UID
-/// may be from a claim that somebody has forged to name another Backup, which runs.
-///
-/// # Errors
-/// When the PodVolumeBackups cannot be listed or canceled.
-pub async fn end_files(client: &Client, namespace: &str, name: &str, uid: &str) -> Result<bool, String> {
-    if !is_uid(uid) {
-        return Ok(false);
-    }
-    let api = volume_backups(client, namespace);
-    let name = label_value(name, digest);
-    let under_way = |one: &DynamicObject| {
-        let phase = one.data["status"]["phase"].as_str();
-        one.labels().get(BACKUP_NAME) == Some(&name)
-            && is_own(one.data["spec"]["uploaderType"].as_str())
-            && !phase.is_some_and(has_ended)
-    };
-    let mut all = list_all(&api, uid, &OWN, under_way).await.map_err(|error| chain(&error))?;
-    let may_store = !all.is_empty();
-    all.retain(|one| one.data["spec"]["cancel"] != true);
-    cancel_files(&api, all).await?;
-    Ok(may_store)
-}
-
-async fn cancel_files(api: &Api<DynamicObject>, all: Vec<DynamicObject>) -> Result<(), String> {
-    for_each(all, |files| {
-        let api = api.clone();
-        async move {
-            let canceled = json!({"spec": {"cancel": true}});
-            patch_own(&api, (&files.name_any(), files.uid().as_deref()), canceled).await
-        }
-    })
-    .await
 }
 
 /// Does a snapshot have the form of those that are made for a backup, by berth or, for one of these
@@ -351,19 +236,6 @@ fn has_form(snapshot: &VolumeSnapshot, is_its: impl Fn(&str) -> bool) -> bool {
     let is_of_group = || group_of(snapshot.owner_references()).is_some_and(&is_its);
     snapshot.spec.source.persistent_volume_claim_name.is_some()
         && (snapshot.name_any().starts_with(MADE) || is_of_group())
-}
-
-/// UIDs become part of a label selector.
-fn is_uid(uid: &str) -> bool {
-    (1..=63).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
-async fn for_each<K, F>(all: Vec<K>, work: impl Fn(K) -> F) -> Result<(), String>
-where
-    F: Future<Output = Result<(), String>>,
-{
-    let done: Vec<_> = futures::stream::iter(all).map(work).buffer_unordered(AT_ONCE).collect().await;
-    done.into_iter().find(Result::is_err).unwrap_or(Ok(()))
 }
 
 fn tell<E>(name: &str, what: &str, done: Result<Result<(), String>, E>) {
@@ -442,68 +314,4 @@ async fn delete_snapshot(client: &Client, snapshot: &VolumeSnapshot) -> Result<(
     let namespace = snapshot.namespace().unwrap_or_default();
     let api: Api<VolumeSnapshot> = Api::namespaced(client.clone(), &namespace);
     delete_own(&api, (&snapshot.name_any(), snapshot.uid().as_deref())).await
-}
-
-#[cfg(test)]
-mod tests {
-    use berth_test_scripted::{Scripted, get, patch};
-
-    use super::*;
-
-    const FILES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
-
-    #[tokio::test(start_paused = true)]
-    async fn it_is_known_whether_the_files_of_pods_that_are_thawed_were_canceled() {
-        let list = |items: &[serde_json::Value]| json!({"apiVersion": "velero.io/v1", "kind": "PodVolumeBackupList", "metadata": {}, "items": items});
-        let files = json!({
-            "metadata": {"name": "f", "uid": "uid-f"}, "spec": {"pod": {"uid": "p"}, "node": 7}, "status": {"phase": "New"},
-        });
-        // This object cannot be parsed as a PodVolumeBackup.
-        let odd = json!({"metadata": {"name": "odd"}, "spec": {"pod": "p"}, "status": {"phase": 7}});
-        let there = list(&[odd, files.clone()]);
-        for (script, is_done) in [
-            (vec![get(FILES).answers(list(&[]))], true),
-            (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).answers(files)], true),
-            // The object is gone by then.
-            (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).refuses(404)], true),
-            (vec![get(FILES).answers(there.clone()), patch(&format!("{FILES}/f")).refuses(403)], false),
-            (vec![get(FILES).refuses(403)], false),
-            (vec![get(FILES).never_answers()], false),
-        ] {
-            let api = Scripted::new();
-            for line in script {
-                api.next(line);
-            }
-            let pods = BTreeSet::from(["p".to_owned()]);
-            assert_eq!(cancel_files_of(&api.client("velero"), "velero", "b", &pods).await, is_done);
-            api.finish();
-        }
-    }
-
-    /// A claim in a bucket can name the UID of any Backup.
-    #[tokio::test(start_paused = true)]
-    async fn only_files_of_the_backup_of_this_name_are_canceled_because_a_claim_names_their_uid() {
-        let files = |name: &str, backup: &str| {
-            json!({
-                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
-                "metadata": {
-                    "name": name, "uid": name, "labels": {BACKUP_NAME: backup, "velero.io/backup-uid": "u"},
-                },
-                "spec": {"uploaderType": "restic"}, "status": {"phase": "InProgress"},
-            })
-        };
-        let long = "b".repeat(70);
-        let there = [files("live", "nightly"), files("left", &label_value(&long, digest))];
-        let there = berth_test_scripted::list("7", &there);
-        for (name, canceled) in [("forged", None), (long.as_str(), Some("left")), ("nightly", Some("live"))] {
-            let api = Scripted::new().next(get(FILES).answers(there.clone()));
-            if let Some(file) = canceled {
-                api.next(patch(&format!("{FILES}/{file}")).answers(files(file, name)));
-            }
-            let may_store = end_files(&api.client("velero"), "velero", name, "u").await;
-            assert_eq!(may_store, Ok(canceled.is_some()), "{name}");
-            assert_eq!(api.writes().len(), usize::from(canceled.is_some()), "{name}");
-            api.finish();
-        }
-    }
 }

@@ -9,17 +9,16 @@ use std::time::Duration;
 
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, POD_VOLUME_TIMEOUT, PVC_NAME, PVC_UID, RUN, label_value};
 use berth_api::velero::Backup;
-use berth_api::velero::mover::PodVolumeBackup;
 use berth_core::volume::node_agents::NodeAgent;
 use berth_core::volume::{Asked, Moment, takes_over};
 use futures::future::join_all;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::DynamicObject;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::clean::cancel_files_of;
+use super::cancel::{cancel_files_of, volume_backups};
 use super::objects::patch_own;
 use super::outcomes::volume_of;
 use super::watched::{Watched, WatchedObjects, WatchedPodVolumeBackup};
@@ -188,7 +187,7 @@ impl RunVolumes<'_> {
         let files = match timeout_at(access.limits.files_until, &mut ended).await {
             Ok(files) => files?,
             Err(_) => {
-                let api = pod_volume_backups(access);
+                let api = volume_backups(&access.client, &access.namespace);
                 let cancel = json!({"spec": {"cancel": true}});
                 if let Err(error) = patch_own(&api, (&name, uid.as_deref()), cancel).await {
                     warn!(%name, error, "could not cancel a PodVolumeBackup whose time is over");
@@ -228,7 +227,7 @@ impl RunVolumes<'_> {
         volume: &FileVolume,
         agent: NodeAgent,
     ) -> Result<(String, Option<String>), String> {
-        let api = pod_volume_backups(access);
+        let api = volume_backups(&access.client, &access.namespace);
         for attempt in 0..TRIES {
             let name = files_name(&access.backup, &access.uid, &pod.uid, &volume.name, attempt);
             // Failed ones that the watch shows are not read again, because the pod may be frozen.
@@ -285,11 +284,6 @@ fn too_late(access: &VolumeAccess) -> String {
         "all file-system backups of a Backup together may take {} s (--fs-backup-timeout, or its annotation {POD_VOLUME_TIMEOUT})",
         access.limits.waits.files.as_secs()
     )
-}
-
-fn pod_volume_backups(access: &VolumeAccess) -> Api<DynamicObject> {
-    let kind = ApiResource::erase::<PodVolumeBackup>(&());
-    Api::namespaced_with(access.client.clone(), &access.namespace, &kind)
 }
 
 /// The name of a PodVolumeBackup. `attempt`: how many of this volume have failed before.

@@ -59,6 +59,9 @@ pub struct CompletedSnapshot {
     pub size: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_at: Option<String>,
+    /// When it was seen to be ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<String>,
 }
 
 /// A snapshot that was cut while pods were frozen for it.
@@ -306,6 +309,7 @@ mod tests {
             driver: "ebs".to_owned(),
             size: Some(1024),
             cut_at: Some("2026-01-01T00:00:00Z".to_owned()),
+            ready_at: Some("2026-01-01T00:00:09Z".to_owned()),
             ..CompletedSnapshot::default()
         }
     }

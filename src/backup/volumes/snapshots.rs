@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, MADE_FOR, label_value};
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotSource, VolumeSnapshotSpec};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::Api;
 use serde_json::json;
@@ -316,6 +317,7 @@ fn taken(cut: &Cut, snapshot: &WatchedSnapshot, content: &WatchedContent) -> Com
         driver: content.driver.clone(),
         size: content.size,
         cut_at: snapshot.cut_at.clone(),
+        ready_at: Some(Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
     }
 }
 

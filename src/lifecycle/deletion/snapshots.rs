@@ -22,6 +22,7 @@ use tracing::info;
 use super::calls::{CALL, list, told, written};
 use super::carrying::{Carrying, StoredSnapshot};
 use super::secrets::{DeletionSecrets, OF_CONTENT};
+use crate::backup::volumes::objects::delete_own;
 use crate::client::{is_forbidden, is_not_found};
 use crate::pace::paced;
 use crate::patch::digest;
@@ -194,12 +195,10 @@ impl Carrying<'_> {
             let of = (text("/spec/volumeSnapshotRef/namespace"), text("/spec/volumeSnapshotRef/name"));
             if let ((Some(namespace), Some(of)), Some(uid)) = (of, text("/spec/volumeSnapshotRef/uid")) {
                 let api = snapshots(self.lifecycle.clients.call.clone(), namespace);
-                match delete(&api, Write::to(of).uid(Some(uid))).await {
-                    // Another VolumeSnapshot has this name by now.
-                    WriteResult::Conflict(_) => {}
-                    answer => written(answer)
-                        .with_context(|| format!("failed to remove VolumeSnapshot {namespace}/{of}"))?,
-                }
+                delete_own(&api, (of, Some(uid)))
+                    .await
+                    .map_err(anyhow::Error::msg)
+                    .with_context(|| format!("failed to remove VolumeSnapshot {namespace}/{of}"))?;
             }
             written(delete(&self.contents(), Write::to(&name).uid(content.metadata.uid.as_deref())).await)
                 .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;

@@ -114,25 +114,19 @@ impl Carrying<'_> {
             found.snapshots.clear();
             found.files.clear();
         }
-        if found.files.len() > MOST {
-            let count = found.files.len();
-            // The files of the folder must stay then, because they say where the data is.
-            ensure!(
-                !self.is_backup_gone,
-                "the backup may have data in {count} places in restic repositories, and one deletion forgets {MOST} at most: remove the folder and the snapshots with its UID in the tag backup-uid yourself"
-            );
-            let why = format!(
-                "{count} volumes in restic repositories, and one deletion forgets {MOST} at most: {WAY_OUT}"
-            );
-            found.out_of_reach.push(why);
-            found.files.clear();
-        }
-        if found.snapshots.len() > MOST {
-            let count = found.snapshots.len();
-            let why = format!("{count} CSI snapshots, and one deletion removes {MOST} at most: {WAY_OUT}");
-            found.out_of_reach.push(why);
-            found.snapshots.clear();
-        }
+        let too_many = [
+            self.leave_many(
+                &mut found.files,
+                "places in restic repositories",
+                "the snapshots with its UID in the tag backup-uid",
+            )?,
+            self.leave_many(
+                &mut found.snapshots,
+                "CSI snapshots",
+                "the snapshots that its file of volume infos names",
+            )?,
+        ];
+        found.out_of_reach.extend(too_many.into_iter().flatten());
         if !found.snapshots.is_empty() && !self.has_snapshots().await? {
             let count = found.snapshots.len();
             let why =
@@ -153,6 +147,29 @@ impl Carrying<'_> {
             }
         }
         Ok(found)
+    }
+
+    /// Empties a list of `what` that is longer than one deletion can remove, and says why.
+    ///
+    /// # Errors
+    /// If the Backup is gone: nobody can annotate it, and the files of its folder must stay, because
+    /// they say where the data is. `way_out`: what somebody has to remove then.
+    fn leave_many<T>(
+        &self,
+        all: &mut BTreeSet<T>,
+        what: &str,
+        way_out: &str,
+    ) -> anyhow::Result<Option<String>> {
+        let count = all.len();
+        if count <= MOST {
+            return Ok(None);
+        }
+        ensure!(
+            !self.is_backup_gone,
+            "the backup may have data in {count} {what}, and one deletion removes {MOST} at most: remove the folder and {way_out} yourself"
+        );
+        all.clear();
+        Ok(Some(format!("{count} {what}, and one deletion removes {MOST} at most: {WAY_OUT}")))
     }
 
     /// May anything of berth's own still store data for a Backup that is gone? A snapshot that is

@@ -27,7 +27,7 @@ pub fn access(api: &Scripted, lister: Lister) -> VolumeAccess {
         run: "r".to_owned(),
         serves_snapshots: false,
         limits: WaitLimits::new(Instant::now(), (None, None), Duration::from_secs(4 * 3600)).0,
-        parallel_files: None,
+        parallel_files: Some(4),
     }
 }
 
@@ -122,6 +122,7 @@ async fn a_pod_volume_backup_is_asked_for_as_velero_does() {
             "backup": "nightly", "backup-uid": "b", "pod": "db", "pod-uid": "u", "ns": "shop", "volume": "data",
             "pvc-uid": "c",
         },
+        "uploaderSettings": {"ParallelFilesUpload": "4"},
     });
     assert_eq!(sent["spec"], spec);
 }

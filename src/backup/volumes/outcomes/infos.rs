@@ -50,8 +50,12 @@ impl Outcomes {
                     if let Some(group) = &taken.group_handle {
                         info["csiSnapshotInfo"]["volumeGroupSnapshotHandle"] = json!(group);
                     }
-                    if let Some(at) = &taken.cut_at {
-                        info["startTimestamp"] = json!(at);
+                    for (key, at) in
+                        [("startTimestamp", &taken.cut_at), ("completionTimestamp", &taken.ready_at)]
+                    {
+                        if let Some(at) = at {
+                            info[key] = json!(at);
+                        }
                     }
                 }
                 // Told by the PodVolumeBackup, or by the data movement.
@@ -161,6 +165,8 @@ mod tests {
         );
         assert_eq!(infos[0]["csiSnapshotInfo"]["vscName"], "snapcontent-1");
         assert_eq!(infos[0]["csiSnapshotInfo"]["ReadyToUse"], true);
+        let times = ["startTimestamp", "completionTimestamp"].map(|key| infos[0][key].clone());
+        assert_eq!(times, [json!("2026-01-01T00:00:00Z"), json!("2026-01-01T00:00:09Z")]);
         assert_eq!(infos[1]["skippedReason"], "berth: because;");
         assert_eq!(
             (&infos[4]["pvbInfo"]["snapshotHandle"], &infos[4]["pvbInfo"]["size"]),

@@ -60,6 +60,57 @@ async fn a_snapshot_is_kept_though_other_writes_come_between() {
     let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
     let (volumes, _jobs) = of(&log, &outcomes, Some(access(&api)));
     let cut = volumes.cut_later(&ask("a")).await.unwrap();
-    assert_eq!(volumes.ready(&ask("a"), &cut).await.unwrap().handle, "handle");
+    let kept = volumes.ready(&ask("a"), &cut).await.unwrap();
+    assert_eq!(kept.handle, "handle");
+    assert!(kept.ready_at.unwrap().parse::<jiff::Timestamp>().is_ok(), "as a restore reads it");
     api.finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repository_that_is_missing_is_asked_for_as_velero_does_and_why_it_is_not_ready_is_told() {
+    const REPOSITORIES: &str = "/apis/velero.io/v1/namespaces/velero/backuprepositories";
+    let found = |status: &Value| {
+        json!({
+            "apiVersion": "velero.io/v1", "kind": "BackupRepository",
+            "metadata": {"name": "app-default-kopia"}, "status": status,
+        })
+    };
+    for (is_there, status, told) in [
+        (false, json!({"phase": "Ready"}), None),
+        (true, json!({"phase": "Ready"}), None),
+        (true, json!({"phase": "NotReady", "message": "no bucket"}), Some("is not ready: no bucket")),
+        // Nobody connects to it.
+        (true, json!({"phase": "New"}), Some("was not ready within 600 s")),
+    ] {
+        let there = if is_there { vec![found(&status)] } else { Vec::new() };
+        let api = Scripted::new().next(get(REPOSITORIES).answers(list("5", &there)));
+        if !is_there {
+            api.next(post(REPOSITORIES).takes_as("6"));
+        }
+        api.next(get(REPOSITORIES).answers(list("6", &[found(&status)])));
+        api.always(watch(REPOSITORIES).never_answers());
+        let (log, outcomes) = (BackupLog::new(String::new()), Outcomes::default());
+        let (volumes, _jobs) = of(&log, &outcomes, None);
+        let ready = volumes.repository(&access(&api), "app").await;
+        match (told, ready) {
+            (None, Ok(())) => {}
+            (Some(told), Err(why)) => assert!(why.contains(told), "{why}"),
+            (_, ready) => panic!("{status}: {ready:?}"),
+        }
+        let writes = api.writes();
+        assert_eq!(writes.len(), usize::from(!is_there));
+        for write in writes {
+            let labels = json!({
+                "velero.io/volume-namespace": "app", "velero.io/storage-location": "default",
+                "velero.io/repository-type": "kopia",
+            });
+            assert_eq!(write.body["metadata"]["labels"], labels);
+            let spec = json!({
+                "volumeNamespace": "app", "backupStorageLocation": "default", "repositoryType": "kopia",
+                "maintenanceFrequency": "0s",
+            });
+            assert_eq!(write.body["spec"], spec);
+        }
+        api.finish();
+    }
 }

@@ -1,9 +1,15 @@
 //! Snapshots that go with their backup.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
+
 use berth_test_scripted::page;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::super::carrying::StoredSnapshot;
 use super::*;
+use crate::storage::BackupLayout;
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
@@ -128,5 +134,84 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     let late = carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap_err().to_string();
     assert!(late.contains("has not found a snapshot yet") && late.contains("the driver is away"), "{late}");
     assert!(api.writes().last().is_some_and(|write| write.method == "POST"), "{:#?}", api.writes());
+    api.finish();
+}
+
+/// The snapshot controller writes to a VolumeSnapshot, too, and the API server answers both alike.
+#[tokio::test(start_paused = true)]
+async fn a_volume_snapshot_goes_although_a_write_meets_another_one_and_one_of_its_name_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let all = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+    let (of_snapshot, of_content) =
+        ("/apis/snapshot.storage.k8s.io/v1/namespaces/shop/volumesnapshots/s", format!("{all}/c"));
+    let content = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "c", "uid": "cu", "labels": {"velero.io/backup-name": "b"}},
+        "spec": {
+            "deletionPolicy": "Delete", "driver": "d", "source": {"snapshotHandle": "h"},
+            "volumeSnapshotRef": {"namespace": "shop", "name": "s", "uid": "su"},
+        },
+    });
+    let found = |uid: &str| {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+            "metadata": {"name": "s", "namespace": "shop", "uid": uid}, "spec": {"source": {}},
+        })
+    };
+    let gone = json!({"kind": "Status", "status": "Success"});
+    for (uid, deletions) in [("su", 2), ("another", 1)] {
+        let api = Scripted::new()
+            .always(get("/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses").answers(list("1", &[])))
+            .next(get(all).answers(list("1", std::slice::from_ref(&content))))
+            .next(get(&of_content).answers(content.clone()))
+            .next(deleting(of_snapshot).refuses(409))
+            .next(get(of_snapshot).answers(found(uid)));
+        if uid == "su" {
+            api.next(deleting(of_snapshot).answers(gone.clone()));
+        }
+        api.next(deleting(&of_content).answers(gone.clone())).next(get(&of_content).refuses(404));
+        let (lifecycle, requests) = (lifecycle(&api, root.path()), DeletionRequests::default());
+        let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+        let carrying = Carrying::new(&lifecycle, &requests, request);
+        let [driver, handle, of, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
+        let snapshot = StoredSnapshot { driver, handle, content: of, namespace };
+        carrying.remove_snapshots(&[snapshot].into()).await.unwrap();
+        let writes = api.writes();
+        let meant = writes.iter().filter(|write| write.path == of_snapshot);
+        let meant: Vec<&Value> = meant.map(|write| &write.body["preconditions"]).collect();
+        assert_eq!(meant, vec![&json!({"uid": "su"}); deletions], "{uid}");
+        api.finish();
+    }
+}
+
+/// The file that names them must stay, because nothing else does.
+#[tokio::test]
+async fn too_many_snapshots_are_told_of_and_keep_the_folder_of_a_backup_that_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}));
+    let info = |handle: usize| {
+        json!({
+            "backupMethod": "CSISnapshot", "pvcNamespace": "shop",
+            "csiSnapshotInfo": {"driver": "d", "snapshotHandle": handle.to_string(), "vscName": ""},
+        })
+    };
+    let infos: Vec<Value> = (0..=10_000).map(info).collect();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(json!(infos).to_string().as_bytes()).unwrap();
+    std::fs::write(root.join("bucket/backups/b/b-volumeinfo.json.gz"), packed.finish().unwrap()).unwrap();
+    let api = script(root);
+    let (lifecycle, requests) = (lifecycle(&api, root), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "InProgress")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    let location = serde_json::from_value(location(root)).unwrap();
+    let opened = lifecycle.opener.open_existing(&location).await.unwrap();
+    let layout = BackupLayout::new(opened, None, "b");
+    let found = carrying.look_at_volumes(Some(&layout), "u", &BTreeSet::new()).await.unwrap();
+    assert_eq!((found.snapshots.len(), found.out_of_reach.len()), (0, 1), "{:?}", found.out_of_reach);
+    assert!(found.out_of_reach[0].starts_with("10001 CSI snapshots, "), "{:?}", found.out_of_reach);
+    carrying.is_backup_gone = true;
+    let failed = carrying.look_at_volumes(Some(&layout), "u", &BTreeSet::new()).await.err().unwrap();
+    assert!(failed.to_string().contains("10001 CSI snapshots"), "{failed}");
     api.finish();
 }

@@ -74,6 +74,22 @@ async fn what_was_stored_of_a_deleted_backup_is_removed_and_its_movements_are_ca
     assert_eq!(moving.site.stored(), [""; 0]);
 }
 
+/// The UID alone could be from a claim that somebody has forged.
+#[tokio::test]
+async fn a_movement_whose_label_or_owner_names_another_backup_goes_on() {
+    let changes: [fn(&mut Value); 2] = [
+        |one| one["metadata"]["labels"][keys::BACKUP_NAME] = json!("two"),
+        |one| one["metadata"]["ownerReferences"][0]["name"] = json!("two"),
+    ];
+    for change in changes {
+        let moving = Moving::new(&["data"], AfterInterruption::Resume);
+        let engine = moving.waits().await;
+        change(moving.uploads.lock().get_mut("data").unwrap());
+        engine.forget("one", "u", "default").await;
+        assert_eq!(moving.uploads.lock()["data"]["spec"]["cancel"], Value::Null);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_movements_of_a_deleted_backup_have_stored_is_forgotten() {
     let moving = Moving::new(&["data"], AfterInterruption::Resume);
