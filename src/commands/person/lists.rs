@@ -1,6 +1,6 @@
-//! Lists of objects, as they are or as a type has them. Each object is read as it arrives, while the
-//! API server still writes those behind it. What only becomes a table is read into its type at once,
-//! because a list of values in between takes as long as all the rest of `get`.
+//! Lists of objects, as they are or as a type has them. Each object is read as it arrives, while
+//! the API server still writes those behind it. What only becomes a table is read into its type at
+//! once, because a list of values in between takes as long as all the rest of `get`.
 
 use std::io;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
 use super::Person;
-use crate::backup::split::Splitter;
+use crate::backup::split::{Splitter, without};
 use crate::cli::print::note;
 use crate::client::is_expired;
 use crate::text::printable;
@@ -47,7 +47,8 @@ impl Person {
         self.listed(resource, selector, read).await
     }
 
-    /// The objects of a kind, as its type has them. What cannot be read is told and left out.
+    /// The objects of a kind, as its type has them, but for their managedFields. What cannot be
+    /// read is told and left out.
     pub async fn list_typed<K>(&self, selector: Option<&str>) -> anyhow::Result<Vec<K>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + DeserializeOwned,
@@ -141,8 +142,11 @@ where
     objects.iter().filter_map(read).collect()
 }
 
-/// One object, as a list has it, or what is told of it.
+/// One object, as a list has it, or what is told of it. Its managedFields are left out, because
+/// they may be half of it, nobody looks at them, and their type is a tree of values.
 fn read<K: DeserializeOwned>(object: &[u8]) -> Result<K, String> {
+    let lean = without(object, &["metadata", "managedFields"]);
+    let object = &*lean;
     serde_json::from_slice(object).map_err(|error| {
         let named: Option<PartialObjectMeta> = serde_json::from_slice(object).ok();
         let name = named.and_then(|named| named.metadata.name);
