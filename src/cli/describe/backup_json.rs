@@ -6,7 +6,7 @@ use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use serde_json::{Map, Value, json};
 
 use super::spec::{duration, is_old_style, three};
-use super::{Described, Fetched};
+use super::{Described, Fetched, global_policy};
 use crate::args::value::selector_text;
 use crate::cli::table::phase;
 
@@ -50,6 +50,9 @@ pub fn json(backup: &Backup, described: &Described<'_>) -> Value {
     }
     if let Some(policy) = &backup.spec.resource_policy {
         put("resourcePolicies", json!({"type": policy.kind, "name": policy.name}));
+    }
+    if let Some(name) = global_policy(backup) {
+        put("globalVolumePolicies", json!({"type": "configmap", "name": name}));
     }
     if let Some(faults) = status.validation_errors.as_ref().filter(|faults| !faults.is_empty()) {
         put("validationErrors", json!(faults));
