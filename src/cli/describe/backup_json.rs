@@ -6,6 +6,7 @@ use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use serde_json::{Map, Value, json};
 
 use super::spec::{duration, is_old_style, three};
+use super::volumes::untold;
 use super::{Described, Fetched, global_policy};
 use crate::args::value::selector_text;
 use crate::cli::table::phase;
@@ -205,13 +206,15 @@ fn progress(backup: &Backup, described: &Described<'_>) -> Value {
             })
         })
         .collect();
-    put(
-        "backupVolumes",
-        json!({
-            "nativeSnapshots": of("NativeSnapshot"), "csiSnapshots": of("CSISnapshot"), "podVolumeBackups": pods,
-            "skipped": skipped,
-        }),
-    );
+    let mut volumes = json!({
+        "nativeSnapshots": of("NativeSnapshot"), "csiSnapshots": of("CSISnapshot"), "podVolumeBackups": pods,
+        "skipped": skipped,
+    });
+    let [native, csi] = untold(described, &status);
+    if let Some(volumes) = volumes.as_object_mut().filter(|_| native > 0 || csi > 0) {
+        volumes.insert("unlisted".to_owned(), json!({"nativeSnapshots": native, "csiSnapshots": csi}));
+    }
+    put("backupVolumes", volumes);
     if let Some(hooks) = status.hook_status {
         put("hooksAttempted", json!(hooks.hooks_attempted.unwrap_or(0)));
         put("hooksFailed", json!(hooks.hooks_failed.unwrap_or(0)));

@@ -129,7 +129,10 @@ fn what_velero_leaves_out_and_what_an_old_one_did_not_store_is_told() {
     // Of a Velero before 1.13.
     let status = done.status.as_mut().unwrap();
     (status.volume_snapshots_attempted, status.csi_volume_snapshots_attempted) = (Some(3), Some(1));
-    let text = backup(&done, &Described { volumes: Fetched::Missing, ..described() });
+    let old = Described { volumes: Fetched::Missing, ..described() };
+    let unlisted = json!({"nativeSnapshots": 3, "csiSnapshots": 1});
+    assert_eq!(backup_json(&done, &old)["status"]["backupVolumes"]["unlisted"], unlisted);
+    let text = backup(&done, &old);
     for wanted in
         ["Velero-Native Snapshots: <3, of which", "CSI Snapshots: <1, of which the store has no list>"]
     {

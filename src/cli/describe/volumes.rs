@@ -24,11 +24,7 @@ fn is_true(value: &Value, path: &str) -> bool {
 
 pub fn describe(text: &mut Text, described: &Described<'_>, status: &BackupStatus) {
     text.line("Backup Volumes:");
-    // Before 1.13 Velero stored no list of volumes.
-    let untold = |attempted: Option<i64>| match described.volumes {
-        Fetched::Missing => attempted.unwrap_or(0),
-        _ => 0,
-    };
+    let [native_untold, csi_untold] = untold(described, status);
     let all = match &described.volumes {
         Fetched::Got(Value::Array(all)) => all.as_slice(),
         Fetched::Got(_) => {
@@ -43,9 +39,9 @@ pub fn describe(text: &mut Text, described: &Described<'_>, status: &BackupStatu
     };
     let of =
         |method: &str| all.iter().filter(|one| text_of(one, "/backupMethod") == method).collect::<Vec<_>>();
-    native(text, &of("NativeSnapshot"), untold(status.volume_snapshots_attempted), described.details);
+    native(text, &of("NativeSnapshot"), native_untold, described.details);
     text.blank();
-    csi(text, &of("CSISnapshot"), untold(status.csi_volume_snapshots_attempted), described.details);
+    csi(text, &of("CSISnapshot"), csi_untold, described.details);
     text.blank();
     pods(text, described.pod_volumes, described.details);
     let skipped: Vec<&Value> = all.iter().filter(|one| is_true(one, "/skipped")).collect();
@@ -61,6 +57,14 @@ pub fn describe(text: &mut Text, described: &Described<'_>, status: &BackupStatu
     for one in skipped {
         text.line(&format!("\t\t{}: {}", text_of(one, "/pvName"), text_of(one, "/skippedReason")));
     }
+}
+
+/// Snapshots of Velero's plugins and of CSI drivers that no list names, because Velero stored none
+/// before 1.13.
+pub fn untold(described: &Described<'_>, status: &BackupStatus) -> [i64; 2] {
+    let attempted = [status.volume_snapshots_attempted, status.csi_volume_snapshots_attempted];
+    let is_missing = matches!(described.volumes, Fetched::Missing);
+    attempted.map(|attempted| attempted.filter(|_| is_missing).unwrap_or(0))
 }
 
 /// What stands in place of a list that has nothing. `untold`: how many there are all the same.
