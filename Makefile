@@ -37,7 +37,7 @@ test: ## Every test, those on the real control plane included. THREADS=5 is how 
 test-quick: ## Units, models, the router and a scripted API server: for between two saves.
 	@tests/run quick
 
-test-large: ## The large tests: certificates, replicas and versions change a thousand times under load, the previous commit's build among them; ten node-agents; ten thousand creates; leaders killed two hundred times between hooks and parts; a million files of a volume; facts about the pinned Velero.
+test-large: ## The large tests: certificates, replicas and versions change a thousand times under load, the previous commit's build among them; ten node-agents; ten thousand creates; leaders killed two hundred times between hooks and parts; a million files of a volume; an archive of ten GiB; facts about the pinned Velero.
 	@git rev-parse --quiet --verify HEAD~1 >/dev/null || { echo "git does not know the previous commit, whose build is tested as well: is this a clone of one commit, or somebody else's?" >&2; exit 2; }
 	$(CARGO) build --locked
 	$(CARGO) test --locked --workspace --test main -- --ignored --nocapture --test-threads 2

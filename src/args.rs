@@ -115,7 +115,7 @@ pub enum Command {
     },
     /// Show the help of a command, or what several have in common. Example: berth help topics
     Help {
-        /// A command, or a topic.
+        /// A command, or a topic. Default: all commands.
         words: Vec<String>,
     },
     /// Write manual pages, one for each command. Example: berth man --write man1

@@ -22,8 +22,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use tokio::runtime::{Builder, Runtime};
 
+use crate::args::backup::BackupCommand;
 use crate::args::garden::GardenCommand;
+use crate::args::location::LocationCommand;
+use crate::args::schedule::ScheduleCommand;
 use crate::args::{Args, Command, Definitions, MOST_CONCURRENT_BACKUPS, ReportArgs};
 use crate::cli::print::{stdout, unless_closed};
 use crate::{reference, telemetry};
@@ -41,13 +45,18 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(error) => Err(anyhow::anyhow!(error)),
         },
         Command::Webhook(args) => serve(&args.common.reports.clone(), webhook::run(*args)),
-        Command::Backup(args) => return written(tokio::runtime::Runtime::new()?.block_on(backup::run(args))),
+        Command::Backup(args) => {
+            let runtime = runtime(matches!(args.command, BackupCommand::Get(_)))?;
+            return written(runtime.block_on(backup::run(args)));
+        }
         Command::Schedule(args) => {
-            let done = tokio::runtime::Runtime::new()?.block_on(schedule::run(args));
+            let runtime = runtime(matches!(args.command, ScheduleCommand::Get(_)))?;
+            let done = runtime.block_on(schedule::run(args));
             return written(done.map(|()| ExitCode::SUCCESS));
         }
         Command::BackupLocation(args) => {
-            let done = tokio::runtime::Runtime::new()?.block_on(location::run(args));
+            let runtime = runtime(matches!(args.command, LocationCommand::Get(_)))?;
+            let done = runtime.block_on(location::run(args));
             return written(done.map(|()| ExitCode::SUCCESS));
         }
         Command::Completion { shell } => {
@@ -68,34 +77,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let _ = stdout().write_all(text.as_bytes());
             Ok(())
         }
-        Command::Version(args) => tokio::runtime::Runtime::new()?.block_on(version::run(args)),
-        Command::Install(args) => tokio::runtime::Runtime::new()?.block_on(install::run(*args)),
-        Command::Uninstall(args) => tokio::runtime::Runtime::new()?.block_on(uninstall::run(args)),
-        Command::Check(args) => return Ok(tokio::runtime::Runtime::new()?.block_on(check::run(args))),
-        Command::Certificates(args) => tokio::runtime::Runtime::new()?.block_on(certificates::run(args)),
+        Command::Version(args) => Runtime::new()?.block_on(version::run(args)),
+        Command::Install(args) => Runtime::new()?.block_on(install::run(*args)),
+        Command::Uninstall(args) => Runtime::new()?.block_on(uninstall::run(args)),
+        Command::Check(args) => return Ok(Runtime::new()?.block_on(check::run(args))),
+        Command::Certificates(args) => Runtime::new()?.block_on(certificates::run(args)),
         Command::NodeAgent(args) => match args.command {
             Some(command) => {
-                return Ok(tokio::runtime::Runtime::new()?.block_on(node_agent::run(args.target, command)));
+                return Ok(Runtime::new()?.block_on(node_agent::run(args.target, command)));
             }
             None => serve(&args.server.reports.clone(), node_agent::serve(args.target, args.server)),
         },
-        Command::Queue(args) => tokio::runtime::Runtime::new()?.block_on(queue::run(args)),
+        Command::Queue(args) => Runtime::new()?.block_on(queue::run(args)),
         Command::Controller(args) => serve(&args.common.reports.clone(), controller::run(*args)),
         Command::Garden(args) => match args.command {
             GardenCommand::Agent(args) => serve(&args.reports.clone(), garden::agent::run(*args)),
-            GardenCommand::Buckets(args) => {
-                tokio::runtime::Runtime::new()?.block_on(garden::list::buckets(args))
-            }
-            GardenCommand::Entries(args) => {
-                tokio::runtime::Runtime::new()?.block_on(garden::list::entries(args))
-            }
+            GardenCommand::Buckets(args) => Runtime::new()?.block_on(garden::list::buckets(args)),
+            GardenCommand::Entries(args) => Runtime::new()?.block_on(garden::list::entries(args)),
             GardenCommand::Plan(args) => garden::plan::run(&args),
-            GardenCommand::Migrate(args) => {
-                tokio::runtime::Runtime::new()?.block_on(garden::migrate::run(args))
-            }
+            GardenCommand::Migrate(args) => Runtime::new()?.block_on(garden::migrate::run(args)),
         },
     };
     written(done.map(|()| ExitCode::SUCCESS))
+}
+
+/// For a command of a person. One that only lists has one thread, because an answer comes in
+/// hundreds of pieces, and each of them would wake another thread. The others may stand at a
+/// question while a connection has to be looked after.
+fn runtime(only_lists: bool) -> std::io::Result<Runtime> {
+    let mut builder = if only_lists { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    builder.enable_all().build()
 }
 
 /// The exit code of an error: 2 where the command line itself is wrong, as where its flags cannot
@@ -119,8 +130,7 @@ const BLOCKING: usize = MOST_CONCURRENT_BACKUPS as usize * controller::PACKERS +
 
 fn serve(reports: &ReportArgs, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     telemetry::init(reports.log_format, &reports.log_level)?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
+    let runtime = Builder::new_multi_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let result = runtime.block_on(command);
     // Not waited for, because blocking workers of an abandoned run end by themselves.
     runtime.shutdown_background();

@@ -3,6 +3,7 @@
 mod both_ways;
 mod flags;
 mod follow;
+mod huge;
 mod plan;
 mod shell;
 mod stock;

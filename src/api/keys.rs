@@ -250,6 +250,9 @@ keys! {
     pub const SOURCE_MINOR_VERSION: &str = "velero.io/source-cluster-k8s-minor-version";
     /// Annotation of a Backup: how long item actions may wait for a resource.
     pub const RESOURCE_TIMEOUT: &str = "velero.io/resource-timeout";
+    /// Annotation of a Backup: the ConfigMap with volume policies that a Velero server applied to
+    /// the backup besides those of its spec. Only Velero writes it.
+    pub const GLOBAL_VOLUME_POLICY: &str = "velero.io/global-backup-volume-policy-configmap";
     /// Label of a PersistentVolumeClaim: the group of volumes that it belongs to. This key is the
     /// default of `spec.volumeGroupSnapshotLabelKey`, and is written into the effective spec.
     pub const VOLUME_GROUP: &str = "velero.io/volume-group";

@@ -35,7 +35,7 @@ pub enum BackupCommand {
     Describe(DescribeArgs),
     /// Download the stored objects of a Backup. Example: berth backup download nightly -o n.tar.gz
     Download(DownloadArgs),
-    /// List Backups. Example: berth backup get -l app=web
+    /// List Backups. Example: berth backup get -o wide
     Get(GetArgs),
     /// Print the log of a Backup. Example: berth backup logs nightly
     Logs(LogsArgs),
@@ -187,6 +187,7 @@ pub enum DryRun {
 #[derive(ClapArgs, Clone)]
 #[group(required = true, multiple = false)]
 pub struct SelectArgs {
+    /// Names. Default: none; then --all or --selector chooses.
     pub names: Vec<String>,
     /// All of them.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", value_parser = boolean)]
@@ -281,6 +282,7 @@ pub enum DescribeOutput {
 
 #[derive(ClapArgs)]
 pub struct DownloadArgs {
+    /// Name of the Backup.
     pub name: String,
     /// File to write. Default: NAME-data.tar.gz in the current folder. A new file can be read by
     /// its owner only.
@@ -295,6 +297,7 @@ pub struct DownloadArgs {
 
 #[derive(ClapArgs)]
 pub struct LogsArgs {
+    /// Name of the Backup.
     pub name: String,
     /// While the backup runs, print what its checkpoints have of its log, and show on standard
     /// error what happens; print the rest when it has ended. The exit code tells how it ended, as
@@ -307,6 +310,7 @@ pub struct LogsArgs {
 
 #[derive(ClapArgs)]
 pub struct ContentsArgs {
+    /// Name of the Backup.
     pub name: String,
     /// Stored object to print, as `contents` lists it: deployments.apps/web/frontend, or
     /// persistentvolumes/pv1. Default: list all of them.

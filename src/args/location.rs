@@ -20,7 +20,7 @@ pub struct LocationArgs {
 
 #[derive(Subcommand)]
 pub enum LocationCommand {
-    /// Create a BackupStorageLocation. Example: berth backup-location create s3 --provider aws --bucket backups --config region=eu-1
+    /// Create a BackupStorageLocation. Example: berth backup-location create s3 --provider aws --bucket backups --config region=eu-central-1
     Create(Box<CreateLocationArgs>),
     /// Delete locations; what they store stays. Example: berth backup-location delete s3
     Delete(DeleteArgs),
@@ -32,6 +32,7 @@ pub enum LocationCommand {
 
 #[derive(ClapArgs)]
 pub struct CreateLocationArgs {
+    /// Name of the location.
     pub name: String,
     /// Provider of the store: aws, azure, gcp, or berth.dev/filesystem.
     #[arg(long)]
@@ -56,7 +57,7 @@ pub struct CreateLocationArgs {
     /// How often to check the store. 0s: once. Default: the server's.
     #[arg(long, allow_hyphen_values = true, value_parser = go_time)]
     pub validation_frequency: Option<GoTime>,
-    /// Settings of the provider, as in region=eu-1,s3ForcePathStyle=true.
+    /// Settings of the provider, as in region=eu-central-1,s3ForcePathStyle=true.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pairs)]
     pub config: Vec<Pairs>,
     /// Labels of the location.
@@ -91,6 +92,7 @@ pub struct GetLocationArgs {
 
 #[derive(ClapArgs)]
 pub struct SetLocationArgs {
+    /// Name of the location.
     pub name: String,
     /// Make it the default location; with =false, no longer.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = tristate)]

@@ -28,6 +28,7 @@ pub enum QueueCommand {
     /// Show everything that blocks one Backup, and what must end first. Example: berth queue
     /// explain nightly
     Explain {
+        /// Name of the Backup.
         name: String,
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
@@ -57,6 +58,7 @@ pub enum QueueCommand {
 /// Which Backups a command acts on.
 #[derive(ClapArgs)]
 pub struct BackupSelectionArgs {
+    /// Names. Default: none; then --all or --location chooses.
     #[arg(required_unless_present_any = ["all", "location"])]
     pub names: Vec<String>,
     /// All waiting Backups; with `cancel` also those that berth runs.

@@ -35,6 +35,7 @@ pub enum ScheduleCommand {
 
 #[derive(ClapArgs)]
 pub struct CreateScheduleArgs {
+    /// Name of the Schedule.
     pub name: String,
     /// When to create a Backup, in UTC: five fields (minute, hour, day of month, month, day of
     /// week) as in "0 */6 * * *", or @every 6h, @daily and the like.

@@ -2,6 +2,8 @@
 //!
 //! The items stay the bytes that the server sent. Only one item, not a page, has to fit in memory.
 
+use std::borrow::Cow;
+
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 use serde::Deserialize;
@@ -295,6 +297,47 @@ impl Scan {
     }
 }
 
+/// An object, which is JSON, with null in place of the value to which the keys lead. One that has
+/// no such value stays as it is. A key that JSON writes with escapes is not found.
+pub fn without<'a>(object: &'a [u8], keys: &[&str]) -> Cow<'a, [u8]> {
+    let mut from = 0;
+    for key in keys {
+        let Some(at) = object.get(from..).and_then(|inner| start_of(inner, key)) else {
+            return Cow::Borrowed(object);
+        };
+        from += at;
+    }
+    let rest = object.get(from..).unwrap_or_default();
+    let Some(behind) = Scan::default().find_end(rest).and_then(|end| rest.get(end..)) else {
+        return Cow::Borrowed(object);
+    };
+    Cow::Owned([object.get(..from).unwrap_or_default(), b"null", behind].concat())
+}
+
+/// Where the value of a key begins. Only what stands before it is scanned.
+fn start_of(object: &[u8], key: &str) -> Option<usize> {
+    let token = |from: usize| {
+        let blank = object.get(from..)?.iter().position(|byte| !byte.is_ascii_whitespace())?;
+        Some((from + blank, *object.get(from + blank)?))
+    };
+    let end = |from: usize| Some(from + Scan::default().find_end(object.get(from..)?)?);
+    let (mut at, first) = token(0)?;
+    if first != b'{' {
+        return None;
+    }
+    loop {
+        let (name, b'"') = token(at + 1)? else { return None };
+        let behind = end(name)?;
+        let (colon, b':') = token(behind)? else { return None };
+        let (value, _) = token(colon + 1)?;
+        if object.get(name + 1..behind)?.strip_suffix(b"\"")? == key.as_bytes() {
+            return Some(value);
+        }
+        let (comma, b',') = token(end(value)?)? else { return None };
+        at = comma;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,7 +409,51 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_value_is_left_out_where_its_keys_lead_and_nowhere_else() {
+        let keys = ["metadata", "managedFields"];
+        for (object, left) in [
+            (
+                r#"{"metadata":{"managedFields":[{"a":"]}"}],"name":"x"}}"#,
+                r#"{"metadata":{"managedFields":null,"name":"x"}}"#,
+            ),
+            (
+                r#"{"a":1, "metadata" : { "b":{"managedFields":2} , "managedFields" : 3 } }"#,
+                r#"{"a":1, "metadata" : { "b":{"managedFields":2} , "managedFields" : null} }"#,
+            ),
+            (r#"{"metadata":{"labels":{"managedFields":"x"}}}"#, ""),
+            (r#"{"managedFields":[1],"metadata":{"n":"managedFields\":"}}"#, ""),
+            (r#"{"spec":{"metadata":{"managedFields":1}}}"#, ""),
+            (r#"{"metadata":[{"managedFields":1}]}"#, ""),
+            (r#"{"metadata":{"managedFields":[1"#, ""),
+            ("{}", ""),
+            ("", ""),
+        ] {
+            let found = String::from_utf8(without(object.as_bytes(), &keys).into_owned()).unwrap();
+            assert_eq!(found, if left.is_empty() { object } else { left });
+        }
+    }
+
     proptest! {
+        #[test]
+        fn what_is_left_out_is_null_and_the_rest_is_the_same(
+            names in prop::collection::vec("[a-z\"\\\\{}\\[\\],: é\n]{0,12}", 0..6), at in 0_usize..6
+        ) {
+            let of = |deep: serde_json::Value| {
+                let all = names.iter().map(|name| (name.clone(), deep.clone()));
+                all.collect::<serde_json::Map<String, serde_json::Value>>()
+            };
+            let mut object = of(of(serde_json::json!([1.5, {"x": names.clone()}, "}"])).into());
+            let key = names.get(at).cloned().unwrap_or_default();
+            prop_assume!(!key.contains(['"', '\\', '\n']));
+            let text = serde_json::Value::from(object.clone()).to_string();
+            let left = without(text.as_bytes(), &[&key, &key]);
+            if let Some(value) = object.get_mut(&key).and_then(|inner| inner.get_mut(&key)) {
+                value.take();
+            }
+            prop_assert_eq!(serde_json::from_slice::<serde_json::Value>(&left).ok(), Some(object.into()));
+        }
+
         #[test]
         fn items_come_out_as_they_went_in(texts in prop::collection::vec("[a-z\"\\\\{}\\[\\],: é\n]{0,12}", 0..6), step in 1_usize..40) {
             let items: Vec<serde_json::Value> =
@@ -382,6 +469,7 @@ mod tests {
             let mut splitter = Splitter::default();
             splitter.push(&bytes);
             while let Ok(Some(_)) = splitter.next_item() {}
+            let _ = without(&bytes, &["a", "b"]);
         }
     }
 }

@@ -138,7 +138,8 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
     metadata(&mut text, &backup.metadata);
     text.blank();
     phase_and_queue(&mut text, backup, described);
-    asked_and_wrong(&mut text, &backup.spec, status.validation_errors.as_deref(), described.colour);
+    let (global, faults) = (global_policy(backup), status.validation_errors.as_deref());
+    asked_and_wrong(&mut text, &backup.spec, global, faults, described.colour);
     text.blank();
     results(&mut text, backup, &described.results);
     text.blank();
@@ -150,7 +151,7 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
         resources(&mut text, &described.resources);
         text.blank();
     }
-    volumes::describe(&mut text, described);
+    volumes::describe(&mut text, described, &status);
     if let Some(hooks) = status.hook_status {
         text.blank();
         text.row("HooksAttempted", &hooks.hooks_attempted.unwrap_or(0).to_string());
@@ -163,13 +164,32 @@ pub fn backup(backup: &Backup, described: &Described<'_>) -> String {
     align(&text.0)
 }
 
-/// What a spec asks for besides its selection, and what is wrong with it.
-fn asked_and_wrong(text: &mut Text, spec: &BackupSpec, faults: Option<&[String]>, colour: bool) {
+/// The ConfigMap with volume policies that a Velero server gave to all its Backups.
+fn global_policy(backup: &Backup) -> Option<&str> {
+    let name = backup.annotations().get(keys::GLOBAL_VOLUME_POLICY)?;
+    Some(name.as_str()).filter(|name| !name.is_empty())
+}
+
+/// What a spec asks for besides its selection, and what is wrong with it. `global`: what its server
+/// added.
+fn asked_and_wrong(
+    text: &mut Text,
+    spec: &BackupSpec,
+    global: Option<&str>,
+    faults: Option<&[String]>,
+    colour: bool,
+) {
     if let Some(policy) = &spec.resource_policy {
         text.blank();
         text.line("Resource policies:");
         text.row("\tType", &policy.kind);
         text.row("\tName", &policy.name);
+    }
+    if let Some(name) = global {
+        text.blank();
+        text.line("Global volume policies:");
+        text.row("\tType", "configmap");
+        text.row("\tName", name);
     }
     let files = spec.uploader_config.as_ref().and_then(|config| config.parallel_files_upload);
     if let Some(files) = files.filter(|files| *files > 0) {
@@ -375,7 +395,10 @@ fn deletions(text: &mut Text, requests: &[DeleteBackupRequest]) {
         0 => text.line("Deletion Attempts:"),
         failed => text.line(&format!("Deletion Attempts ({failed} failed):")),
     }
-    for request in requests {
+    for (i, request) in requests.iter().enumerate() {
+        if i > 0 {
+            text.blank();
+        }
         let (phase, errors) = parts(request);
         let created = request.metadata.creation_timestamp.as_ref().map(time).unwrap_or_default();
         text.line(&format!("\t{created}: {}", phase.as_str()));

@@ -353,6 +353,10 @@ NAME   STATUS   CREATED                        SCHEDULE   BACKUP TTL  LAST BACKU
 daily  Enabled  2026-11-01 00:00:00 +0000 UTC  0 1 * * *  720h0m0s    15h ago      <none>    true
 "
         );
+        let wide = More { wide: true, ..More::default() };
+        let said = text(&schedules(&list, &wide, now));
+        let is_wide = said.contains("  PAUSED  STORAGE LOCATION  NAMESPACES\n") && said.ends_with("  *\n");
+        assert!(is_wide, "{said}");
         let list: Vec<BackupStorageLocation> = serde_json::from_value(json!([
             {"metadata": {"name": "s3"}, "spec": {
                 "provider": "aws", "objectStorage": {"bucket": "b", "prefix": "p"}, "default": true,
@@ -370,5 +374,12 @@ s3    aws       b/p            Available  2026-11-25 15:00:00 +0000 UTC  ReadWri
 new   aws       b              Unknown    Unknown                        ReadOnly
 "
         );
+        let fails = json!({"metadata": {"name": "s3"}, "spec": {
+            "provider": "aws", "objectStorage": {"bucket": "b"}, "credential": {"name": "keys", "key": "cloud"},
+        }, "status": {"phase": "Unavailable", "message": "no route"}});
+        let said = text(&locations(&[serde_json::from_value(fails).unwrap()], &wide));
+        for end in ["CREDENTIAL  MESSAGE\n", "keys=cloud  no route\n"] {
+            assert!(said.contains(end), "{end:?} is not in {said}");
+        }
     }
 }

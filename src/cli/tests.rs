@@ -88,6 +88,14 @@ fn a_backup_that_somebody_makes_of_a_schedule_is_not_its_own() {
     assert_eq!(made["metadata"]["annotations"], Value::Null);
 }
 
+/// Velero's command takes them and does nothing with them.
+#[test]
+fn a_schedule_has_the_annotations_that_its_flags_give_it() {
+    let args = ["schedule", "create", "daily", "--schedule=@daily", "--annotations=note=weekly"];
+    let made = made(&args.map(str::to_owned)).unwrap();
+    assert_eq!(made["metadata"]["annotations"], json!({"note": "weekly"}));
+}
+
 #[test]
 fn the_same_flags_make_the_same_objects_as_veleros() {
     let recorded: Vec<Recorded> = serde_json::from_str(include_str!("tests/velero.json")).unwrap();

@@ -25,6 +25,10 @@ fn objects(plane: &ControlPlane) -> BTreeMap<String, Value> {
             if let Some(storage) = spec.get_mut("objectStorage").and_then(Value::as_object_mut) {
                 storage.remove("prefix");
             }
+            // The server writes it where it is absent, some time after `unpause` removed it.
+            if spec["skipImmediately"] == false {
+                spec.as_object_mut().unwrap().remove("skipImmediately");
+            }
             let name = format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap());
             let labels = object["metadata"]["labels"].take();
             all.insert(name, json!({"spec": spec, "labels": labels, "phase": object["status"]["phase"]}));
@@ -34,7 +38,6 @@ fn objects(plane: &ControlPlane) -> BTreeMap<String, Value> {
 }
 
 #[test]
-#[ignore = "was not seen to pass yet: after `schedule unpause` berth left `paused: false`, and nothing behind that was compared"]
 fn the_week_at_a_stock_server_leaves_the_same_objects_after_each_command_of_either_program() {
     let plane = ControlPlane::start().unwrap();
     let _report = plane.report_on_panic();
@@ -44,8 +47,9 @@ fn the_week_at_a_stock_server_leaves_the_same_objects_after_each_command_of_eith
     let app = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
     let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
     plane.apply(vec![shop, app("ConfigMap", "prices"), app("Secret", "till")]).unwrap();
-    // A sync that began before a deletion would bring the deleted Backup back for a while.
-    let _velero = Velero::start(&plane, NAMESPACE, &s3, &[], &["--backup-sync-period=10h"]).unwrap();
+    // A sync that began before a deletion would bring the deleted Backup back: for ever, if its
+    // location is deleted, too. No period prevents the first sync of a location.
+    let _velero = Velero::start(&plane, NAMESPACE, &s3, &["backup-sync"], &[]).unwrap();
     let spec = s3.location("offsite", "")["spec"].take();
     let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
     let (bucket, region, url) =

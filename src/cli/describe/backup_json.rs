@@ -6,7 +6,8 @@ use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use serde_json::{Map, Value, json};
 
 use super::spec::{duration, is_old_style, three};
-use super::{Described, Fetched};
+use super::volumes::untold;
+use super::{Described, Fetched, global_policy};
 use crate::args::value::selector_text;
 use crate::cli::table::phase;
 
@@ -50,6 +51,9 @@ pub fn json(backup: &Backup, described: &Described<'_>) -> Value {
     }
     if let Some(policy) = &backup.spec.resource_policy {
         put("resourcePolicies", json!({"type": policy.kind, "name": policy.name}));
+    }
+    if let Some(name) = global_policy(backup) {
+        put("globalVolumePolicies", json!({"type": "configmap", "name": name}));
     }
     if let Some(faults) = status.validation_errors.as_ref().filter(|faults| !faults.is_empty()) {
         put("validationErrors", json!(faults));
@@ -202,13 +206,15 @@ fn progress(backup: &Backup, described: &Described<'_>) -> Value {
             })
         })
         .collect();
-    put(
-        "backupVolumes",
-        json!({
-            "nativeSnapshots": of("NativeSnapshot"), "csiSnapshots": of("CSISnapshot"), "podVolumeBackups": pods,
-            "skipped": skipped,
-        }),
-    );
+    let mut volumes = json!({
+        "nativeSnapshots": of("NativeSnapshot"), "csiSnapshots": of("CSISnapshot"), "podVolumeBackups": pods,
+        "skipped": skipped,
+    });
+    let [native, csi] = untold(described, &status);
+    if let Some(volumes) = volumes.as_object_mut().filter(|_| native > 0 || csi > 0) {
+        volumes.insert("unlisted".to_owned(), json!({"nativeSnapshots": native, "csiSnapshots": csi}));
+    }
+    put("backupVolumes", volumes);
     if let Some(hooks) = status.hook_status {
         put("hooksAttempted", json!(hooks.hooks_attempted.unwrap_or(0)));
         put("hooksFailed", json!(hooks.hooks_failed.unwrap_or(0)));

@@ -70,7 +70,7 @@ pub fn text(schedule: &Schedule, next: &NextRuns, colour: bool) -> String {
     };
     text.coloured(&format!("Phase:\t{shown}"));
     let faults = status.validation_errors.as_deref();
-    asked_and_wrong(&mut text, &schedule.spec.template, faults, colour);
+    asked_and_wrong(&mut text, &schedule.spec.template, None, faults, colour);
     text.blank();
     text.row("Paused", &(schedule.spec.paused == Some(true)).to_string());
     text.blank();

@@ -88,6 +88,60 @@ fn skipped_volumes_are_counted_where_no_details_are_asked_for() {
 }
 
 #[test]
+fn what_velero_leaves_out_and_what_an_old_one_did_not_store_is_told() {
+    let mut done = done();
+    let annotations = done.metadata.annotations.as_mut().unwrap();
+    annotations.insert(keys::GLOBAL_VOLUME_POLICY.to_owned(), "of-all".to_owned());
+    let operation = json!({
+        "spec": {"backupItemAction": "velero.io/csi-pvc-backupper", "operationID": "du-1", "resourceIdentifier": {
+            "Group": "", "Resource": "persistentvolumeclaims", "Namespace": "web", "Name": "data",
+        }},
+        "status": {"phase": "Completed", "created": "2026-11-25T15:00:01Z", "description": "moved"},
+    });
+    let request = |minute: u8| {
+        let made = format!("2026-11-26T15:0{minute}:00Z");
+        let request = json!({"metadata": {"creationTimestamp": made}, "spec": {"backupName": "nightly"}, "status": {"phase": "Processed"}});
+        serde_json::from_value::<DeleteBackupRequest>(request).unwrap()
+    };
+    let deletions = [request(1), request(2)];
+    let volumes = json!([
+        {"backupMethod": "CSISnapshot", "pvcName": "data", "pvcNamespace": "web", "snapshotDataMoved": true,
+         "preserveLocalSnapshot": true, "result": "succeeded"},
+    ]);
+    let told = Described {
+        operations: Fetched::Got(json!([operation])),
+        volumes: Fetched::Got(volumes),
+        deletions: &deletions,
+        ..described()
+    };
+    let text = backup(&done, &told);
+    for wanted in [
+        "\n\nGlobal volume policies:\n  Type:  configmap\n  Name:  of-all\n\n",
+        "2026-11-25 15:00:01 +0000 UTC\n",
+        "    web/data:\n      Snapshot:\n        Snapshot Size (bytes): 0\n        Result: succeeded\n",
+        "      Data Movement:\n        Data Mover: velero\n        Moved data Size (bytes): 0\n        Result: succeeded\n",
+        "Deletion Attempts:\n  2026-11-26 15:01:00 +0000 UTC: Processed\n\n  2026-11-26 15:02:00 +0000 UTC: Processed\n",
+    ] {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+    let json = backup_json(&done, &told);
+    assert_eq!(json["globalVolumePolicies"], json!({"type": "configmap", "name": "of-all"}));
+    // Of a Velero before 1.13.
+    let status = done.status.as_mut().unwrap();
+    (status.volume_snapshots_attempted, status.csi_volume_snapshots_attempted) = (Some(3), Some(1));
+    let old = Described { volumes: Fetched::Missing, ..described() };
+    let unlisted = json!({"nativeSnapshots": 3, "csiSnapshots": 1});
+    assert_eq!(backup_json(&done, &old)["status"]["backupVolumes"]["unlisted"], unlisted);
+    let text = backup(&done, &old);
+    for wanted in
+        ["Velero-Native Snapshots: <3, of which", "CSI Snapshots: <1, of which the store has no list>"]
+    {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+    assert!(backup(&done, &told).contains("Velero-Native Snapshots: <none included>\n"));
+}
+
+#[test]
 fn what_the_store_keeps_is_told_with_its_date() {
     let until: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
     let locked = Described { locked_until: Some(until), ..described() };

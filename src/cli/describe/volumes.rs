@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::velero::BackupStatus;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use super::{Described, Fetched, Text, one_line};
+use crate::cli::table::time;
 
 fn text_of(value: &Value, path: &str) -> String {
     match value.pointer(path) {
@@ -18,8 +22,9 @@ fn is_true(value: &Value, path: &str) -> bool {
     value.pointer(path) == Some(&Value::Bool(true))
 }
 
-pub fn describe(text: &mut Text, described: &Described<'_>) {
+pub fn describe(text: &mut Text, described: &Described<'_>, status: &BackupStatus) {
     text.line("Backup Volumes:");
+    let [native_untold, csi_untold] = untold(described, status);
     let all = match &described.volumes {
         Fetched::Got(Value::Array(all)) => all.as_slice(),
         Fetched::Got(_) => {
@@ -34,9 +39,9 @@ pub fn describe(text: &mut Text, described: &Described<'_>) {
     };
     let of =
         |method: &str| all.iter().filter(|one| text_of(one, "/backupMethod") == method).collect::<Vec<_>>();
-    native(text, &of("NativeSnapshot"), described.details);
+    native(text, &of("NativeSnapshot"), native_untold, described.details);
     text.blank();
-    csi(text, &of("CSISnapshot"), described.details);
+    csi(text, &of("CSISnapshot"), csi_untold, described.details);
     text.blank();
     pods(text, described.pod_volumes, described.details);
     let skipped: Vec<&Value> = all.iter().filter(|one| is_true(one, "/skipped")).collect();
@@ -54,9 +59,26 @@ pub fn describe(text: &mut Text, described: &Described<'_>) {
     }
 }
 
-fn native(text: &mut Text, all: &[&Value], details: bool) {
+/// Snapshots of Velero's plugins and of CSI drivers that no list names, because Velero stored none
+/// before 1.13.
+pub fn untold(described: &Described<'_>, status: &BackupStatus) -> [i64; 2] {
+    let attempted = [status.volume_snapshots_attempted, status.csi_volume_snapshots_attempted];
+    let is_missing = matches!(described.volumes, Fetched::Missing);
+    attempted.map(|attempted| attempted.filter(|_| is_missing).unwrap_or(0))
+}
+
+/// What stands in place of a list that has nothing. `untold`: how many there are all the same.
+fn none(untold: i64) -> String {
+    if untold > 0 {
+        format!("<{untold}, of which the store has no list>")
+    } else {
+        "<none included>".to_owned()
+    }
+}
+
+fn native(text: &mut Text, all: &[&Value], untold: i64, details: bool) {
     if all.is_empty() {
-        text.line("\tVelero-Native Snapshots: <none included>");
+        text.line(&format!("\tVelero-Native Snapshots: {}", none(untold)));
         return;
     }
     text.line("\tVelero-Native Snapshots:");
@@ -79,23 +101,25 @@ fn native(text: &mut Text, all: &[&Value], details: bool) {
     }
 }
 
-fn csi(text: &mut Text, all: &[&Value], details: bool) {
+fn csi(text: &mut Text, all: &[&Value], untold: i64, details: bool) {
     if all.is_empty() {
-        text.line("\tCSI Snapshots: <none included>");
+        text.line(&format!("\tCSI Snapshots: {}", none(untold)));
         return;
     }
     text.line("\tCSI Snapshots:");
     for one in all {
         text.line(&format!("\t\t{}/{}:", text_of(one, "/pvcNamespace"), text_of(one, "/pvcName")));
         let is_moved = is_true(one, "/snapshotDataMoved");
-        let mut part = |name: &str, rows: &[(&str, &str)]| {
+        // What is 0 or Velero's own is absent.
+        let mut part = |name: &str, rows: &[(&str, &str, &str)]| {
             if !details {
                 text.line(&format!("\t\t\t{name}: included, specify --details for more information"));
                 return;
             }
             text.line(&format!("\t\t\t{name}:"));
-            for (label, path) in rows {
+            for (label, path, absent) in rows {
                 let value = text_of(one, path);
+                let value = if value.is_empty() { *absent } else { value.as_str() };
                 if !value.is_empty() {
                     text.line(&format!("\t\t\t\t{label}: {value}"));
                 }
@@ -103,23 +127,23 @@ fn csi(text: &mut Text, all: &[&Value], details: bool) {
         };
         if is_true(one, "/preserveLocalSnapshot") {
             let rows = [
-                ("Operation ID", if is_moved { "/none" } else { "/csiSnapshotInfo/operationID" }),
-                ("Snapshot Content Name", "/csiSnapshotInfo/vscName"),
-                ("Storage Snapshot ID", "/csiSnapshotInfo/snapshotHandle"),
-                ("Snapshot Size (bytes)", "/csiSnapshotInfo/size"),
-                ("CSI Driver", "/csiSnapshotInfo/driver"),
-                ("Result", "/result"),
+                ("Operation ID", if is_moved { "/none" } else { "/csiSnapshotInfo/operationID" }, ""),
+                ("Snapshot Content Name", "/csiSnapshotInfo/vscName", ""),
+                ("Storage Snapshot ID", "/csiSnapshotInfo/snapshotHandle", ""),
+                ("Snapshot Size (bytes)", "/csiSnapshotInfo/size", "0"),
+                ("CSI Driver", "/csiSnapshotInfo/driver", ""),
+                ("Result", "/result", ""),
             ];
             part("Snapshot", &rows);
         }
         if is_moved {
             let rows = [
-                ("Operation ID", "/snapshotDataMovementInfo/operationID"),
-                ("Data Mover", "/snapshotDataMovementInfo/dataMover"),
-                ("Uploader Type", "/snapshotDataMovementInfo/uploaderType"),
-                ("Moved data Size (bytes)", "/snapshotDataMovementInfo/size"),
-                ("Incremental data Size (bytes)", "/snapshotDataMovementInfo/incrementalSize"),
-                ("Result", "/result"),
+                ("Operation ID", "/snapshotDataMovementInfo/operationID", ""),
+                ("Data Mover", "/snapshotDataMovementInfo/dataMover", "velero"),
+                ("Uploader Type", "/snapshotDataMovementInfo/uploaderType", ""),
+                ("Moved data Size (bytes)", "/snapshotDataMovementInfo/size", "0"),
+                ("Incremental data Size (bytes)", "/snapshotDataMovementInfo/incrementalSize", ""),
+                ("Result", "/result", ""),
             ];
             part("Data Movement", &rows);
         }
@@ -213,6 +237,8 @@ pub fn operation(text: &mut Text, operation: &Value) {
         ("Updated", "/status/updated"),
     ] {
         let value = text_of(operation, path);
+        // Times are told as everywhere else.
+        let value = value.parse::<Timestamp>().map_or(value, |at| time(&Time(at)));
         if !value.is_empty() {
             text.row(&format!("\t\t{label}"), &value);
         }

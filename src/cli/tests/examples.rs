@@ -52,6 +52,10 @@ fn visit(path: &str, command: &Command, seen: &mut Vec<String>) {
         line.starts_with(&format!("{path} ")) || line == path,
         "`{path}` has an example of another command: {line}"
     );
+    for operand in command.get_positionals().filter(|operand| !operand.is_hide_set()) {
+        let says = operand.get_help().is_some() || !operand.get_possible_values().is_empty();
+        assert!(says, "the help of `{path}` does not say what {} is", operand.get_id());
+    }
     let typed = arranged(words(line).into_iter().map(Into::into));
     if let Err(error) = Args::try_parse_from(typed) {
         panic!("the example of `{path}` cannot be typed: {line}\n{error}");
@@ -60,7 +64,7 @@ fn visit(path: &str, command: &Command, seen: &mut Vec<String>) {
 }
 
 #[test]
-fn every_help_begins_with_an_example_that_can_be_typed_as_it_stands() {
+fn every_help_begins_with_an_example_that_can_be_typed_as_it_stands_and_says_what_names_are() {
     let mut seen = Vec::new();
     let root = Args::command();
     root.get_subcommands().for_each(|command| visit("berth", command, &mut seen));

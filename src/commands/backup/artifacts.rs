@@ -18,6 +18,7 @@ use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
 use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
 use crate::cli::compare::{Digests, ObjectDifference};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
+use crate::cli::plan::size;
 use crate::cli::print::{self, say};
 use crate::text::printable;
 
@@ -128,7 +129,8 @@ pub async fn download(person: &Person, args: &DownloadArgs) -> anyhow::Result<()
         _ = tokio::signal::ctrl_c() => bail!("the download was interrupted"),
     };
     target.keep()?;
-    say!("Backup {} has been successfully downloaded to {} ({written} bytes)", args.name, path.display());
+    let (path, written) = (path.display(), size(written));
+    say!("Backup {} has been successfully downloaded to {path} ({written})", args.name);
     Ok(())
 }
 

@@ -1,33 +1,29 @@
-//! Lists of objects, as they are or as a type has them. What only becomes a table is read into its
-//! type at once, because a list of values in between takes as long as all the rest of `get`.
+//! Lists of objects, as they are or as a type has them. Each object is read as it arrives, while
+//! the API server still writes those behind it. What only becomes a table is read into its type at
+//! once, because a list of values in between takes as long as all the rest of `get`.
+
+use std::io;
+use std::pin::pin;
 
 use anyhow::{Context as _, ensure};
+use futures::AsyncBufReadExt as _;
 use kube::api::{ApiResource, DynamicObject, ListParams};
-use kube::core::{ListMeta, NamespaceResourceScope, PartialObjectMeta, Request};
+use kube::core::{NamespaceResourceScope, PartialObjectMeta, Request};
 use kube::{Resource, ResourceExt as _};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 
 use super::Person;
+use crate::backup::split::{Splitter, without};
 use crate::cli::print::note;
 use crate::client::is_expired;
 use crate::text::printable;
 
-/// Objects of one page of a list. As all pages stay in memory, smaller ones would save none.
+/// Objects of one page of a list. Each page is one more turn of the API server.
 const PAGE: u32 = 1000;
 /// Objects that a list holds at most.
 const MOST: usize = 100_000;
 /// How often a list begins, at most.
 const STARTS: u32 = 3;
-
-/// A page of a list. Its objects are read by whoever knows what they are for.
-#[derive(Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: ListMeta,
-    items: Option<Vec<Box<RawValue>>>,
-}
 
 impl Person {
     /// The objects of a kind with all their fields. `selector`: as kubectl takes it.
@@ -44,29 +40,36 @@ impl Person {
         resource: &ApiResource,
         selector: Option<String>,
     ) -> anyhow::Result<Vec<DynamicObject>> {
-        let found = self.listed(resource, selector).await?;
-        let objects: Result<Vec<DynamicObject>, _> =
-            found.iter().map(|object| serde_json::from_str(object.get())).collect();
-        objects.with_context(|| format!("one of the {} cannot be read", resource.plural))
+        let read = |object: &[u8]| {
+            serde_json::from_slice::<DynamicObject>(object)
+                .with_context(|| format!("one of the {} cannot be read", resource.plural))
+        };
+        self.listed(resource, selector, read).await
     }
 
-    /// The objects of a kind, as its type has them. What cannot be read is told and left out.
+    /// The objects of a kind, as its type has them, but for their managedFields. What cannot be
+    /// read is told and left out.
     pub async fn list_typed<K>(&self, selector: Option<&str>) -> anyhow::Result<Vec<K>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + DeserializeOwned,
     {
-        let found = self.listed(&ApiResource::erase::<K>(&()), selector.map(str::to_owned)).await?;
-        Ok(found.iter().filter_map(|object| read(object.get())).collect())
+        let resource = ApiResource::erase::<K>(&());
+        // Told when the list is complete, because one that expires is read again.
+        let found = self.listed(&resource, selector.map(str::to_owned), |object| Ok(read::<K>(object)));
+        let found = found.await?.into_iter();
+        Ok(found.filter_map(|object| object.inspect_err(|told| note!("{told}")).ok()).collect())
     }
 
-    /// Every object of a list, as the API server has written it.
-    async fn listed(
+    /// What `read` makes of every object of a list.
+    async fn listed<T>(
         &self,
         resource: &ApiResource,
         selector: Option<String>,
-    ) -> anyhow::Result<Vec<Box<RawValue>>> {
+        read: impl Fn(&[u8]) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<T>> {
         let client = self.client().await?;
         let request = Request::new(DynamicObject::url_path(resource, Some(self.namespace())));
+        let failed = || format!("failed to list {}", resource.plural);
         let mut params = ListParams::default().limit(PAGE);
         if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
             params = params.labels(&selector);
@@ -74,7 +77,7 @@ impl Person {
         let (mut all, mut starts) = (Vec::new(), 1);
         loop {
             let asked = request.list(&params).context("no request could be made")?;
-            let page = match client.request::<Page>(asked).await {
+            let answer = match client.request_stream(asked).await {
                 // The pages took so long that the API server no longer knows what the first ones
                 // were of.
                 Err(error) if is_expired(&error) && params.continue_token.is_some() && starts < STARTS => {
@@ -83,16 +86,41 @@ impl Person {
                     params.continue_token = None;
                     continue;
                 }
-                page => page.with_context(|| format!("failed to list {}", resource.plural))?,
+                answer => answer.with_context(failed)?,
             };
-            let more = page.metadata.continue_.filter(|token| !token.is_empty());
-            all.extend(page.items.unwrap_or_default());
-            ensure!(all.len() <= MOST, "there are more than {MOST} {}: name some of them", resource.plural);
-            match more {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(all),
+            let mut answer = pin!(answer);
+            let mut page = Splitter::default();
+            loop {
+                let piece = answer.fill_buf().await.map_err(cut_off).with_context(failed)?;
+                let length = piece.len();
+                if length == 0 {
+                    break;
+                }
+                page.push(piece);
+                answer.consume_unpin(length);
+                while let Some(object) = page.next_item().with_context(failed)? {
+                    ensure!(
+                        all.len() < MOST,
+                        "there are more than {MOST} {}: name some of them",
+                        resource.plural
+                    );
+                    all.push(read(&object)?);
+                }
             }
+            let more = page.finish().with_context(failed)?.continue_token;
+            if more.is_empty() {
+                return Ok(all);
+            }
+            params = params.continue_token(&more);
         }
+    }
+}
+
+/// The client's own error, by which it is known that the API server does not answer.
+fn cut_off(error: io::Error) -> anyhow::Error {
+    match error.downcast::<kube::Error>() {
+        Ok(error) => error.into(),
+        Err(error) => error.into(),
     }
 }
 
@@ -106,7 +134,7 @@ where
         match serde_json::from_value(value) {
             Ok(object) => Some(object),
             Err(error) => {
-                unread(&object.name_any(), &error);
+                note!("{}", unread(&object.name_any(), &error));
                 None
             }
         }
@@ -114,20 +142,18 @@ where
     objects.iter().filter_map(read).collect()
 }
 
-/// One object, as a list has it.
-fn read<K: DeserializeOwned>(text: &str) -> Option<K> {
-    match serde_json::from_str(text) {
-        Ok(object) => Some(object),
-        Err(error) => {
-            let named: Option<PartialObjectMeta> = serde_json::from_str(text).ok();
-            let name = named.and_then(|named| named.metadata.name);
-            unread(name.as_deref().unwrap_or("an object without a name"), &error);
-            None
-        }
-    }
+/// One object, as a list has it, or what is told of it. Its managedFields are left out, because
+/// they may be half of it, nobody looks at them, and their type is a tree of values.
+fn read<K: DeserializeOwned>(object: &[u8]) -> Result<K, String> {
+    let lean = without(object, &["metadata", "managedFields"]);
+    let object = &*lean;
+    serde_json::from_slice(object).map_err(|error| {
+        let named: Option<PartialObjectMeta> = serde_json::from_slice(object).ok();
+        let name = named.and_then(|named| named.metadata.name);
+        unread(name.as_deref().unwrap_or("an object without a name"), &error)
+    })
 }
 
-fn unread(name: &str, error: &serde_json::Error) {
-    let why = error.to_string();
-    note!("{} is left out, because it cannot be read: {}", printable(name), printable(&why));
+fn unread(name: &str, error: &serde_json::Error) -> String {
+    format!("{} is left out, because it cannot be read: {}", printable(name), printable(&error.to_string()))
 }

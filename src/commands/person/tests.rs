@@ -98,6 +98,24 @@ async fn a_list_leaves_out_what_its_type_cannot_have_and_nothing_else() {
     assert_eq!(found.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["good"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_cut_off_or_is_none_is_no_shorter_list() {
+    let whole = list("5", &[backup("a"), backup("b")]).to_string();
+    let half = whole.get(..whole.len() - 20).unwrap();
+    for (line, says) in [
+        (get(BACKUPS).breaks_after(half), "failed to list backups"),
+        (get(BACKUPS).answers(json!({"hello": "world"})), "it has no items"),
+    ] {
+        let api = Scripted::new().next(line);
+        let error = Person::of(api.client("velero")).list_typed::<Backup>(None).await.unwrap_err();
+        assert!(chain(error.as_ref()).contains(says), "{error:?}");
+    }
+    // Whoever explains an error has to find the client's.
+    let api = Scripted::new().next(get(BACKUPS).breaks_after(half));
+    let error = Person::of(api.client("velero")).list::<Backup>(None).await.unwrap_err();
+    assert!(error.chain().any(|cause| cause.is::<kube::Error>()), "{error:?}");
+}
+
 #[test]
 fn an_object_is_printed_instead_of_created_where_that_is_asked_for() {
     use crate::args::backup::BackupCommand;
