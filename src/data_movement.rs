@@ -21,6 +21,7 @@ mod seen;
 mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ pub struct OwnMovements {
     pub clients: Clients,
     pub namespace: String,
     /// The folder of each node in which its kubelet keeps pods.
-    pub host_pods: String,
+    pub host_pods: PathBuf,
     pub node_cache: Arc<NodeCache>,
     pub events: Events,
     pub metrics: OwnMetrics,

@@ -41,7 +41,7 @@ impl OwnMovements {
         if node.is_empty() || found.spec.and_then(|spec| spec.node_name).as_ref() != Some(&node) {
             return Err(Unmade::Never(format!("{of} is not on node {node:?}")));
         }
-        let folder = format!("{}/{found_uid}/volumes", self.host_pods);
+        let folder = self.host_pods.join(&found_uid).join("volumes").display().to_string();
         Ok(PodPlace {
             node: Some(node),
             node_volumes: Some(NodeVolumes { folder, pod: found_uid }),

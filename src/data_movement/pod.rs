@@ -268,7 +268,12 @@ mod tests {
     }
 
     fn made_with(own: &MoverPods, place: &PodPlace) -> Value {
-        let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
+        made_of(MoverKind::DataUpload, false, own, place)
+    }
+
+    fn made_of(kind: MoverKind, files_by_movers: bool, own: &MoverPods, place: &PodPlace) -> Value {
+        let settings =
+            InstallSettings { pod_volumes: true, files_by_movers, ..InstallSettings::new("velero") };
         let objects = render(&settings).unwrap();
         let is_it = |one: &&Value| one["kind"] == "DaemonSet" && one["metadata"]["name"] == AGENT;
         let mut template = objects.iter().find(is_it).unwrap()["spec"]["template"].clone();
@@ -281,7 +286,7 @@ mod tests {
             .push(json!({"name": "stores", "mountPath": "/stores"}));
         template["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "stores", "emptyDir": {}}));
         let template = serde_json::from_value(template).unwrap();
-        let mover = Mover::new(MoverKind::DataUpload, "up", "u", Timestamp::UNIX_EPOCH);
+        let mover = Mover::new(kind, "up", "u", Timestamp::UNIX_EPOCH);
         let metadata = ObjectMeta {
             name: Some("up".to_owned()),
             labels: Some([(MADE_FOR.to_owned(), "u".to_owned())].into()),
@@ -357,6 +362,37 @@ mod tests {
     }
 
     #[test]
+    fn a_mover_is_root_and_may_do_what_its_work_needs_whoever_the_agents_are() {
+        let files = PodPlace {
+            node_volumes: Some(NodeVolumes { folder: "/pods/p/volumes".to_owned(), pod: "p".to_owned() }),
+            ..PodPlace::default()
+        };
+        for (kind, place, add) in [
+            (MoverKind::DataUpload, PodPlace::default(), &TO_READ[..]),
+            (MoverKind::DataDownload, PodPlace::default(), &TO_RESTORE),
+            (MoverKind::PodVolumeBackup, files.clone(), &TO_READ),
+            (MoverKind::PodVolumeRestore, files.clone(), &TO_RESTORE),
+        ] {
+            let context = |files_by_movers: bool, privileged_for_files: bool| {
+                let own = MoverPods { privileged_for_files, ..MoverPods::default() };
+                let pod = made_of(kind, files_by_movers, &own, &place);
+                pod["spec"]["containers"][0]["securityContext"].clone()
+            };
+            let wanted = json!({
+                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": false,
+                "runAsUser": 0, "runAsGroup": 0, "capabilities": {"add": add, "drop": ["ALL"]},
+            });
+            assert_eq!(context(true, false), wanted, "{kind}");
+            // What the agents may do besides stays.
+            assert_eq!(context(false, false)["capabilities"]["add"], json!(TO_RESTORE), "{kind}");
+            let privileged = context(true, true);
+            let is_of_files = place.node_volumes.is_some();
+            assert_eq!(privileged["privileged"] == true, is_of_files, "{kind}");
+            assert_eq!(privileged["allowPrivilegeEscalation"].is_null(), is_of_files, "{kind}");
+        }
+    }
+
+    #[test]
     fn a_mover_runs_where_its_volume_can_be() {
         let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]});
         let place = PodPlace {
@@ -388,6 +424,7 @@ mod tests {
             labels: [text("team", "storage"), text("velero.io/data-upload", "another"), text(PART_OF, "x")]
                 .into(),
             annotations: [text("a/b", "c")].into(),
+            privileged_for_files: true,
         };
         let place = PodPlace {
             is_read_only: true,
@@ -408,6 +445,7 @@ mod tests {
         assert_eq!(spec["priorityClassName"], "low");
         assert_eq!(spec["tolerations"], json!([{"key": "k", "operator": "Exists"}]));
         assert_eq!(spec["securityContext"]["seLinuxOptions"], json!({"type": "spc_t"}));
+        assert!(spec["containers"][0]["securityContext"]["privileged"].is_null(), "it mounts its volume");
         let claim = spec["volumes"].as_array().unwrap().last().unwrap()["persistentVolumeClaim"].clone();
         assert_eq!(claim["readOnly"], true);
         let plain = made(&PodPlace::default());

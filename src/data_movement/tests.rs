@@ -34,7 +34,7 @@ fn movements(api: &Scripted) -> OwnMovements {
     let (events, _) = Events::new(client.clone(), "velero", Counter::default());
     let clients = Clients { watch: client.clone(), call: client };
     let (namespace, metrics) = ("velero".to_owned(), OwnMetrics::default());
-    let host_pods = "/var/lib/kubelet/pods".to_owned();
+    let host_pods = "/var/lib/kubelet/pods".into();
     OwnMovements { clients, namespace, host_pods, node_cache: Arc::default(), events, metrics }
 }
 
