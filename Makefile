@@ -75,8 +75,11 @@ manifests: ## Writes what is generated: definitions, the objects of the chart, a
 			| awk -v RS='---\n' '/\n  name: berth-garden-(agent|courier)\n/ {printf "---\n%s", $$0}' \
 			> manifests/chart/objects/$$1.yaml || exit; \
 	done
-	@$(BERTH) install --output yaml --namespace release-namespace --pod-volumes \
-		| awk -v RS='---\n' '/\n  name: berth-(node-agent|data-movers)\n/ {printf "---\n%s", $$0}' > manifests/chart/objects/pod-volumes.yaml
+	@for part in "pod-volumes" "files-by-movers --files-by-movers"; do set -- $$part; \
+		$(BERTH) install --output yaml --namespace release-namespace --pod-volumes $$2 \
+			| awk -v RS='---\n' '/\n  name: berth-(node-agent|data-movers)\n/ {printf "---\n%s", $$0}' \
+			> manifests/chart/objects/$$1.yaml || exit; \
+	done
 	$(BERTH) crd > manifests/chart/objects/definitions.yaml
 	$(BERTH) crd --of garden > manifests/chart/objects/garden-definitions.yaml
 	$(BERTH) crd --of garden-member > manifests/chart/objects/garden-member-definitions.yaml

@@ -1,6 +1,8 @@
-//! DataUploads and DataDownloads that berth itself carries out. The leader creates the claim and
-//! the pod of each, binds a restored volume to its claim, and removes in the end what it created.
-//! [`berth_core::mover::own`] decides. The pod runs [`crate::node_agent::mover`].
+//! DataUploads and DataDownloads that berth itself carries out, and PodVolumeBackups and
+//! PodVolumeRestores that a node agent has handed over. The leader creates the claim and the pod of
+//! each (for files of volumes the pod alone), binds a restored volume to its claim, and removes in
+//! the end what it created. [`berth_core::mover::own`] decides. The pod runs
+//! [`crate::node_agent::mover`].
 //!
 //! All state is in the objects, and each step can be repeated, so a new leader continues where the
 //! last one stopped. Objects that berth creates for a movement have the movement's name, and name
@@ -10,6 +12,7 @@
 mod bind;
 mod clear;
 mod copy;
+mod files;
 mod make;
 mod place;
 mod pod;
@@ -18,12 +21,16 @@ mod seen;
 mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::keys;
-use berth_api::velero::{DataDownload, DataMover, DataMoverStatus, DataUpload};
+use berth_api::velero::mover::PodVolumeStatus;
+use berth_api::velero::{
+    DataDownload, DataMover, DataMoverStatus, DataUpload, PodVolumeBackup, PodVolumeRestore,
+};
 use berth_core::mover::grant::Mover;
 use berth_core::mover::own::{DataPaths, OwnMover, OwnStep, PodStage, plan};
 use futures::StreamExt as _;
@@ -66,6 +73,8 @@ const SWEEP: Duration = Duration::from_secs(600);
 pub struct OwnMovements {
     pub clients: Clients,
     pub namespace: String,
+    /// The folder of each node in which its kubelet keeps pods.
+    pub host_pods: PathBuf,
     pub node_cache: Arc<NodeCache>,
     pub events: Events,
     pub metrics: OwnMetrics,
@@ -91,6 +100,8 @@ impl Unmade {
 enum Carried {
     Upload(Arc<DataUpload>),
     Download(Arc<DataDownload>),
+    Backup(Arc<PodVolumeBackup>),
+    Restore(Arc<PodVolumeRestore>),
 }
 
 impl Carried {
@@ -98,6 +109,8 @@ impl Carried {
         match self {
             Self::Upload(object) => object.mover(),
             Self::Download(object) => object.mover(),
+            Self::Backup(object) => object.mover(),
+            Self::Restore(object) => object.mover(),
         }
     }
 
@@ -105,14 +118,34 @@ impl Carried {
         match self {
             Self::Upload(object) => &object.metadata,
             Self::Download(object) => &object.metadata,
+            Self::Backup(object) => &object.metadata,
+            Self::Restore(object) => &object.metadata,
         }
     }
 
-    fn status(&self) -> Option<&DataMoverStatus> {
+    fn status(&self) -> Option<DataMoverStatus> {
         match self {
-            Self::Upload(object) => object.status.as_ref(),
-            Self::Download(object) => object.status.as_ref(),
+            Self::Upload(object) => object.status.clone(),
+            Self::Download(object) => object.status.clone(),
+            Self::Backup(object) => object.status.as_ref().map(of_files),
+            Self::Restore(object) => object.status.as_ref().map(of_files),
         }
+    }
+
+    /// Its data is the files of a pod's volume, so nothing but a pod is created for it.
+    fn is_of_files(&self) -> bool {
+        matches!(self, Self::Backup(_) | Self::Restore(_))
+    }
+}
+
+/// What the two kinds of status both say.
+fn of_files(status: &PodVolumeStatus) -> DataMoverStatus {
+    DataMoverStatus {
+        message: status.message.clone(),
+        start_timestamp: status.start_timestamp.clone(),
+        completion_timestamp: status.completion_timestamp.clone(),
+        progress: status.progress,
+        ..DataMoverStatus::default()
     }
 }
 
@@ -141,7 +174,8 @@ impl Item {
     }
 
     fn seen(&self) -> OwnMover<'_> {
-        let Mover { kind, name, created_at, phase, canceled, granted, accepted_at, .. } = &self.mover;
+        let Mover { kind, name, created_at, phase, canceled, granted, accepted_at, bound_node, .. } =
+            &self.mover;
         OwnMover {
             kind: *kind,
             name,
@@ -156,6 +190,7 @@ impl Item {
             pod: self.pod.as_ref().map_or(PodStage::Absent, |pod| pod.stage),
             pod_since: self.pod.as_ref().and_then(|pod| pod.since),
             node: self.pod.as_ref().and_then(|pod| pod.node.as_deref()),
+            bound_node: bound_node.as_deref(),
             lost_pods: self
                 .lost_pods()
                 .filter(|lost| self.pod.as_ref().is_none_or(|pod| pod.uid != *lost))
@@ -165,8 +200,9 @@ impl Item {
 
     /// Its finalizers, with berth's own only if `is_held`: while objects may exist that were
     /// created for it. Without the finalizer a deletion would leave objects that have no owner,
-    /// such as the snapshot and a retained volume.
+    /// such as the snapshot and a retained volume. A pod goes with the movement that owns it.
     fn finalizers(&self, is_held: bool) -> Vec<&str> {
+        let is_held = is_held && !self.object.is_of_files();
         let all = self.object.metadata().finalizers.iter().flatten().map(String::as_str);
         all.filter(|one| *one != keys::MOVER_FINALIZER)
             .chain(is_held.then_some(keys::MOVER_FINALIZER))
@@ -185,23 +221,28 @@ impl Item {
 struct MovementObjects {
     uploads: Option<BTreeMap<String, Option<Arc<DataUpload>>>>,
     downloads: Option<BTreeMap<String, Option<Arc<DataDownload>>>>,
+    backups: Option<BTreeMap<String, Option<Arc<PodVolumeBackup>>>>,
+    restores: Option<BTreeMap<String, Option<Arc<PodVolumeRestore>>>>,
     pods: Option<BTreeMap<String, Option<SeenPod>>>,
 }
 
 impl MovementObjects {
     /// All movements that still need something. `None`: not everything is listed yet.
     fn frozen(&self) -> Option<Vec<Item>> {
-        let (uploads, downloads, pods) =
-            (self.uploads.as_ref()?, self.downloads.as_ref()?, self.pods.as_ref()?);
+        let (uploads, downloads) = (self.uploads.as_ref()?, self.downloads.as_ref()?);
+        let (backups, restores) = (self.backups.as_ref()?, self.restores.as_ref()?);
+        let pods = self.pods.as_ref()?;
         let uploads = uploads.values().flatten().map(|object| Carried::Upload(Arc::clone(object)));
         let downloads = downloads.values().flatten().map(|object| Carried::Download(Arc::clone(object)));
+        let backups = backups.values().flatten().map(|object| Carried::Backup(Arc::clone(object)));
+        let restores = restores.values().flatten().map(|object| Carried::Restore(Arc::clone(object)));
         let item = |object: Carried| {
             let mover = object.mover();
             let pod = pods.get(&mover.name).and_then(Option::as_ref);
             let pod = pod.filter(|pod| pod.of == mover.uid).cloned();
             Item { object, mover, pod, canceled_at: None, restored_at: None }
         };
-        Some(uploads.chain(downloads).map(item).collect())
+        Some(uploads.chain(downloads).chain(backups).chain(restores).map(item).collect())
     }
 }
 
@@ -258,6 +299,22 @@ impl OwnMovements {
                 state.write(|state| event.apply_to(state.downloads.get_or_insert_default()));
             },
         );
+        let backups = reflect(
+            of_namespace(watch, namespace),
+            watcher::Config::default(),
+            |object: PodVolumeBackup| (object.name_any(), is_wanted(&object).then(|| Arc::new(object))),
+            |event| {
+                state.write(|state| event.apply_to(state.backups.get_or_insert_default()));
+            },
+        );
+        let restores = reflect(
+            of_namespace(watch, namespace),
+            watcher::Config::default(),
+            |object: PodVolumeRestore| (object.name_any(), is_wanted(&object).then(|| Arc::new(object))),
+            |event| {
+                state.write(|state| event.apply_to(state.restores.get_or_insert_default()));
+            },
+        );
         let pods = reflect(
             of_namespace(watch, namespace),
             watcher::Config::default().labels(PODS),
@@ -266,7 +323,7 @@ impl OwnMovements {
                 state.write(|state| event.apply_to(state.pods.get_or_insert_default()));
             },
         );
-        tokio::join!(uploads, downloads, pods, self.work(&state));
+        tokio::join!(uploads, downloads, backups, restores, pods, self.work(&state));
     }
 
     async fn work(&self, state: &SharedCache<MovementObjects>) {

@@ -108,8 +108,8 @@ reasons! {
     Held => "Grant", Normal;
     /// A data mover starts again because its node-agent was gone.
     Recovered => "Grant", Warning;
-    /// A DataUpload or DataDownload that berth carries itself has a place: its claim and its pod
-    /// are made.
+    /// A data mover that a pod of berth's carries has a place: the pod is made, and a claim where
+    /// its data is a snapshot's.
     MovementAccepted => "Move", Normal;
     /// The pod of a data movement of berth's own was evicted, or lost its node, and is made again.
     MoverPodReplaced => "Move", Warning;

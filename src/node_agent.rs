@@ -9,7 +9,8 @@
 //! on it has died; what that process stored is still in the repository.
 //!
 //! [`mover`] is the same program in the pods that the leader creates to move the data of one
-//! snapshot.
+//! snapshot; or the files of one volume, where the agent itself sees nothing of its node
+//! ([`FileAccess`]) and hands each object over instead of starting a job.
 
 mod concurrency;
 mod files;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use berth_api::keys::CARRIER;
 use berth_api::velero::{PodVolumeBackup, PodVolumeRestore};
 use berth_core::pod_volume::others::Others;
-use berth_core::pod_volume::{ObservedPodVolume, Step, step};
+use berth_core::pod_volume::{FileAccess, ObservedPodVolume, Step, step};
 use berth_pod_volumes::Watched;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -63,6 +64,8 @@ const LAST: Duration = Duration::from_secs(20);
 pub struct Settings {
     pub namespace: String,
     pub node: String,
+    /// Whether this process itself reads and writes the files.
+    pub access: FileAccess,
     /// Where the kubelet's folder of pods is mounted.
     pub pods: PathBuf,
     /// Volumes are read even if nothing is mounted on their folder.
@@ -82,6 +85,7 @@ impl Settings {
         Self {
             namespace: "velero".to_owned(),
             node: "n1".to_owned(),
+            access: FileAccess::Agent,
             pods: pods.into(),
             allows_unmounted: false,
             concurrency: 1,
@@ -198,6 +202,7 @@ impl Agent {
         let mut jobs: JoinSet<EndWrite> = JoinSet::new();
         let mut uids: HashMap<Id, String> = HashMap::new();
         let (begun, mut others) = (Instant::now(), Others::default());
+        let step = |seen| step(seen, self.context.settings.access);
         // How many objects wait for Velero's node-agent to end.
         let mut was_waiting = None;
         while !stop.is_cancelled() {
@@ -208,7 +213,8 @@ impl Agent {
                 self.leave(&mut found, &state, &mut others, begun.elapsed());
                 (found, state.has_stock_agent(&self.context.settings.namespace))
             };
-            let begins = |seen| matches!(step(seen), Step::Start | Step::Finish | Step::EndCanceled);
+            let begins =
+                |seen| matches!(step(seen), Step::Start | Step::Finish | Step::HandOver | Step::EndCanceled);
             let waiting = is_beside.then(|| found.iter().filter(|(_, seen)| begins(*seen)).count());
             if let Some(objects) = waiting.filter(|_| waiting != was_waiting) {
                 info!(
@@ -225,7 +231,7 @@ impl Agent {
             for (kind, seen) in found {
                 match step(seen) {
                     Step::Nothing => {}
-                    Step::Start | Step::Finish | Step::EndCanceled if is_beside => {}
+                    Step::Start | Step::Finish | Step::HandOver | Step::EndCanceled if is_beside => {}
                     Step::Stop => {
                         if let Some(watched) = running.get(kind.uid())
                             && !watched.is_canceled()
@@ -235,6 +241,11 @@ impl Agent {
                     }
                     Step::EndCanceled => {
                         if !job::end_canceled(&self.context, &kind).await {
+                            pause = AGAIN;
+                        }
+                    }
+                    Step::HandOver => {
+                        if !job::hand_over(&self.context, &kind).await {
                             pause = AGAIN;
                         }
                     }

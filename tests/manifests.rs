@@ -486,6 +486,7 @@ fn the_chart_refuses_values_that_cannot_work() {
         ("image.digest=sha256:0", "digest"),
         ("podVolumes.enabled=perhaps", "enabled"),
         ("podVolumes.enabled=true,executor=velero", "podVolumes.enabled"),
+        ("podVolumes.filesByMovers=true", "podVolumes.enabled=true"),
         ("garden.member.enabled=perhaps", "enabled"),
         ("garden.member.replicas=0", "replicas"),
         ("garden.member.hub.existingSecret=No Name", "existingSecret"),

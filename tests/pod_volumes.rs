@@ -2,6 +2,7 @@
 //! what it wrote.
 
 mod alone;
+mod by_movers;
 mod device;
 mod failures;
 mod large;

@@ -56,8 +56,12 @@ impl IncomingMover {
         self.metadata.annotations.as_ref()?.get(keys::GRANTED)
     }
 
+    /// A node agent of berth's prepares nothing for the files that it reads itself.
     fn is_third_party(&self) -> bool {
-        is_foreign(self.spec.datamover.as_deref()) || is_own(self.spec.uploader_type.as_deref())
+        let annotations = self.metadata.annotations.as_ref();
+        let is_by_mover = annotations.is_some_and(|annotations| keys::is_set(annotations, keys::BY_MOVER));
+        is_foreign(self.spec.datamover.as_deref())
+            || (is_own(self.spec.uploader_type.as_deref()) && !is_by_mover)
     }
 }
 

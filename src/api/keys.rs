@@ -196,17 +196,20 @@ keys! {
     /// Annotation of a data mover: how often it was put back to New because its node-agent was
     /// gone.
     pub const BEGUN_ANEW: &str = "berth.dev/begun-anew";
-    /// Annotation of a DataUpload or DataDownload that berth carries: since when objects may be
-    /// there that were made for it, RFC 3339. The leader removes it when all of them are gone.
+    /// Annotation of a PodVolumeBackup or PodVolumeRestore of berth's: a data mover pod carries it,
+    /// which the leader makes. A node-agent that sees no files of its node writes it.
+    pub const BY_MOVER: &str = "berth.dev/by-mover";
+    /// Annotation of a data mover that a pod of berth's carries: since when objects may be there
+    /// that were made for it, RFC 3339. The leader removes it when all of them are gone.
     pub const MADE: &str = "berth.dev/made";
-    /// Label of an object that was made for a DataUpload or DataDownload, or of the snapshot that
-    /// was taken for one: its UID.
+    /// Label of an object that was made for a data mover that berth carries, or of the snapshot
+    /// that was taken for one: its UID.
     pub const MADE_FOR: &str = "berth.dev/made-for";
     /// Finalizer of a DataUpload or DataDownload that berth carries: berth removes it when all that
     /// was made for it is gone.
     pub const MOVER_FINALIZER: &str = "berth.dev/data-mover";
-    /// Annotation of a DataUpload or DataDownload that berth carries: UIDs of its pods that were
-    /// evicted, or lost their nodes, with spaces between them.
+    /// Annotation of a data mover that a pod of berth's carries: UIDs of its pods that were evicted,
+    /// or lost their nodes, with spaces between them.
     pub const LOST_PODS: &str = "berth.dev/lost-pods";
     /// Annotation of a data mover that berth carries: the process that was the last one to begin
     /// it. Only that one writes how it ends, because an earlier one may live on for a while.

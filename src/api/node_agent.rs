@@ -52,6 +52,8 @@ pub struct MoverPods {
     pub priority_class: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+    /// Those that read or restore the files of a pod's volumes are privileged.
+    pub privileged_for_files: bool,
 }
 
 /// The settings that node-agents use, and that berth applies for them.
@@ -205,7 +207,8 @@ fn read(json: &Json, at: &Field, reader: &mut Reader) -> NodeAgentConfig {
     config.pods.resources = resources::read(top.get("podResources"), &at.child("podResources"), reader);
     let priority_class = reader.text(top.get("priorityClassName"), &at.child("priorityClassName"));
     config.pods.priority_class = Some(priority_class).filter(|class| !class.is_empty());
-    reader.boolean(top.get("privilegedFsBackup"), &at.child("privilegedFsBackup"));
+    config.pods.privileged_for_files =
+        reader.boolean(top.get("privilegedFsBackup"), &at.child("privilegedFsBackup"));
     config.pods.annotations = reader.map(top.get("podAnnotations"), &at.child("podAnnotations"));
     config.pods.labels = selector::pod_labels(top.get("podLabels"), &at.child("podLabels"), reader);
     config

@@ -1,12 +1,13 @@
 //! Flags of `berth controller`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_core::schedule::{FirstRun, ScheduleSettings};
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{CommonArgs, FolderArgs, HubArgs, duration, duration_or_zero};
+use super::{CommonArgs, FolderArgs, HubArgs, duration, duration_or_zero, folder};
 use crate::settings::{Certificates, Controller};
 
 #[derive(ClapArgs)]
@@ -108,6 +109,10 @@ pub struct ControllerArgs {
     /// own.
     #[arg(long)]
     pub repository_secret: Option<String>,
+    /// Folder of each node in which the kubelet keeps its pods. Data mover pods that read or restore
+    /// files of volumes see there the volumes of one pod.
+    #[arg(long, default_value = "/var/lib/kubelet/pods", value_parser = folder)]
+    pub host_pods_folder: PathBuf,
     #[command(flatten)]
     pub folders: FolderArgs,
     #[command(flatten)]

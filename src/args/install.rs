@@ -56,6 +56,11 @@ pub struct InstallArgs {
     /// installed.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub pod_volumes: Option<bool>,
+    /// Have each of these volumes read and restored by a data mover pod on its node, which berth
+    /// makes and removes. The agents then see nothing of their nodes, and do not run as root. Not
+    /// without --pod-volumes. Default: as it is installed, else false.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub files_by_movers: Option<bool>,
     /// Take over existing objects with berth's names that no `berth install` created. Default: list
     /// them, and change nothing.
     #[arg(long, conflicts_with = "output")]

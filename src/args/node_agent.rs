@@ -27,6 +27,11 @@ pub struct NodeAgentServerArgs {
     /// whatever links in it say.
     #[arg(long, default_value = "/host_pods", value_parser = folder)]
     pub host_pods_path: PathBuf,
+    /// Leave the files of volumes to data mover pods, one for each PodVolumeBackup and
+    /// PodVolumeRestore, which the leader makes. The agent itself then needs nothing of its node:
+    /// neither that folder nor root.
+    #[arg(long)]
+    pub files_by_movers: bool,
     /// Read a volume also where nothing is mounted on its folder, which may mean that
     /// the volume is not there. For kubelets that mount in another way than all known ones.
     #[arg(long)]
@@ -43,8 +48,9 @@ pub struct NodeAgentServerArgs {
     /// password.
     #[arg(long)]
     pub repository_secret: Option<String>,
-    /// Move the data of one DataUpload or DataDownload (KIND/NAME/UID) in its data mover pod, and
-    /// end. The leader gives this flag to the pods that it makes.
+    /// Move the data of one DataUpload, DataDownload, PodVolumeBackup or PodVolumeRestore
+    /// (KIND/NAME/UID) in its data mover pod, and end. The leader gives this flag to the pods that
+    /// it makes.
     #[arg(long, hide = true)]
     pub carry: Option<String>,
     #[command(flatten)]

@@ -257,6 +257,7 @@ async fn rights(cluster: &InstallCluster, installed: &Installed) -> anyhow::Resu
         certificates: installed.certificates,
         member: installed.member.clone(),
         pod_volumes: installed.agents.is_some(),
+        files_by_movers: installed.agents.as_ref().is_some_and(pod_volumes::leaves_files),
         engine: engine.clone(),
         ..InstallSettings::new(&cluster.namespace)
     };

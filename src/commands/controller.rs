@@ -257,6 +257,7 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     let own = OwnMovements {
         clients: clients.clone(),
         namespace: namespace.to_owned(),
+        host_pods: args.host_pods_folder.clone(),
         node_cache: Arc::clone(&node_cache),
         events: events.clone(),
         metrics: metrics.own.clone(),

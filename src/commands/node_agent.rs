@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use berth_core::affinity::{
     Coverage, CoverageInput, MoverOperation, NodeSample, System, Toleration, VolumeBindingMode, cover,
 };
+use berth_core::pod_volume::FileAccess;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tracing::{info, warn};
@@ -50,6 +51,7 @@ pub async fn serve(target: ClusterArgs, args: NodeAgentServerArgs) -> anyhow::Re
     let settings = Settings {
         namespace: target.namespace,
         node: args.node_name.context("--node-name is missing")?,
+        access: if args.files_by_movers { FileAccess::DataMovers } else { FileAccess::Agent },
         pods: args.host_pods_path,
         allows_unmounted: args.allow_unmounted,
         concurrency: usize::from(args.pod_volume_concurrency),

@@ -8,7 +8,8 @@ pub mod others;
 /// node-agents.
 pub const UPLOADER: &str = "restic";
 
-/// Is an object with this uploader type berth's? Such an object takes no place among data movers.
+/// Is an object with this uploader type berth's? Such an object takes no place among data movers,
+/// unless it is carried by a data mover pod.
 pub fn is_own(uploader: Option<&str>) -> bool {
     uploader == Some(UPLOADER)
 }
@@ -46,6 +47,15 @@ pub struct ObservedPodVolume<'a> {
     pub is_left: bool,
 }
 
+/// Where the files of a node's volumes are read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// In the agent itself, which sees the folder of the node.
+    Agent,
+    /// In data mover pods, one for each object. The agent sees nothing of its node.
+    DataMovers,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing, or another process has to act.
@@ -56,13 +66,24 @@ pub enum Step {
     /// The object is in progress, but its work must not continue: it is a restore whose pod no
     /// longer waits. If the work is done, only its end is written.
     Finish,
+    /// Hand it over to the leader, which has it carried by a data mover pod, instead of starting a
+    /// job.
+    HandOver,
     /// Cancel the running job.
     Stop,
     /// Write that the object is canceled, because it was never started, or its process is gone.
     EndCanceled,
 }
 
-pub fn step(seen: ObservedPodVolume<'_>) -> Step {
+pub fn step(seen: ObservedPodVolume<'_>, access: FileAccess) -> Step {
+    match (work(seen), access) {
+        (Step::Start | Step::Finish, FileAccess::DataMovers) => Step::HandOver,
+        (step, _) => step,
+    }
+}
+
+/// The step of an agent that sees the folder of its node.
+fn work(seen: ObservedPodVolume<'_>) -> Step {
     let is_begun = match seen.phase {
         "" | "New" | "Accepted" | "Prepared" => false,
         "InProgress" | "Canceling" => true,
@@ -149,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_phase_has_its_step() {
-        use Step::{EndCanceled, Nothing, Start, Stop};
+        use Step::{EndCanceled, HandOver, Nothing, Start, Stop};
         for (phase, ready, canceled, running_canceled, running) in [
             ("", Start, EndCanceled, Stop, Nothing),
             ("New", Start, EndCanceled, Stop, Nothing),
@@ -169,15 +190,20 @@ mod tests {
                 is_ready: true,
                 is_left: false,
             };
-            let steps =
-                [seen(false, false), seen(true, false), seen(true, true), seen(false, true)].map(step);
+            let all = [seen(false, false), seen(true, false), seen(true, true), seen(false, true)];
+            let steps = all.map(|seen| step(seen, FileAccess::Agent));
             assert_eq!(steps, [ready, canceled, running_canceled, running], "{phase}");
+            let ready = if ready == Start { HandOver } else { ready };
+            let steps = all.map(|seen| step(seen, FileAccess::DataMovers));
+            assert_eq!(steps, [ready, canceled, running_canceled, running], "{phase}, by data movers");
         }
     }
 
     #[test]
     fn what_is_not_ready_does_not_begin_again() {
-        for (phase, wanted) in [("New", Step::Nothing), ("InProgress", Step::Finish)] {
+        for (phase, wanted, by_movers) in
+            [("New", Step::Nothing, Step::Nothing), ("InProgress", Step::Finish, Step::HandOver)]
+        {
             let seen = ObservedPodVolume {
                 phase,
                 is_canceled: false,
@@ -185,7 +211,8 @@ mod tests {
                 is_ready: false,
                 is_left: false,
             };
-            assert_eq!(step(seen), wanted);
+            assert_eq!(step(seen, FileAccess::Agent), wanted);
+            assert_eq!(step(seen, FileAccess::DataMovers), by_movers);
         }
     }
 
@@ -199,9 +226,11 @@ mod tests {
                 is_ready,
                 is_left: true,
             };
-            assert_eq!(step(seen("InProgress", false)), Step::Nothing);
-            let own = if is_canceled { Step::Stop } else { Step::Nothing };
-            assert_eq!(step(seen("InProgress", true)), own, "a job that runs here is told");
+            for access in [FileAccess::Agent, FileAccess::DataMovers] {
+                assert_eq!(step(seen("InProgress", false), access), Step::Nothing);
+                let own = if is_canceled { Step::Stop } else { Step::Nothing };
+                assert_eq!(step(seen("InProgress", true), access), own, "a job that runs here is told");
+            }
         }
         let seen = ObservedPodVolume {
             phase: "New",
@@ -210,7 +239,7 @@ mod tests {
             is_ready: true,
             is_left: true,
         };
-        assert_eq!(step(seen), Step::Start, "nobody has begun it");
+        assert_eq!(step(seen, FileAccess::Agent), Step::Start, "nobody has begun it");
     }
 
     #[test]

@@ -24,6 +24,9 @@ impl OwnMovements {
         let pods: Api<Pod> = Api::namespaced(client(), &self.namespace);
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client(), &self.namespace);
         let mut is_clear = gone(&pods, name, owns).await.context("its pod cannot be removed")?;
+        if item.object.is_of_files() {
+            return Ok(is_clear);
+        }
         is_clear &= gone(&claims, name, owns).await.context("its claim cannot be removed")?;
         let Carried::Upload(upload) = &item.object else {
             if is_clear {

@@ -1,4 +1,5 @@
-//! Creates what a movement needs: a claim in berth's namespace, and the pod that mounts it.
+//! Creates what a movement needs: a claim in berth's namespace, and the pod that mounts it. For the
+//! files of a pod's volume it is the pod alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -49,15 +50,14 @@ impl OwnMovements {
                 "there is no DaemonSet {AGENT}, whose image and settings the pod would have: berth install --pod-volumes"
             ))
         })?;
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
-        let what = "its claim in berth's namespace cannot be read";
-        let there = match claims.get_opt(name).await.map_err(Unmade::call(what))? {
-            Some(found) if !item.owns(&found.metadata) => return Err(taken("claim", name)),
-            found => found,
-        };
         let place = match &item.object {
-            Carried::Upload(upload) => self.for_upload(item, upload, there).await?,
-            Carried::Download(download) => self.for_download(item, download, there.is_some()).await?,
+            Carried::Upload(upload) => self.for_upload(item, upload, self.claim(item).await?).await?,
+            Carried::Download(download) => {
+                let is_there = self.claim(item).await?.is_some();
+                self.for_download(item, download, is_there).await?
+            }
+            Carried::Backup(backup) => self.for_files(item, backup.spec.pod.as_ref()).await?,
+            Carried::Restore(restore) => self.for_files(item, restore.spec.pod.as_ref()).await?,
         };
         let pods: Api<Pod> = Api::namespaced(self.client().clone(), &self.namespace);
         let own = self.node_cache.read(|state| state.configuration.config.pods.clone());
@@ -72,6 +72,17 @@ impl OwnMovements {
                 self.ensure(&pods, &of(&own)?, item, "pod").await
             }
             made => made,
+        }
+    }
+
+    /// The claim that was created for the movement.
+    async fn claim(&self, item: &Item) -> Result<Option<PersistentVolumeClaim>, Unmade> {
+        let Mover { name, .. } = &item.mover;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client().clone(), &self.namespace);
+        let what = "its claim in berth's namespace cannot be read";
+        match claims.get_opt(name).await.map_err(Unmade::call(what))? {
+            Some(found) if !item.owns(&found.metadata) => Err(taken("claim", name)),
+            found => Ok(found),
         }
     }
 
@@ -277,7 +288,7 @@ impl Item {
     }
 }
 
-fn empty(field: &str) -> Unmade {
+pub(super) fn empty(field: &str) -> Unmade {
     Unmade::Never(format!("{field} is empty"))
 }
 

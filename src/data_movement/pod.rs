@@ -1,20 +1,22 @@
 //! The pod that moves the data: a copy of the pod of berth's node agents, without the folder of the
-//! node, and with the one volume.
+//! node, and with the one volume, or the folder of the volumes of one pod.
 
 use std::collections::BTreeMap;
 
 use berth_api::keys::label_value;
 use berth_api::node_agent::{MoverPods, PodResources};
+use berth_core::mover::MoverKind;
 use berth_core::mover::grant::Mover;
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PersistentVolumeClaimVolumeSource, Pod, PodSpec, PodTemplateSpec, ResourceRequirements, SELinuxOptions,
-    Toleration, Volume, VolumeDevice, VolumeMount,
+    Affinity, Capabilities, Container, HostPathVolumeSource, NodeAffinity, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolumeClaimVolumeSource, Pod, PodSpec,
+    PodTemplateSpec, ResourceRequirements, SELinuxOptions, SecurityContext, Toleration, Volume, VolumeDevice,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::node_agent::mover::{DEVICE, OF_DEVICE, VOLUME};
+use crate::node_agent::mover::{DEVICE, NODE_PODS, OF_DEVICE, VOLUME};
 use crate::objects::PART_OF;
 use crate::patch::digest;
 
@@ -33,10 +35,27 @@ const SUPER_PRIVILEGED: &str = "spc_t";
 /// Seconds that a pod has to remove the lock of the repository when it is told to stop.
 const GRACE: i64 = 30;
 
-/// The claim that the pod mounts, and where the pod may run.
+/// Capabilities of a process that only reads. DAC_READ_SEARCH would do as well, and would open every
+/// file of the node's file systems by its handle.
+const TO_READ: [&str; 1] = ["DAC_OVERRIDE"];
+/// Those of a process that restores files of any owner and mode, devices, and capabilities of files.
+const TO_RESTORE: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP"];
+
+/// The volumes of a pod on the node of that pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct NodeVolumes {
+    /// Their folder on the node.
+    pub folder: String,
+    /// UID of that pod.
+    pub pod: String,
+}
+
+/// What the pod mounts, and where the pod may run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPlace {
+    /// The claim, unless the pod mounts `node_volumes`.
     pub claim: String,
+    pub node_volumes: Option<NodeVolumes>,
     pub is_read_only: bool,
     /// The claim can only be mounted read-only.
     pub is_claim_read_only: bool,
@@ -85,7 +104,18 @@ pub(super) fn pod(
     let mut mounts: Vec<VolumeMount> =
         container.volume_mounts.iter().flatten().filter(is_kept).cloned().collect();
     let mut devices = container.volume_devices.clone().unwrap_or_default();
-    if place.is_block {
+    let mut args = container.args.clone().unwrap_or_default();
+    if let Some(NodeVolumes { pod, .. }) = &place.node_volumes {
+        // A volume that is unmounted on the node goes here, too, so that nothing keeps it in use.
+        mounts.push(VolumeMount {
+            name: MOVED.to_owned(),
+            mount_path: format!("{NODE_PODS}/{pod}/volumes"),
+            mount_propagation: Some("HostToContainer".to_owned()),
+            read_only: Some(place.is_read_only),
+            ..VolumeMount::default()
+        });
+        args.push(format!("--host-pods-path={NODE_PODS}"));
+    } else if place.is_block {
         devices.push(VolumeDevice { name: MOVED.to_owned(), device_path: DEVICE.to_owned() });
     } else {
         mounts.push(VolumeMount {
@@ -97,15 +127,20 @@ pub(super) fn pod(
     }
     let is_kept = |volume: &&Volume| volume.name != HOST_PODS;
     let mut volumes: Vec<Volume> = of_agents.volumes.iter().flatten().filter(is_kept).cloned().collect();
+    let host_path = place.node_volumes.as_ref().map(|volumes| HostPathVolumeSource {
+        path: volumes.folder.clone(),
+        type_: Some("Directory".to_owned()),
+    });
+    let claim = PersistentVolumeClaimVolumeSource {
+        claim_name: place.claim.clone(),
+        read_only: Some(true).filter(|_| place.is_claim_read_only),
+    };
     volumes.push(Volume {
         name: MOVED.to_owned(),
-        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-            claim_name: place.claim.clone(),
-            read_only: Some(true).filter(|_| place.is_claim_read_only),
-        }),
+        persistent_volume_claim: Some(claim).filter(|_| host_path.is_none()),
+        host_path,
         ..Volume::default()
     });
-    let mut args = container.args.clone().unwrap_or_default();
     let device = if place.is_block { OF_DEVICE } else { "" };
     args.push(format!("--carry={}/{name}/{uid}{device}", kind.as_str()));
     let container = Container {
@@ -117,6 +152,11 @@ pub(super) fn pod(
         readiness_probe: None,
         liveness_probe: None,
         resources: own.resources.as_ref().map(requirements).or_else(|| container.resources.clone()),
+        security_context: Some(security(
+            *kind,
+            container.security_context.clone().unwrap_or_default(),
+            own.privileged_for_files && place.node_volumes.is_some(),
+        )),
         ..container.clone()
     };
     let mut terms = place.terms.clone();
@@ -147,13 +187,18 @@ pub(super) fn pod(
         security.get_or_insert_default().se_linux_options =
             Some(SELinuxOptions { type_: Some(SUPER_PRIVILEGED.to_owned()), ..SELinuxOptions::default() });
     }
+    let tolerations = match place.node_volumes {
+        // The pod whose volumes they are runs there, whatever taints the node has, as an agent does.
+        Some(_) => of_agents.tolerations.clone(),
+        // A node agent runs on every node, and a data mover only where other pods may.
+        None => Some(place.tolerations.clone()).filter(|all| !all.is_empty()),
+    };
     let spec = PodSpec {
         containers: vec![container],
         init_containers: None,
         volumes: Some(volumes),
         affinity: Some(affinity).filter(|_| has_terms),
-        // A node agent runs on every node, and a data mover only where other pods may.
-        tolerations: Some(place.tolerations.clone()).filter(|all| !all.is_empty()),
+        tolerations,
         priority_class_name: own.priority_class.clone().or_else(|| of_agents.priority_class_name.clone()),
         security_context: security,
         // A container that dies starts again on its node, which still has the volume mounted.
@@ -168,6 +213,32 @@ pub(super) fn pod(
         ..made
     };
     Ok(Pod { metadata, spec: Some(spec), status: None })
+}
+
+/// The process is root, because the files of volumes belong to anybody, and has the capabilities for
+/// its work beside those that the agents have.
+fn security(kind: MoverKind, of_agents: SecurityContext, is_privileged: bool) -> SecurityContext {
+    let needed: &[&str] = match kind {
+        MoverKind::DataUpload | MoverKind::PodVolumeBackup => &TO_READ,
+        MoverKind::DataDownload | MoverKind::PodVolumeRestore => &TO_RESTORE,
+    };
+    let Capabilities { add, drop } = of_agents.capabilities.unwrap_or_default();
+    let mut add = add.unwrap_or_default();
+    for capability in needed {
+        if !add.iter().any(|one| one == capability) {
+            add.push((*capability).to_owned());
+        }
+    }
+    SecurityContext {
+        capabilities: Some(Capabilities { add: Some(add), drop }),
+        run_as_user: Some(0),
+        run_as_group: Some(0),
+        run_as_non_root: Some(false),
+        privileged: if is_privileged { Some(true) } else { of_agents.privileged },
+        // Kubernetes does not take both.
+        allow_privilege_escalation: of_agents.allow_privilege_escalation.filter(|_| !is_privileged),
+        ..of_agents
+    }
 }
 
 fn requirements(resources: &PodResources) -> ResourceRequirements {
@@ -185,7 +256,6 @@ fn requirements(resources: &PodResources) -> ResourceRequirements {
 #[cfg(test)]
 mod tests {
     use berth_api::keys::MADE_FOR;
-    use berth_core::mover::MoverKind;
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -198,7 +268,12 @@ mod tests {
     }
 
     fn made_with(own: &MoverPods, place: &PodPlace) -> Value {
-        let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new("velero") };
+        made_of(MoverKind::DataUpload, false, own, place)
+    }
+
+    fn made_of(kind: MoverKind, files_by_movers: bool, own: &MoverPods, place: &PodPlace) -> Value {
+        let settings =
+            InstallSettings { pod_volumes: true, files_by_movers, ..InstallSettings::new("velero") };
         let objects = render(&settings).unwrap();
         let is_it = |one: &&Value| one["kind"] == "DaemonSet" && one["metadata"]["name"] == AGENT;
         let mut template = objects.iter().find(is_it).unwrap()["spec"]["template"].clone();
@@ -211,7 +286,7 @@ mod tests {
             .push(json!({"name": "stores", "mountPath": "/stores"}));
         template["spec"]["volumes"].as_array_mut().unwrap().push(json!({"name": "stores", "emptyDir": {}}));
         let template = serde_json::from_value(template).unwrap();
-        let mover = Mover::new(MoverKind::DataUpload, "up", "u", Timestamp::UNIX_EPOCH);
+        let mover = Mover::new(kind, "up", "u", Timestamp::UNIX_EPOCH);
         let metadata = ObjectMeta {
             name: Some("up".to_owned()),
             labels: Some([(MADE_FOR.to_owned(), "u".to_owned())].into()),
@@ -287,6 +362,37 @@ mod tests {
     }
 
     #[test]
+    fn a_mover_is_root_and_may_do_what_its_work_needs_whoever_the_agents_are() {
+        let files = PodPlace {
+            node_volumes: Some(NodeVolumes { folder: "/pods/p/volumes".to_owned(), pod: "p".to_owned() }),
+            ..PodPlace::default()
+        };
+        for (kind, place, add) in [
+            (MoverKind::DataUpload, PodPlace::default(), &TO_READ[..]),
+            (MoverKind::DataDownload, PodPlace::default(), &TO_RESTORE),
+            (MoverKind::PodVolumeBackup, files.clone(), &TO_READ),
+            (MoverKind::PodVolumeRestore, files.clone(), &TO_RESTORE),
+        ] {
+            let context = |files_by_movers: bool, privileged_for_files: bool| {
+                let own = MoverPods { privileged_for_files, ..MoverPods::default() };
+                let pod = made_of(kind, files_by_movers, &own, &place);
+                pod["spec"]["containers"][0]["securityContext"].clone()
+            };
+            let wanted = json!({
+                "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": false,
+                "runAsUser": 0, "runAsGroup": 0, "capabilities": {"add": add, "drop": ["ALL"]},
+            });
+            assert_eq!(context(true, false), wanted, "{kind}");
+            // What the agents may do besides stays.
+            assert_eq!(context(false, false)["capabilities"]["add"], json!(TO_RESTORE), "{kind}");
+            let privileged = context(true, true);
+            let is_of_files = place.node_volumes.is_some();
+            assert_eq!(privileged["privileged"] == true, is_of_files, "{kind}");
+            assert_eq!(privileged["allowPrivilegeEscalation"].is_null(), is_of_files, "{kind}");
+        }
+    }
+
+    #[test]
     fn a_mover_runs_where_its_volume_can_be() {
         let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]});
         let place = PodPlace {
@@ -318,6 +424,7 @@ mod tests {
             labels: [text("team", "storage"), text("velero.io/data-upload", "another"), text(PART_OF, "x")]
                 .into(),
             annotations: [text("a/b", "c")].into(),
+            privileged_for_files: true,
         };
         let place = PodPlace {
             is_read_only: true,
@@ -338,6 +445,7 @@ mod tests {
         assert_eq!(spec["priorityClassName"], "low");
         assert_eq!(spec["tolerations"], json!([{"key": "k", "operator": "Exists"}]));
         assert_eq!(spec["securityContext"]["seLinuxOptions"], json!({"type": "spc_t"}));
+        assert!(spec["containers"][0]["securityContext"]["privileged"].is_null(), "it mounts its volume");
         let claim = spec["volumes"].as_array().unwrap().last().unwrap()["persistentVolumeClaim"].clone();
         assert_eq!(claim["readOnly"], true);
         let plain = made(&PodPlace::default());

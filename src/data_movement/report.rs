@@ -74,7 +74,8 @@ impl OwnMovements {
     }
 
     pub(super) fn report_accepted(&self, item: &Item) {
-        self.event(item, EventReason::MovementAccepted, "berth makes its claim and its pod");
+        let made = if item.object.is_of_files() { "its pod" } else { "its claim and its pod" };
+        self.event(item, EventReason::MovementAccepted, format!("berth makes {made}"));
     }
 
     /// Reports that its pod was lost, and is removed.
@@ -88,7 +89,7 @@ impl OwnMovements {
     /// before this succeeds once, whichever process wrote the end, so it is counted once.
     pub(super) fn report_ended(&self, item: &Item) {
         let Mover { kind, phase, .. } = item.mover;
-        let status = item.object.status().cloned().unwrap_or_default();
+        let status = item.object.status().unwrap_or_default();
         let bytes = status.progress.and_then(|progress| u64::try_from(progress.bytes_done?).ok());
         let seconds = status
             .start_timestamp

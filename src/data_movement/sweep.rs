@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use berth_api::keys::MADE_FOR;
 use berth_api::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
-use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use berth_api::velero::{DataDownload, DataMover, DataUpload, PodVolumeBackup, PodVolumeRestore};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, ListParams};
@@ -133,7 +133,12 @@ impl OwnMovements {
         let (client, namespace) = (|| self.client().clone(), self.namespace.as_str());
         let uploads: Api<DataUpload> = Api::namespaced(client(), namespace);
         let downloads: Api<DataDownload> = Api::namespaced(client(), namespace);
-        Ok(needs(&uploads, name, uid).await? || needs(&downloads, name, uid).await?)
+        let backups: Api<PodVolumeBackup> = Api::namespaced(client(), namespace);
+        let restores: Api<PodVolumeRestore> = Api::namespaced(client(), namespace);
+        Ok(needs(&uploads, name, uid).await?
+            || needs(&downloads, name, uid).await?
+            || needs(&backups, name, uid).await?
+            || needs(&restores, name, uid).await?)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod binding;
 mod clearing;
+mod files;
 mod making;
 
 use berth_core::mover::grant::MoverPhase;
@@ -18,6 +19,8 @@ use crate::install::{InstallSettings, render};
 const UPLOAD: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads/up";
 const UPLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datauploads";
 const DOWNLOADS: &str = "/apis/velero.io/v2alpha1/namespaces/velero/datadownloads";
+const BACKUPS: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups";
+const RESTORES: &str = "/apis/velero.io/v1/namespaces/velero/podvolumerestores";
 const AGENTS: &str = "/apis/apps/v1/namespaces/velero/daemonsets/berth-node-agent";
 const PODS: &str = "/api/v1/namespaces/velero/pods";
 const CLAIMS: &str = "/api/v1/namespaces/velero/persistentvolumeclaims";
@@ -31,7 +34,8 @@ fn movements(api: &Scripted) -> OwnMovements {
     let (events, _) = Events::new(client.clone(), "velero", Counter::default());
     let clients = Clients { watch: client.clone(), call: client };
     let (namespace, metrics) = ("velero".to_owned(), OwnMetrics::default());
-    OwnMovements { clients, namespace, node_cache: Arc::default(), events, metrics }
+    let host_pods = "/var/lib/kubelet/pods".into();
+    OwnMovements { clients, namespace, host_pods, node_cache: Arc::default(), events, metrics }
 }
 
 fn item(object: Carried) -> Item {

@@ -13,7 +13,7 @@ use super::{Installed, Reference, reviews};
 use crate::args::Args;
 
 /// Flags that `berth install` decides itself, whatever was added by hand.
-const DECIDED: [&str; 8] = [
+const DECIDED: [&str; 9] = [
     "--namespace",
     "--executor",
     "--without-velero",
@@ -22,6 +22,7 @@ const DECIDED: [&str; 8] = [
     "--item-block-worker-count",
     "--hub-kubeconfig",
     "--seed",
+    "--files-by-movers",
 ];
 /// Most bytes of flags that are kept. Nobody adds more by hand.
 const MOST_BYTES: usize = 32 * 1024;

@@ -11,10 +11,20 @@ use crate::settings::Executor;
 pub const AGENT: &str = "berth-node-agent";
 /// Folders of `manifests/`, in the order of installation.
 pub const COMPONENTS: [&str; 2] = ["components/pod-volumes/crd", "components/pod-volumes"];
+/// The folder that is added where the agents see nothing of their nodes.
+pub const BY_MOVERS: &str = "components/files-by-movers";
+/// The flag of such agents.
+const FILES_BY_MOVERS: &str = "--files-by-movers";
 
 /// # Errors
-/// When Velero runs the backups: it has files read by its own node-agents alone.
+/// When Velero runs the backups: it has files read by its own node-agents alone. When the agents
+/// are not to be installed, and it is said where they leave the files.
 pub fn ensure_fits(settings: &InstallSettings) -> anyhow::Result<()> {
+    if settings.files_by_movers && !settings.pod_volumes {
+        bail!(
+            "--files-by-movers: it is for berth's node agents, which are not installed. Say --pod-volumes, too. Nothing was changed"
+        );
+    }
     if settings.pod_volumes && settings.executor == Executor::Velero {
         bail!(
             "--pod-volumes: with --executor=velero nothing gives berth's node agents work, because Velero has files of volumes read by its own (velero install --use-node-agent). Say --pod-volumes=false, or --executor=berth. Nothing was changed"
@@ -34,6 +44,13 @@ pub fn as_deployment(agents: &DaemonSet) -> Deployment {
     let ObjectMeta { name, namespace, labels, annotations, .. } = agents.metadata.clone();
     let metadata = ObjectMeta { name, namespace, labels, annotations, ..ObjectMeta::default() };
     Deployment { metadata, spec, status: None }
+}
+
+/// Do these agents leave the files of volumes to data mover pods?
+pub fn leaves_files(agents: &DaemonSet) -> bool {
+    let pod = agents.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let mut args = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|one| one.args.iter().flatten());
+    args.any(|arg| arg == FILES_BY_MOVERS)
 }
 
 /// On how many nodes agents run, and on how many they should. `None`: nobody has counted yet.
@@ -95,6 +112,27 @@ mod tests {
     }
 
     #[test]
+    fn agents_that_leave_files_to_data_movers_see_nothing_of_their_nodes_and_are_nobody() {
+        let agents = |files_by_movers| {
+            let settings =
+                InstallSettings { pod_volumes: true, files_by_movers, ..InstallSettings::new("velero") };
+            let mut objects = rendered(&settings);
+            objects.retain(|object| object["kind"] == "DaemonSet");
+            objects.remove(0)
+        };
+        let (usual, without) = (agents(false), agents(true));
+        let of = |agents: &Value| leaves_files(&serde_json::from_value(agents.clone()).unwrap());
+        assert_eq!((of(&usual), of(&without)), (false, true));
+        let pod = &without["spec"]["template"]["spec"];
+        assert!(usual.to_string().contains("/var/lib/kubelet") && !pod.to_string().contains("hostPath"));
+        assert_eq!((&pod["volumes"], &pod["containers"][0]["volumeMounts"]), (&json!([]), &json!([])));
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        let container = &pod["containers"][0]["securityContext"];
+        assert_eq!(container["capabilities"], json!({"drop": ["ALL"]}));
+        assert_eq!(container["allowPrivilegeEscalation"], false);
+    }
+
+    #[test]
     fn pods_that_see_their_node_may_run_in_berths_namespace_and_nowhere_else() {
         let level = |pod_volumes| {
             let objects = render(&InstallSettings { pod_volumes, ..InstallSettings::new("here") }).unwrap();
@@ -124,11 +162,16 @@ mod tests {
 
     #[test]
     fn where_velero_runs_the_backups_nothing_gives_the_agents_work() {
-        for (executor, pod_volumes, fits) in
-            [(Executor::Berth, true, true), (Executor::Velero, true, false), (Executor::Velero, false, true)]
-        {
-            let settings = InstallSettings { executor, pod_volumes, ..InstallSettings::new("velero") };
-            assert_eq!(ensure_fits(&settings).is_ok(), fits, "{executor:?} {pod_volumes}");
+        for (executor, pod_volumes, files_by_movers, fits) in [
+            (Executor::Berth, true, false, true),
+            (Executor::Berth, true, true, true),
+            (Executor::Berth, false, true, false),
+            (Executor::Velero, true, false, false),
+            (Executor::Velero, false, false, true),
+        ] {
+            let settings =
+                InstallSettings { executor, pod_volumes, files_by_movers, ..InstallSettings::new("velero") };
+            assert_eq!(ensure_fits(&settings).is_ok(), fits, "{executor:?} {pod_volumes} {files_by_movers}");
         }
     }
 

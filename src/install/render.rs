@@ -42,6 +42,8 @@ pub struct InstallSettings {
     pub member: Option<MemberParts>,
     /// berth's node agents, which read the files of volumes.
     pub pod_volumes: bool,
+    /// The agents see nothing of their nodes, and leave those files to data mover pods.
+    pub files_by_movers: bool,
     /// The types that the engine may read. `None`: all types.
     pub engine: Option<BackedUpTypes>,
 }
@@ -62,6 +64,7 @@ impl InstallSettings {
             reviews: Reviews::default(),
             member: None,
             pod_volumes: false,
+            files_by_movers: false,
             engine: None,
         }
     }
@@ -94,6 +97,7 @@ pub fn render(settings: &InstallSettings) -> anyhow::Result<Vec<Value>> {
     components.extend(settings.member.iter().flat_map(MemberParts::components));
     if settings.pod_volumes {
         components.extend(pod_volumes::COMPONENTS);
+        components.extend(settings.files_by_movers.then_some(pod_volumes::BY_MOVERS));
     }
     for component in components {
         build(component, &mut objects)?;

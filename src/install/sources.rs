@@ -25,6 +25,10 @@ pub const FILES: &[(&str, &str)] = &[
         include_str!("../../manifests/components/cert-manager/kustomization.yaml"),
     ),
     (
+        "components/files-by-movers/kustomization.yaml",
+        include_str!("../../manifests/components/files-by-movers/kustomization.yaml"),
+    ),
+    (
         "components/garden-courier/kustomization.yaml",
         include_str!("../../manifests/components/garden-courier/kustomization.yaml"),
     ),

@@ -37,7 +37,7 @@ use crate::text::chain;
 use crate::write::{Write, WriteResult, patch};
 
 use end::write_end;
-pub use end::{End, EndWrite, end_canceled, write_canceled};
+pub use end::{End, EndWrite, end_canceled, hand_over, write_canceled};
 pub(super) use fence::is_of_another;
 use fence::{Fence, Fenced};
 
@@ -55,9 +55,17 @@ pub enum Kind {
 impl Kind {
     /// Sorts by age.
     pub fn age(&self) -> (Option<Time>, String) {
+        let created = match self {
+            Self::Backup(object) => &object.metadata.creation_timestamp,
+            Self::Restore(object) => &object.metadata.creation_timestamp,
+        };
+        (created.clone(), self.name())
+    }
+
+    fn name(&self) -> String {
         match self {
-            Self::Backup(object) => (object.metadata.creation_timestamp.clone(), object.name_any()),
-            Self::Restore(object) => (object.metadata.creation_timestamp.clone(), object.name_any()),
+            Self::Backup(object) => object.name_any(),
+            Self::Restore(object) => object.name_any(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The process of a data mover pod. It moves the data of one DataUpload or DataDownload between the
-//! volume that the pod mounts and the repository, and ends. The leader creates the pod, and allows
-//! the process to start by the phase Prepared ([`berth_core::mover::own`]).
+//! volume that the pod mounts and the repository, or the files of one PodVolumeBackup or
+//! PodVolumeRestore, as a node agent does ([`super::files`]), and ends. The leader creates the pod,
+//! and allows the process to start by the phase Prepared ([`berth_core::mover::own`]).
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, PVC_UID, RESTORED};
-use berth_api::velero::{DataDownload, DataMover, DataUpload};
+use berth_api::velero::{DataDownload, DataMover, DataUpload, PodVolumeBackup, PodVolumeRestore};
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::MoverPhase;
 use berth_core::pod_volume::{number, same, tags};
@@ -38,6 +39,8 @@ use crate::text::chain;
 pub const VOLUME: &str = "/volume";
 /// Where the pod has a volume that is a block device.
 pub const DEVICE: &str = "/volume/device";
+/// Where the pod has the folders of pods of its node, as far as it sees any.
+pub const NODE_PODS: &str = "/host_pods";
 /// The suffix of the task of a block device. The path alone is no sign, because any volume may have
 /// a file of that name.
 pub const OF_DEVICE: &str = "/Block";
@@ -75,9 +78,15 @@ pub async fn run(
     let write = match MoverKind::ALL.into_iter().find(|known| known.as_str() == kind) {
         Some(MoverKind::DataUpload) => carry::<DataUpload>(context, name, uid, is_device, &stop).await,
         Some(MoverKind::DataDownload) => carry::<DataDownload>(context, name, uid, is_device, &stop).await,
-        _ => bail!("--carry={task}: a data mover pod carries a DataUpload or a DataDownload"),
+        Some(MoverKind::PodVolumeBackup) if !is_device => {
+            carry::<PodVolumeBackup>(context, name, uid, is_device, &stop).await
+        }
+        Some(MoverKind::PodVolumeRestore) if !is_device => {
+            carry::<PodVolumeRestore>(context, name, uid, is_device, &stop).await
+        }
+        _ => bail!("--carry={task}: a data mover pod carries no such object"),
     };
-    ensure!(write != EndWrite::Failed, "could not write how {kind} {name} ended");
+    ensure!(write != EndWrite::Failed, "{kind} {name} has not ended, as far as could be written");
     ensure!(write != EndWrite::OfAnother, "another process carries {kind} {name} by now");
     // If the kubelet does not remove the pod, for example because it restarts with its machine, it
     // starts the container again.
@@ -98,7 +107,21 @@ trait CarriedMovement:
     /// Location and namespace of the repository that has the data, or receives it.
     fn repository(&self) -> (Option<&str>, Option<&str>);
 
-    fn work(&self, job: &Job, data: Data) -> impl Future<Output = anyhow::Result<End>> + Send;
+    /// `is_device`: the volume is a block device.
+    fn work(&self, job: &Job, is_device: bool) -> impl Future<Output = anyhow::Result<End>> + Send;
+}
+
+/// The volume that the pod mounts. `of`: the namespace of the movement.
+async fn open(of: &str, is_device: bool, writes: bool) -> anyhow::Result<Data> {
+    let below = Path::new(VOLUME).strip_prefix("/")?;
+    let open = move || -> anyhow::Result<Data> {
+        Ok(match is_device {
+            true => Data::Device(Device::open(Path::new(DEVICE), writes)?),
+            false => Data::Folder(descend(Path::new("/"), below)?),
+        })
+    };
+    let path = if is_device { DEVICE } else { VOLUME };
+    volume::blocking(of, open).await.with_context(|| format!("{path} cannot be opened"))
 }
 
 async fn carry<K: CarriedMovement>(
@@ -115,21 +138,7 @@ async fn carry<K: CarriedMovement>(
     }
     let watched = Watched::default();
     let job = Job::new(context, watched.clone(), stop.clone(), true, Place::only());
-    let work = || async {
-        ensure_few(runs(&object))?;
-        let of = object.namespace().unwrap_or_default();
-        let below = Path::new(VOLUME).strip_prefix("/")?;
-        let writes = K::KIND == MoverKind::DataDownload;
-        let open = move || -> anyhow::Result<Data> {
-            Ok(match is_device {
-                true => Data::Device(Device::open(Path::new(DEVICE), writes)?),
-                false => Data::Folder(descend(Path::new("/"), below)?),
-            })
-        };
-        let path = if is_device { DEVICE } else { VOLUME };
-        let opened = volume::blocking(&of, open).await;
-        object.work(&job, opened.with_context(|| format!("{path} cannot be opened"))?).await
-    };
+    let work = || object.work(&job, is_device);
     tokio::select! {
         write = job.carry_unlocked(&object, object.repository(), work) => write,
         () = follow(&api, (name, uid, &job.id), &job.has_begun, &watched, stop) => EndWrite::Failed,
@@ -214,8 +223,10 @@ impl CarriedMovement for DataUpload {
         (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
     }
 
-    async fn work(&self, job: &Job, data: Data) -> anyhow::Result<End> {
-        let path = if matches!(data, Data::Device(_)) { DEVICE } else { VOLUME };
+    async fn work(&self, job: &Job, is_device: bool) -> anyhow::Result<End> {
+        ensure_few(runs(self))?;
+        let data = open(&self.namespace().unwrap_or_default(), is_device, false).await?;
+        let path = if is_device { DEVICE } else { VOLUME };
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
         let claim = named(&self.spec.source_pvc, "spec.sourcePVC")?;
@@ -254,7 +265,9 @@ impl CarriedMovement for DataDownload {
     }
 
     /// The leader writes Completed, when it has bound the volume to its claim.
-    async fn work(&self, job: &Job, data: Data) -> anyhow::Result<End> {
+    async fn work(&self, job: &Job, is_device: bool) -> anyhow::Result<End> {
+        ensure_few(runs(self))?;
+        let data = open(&self.namespace().unwrap_or_default(), is_device, true).await?;
         let namespace = named(&self.spec.source_namespace, "spec.sourceNamespace")?;
         let location = named(&self.spec.backup_storage_location, "spec.backupStorageLocation")?;
         let snapshot = named(&self.spec.snapshot_id, "spec.snapshotID")?;
@@ -270,6 +283,27 @@ impl CarriedMovement for DataDownload {
             }),
             message: None,
         })
+    }
+}
+
+impl CarriedMovement for PodVolumeBackup {
+    fn repository(&self) -> (Option<&str>, Option<&str>) {
+        let namespace = self.spec.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
+        (self.spec.backup_storage_location.as_deref(), namespace)
+    }
+
+    async fn work(&self, job: &Job, _: bool) -> anyhow::Result<End> {
+        job.backup(Arc::new(self.clone())).await
+    }
+}
+
+impl CarriedMovement for PodVolumeRestore {
+    fn repository(&self) -> (Option<&str>, Option<&str>) {
+        (self.spec.backup_storage_location.as_deref(), self.spec.source_namespace.as_deref())
+    }
+
+    async fn work(&self, job: &Job, _: bool) -> anyhow::Result<End> {
+        job.restore(Arc::new(self.clone())).await
     }
 }
 
@@ -420,11 +454,59 @@ mod tests {
         assert_eq!(api.writes(), []);
     }
 
+    /// The pod sees the folder of the volume, as a node agent would.
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_movement_of_a_snapshot_is_refused() {
-        for task in
-            ["DataUpload/up", "PodVolumeBackup/b/u", "DataUpload/up/u/more", "DataUpload/up/Block", ""]
-        {
+    async fn a_pod_reads_the_files_of_a_volume_where_its_node_has_them() {
+        const BACKUP: &str = "/apis/velero.io/v1/namespaces/velero/podvolumebackups/b";
+        const POD: &str = "/api/v1/namespaces/shop/pods/web-0";
+        let backup = |phase: &str| {
+            json!({
+                "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup",
+                "metadata": {
+                    "name": "b", "namespace": "velero", "uid": "u", "resourceVersion": "7",
+                    "annotations": {"berth.dev/by-mover": "true"},
+                },
+                "spec": {
+                    "node": "n1", "uploaderType": "restic", "volume": "data",
+                    "pod": {"namespace": "shop", "name": "web-0", "uid": "p"},
+                },
+                "status": {"phase": phase},
+            })
+        };
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web-0", "namespace": "shop", "uid": "p"},
+            "spec": {"nodeName": "n1", "containers": [], "volumes": [{"name": "data", "emptyDir": {}}]},
+            "status": {"phase": "Running"},
+        });
+        let api = Scripted::new()
+            .next(get(BACKUP).answers(backup("Accepted")))
+            .next(get(BACKUP).answers(backup("Prepared")))
+            .next(patch(BACKUP).answers(backup("InProgress")))
+            .once(get(POD).answers(pod))
+            .next(get(BACKUP).answers(backup("InProgress")))
+            .next(patch(BACKUP).answers(backup("Failed")));
+        ran(&api, "PodVolumeBackup/b/u", &CancellationToken::new()).await.unwrap();
+        let writes: Vec<Value> = api.writes().into_iter().map(|write| write.body).collect();
+        assert_eq!(writes[0]["status"]["phase"], "InProgress");
+        // This machine has no such folder.
+        let ended = &writes[1]["status"];
+        assert_eq!(ended["phase"], "Failed", "{ended}");
+        let why = ended["message"].as_str().unwrap();
+        assert!(why.contains("/pods/p/volumes cannot be read"), "{why}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_movement_is_refused() {
+        for task in [
+            "DataUpload/up",
+            "PodVolumeBackup/b/u/Block",
+            "PodVolumeRestore/b/u/Block",
+            "Backup/b/u",
+            "DataUpload/up/u/more",
+            "DataUpload/up/Block",
+            "",
+        ] {
             assert!(ran(&Scripted::new(), task, &CancellationToken::new()).await.is_err(), "{task}");
         }
     }

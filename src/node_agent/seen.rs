@@ -120,7 +120,8 @@ impl AgentObjects {
         self.pods.as_ref()?.get(&key).filter(|pod| uid.is_none_or(|uid| *uid == pod.uid))
     }
 
-    /// All objects of this node, the oldest first.
+    /// All objects of this node, the oldest first, but for those that were handed over to data mover
+    /// pods.
     pub fn found(&self, is_running: impl Fn(&str) -> bool) -> Vec<(Kind, ObservedPodVolume<'static>)> {
         let seen = |object: &dyn Look, is_ready| ObservedPodVolume {
             phase: known(object.phase()),
@@ -129,9 +130,16 @@ impl AgentObjects {
             is_ready,
             is_left: false,
         };
+        // A job of this process goes on until the pod begins.
+        let is_handed_over =
+            |is_own: bool, uid: &Option<String>| is_own && !is_running(uid.as_deref().unwrap_or_default());
         let backups = self.backups.values();
+        let backups = backups.filter(|object| !is_handed_over(object.is_own(), &object.metadata.uid));
         let backups = backups.map(|object| (Kind::Backup(Arc::clone(object)), seen(&**object, true)));
         let restores = self.restores.values().filter_map(|object| {
+            if is_handed_over(object.is_own(), &object.metadata.uid) {
+                return None;
+            }
             let pod = self.target(object);
             let is_running = is_running(object.metadata.uid.as_deref().unwrap_or_default());
             // The pod is on another node, or does not exist.

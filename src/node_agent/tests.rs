@@ -1,3 +1,4 @@
+use berth_api::keys::BY_MOVER;
 use berth_core::pod_volume::others::SILENCE;
 use berth_test_scripted::{Scripted, Watch, get, list, patch, watch};
 use serde_json::{Value, json};
@@ -23,6 +24,10 @@ fn of_another(version: &str) -> Value {
 
 /// An agent of an API server that has this backup at first.
 fn agent(api: &Scripted, listed: Value) -> Agent {
+    agent_with(api, listed, FileAccess::Agent)
+}
+
+fn agent_with(api: &Scripted, listed: Value, access: FileAccess) -> Agent {
     api.always(get(BACKUPS).answers(list("7", &[listed]))).always(watch(BACKUPS).never_answers());
     for path in [
         "/apis/velero.io/v1/namespaces/velero/podvolumerestores",
@@ -34,7 +39,7 @@ fn agent(api: &Scripted, listed: Value) -> Agent {
     let client = api.client("velero");
     let opener = Opener::new(client.clone(), "velero", Vec::new().into());
     let clients = Clients { watch: client.clone(), call: client };
-    Agent::new(clients, Settings::of_tests("/pods"), opener)
+    Agent::new(clients, Settings { access, ..Settings::of_tests("/pods") }, opener)
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,5 +94,55 @@ async fn what_the_process_before_this_one_carried_is_begun_again_at_once() {
     tokio::select! {
         () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
         () = begun => {}
+    }
+}
+
+/// The leader has a data mover pod carry it from then on.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_sees_nothing_of_its_node_hands_over_what_it_would_begin() {
+    for phase in ["New", "InProgress"] {
+        let mut handed_over = backup("8", "New");
+        handed_over["metadata"]["annotations"] = json!({BY_MOVER: "true"});
+        let events = Watch::new();
+        let api = Scripted::new()
+            .always(patch(BACKUP).answers(handed_over.clone()))
+            .once(watch(BACKUPS).streams(&events));
+        let agent = agent_with(&api, backup("7", phase), FileAccess::DataMovers);
+        let written = async {
+            events.begun().await;
+            let begun = Instant::now();
+            while api.writes().is_empty() {
+                assert!(begun.elapsed() < 2 * LOOK, "{phase}: nobody would read its files");
+                sleep(AGAIN).await;
+            }
+            events.modified(&handed_over);
+            sleep(AGAIN).await;
+            let writes = api.writes();
+            sleep(3 * LOOK).await;
+            assert_eq!(api.writes().len(), writes.len(), "{phase}: it is the leader's now");
+            writes
+        };
+        tokio::select! {
+            () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
+            writes = written => {
+                let written = &writes[0].body;
+                assert_eq!(written["metadata"]["annotations"], json!({BY_MOVER: "true"}), "{phase}");
+                assert_eq!(written["metadata"]["resourceVersion"], "7", "{phase}");
+                assert_eq!(written["status"], json!({"phase": "New"}), "{phase}");
+            }
+        }
+    }
+}
+
+/// It was handed over before the agent could see the files of its node again.
+#[tokio::test(start_paused = true)]
+async fn what_was_handed_over_is_left_to_its_data_mover_pod() {
+    let mut object = backup("7", "Prepared");
+    object["metadata"]["annotations"] = json!({BY_MOVER: "true"});
+    let api = Scripted::new();
+    let agent = agent(&api, object);
+    tokio::select! {
+        () = agent.run(CancellationToken::new()) => unreachable!("nobody told it to end"),
+        () = sleep(3 * LOOK) => assert_eq!(api.writes(), []),
     }
 }

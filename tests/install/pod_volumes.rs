@@ -67,6 +67,16 @@ pub fn node_agents_come_stay_and_go(plane: &ControlPlane, admin: &Path) {
     );
     assert_eq!(found["spec"]["template"]["spec"]["containers"][0]["image"], "mirror/berth:next");
     assert_eq!(level(plane), "privileged");
+    // They see nothing of their nodes, until somebody takes that back.
+    for (flags, by_movers) in
+        [(&["--files-by-movers"][..], true), (&[], true), (&["--files-by-movers=false"], false)]
+    {
+        install(admin, flags);
+        let found = agents(plane);
+        assert_eq!(args_of(&found).contains(&"--files-by-movers".to_owned()), by_movers, "{flags:?}");
+        assert!(args_of(&found).contains(&"--pod-volume-concurrency=4".to_owned()), "{flags:?}");
+        assert_eq!(found["spec"].to_string().contains("hostPath"), !by_movers, "{flags:?}");
+    }
     let checked = said(&berth(admin, &["check"]));
     assert!(checked.contains(AGENT) && checked.contains("node agents are being started"), "{checked}");
 

@@ -20,8 +20,10 @@ fn kustomize_and_the_binary_agree_on_node_agents() {
         velero_account: Some("velero".to_owned()),
         ..alone.clone()
     };
+    let by_movers = InstallSettings { files_by_movers: true, ..alone.clone() };
     for (resources, components, settings) in [
         (&[DEFINITIONS][..], "alone without-velero self-managed pod-volumes", alone),
+        (&[DEFINITIONS], "alone without-velero self-managed pod-volumes files-by-movers", by_movers),
         (&[], "self-managed pod-volumes", beside),
     ] {
         assert_same(kustomized(resources, components), render(&settings).unwrap(), components);
@@ -35,6 +37,12 @@ fn the_chart_and_the_binary_agree_on_node_agents() {
     let definitions = [berth_api::crd::velero(), berth_api::crd::pod_volumes()].concat();
     ours.extend(definitions.iter().map(|definition| json!(definition)));
     assert_same(theirs, ours, "podVolumes.enabled=true");
+    let by_movers = "podVolumes.enabled=true,podVolumes.filesByMovers=true,veleroServiceAccount=velero";
+    let theirs = rendered_by_helm(by_movers);
+    let flags = ["--pod-volumes", "--files-by-movers"];
+    let mut ours = documents(&printed("berth", "self-managed", "elsewhere", &flags));
+    ours.extend(definitions.iter().map(|definition| json!(definition)));
+    assert_same(theirs, ours, by_movers);
     let without = rendered_by_helm("podVolumes.enabled=true,definitions=false");
     assert!(without.iter().all(|object| object["spec"]["group"] != "velero.io"));
 }
@@ -43,11 +51,16 @@ fn the_chart_and_the_binary_agree_on_node_agents() {
 fn what_the_chart_carries_of_node_agents_is_up_to_date() {
     let names = |objects: &[Value]| objects.iter().filter_map(Reference::of).collect::<BTreeSet<_>>();
     let plain = names(&documents(&printed("berth", "self-managed", "release-namespace", &[])));
-    let mut ours = documents(&printed("berth", "self-managed", "release-namespace", &["--pod-volumes"]));
-    ours.retain(|object| Reference::of(object).is_some_and(|name| !plain.contains(&name)));
-    let path = project().join("manifests/chart/objects/pod-volumes.yaml");
-    let theirs = documents(&std::fs::read_to_string(&path).unwrap());
-    assert_same(theirs, ours, "run `make manifests`");
+    for (file, flags) in [
+        ("pod-volumes", &["--pod-volumes"][..]),
+        ("files-by-movers", &["--pod-volumes", "--files-by-movers"]),
+    ] {
+        let mut ours = documents(&printed("berth", "self-managed", "release-namespace", flags));
+        ours.retain(|object| Reference::of(object).is_some_and(|name| !plain.contains(&name)));
+        let path = project().join(format!("manifests/chart/objects/{file}.yaml"));
+        let theirs = documents(&std::fs::read_to_string(&path).unwrap());
+        assert_same(theirs, ours, "run `make manifests`");
+    }
 }
 
 /// Type, allowed values and fields, without what describes or formats them.

@@ -58,12 +58,12 @@ fn site() -> &'static Site {
     })
 }
 
-fn create(cluster: &Cluster, namespace: &str, objects: &[Value]) {
+pub fn create(cluster: &Cluster, namespace: &str, objects: &[Value]) {
     let made = cluster.kubectl().create(namespace, objects).unwrap();
     assert!(made.status.success(), "{}", made.stderr);
 }
 
-fn wait_phase(cluster: &Cluster, kind: &str, name: &str, wanted: &str) -> Value {
+pub fn wait_phase(cluster: &Cluster, kind: &str, name: &str, wanted: &str) -> Value {
     let args = ["get", kind, name, "--namespace", NAMESPACE, "-o", "json"];
     wait_for(&format!("{kind} {name} to be {wanted}"), PATIENCE, || {
         let object: Value = serde_json::from_str(&cluster.kubectl().run(&args)?)?;
@@ -120,7 +120,7 @@ fn download(app: &str, upload: &Value) -> Value {
     })
 }
 
-fn namespace(name: &str) -> Value {
+pub fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 

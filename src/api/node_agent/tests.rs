@@ -107,6 +107,7 @@ fn everything_that_velero_knows_is_read() {
         priority_class: Some("low".to_owned()),
         labels: [text("team", "storage")].into(),
         annotations: [text("a/b", "any text")].into(),
+        privileged_for_files: true,
     };
     assert_eq!(config.pods, pods);
 }

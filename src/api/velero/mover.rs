@@ -206,4 +206,10 @@ pub struct PodVolumeStatus {
     pub node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<MoverProgress>,
 }

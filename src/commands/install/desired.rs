@@ -9,7 +9,7 @@ use crate::image::image_of;
 use crate::install::cluster::Presence;
 use crate::install::hub::HubAccess;
 use crate::install::render::VELERO_ACCOUNT;
-use crate::install::{ClusterFindings, InstallSettings, MemberParts, Reviews};
+use crate::install::{ClusterFindings, InstallSettings, MemberParts, Reviews, pod_volumes};
 use crate::settings::{Certificates, Executor};
 
 /// The settings by the flags, or else as installed.
@@ -39,6 +39,8 @@ pub(super) fn settings(
         true => Some(known().unwrap_or_else(|| VELERO_ACCOUNT.to_owned())),
         false => known().filter(|_| args.beside_velero.is_none()),
     };
+    let agents = || installed?.agents.as_ref();
+    let pod_volumes = args.pod_volumes.unwrap_or_else(|| agents().is_some());
     InstallSettings {
         executor: args.executor.or_else(|| Some(installed?.executor)).unwrap_or(Executor::Berth),
         certificates: args
@@ -54,9 +56,10 @@ pub(super) fn settings(
             access,
             installed.and_then(|installed| installed.member.as_ref()),
         ),
-        pod_volumes: args
-            .pod_volumes
-            .unwrap_or_else(|| installed.is_some_and(|installed| installed.agents.is_some())),
+        pod_volumes,
+        files_by_movers: args
+            .files_by_movers
+            .unwrap_or_else(|| pod_volumes && agents().is_some_and(pod_volumes::leaves_files)),
         ..InstallSettings::new(&args.target.namespace)
     }
 }

@@ -1,10 +1,11 @@
-//! What the leader does next with each DataUpload and DataDownload that berth itself carries out
-//! (`spec.datamover: berth`).
+//! What the leader does next with each movement that berth itself carries out: a DataUpload or
+//! DataDownload (`spec.datamover: berth`), or a PodVolumeBackup or PodVolumeRestore that a node
+//! agent has handed over because it does not see the files of its node.
 //!
-//! The leader creates what a movement needs (a claim, and the pod that mounts it), allows the pod
-//! to start by the phase Prepared, and removes all of it in the end. The pod moves the data, and
-//! writes the phase InProgress and the end of the movement. So a movement continues when the leader
-//! changes, and each step can be repeated.
+//! The leader creates what a movement needs (a claim, where its data is a snapshot's, and the pod
+//! that mounts it), allows the pod to start by the phase Prepared, and removes all of it in the end.
+//! The pod moves the data, and writes the phase InProgress and the end of the movement. So a
+//! movement continues when the leader changes, and each step can be repeated.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -77,6 +78,8 @@ pub struct OwnMover<'a> {
     pub pod_since: Option<Timestamp>,
     /// The node of the pod.
     pub node: Option<&'a str>,
+    /// The only node on which its pod can run, because the files are there.
+    pub bound_node: Option<&'a str>,
     /// How many of its pods were lost before this one.
     pub lost_pods: usize,
 }
@@ -89,7 +92,7 @@ pub enum OwnStep {
     Nothing,
     /// Write the phase Accepted. From then on objects are created for it.
     Accept,
-    /// Create its claim and its pod, as far as they are missing.
+    /// Create its claim, if it needs one, and its pod, as far as they are missing.
     Make,
     /// Record that its pod is lost, and remove the pod, so that it is created again.
     Replace,
@@ -152,34 +155,36 @@ impl DataPaths {
 }
 
 /// The next step of each movement, in the given order. If there is not room for all, the oldest go
-/// first.
+/// first. One that is bound to a node is accepted only when that node has a data path for it, and
+/// keeps that path until it ends: many may be bound to one node, and those that waited there would
+/// hold all places meanwhile, and fail because their time to begin is limited.
 pub fn plan(all: &[OwnMover<'_>], paths: &DataPaths, now: Timestamp) -> Vec<OwnStep> {
     let mut order: Vec<(usize, &OwnMover<'_>)> = all.iter().enumerate().collect();
     order.sort_by_key(|(_, one)| (one.created_at, one.kind, one.name));
     let mut preparing = all.iter().filter(|one| one.phase.holds_place()).count();
     let mut load: HashMap<&str, u32> = HashMap::new();
-    for one in all.iter().filter(|one| has_begun(one)) {
-        if let Some(node) = one.node {
-            *load.entry(node).or_default() += 1;
-        }
+    for node in all.iter().filter_map(loaded_node) {
+        *load.entry(node).or_default() += 1;
     }
     let mut steps = vec![OwnStep::Nothing; all.len()];
     for (i, one) in order {
         let wanted = step(one, now);
+        let mut takes_path = |node| {
+            let load = load.entry(node).or_default();
+            let has_room = *load < paths.of(node);
+            *load += u32::from(has_room);
+            has_room
+        };
         let may = match wanted {
-            OwnStep::Accept if paths.is_limited => one.granted,
             OwnStep::Accept => {
-                let has_room = preparing < paths.all();
+                let has_place = if paths.is_limited { one.granted } else { preparing < paths.all() };
+                let has_room = has_place && one.bound_node.is_none_or(&mut takes_path);
                 preparing += usize::from(has_room);
                 has_room
             }
-            OwnStep::Begin => {
-                let node = one.node.unwrap_or_default();
-                let load = load.entry(node).or_default();
-                let has_room = *load < paths.of(node);
-                *load += u32::from(has_room);
-                has_room
-            }
+            // It has had its data path since it was accepted.
+            OwnStep::Begin if one.bound_node.is_some() => true,
+            OwnStep::Begin => takes_path(one.node.unwrap_or_default()),
             _ => true,
         };
         if let Some(step) = steps.get_mut(i).filter(|_| may) {
@@ -189,10 +194,15 @@ pub fn plan(all: &[OwnMover<'_>], paths: &DataPaths, now: Timestamp) -> Vec<OwnS
     steps
 }
 
-/// Does its pod move data, or will it start shortly?
-fn has_begun(one: &OwnMover<'_>) -> bool {
-    use MoverPhase::{Canceling, InProgress, Prepared};
-    matches!(one.phase, Prepared | InProgress | Canceling) && one.pod == PodStage::Running
+/// The node on which it takes a data path: its pod moves data there, or will start shortly, or it is
+/// bound to that node.
+fn loaded_node<'a>(one: &OwnMover<'a>) -> Option<&'a str> {
+    use MoverPhase::{Accepted, Canceling, InProgress, Prepared};
+    match one.phase {
+        Accepted | Prepared | InProgress | Canceling if one.bound_node.is_some() => one.bound_node,
+        Prepared | InProgress | Canceling if one.pod == PodStage::Running => one.node,
+        _ => None,
+    }
 }
 
 /// The next step of one movement, if there is room for it.
@@ -264,6 +274,7 @@ mod tests {
             pod,
             pod_since: (pod != PodStage::Absent).then_some(at(1)),
             node: (pod == PodStage::Running).then_some("n1"),
+            bound_node: None,
             lost_pods: 0,
         }
     }
@@ -390,6 +401,49 @@ mod tests {
         assert_eq!(plan(&all, &paths(3), at(2)), [Begin, Nothing, Begin]);
         let elsewhere = OwnMover { node: Some("unheard"), ..running("a") };
         assert_eq!(plan(&[elsewhere.clone(), elsewhere], &paths(9), at(2)), [Begin, Nothing]);
+    }
+
+    #[test]
+    fn what_is_bound_to_a_node_has_a_data_path_from_its_acceptance_on() {
+        let bound = |name, phase, node| OwnMover {
+            kind: MoverKind::PodVolumeBackup,
+            bound_node: Some(node),
+            ..upload(name, phase, PodStage::Absent)
+        };
+        let two_nodes = |count| {
+            let by_node = [("n1", count), ("n2", count)].map(|(node, count)| (node.to_owned(), count));
+            DataPaths { by_node: by_node.into(), is_limited: false }
+        };
+        // Those that wait for their own node leave the places to others.
+        let all = [bound("a", New, "n1"), bound("b", New, "n1"), bound("c", New, "n2")];
+        assert_eq!(plan(&all, &two_nodes(1), at(2)), [Accept, Nothing, Accept]);
+        let unheard = [bound("a", New, "n9"), bound("b", New, "n9")];
+        assert_eq!(plan(&unheard, &two_nodes(1), at(2)), [Accept, Nothing]);
+        for phase in [Accepted, Prepared, InProgress, Canceling] {
+            let all = [bound("a", phase, "n1"), bound("b", New, "n1")];
+            assert_eq!(plan(&all, &two_nodes(1), at(2))[1], Nothing, "{phase:?}");
+        }
+        for phase in [Completed, Failed, Canceled, Unknown] {
+            let all = [bound("a", phase, "n1"), bound("b", New, "n1")];
+            assert_eq!(plan(&all, &two_nodes(1), at(2))[1], Accept, "{phase:?}");
+        }
+        // A grant is no data path.
+        let granted = |name| OwnMover { granted: true, ..bound(name, New, "n1") };
+        let limited = DataPaths { is_limited: true, ..two_nodes(1) };
+        let all = [granted("a"), granted("b"), bound("c", New, "n2")];
+        assert_eq!(plan(&all, &limited, at(2)), [Accept, Nothing, Nothing]);
+        // It begins when its pod runs, and nobody else takes its path meanwhile.
+        let ready = OwnMover { pod: PodStage::Running, node: Some("n1"), ..bound("b", Accepted, "n1") };
+        let older = upload("a", Accepted, PodStage::Running);
+        let all = [older.clone(), ready.clone()];
+        assert_eq!(plan(&all, &two_nodes(1), at(2)), [Nothing, Begin]);
+        assert_eq!(plan(&all, &two_nodes(2), at(2)), [Begin, Begin]);
+        // The number was lowered meanwhile.
+        let busy = upload("a", InProgress, PodStage::Running);
+        assert_eq!(plan(&[busy, ready], &two_nodes(1), at(2)), [Nothing, Begin]);
+        let running = [upload("a", InProgress, PodStage::Running), bound("b", New, "n1")];
+        assert_eq!(plan(&running, &two_nodes(1), at(2)), [Nothing, Nothing]);
+        assert_eq!(plan(&running, &two_nodes(2), at(2)), [Nothing, Accept]);
     }
 
     #[test]

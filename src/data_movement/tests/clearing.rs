@@ -84,6 +84,8 @@ async fn contents_of_movements_that_are_gone_are_removed_and_no_others() {
         .next(get(CONTENTS).answers(found))
         .next(get(&at(UPLOADS, "gone")).refuses(404))
         .next(get(&at(DOWNLOADS, "gone")).refuses(404))
+        .next(get(&at(BACKUPS, "gone")).refuses(404))
+        .next(get(&at(RESTORES, "gone")).refuses(404))
         .next(delete(&at(CONTENTS, "gone")).answers(deleted()));
     movements(&api).sweep(&BTreeSet::from(["u"])).await;
     assert_eq!(api.writes().len(), 1);
@@ -107,6 +109,8 @@ async fn what_is_left_is_found_behind_a_page_of_what_is_needed() {
         .next(get(PODS).page("three").answers(list("5", &[object("gone")])))
         .next(get(&at(UPLOADS, "gone")).refuses(404))
         .next(get(&at(DOWNLOADS, "gone")).refuses(404))
+        .next(get(&at(BACKUPS, "gone")).refuses(404))
+        .next(get(&at(RESTORES, "gone")).refuses(404))
         .next(delete(&at(PODS, "gone")).answers(deleted()))
         .next(get(CLAIMS).answers(list("5", &[])))
         .next(get(SNAPSHOTS).answers(list("5", &[])))
@@ -167,11 +171,13 @@ async fn what_is_made_again_for_a_movement_that_has_ended_is_removed_and_nothing
             "spec": {"datamover": "berth"}, "status": {"phase": phase},
         }))
     };
-    let absent = |name: &str| get(&at(DOWNLOADS, name)).refuses(404);
+    let absent = |kind: &str, name: &str| get(&at(kind, name)).refuses(404);
     let read = |api: Scripted, path: &str| {
         api.next(get(path).answers(found()))
             .next(movement("ended", "ended", "Completed", json!({})))
-            .next(absent("ended"))
+            .next(absent(DOWNLOADS, "ended"))
+            .next(absent(BACKUPS, "ended"))
+            .next(absent(RESTORES, "ended"))
             .next(delete(&at(path, "ended")).answers(deleted()))
             // Another leader has accepted it since this one saw anything.
             .next(movement("new", "new", "Accepted", json!({})))
@@ -179,7 +185,9 @@ async fn what_is_made_again_for_a_movement_that_has_ended_is_removed_and_nothing
             .next(movement("clearing", "clearing", "Failed", json!({keys::MADE: "t"})))
             // It was deleted, and another one has its name.
             .next(movement("again", "another", "InProgress", json!({})))
-            .next(absent("again"))
+            .next(absent(DOWNLOADS, "again"))
+            .next(absent(BACKUPS, "again"))
+            .next(absent(RESTORES, "again"))
             .next(delete(&at(path, "again")).refuses(409))
     };
     let api = Scripted::new().next(get(AGENTS).answers(made("berth-node-agent", "nobody")));

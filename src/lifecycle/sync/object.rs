@@ -90,8 +90,8 @@ pub fn backup(
 
 /// Annotations that a user who can write to the store could forge to have berth remove other
 /// backups: two records of a deletion, and the mark of a Schedule's own Backups, by which newer
-/// ones replace older ones.
-const NOT_BELIEVED: [&str; 3] = [keys::VOLUMES_MISSING, keys::FILES_GO, keys::SCHEDULE_UID];
+/// ones replace older ones. And the mark of what a data mover has left in the other cluster.
+const NOT_BELIEVED: [&str; 4] = [keys::VOLUMES_MISSING, keys::FILES_GO, keys::SCHEDULE_UID, keys::MADE];
 
 /// Name, labels and annotations. UID, resourceVersion, owners, finalizers and managed fields belong
 /// to the other cluster.
@@ -181,7 +181,7 @@ mod tests {
                 "name": "b", "namespace": "elsewhere", "uid": "foreign", "resourceVersion": "7", "generation": 3,
                 "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["stay"], "managedFields": [{}],
                 "labels": {"team": "a", "velero.io/storage-location": "there", "odd": 1},
-                "annotations": {"note": "x", "berth.dev/files-go": "true"},
+                "annotations": {"note": "x", "berth.dev/files-go": "true", "berth.dev/made": "t"},
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"},
                     {"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": "s", "controller": true},

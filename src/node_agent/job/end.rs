@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use berth_api::keys::BY_MOVER;
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -109,9 +110,28 @@ pub async fn end_canceled(context: &AgentContext, kind: &Kind) -> bool {
     let status = json!({
         "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
     });
+    write(context, kind, json!({"status": status})).await
+}
+
+/// Marks an object as one that a data mover pod carries, so that the leader makes that pod. What
+/// another process had begun begins anew: the leader makes pods for what is New, when there is room.
+pub async fn hand_over(context: &AgentContext, kind: &Kind) -> bool {
+    let mut change = json!({"metadata": {"annotations": {BY_MOVER: "true"}}, "status": {"phase": "New"}});
+    if matches!(kind, Kind::Restore(_)) {
+        // The spec of a PodVolumeBackup has its node.
+        change["status"]["node"] = json!(context.settings.node);
+    }
+    let is_written = write(context, kind, change).await;
+    if is_written {
+        info!(name = kind.name(), "handed over to the leader, for a data mover pod");
+    }
+    is_written
+}
+
+/// Writes to an object that no job works on, on the version that was seen.
+async fn write(context: &AgentContext, kind: &Kind, change: Value) -> bool {
     let client = || context.clients.call.clone();
     let namespace = &context.settings.namespace;
-    let change = json!({"status": status});
     let answer = match kind {
         Kind::Backup(object) => {
             patch(&Api::<PodVolumeBackup>::namespaced(client(), namespace), Write::on(&**object), change)

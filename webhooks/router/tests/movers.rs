@@ -212,6 +212,14 @@ async fn the_gate_opens_for_what_is_granted_and_refuses_the_rest_in_the_words_of
         files
     };
     assert_eq!(step(own(""), own("Accepted")).await, 200);
+    let by_mover = |phase: &str, grant: Option<&str>| {
+        let mut files = mover("PodVolumeBackup", phase, grant);
+        files["spec"]["uploaderType"] = json!("restic");
+        files["metadata"]["annotations"]["berth.dev/by-mover"] = json!("true");
+        files
+    };
+    assert_eq!(step(by_mover("", None), by_mover("Accepted", None)).await, 403);
+    assert_eq!(step(by_mover("", Some("now")), by_mover("Accepted", Some("now"))).await, 200);
     let born = async |phase: &str| {
         let born = mover("PodVolumeBackup", phase, Some("x"));
         let answer = ask(&router, GATE_PATH, review("CREATE", born, None, false)).await;

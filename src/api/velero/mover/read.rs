@@ -31,12 +31,13 @@ pub trait DataMover: Resource {
         is_granted(self)
     }
 
-    /// Is it handled by another data mover than Velero's: another vendor's, or berth's node agents?
+    /// Is it handled by another data mover than Velero's or berth's: another vendor's, or a node
+    /// agent of berth's, which prepares nothing for it?
     fn is_third_party(&self) -> bool {
         false
     }
 
-    /// Is it a movement of snapshot data that berth carries?
+    /// Is it carried by a data mover pod of berth's, which the leader makes?
     fn is_own(&self) -> bool {
         false
     }
@@ -49,6 +50,11 @@ pub trait DataMover: Resource {
 
 fn is_granted(object: &(impl Resource + ?Sized)) -> bool {
     object.meta().annotations.as_ref().is_some_and(|annotations| keys::is_set(annotations, keys::GRANTED))
+}
+
+/// Is a PodVolumeBackup or PodVolumeRestore of berth's carried by a data mover pod?
+fn is_by_mover(object: &(impl Resource + ?Sized)) -> bool {
+    object.meta().annotations.as_ref().is_some_and(|annotations| keys::is_set(annotations, keys::BY_MOVER))
 }
 
 /// A malformed number counts as zero.
@@ -128,7 +134,11 @@ impl DataMover for PodVolumeBackup {
     }
 
     fn is_third_party(&self) -> bool {
-        is_own(self.spec.uploader_type.as_deref())
+        is_own(self.spec.uploader_type.as_deref()) && !is_by_mover(self)
+    }
+
+    fn is_own(&self) -> bool {
+        is_own(self.spec.uploader_type.as_deref()) && is_by_mover(self)
     }
 
     fn mover(&self) -> Mover {
@@ -148,12 +158,18 @@ impl DataMover for PodVolumeRestore {
     }
 
     fn is_third_party(&self) -> bool {
-        is_own(self.spec.uploader_type.as_deref())
+        is_own(self.spec.uploader_type.as_deref()) && !is_by_mover(self)
+    }
+
+    fn is_own(&self) -> bool {
+        is_own(self.spec.uploader_type.as_deref()) && is_by_mover(self)
     }
 
     fn mover(&self) -> Mover {
         let node = self.status.as_ref().and_then(|status| named(&status.node));
         Mover {
+            // The node agent that handed it over has written which node that is.
+            bound_node: node.clone().filter(|_| self.is_own()),
             accepted_by: node.clone(),
             accepted_at: self.status.as_ref().and_then(|status| at(&status.accepted_timestamp)),
             running_on: node,
@@ -286,7 +302,16 @@ mod tests {
         for (uploader, is_own) in [("restic", true), ("kopia", false), ("", false)] {
             let files = json!({"apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {},
                 "spec": {"uploaderType": uploader}});
-            assert_eq!(read::<PodVolumeBackup>(files).third_party, is_own, "{uploader}");
+            assert_eq!(read::<PodVolumeBackup>(files.clone()).third_party, is_own, "{uploader}");
+            let mut by_mover = files;
+            by_mover["metadata"]["annotations"] = json!({"berth.dev/by-mover": "true"});
+            let found = read::<PodVolumeBackup>(by_mover.clone());
+            assert_eq!((found.own, found.third_party), (is_own, false), "{uploader}, by a data mover");
+            by_mover["kind"] = json!("PodVolumeRestore");
+            by_mover["status"] = json!({"phase": "New", "node": "n1"});
+            let found = read::<PodVolumeRestore>(by_mover);
+            assert_eq!((found.own, found.third_party), (is_own, false), "{uploader}, by a data mover");
+            assert_eq!(found.bound_node, is_own.then(|| "n1".to_owned()), "{uploader}");
         }
         assert!(object(json!({}), json!({"cancel": true}), "New").canceled);
         assert!(object(json!({"deletionTimestamp": "2026-01-02T03:04:05Z"}), json!({}), "New").canceled);

@@ -169,6 +169,8 @@ fn can_go(view: &GrantView, mover: &Mover) -> Result<(), MoverWaitReason> {
 /// Would this data mover hold a place without being able to use it?
 fn wastes_place(view: &GrantView, mover: &Mover, now: Timestamp) -> bool {
     let is_lost = match &mover.bound_node {
+        // It needs no node-agent.
+        _ if mover.own => false,
         Some(node) => is_out(view, node, now),
         None => mover.kind.is_bound(),
     };

@@ -284,6 +284,20 @@ fn a_grant_that_cannot_be_used_is_taken_back() {
 }
 
 #[test]
+fn files_that_berth_has_moved_by_a_pod_need_no_agent_and_wait_for_their_node() {
+    let own = |name, node| Mover { own: true, ..bound(name, 1, node, MoverPhase::New) };
+    let mut view = view([own("gone", "n9"), Mover { granted: true, ..own("granted", "n3") }]);
+    view.agents.insert("n3".to_owned(), out(0));
+    let plan = planned(&view);
+    assert_eq!((granted(&view, &plan), plan.revoke), (vec!["gone"], Vec::new()));
+    // A node that is full lets others go first, whoever moves its data.
+    let full = bound("runs", 0, "n1", MoverPhase::InProgress);
+    let mut view = self::view([full, own("pvb", "n1"), new_upload("a", 2), new_upload("b", 3)]);
+    view.limits.global = 1;
+    assert_eq!(granted(&view, &planned(&view)), ["a", "b"]);
+}
+
+#[test]
 fn an_agent_that_was_never_seen_is_away_since_agents_are_watched() {
     let mut view = view([Mover { granted: true, ..bound("pvb", 1, "n9", MoverPhase::New) }]);
     view.watching_since = second(NOW - OUT_AFTER.as_secs() + 1);
