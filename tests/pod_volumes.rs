@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use berth::install::pod_volumes::AGENT;
 use berth::install::{InstallSettings, render};
+use berth_api::keys::PROGRESS_TEXT;
 use serde_json::{Value, json};
 
 use crate::admission::program;
@@ -402,6 +403,9 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         assert_eq!(status["progress"]["bytesDone"], status["progress"]["totalBytes"]);
         assert!(status["progress"]["totalBytes"].as_i64().unwrap() > 49_000_000, "{status:#}");
         assert!(status["startTimestamp"].is_string() && status["completionTimestamp"].is_string());
+        let files = first["metadata"]["annotations"][PROGRESS_TEXT].as_str();
+        let files = files.and_then(|text| text.strip_suffix(" files")?.parse::<u32>().ok());
+        assert!(files.is_some_and(|files| files > 200), "{:#}", first["metadata"]);
         let first_id = status["snapshotID"].as_str().unwrap().to_owned();
         let repository = stage.read(NAMESPACE, "backuprepository", &format!("shop-{location}-restic"));
         assert_eq!(repository["status"]["phase"], "Ready", "{repository:#}");
