@@ -5,7 +5,9 @@ mod alone;
 mod device;
 mod failures;
 mod large;
+mod mounted;
 mod movements;
+mod velero;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -413,6 +415,7 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         stage.restic(location, &["check", "--read-data"]);
         stage.restic(location, &["restore", &first_id, "--target", first_copy.to_str().unwrap()]);
         assert_same(&source, &first_copy.join("volume"));
+        mounted::assert_mounted(&stage, location, &first_id, &source);
 
         fs::write(source.join("a/deep/3"), name("changed")).unwrap();
         fs::write(source.join("added"), name("more")).unwrap();
