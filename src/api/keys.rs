@@ -220,6 +220,9 @@ keys! {
     /// in the status, whose definition has no fields for these; once it has ended, it is the
     /// number of files.
     pub const PROGRESS_TEXT: &str = "berth.dev/progress";
+    /// Annotation of a BackupRepository: when one of berth's agents last began to maintain it, RFC
+    /// 3339. Its status also tells what a Velero has tried.
+    pub const MAINTAINED_AT: &str = "berth.dev/maintained-at";
     /// Annotation of a DataDownload that berth carries: when all of its data was in the volume,
     /// RFC 3339.
     pub const RESTORED: &str = "berth.dev/restored";
