@@ -6,7 +6,9 @@ mod by_movers;
 mod device;
 mod failures;
 mod large;
+mod mounted;
 mod movements;
+mod velero;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,6 +22,7 @@ use std::time::{Duration, SystemTime};
 
 use berth::install::pod_volumes::AGENT;
 use berth::install::{InstallSettings, render};
+use berth_api::keys::PROGRESS_TEXT;
 use serde_json::{Value, json};
 
 use crate::admission::program;
@@ -403,6 +406,9 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         assert_eq!(status["progress"]["bytesDone"], status["progress"]["totalBytes"]);
         assert!(status["progress"]["totalBytes"].as_i64().unwrap() > 49_000_000, "{status:#}");
         assert!(status["startTimestamp"].is_string() && status["completionTimestamp"].is_string());
+        let files = first["metadata"]["annotations"][PROGRESS_TEXT].as_str();
+        let files = files.and_then(|text| text.strip_suffix(" files")?.parse::<u32>().ok());
+        assert!(files.is_some_and(|files| files > 200), "{:#}", first["metadata"]);
         let first_id = status["snapshotID"].as_str().unwrap().to_owned();
         let repository = stage.read(NAMESPACE, "backuprepository", &format!("shop-{location}-restic"));
         assert_eq!(repository["status"]["phase"], "Ready", "{repository:#}");
@@ -410,6 +416,7 @@ fn files_go_into_a_repository_that_restic_reads_and_come_back_behind_the_init_co
         stage.restic(location, &["check", "--read-data"]);
         stage.restic(location, &["restore", &first_id, "--target", first_copy.to_str().unwrap()]);
         assert_same(&source, &first_copy.join("volume"));
+        mounted::assert_mounted(&stage, location, &first_id, &source);
 
         fs::write(source.join("a/deep/3"), name("changed")).unwrap();
         fs::write(source.join("added"), name("more")).unwrap();

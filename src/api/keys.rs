@@ -218,6 +218,14 @@ keys! {
     /// nothing else to write than that it lives, RFC 3339. No other process takes over what one
     /// that lives has begun.
     pub const CARRIED_AT: &str = "berth.dev/carried-at";
+    /// Annotation of a data mover that berth carries: how many files it has begun to read or
+    /// restore, and how fast it is, as in `1234 files, 18.2 MiB/s`. It is written with the bytes
+    /// in the status, whose definition has no fields for these; once it has ended, it is the
+    /// number of files.
+    pub const PROGRESS_TEXT: &str = "berth.dev/progress";
+    /// Annotation of a BackupRepository: when one of berth's agents last began to maintain it, RFC
+    /// 3339. Its status also tells what a Velero has tried.
+    pub const MAINTAINED_AT: &str = "berth.dev/maintained-at";
     /// Annotation of a DataDownload that berth carries: when all of its data was in the volume,
     /// RFC 3339.
     pub const RESTORED: &str = "berth.dev/restored";

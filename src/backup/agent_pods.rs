@@ -9,16 +9,13 @@ use super::insist::insist;
 use crate::objects;
 use crate::text::chain;
 
-/// Label of the pods of Velero's node-agents.
-const NODE_AGENTS: &str = "role=node-agent";
-
 /// The pods of node-agents of both kinds.
 ///
 /// # Errors
 /// When they cannot be listed.
 pub async fn node_agents(client: &Client, namespace: &str) -> Result<NodeAgents, String> {
     let mut agents = NodeAgents::default();
-    for (node, is_running) in nodes(client, namespace, NODE_AGENTS).await? {
+    for (node, is_running) in nodes(client, namespace, objects::STOCK_NODE_AGENTS).await? {
         agents.add_velero(node, is_running);
     }
     for (node, is_running) in nodes(client, namespace, objects::NODE_AGENTS).await? {

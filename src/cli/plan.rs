@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_core::bytes::size;
 use berth_core::hook::{HookPhase, OnError};
 use jiff::SignedDuration;
 use serde::Serialize;
@@ -297,16 +298,6 @@ fn hook(one: &PlannedHook) -> OfHook {
     }
 }
 
-/// As in `1.5 MiB`.
-pub fn size(bytes: u64) -> String {
-    let units = [(4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")];
-    let Some((power, unit)) = units.into_iter().find(|(power, _)| bytes >= 1 << (10 * power)) else {
-        return format!("{bytes} bytes");
-    };
-    let tenths = u128::from(bytes) * 10 / (1 << (10 * power));
-    format!("{}.{} {unit}", tenths / 10, tenths % 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,20 +309,6 @@ mod tests {
             pod: pod.map(|(pod, volume)| (pod.to_owned(), volume.to_owned())),
             driver: "ebs".to_owned(),
             class: "fast".to_owned(),
-        }
-    }
-
-    #[test]
-    fn a_size_is_told_in_the_unit_that_fits() {
-        for (bytes, told) in [
-            (0, "0 bytes"),
-            (1023, "1023 bytes"),
-            (1024, "1.0 KiB"),
-            (1536, "1.5 KiB"),
-            (3 << 30, "3.0 GiB"),
-            (u64::MAX, "16777215.9 TiB"),
-        ] {
-            assert_eq!(size(bytes), told);
         }
     }
 

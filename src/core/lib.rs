@@ -57,6 +57,7 @@
 //!
 //! Used by all of them:
 //!
+//! - [`bytes`]: numbers of bytes in the unit that fits.
 //! - [`duration`]: durations as Go writes them.
 //! - [`location_turns`]: what is begun next where storage locations share a small limit.
 //! - [`violation`]: every fault of an object at once, each with the path of its field.
@@ -64,6 +65,7 @@
 pub mod affinity;
 pub mod age;
 pub mod block;
+pub mod bytes;
 pub mod claim;
 pub mod cron;
 pub mod deletion;

@@ -3,6 +3,7 @@
 
 pub mod maintenance;
 pub mod others;
+pub mod progress;
 
 /// The uploader type of objects that berth's node agents act on. All others are for Velero's
 /// node-agents.

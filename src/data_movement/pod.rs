@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::node_agent::mover::{DEVICE, NODE_PODS, OF_DEVICE, VOLUME};
-use crate::objects::PART_OF;
+use crate::objects::{NODE_AGENT_ROLE, PART_OF};
 use crate::patch::digest;
 
 /// The key of [`super::PODS`], which the pods of node agents have, too.
@@ -97,6 +97,8 @@ pub(super) fn pod(
     let mut labels = either(&own.labels, metadata.labels).unwrap_or_default();
     // The label marks objects that an installation applies and removes, and this pod is not one.
     labels.remove(PART_OF);
+    // With this one it would count as a node-agent of Velero's.
+    labels.retain(|key, value| (key.as_str(), value.as_str()) != NODE_AGENT_ROLE);
     labels.extend(made.labels.clone().unwrap_or_default());
     let known_by = [(NAME, DATA_MOVER.to_owned()), (kind.pod_label(), label_value(name, digest))];
     labels.extend(known_by.map(|(key, value)| (key.to_owned(), value)));
@@ -309,6 +311,7 @@ mod tests {
             (&json!("berth-data-mover"), &json!("up"), &json!("u"))
         );
         assert!(labels["app.kubernetes.io/part-of"].is_null(), "or an uninstallation would wait for it");
+        assert!(labels["role"].is_null(), "or it would count as a node-agent of Velero's");
         assert_eq!(pod["metadata"]["annotations"], json!({"some/role": "r"}));
         let spec = &pod["spec"];
         let container = &spec["containers"][0];

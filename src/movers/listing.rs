@@ -13,9 +13,10 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use super::mover_cache::{MoverCache, MoverItem};
-use super::node_cache::{AGENTS, NodeCacheState, agent, class, node};
+use super::node_cache::{NodeCacheState, agent, class, node};
 use super::{configuration, target};
 use crate::client::is_forbidden;
+use crate::objects::{STOCK_NODE_AGENTS, is_stock_node_agent};
 use crate::watch::{list, of_namespace};
 
 const CALLS_AT_ONCE: usize = 16;
@@ -30,7 +31,8 @@ pub async fn agents(
     namespace: &str,
     configmap: Option<&str>,
 ) -> anyhow::Result<NodeCacheState> {
-    let pods = list(of_namespace::<Pod>(client, namespace), &ListParams::default().labels(AGENTS)).await?;
+    let agents = ListParams::default().labels(STOCK_NODE_AGENTS);
+    let pods = list(of_namespace::<Pod>(client, namespace), &agents).await?;
     let mut state = NodeCacheState::default();
     state.configuration = configuration::read_once(client, namespace, configmap).await?;
     state.put_agents(pods.into_iter().filter_map(agent));
@@ -63,11 +65,10 @@ pub async fn classes(client: &Client, state: &mut NodeCacheState) -> anyhow::Res
 /// The API server cannot be read.
 pub async fn tolerations(client: &Client, namespace: &str) -> anyhow::Result<Vec<Toleration>> {
     let sets: Vec<DaemonSet> = list(of_namespace(client, namespace), &ListParams::default()).await?;
-    let (key, value) = AGENTS.split_once('=').unwrap_or_default();
     let templates = sets.into_iter().filter_map(|set| Some(set.spec?.template));
     let of_agents = templates.filter(|template| {
         let labels = template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
-        labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
+        labels.is_some_and(is_stock_node_agent)
     });
     let tolerations = of_agents.filter_map(|template| template.spec?.tolerations);
     Ok(tolerations.flatten().map(|one| toleration(&one)).collect())

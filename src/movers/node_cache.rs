@@ -15,11 +15,9 @@ use tokio::sync::watch;
 
 use super::configuration::ConfigurationState;
 use crate::cache::SharedCache;
-use crate::objects::NODE_AGENTS;
+use crate::objects::{NODE_AGENTS, STOCK_NODE_AGENTS};
 use crate::watch::{WatchEvent, of_namespace, reflect};
 
-/// Label of every node-agent's pod, which Velero itself uses to find them.
-pub(super) const AGENTS: &str = "role=node-agent";
 /// Name of its container in Velero's installer and chart.
 const CONTAINER: &str = "node-agent";
 
@@ -219,7 +217,8 @@ impl NodeCache {
                 };
             });
         });
-        let agents = reflect(of_namespace(client, namespace), everything().labels(AGENTS), agent, |event| {
+        let stock = everything().labels(STOCK_NODE_AGENTS);
+        let agents = reflect(of_namespace(client, namespace), stock, agent, |event| {
             self.state.write(|state| match event {
                 WatchEvent::Replaced(all) => {
                     state.put_agents(all.into_iter().flatten());

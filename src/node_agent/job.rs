@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
-use berth_api::keys::{CARRIED_AT, CARRIER, RUNS};
+use berth_api::keys::{CARRIED_AT, CARRIER, PROGRESS_TEXT, RUNS};
 use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
 use berth_core::limits;
 use berth_core::mover::MoverKind;
 use berth_core::pod_volume::number;
+use berth_core::pod_volume::progress::{Pace, text};
 use berth_pod_volumes::{Fault, Progress, Watched};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -193,12 +194,14 @@ impl Job {
             let (mut signs, mut sign) = (0, Instant::now());
             let mut ticks = interval(PROGRESS);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let (mut shown, mut told) = (Progress::default(), String::new());
+            let (mut shown, mut told) = ((Progress::default(), 0), String::new());
+            let (since, mut pace) = (Instant::now(), Pace::default());
             loop {
                 tokio::select! {
                     result = &mut work => break result,
                     _ = ticks.tick() => {
-                        let now = self.watched.progress();
+                        let now = (self.watched.progress(), self.watched.files());
+                        let rate = pace.rate(since.elapsed(), now.0.done);
                         if signs != self.watched.signs() {
                             (signs, sign) = (self.watched.signs(), Instant::now());
                         } else if sign.elapsed() > SILENCE && !self.watched.is_canceled() {
@@ -211,7 +214,7 @@ impl Job {
                         let waits_for = self.waits_for.lock().clone();
                         let (mut change, mut is_change) = (json!({}), false);
                         if now != shown {
-                            change["status"]["progress"] = progress(now);
+                            change["status"]["progress"] = progress(now.0);
                             // The next progress says more than a second attempt to write this one.
                             shown = now;
                             is_change = true;
@@ -230,6 +233,11 @@ impl Job {
                         if fence.is_quiet() {
                             change["metadata"]["annotations"][CARRIED_AT] = json!(Timestamp::now());
                             is_change = true;
+                        }
+                        // Whatever is written tells it, so that the rate of a job that stands still
+                        // does not stay as it was.
+                        if is_change && now != (Progress::default(), 0) {
+                            change["metadata"]["annotations"][PROGRESS_TEXT] = json!(text(now.1, rate));
                         }
                         let fenced = match is_change {
                             true => fence.write(&change).await,
@@ -267,7 +275,7 @@ impl Job {
             return EndWrite::Failed;
         }
         let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
-        let shown = self.watched.progress();
+        let (shown, files) = (self.watched.progress(), self.watched.files());
         if shown != Progress::default() {
             status["progress"] = progress(shown);
         }
@@ -294,6 +302,9 @@ impl Job {
         }
         cut(&mut status["message"]);
         let mut change = json!({"status": status});
+        if files > 0 {
+            change["metadata"]["annotations"][PROGRESS_TEXT] = json!(text(files, None));
+        }
         if !more.is_null() {
             merge_into(&mut change, more);
         }

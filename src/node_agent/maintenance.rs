@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use berth_api::GoDuration;
-use berth_api::keys::REPOSITORY_TYPE;
+use berth_api::keys::{MAINTAINED_AT, REPOSITORY_TYPE};
 use berth_core::limits;
 use berth_core::pod_volume::UPLOADER;
 use berth_core::pod_volume::maintenance::{Ended, MaintenanceRun, RepositoryHistory, begun, ended, is_due};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::AgentContext;
-use super::reports::{backup_repositories, is_ours};
+use super::reports::{backup_repositories, is_ours, now};
 use crate::pace::paced;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
@@ -108,6 +108,7 @@ fn seen(object: &DynamicObject) -> RepositoryHistory {
         created: object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         frequency: frequency.and_then(|often| SignedDuration::try_from(often).ok()),
         succeeded: time(&status["lastMaintenanceTime"]),
+        tried: object.annotations().get(MAINTAINED_AT).and_then(|at| at.parse().ok()),
         entries: status["recentMaintenance"].as_array().into_iter().flatten().filter_map(entry).collect(),
     }
 }
@@ -125,11 +126,6 @@ fn status(entries: &[MaintenanceRun]) -> Value {
     json!(entries.iter().map(entry).collect::<Vec<_>>())
 }
 
-/// The time in whole seconds, as objects store it.
-fn now() -> Timestamp {
-    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
-}
-
 async fn maintain(
     context: &AgentContext,
     api: &Api<DynamicObject>,
@@ -143,7 +139,10 @@ async fn maintain(
     let began = now();
     let entries = begun(seen(object).entries, began);
     // If several agents see that it is due, the first write wins.
-    let change = json!({"status": {"recentMaintenance": status(&entries)}});
+    let change = json!({
+        "metadata": {"annotations": {MAINTAINED_AT: began}},
+        "status": {"recentMaintenance": status(&entries)},
+    });
     let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
     info!(repository = name, "started the maintenance of a repository");
     let watched = Watched::default();
@@ -263,14 +262,17 @@ mod tests {
         ];
         let object: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "velero.io/v1", "kind": "BackupRepository",
-            "metadata": {"name": "r", "creationTimestamp": "1970-01-01T01:00:00Z"},
+            "metadata": {
+                "name": "r", "creationTimestamp": "1970-01-01T01:00:00Z",
+                "annotations": {MAINTAINED_AT: at(5)},
+            },
             "spec": {"maintenanceFrequency": "24h0m0s"},
             "status": {"lastMaintenanceTime": "1970-01-01T04:00:00Z", "recentMaintenance": status(&entries)},
         }))
         .unwrap();
         let seen = seen(&object);
         assert_eq!(seen.entries, entries);
-        assert_eq!((seen.created, seen.succeeded), (at(1), Some(at(4))));
+        assert_eq!((seen.created, seen.succeeded, seen.tried), (at(1), Some(at(4)), Some(at(5))));
         assert_eq!(seen.frequency, Some(SignedDuration::from_hours(24)));
     }
 }

@@ -1,9 +1,10 @@
 //! Reports on repositories in BackupRepositories, as Velero's server does for its own.
 //!
 //! A BackupRepository is created only after its repository, because a Velero server that finds one
-//! creates a repository for it, with a password of its own. BackupRepositories that a Velero
+//! creates a repository for it, with a password of its own. BackupRepositories that an older Velero
 //! created (their names end with random letters) belong to repositories with Velero's password, and
-//! only Velero writes them.
+//! only Velero writes them. One that a Velero 1.18 creates has the name that berth gives: it is for
+//! a restore of what berth has stored, or of what a Velero before 1.17 has.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use anyhow::{Context as _, bail};
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
 use berth_core::limits;
 use berth_core::pod_volume::{UPLOADER, repository_names};
+use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
@@ -42,6 +44,11 @@ pub fn is_ours(found: &DynamicObject) -> bool {
     let text = |field: &str| found.data["spec"][field].as_str().unwrap_or_default();
     let names = repository_names(text("backupStorageLocation"), text("volumeNamespace"), digest);
     found.metadata.name.as_ref().is_some_and(|name| names.contains(name))
+}
+
+/// The time in whole seconds, as objects store it.
+pub fn now() -> Timestamp {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
 }
 
 pub struct Reports {
@@ -106,6 +113,8 @@ impl Reports {
         if fault.is_some() || !found.items.is_empty() {
             return Ok(());
         }
+        // A Velero counts from there, as from its own. Without it, it would begin at once.
+        let status = json!({"phase": phase, "lastMaintenanceTime": now()});
         let labels: BTreeMap<&str, String> = labels.into_iter().collect();
         let spec = json!({
             "volumeNamespace": namespace, "backupStorageLocation": location, "repositoryType": UPLOADER,
@@ -187,6 +196,7 @@ mod tests {
         reports.tell("b-c", "a", None).await;
         let writes = api.writes();
         assert_eq!(writes[1].body["metadata"]["name"], json!(own));
+        assert!(writes[1].body["status"]["lastMaintenanceTime"].is_string(), "{:#}", writes[1].body);
         let made: DynamicObject = serde_json::from_value(writes[1].body.clone()).unwrap();
         assert!(is_ours(&made));
     }

@@ -11,10 +11,8 @@ use kube::{Resource, ResourceExt};
 
 use super::job::Kind;
 use crate::movers::target::waits;
+use crate::objects::is_stock_node_agent;
 use crate::watch::{ObjectKey, WatchEvent};
-
-/// The label of Velero's node-agents, which berth's do not have.
-const STOCK: (&str, &str) = ("role", "node-agent");
 
 /// A pod of this node.
 #[derive(Clone, Debug)]
@@ -31,7 +29,7 @@ impl TargetPod {
         let key = (pod.namespace().unwrap_or_default(), pod.name_any());
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         let has_ended = matches!(phase, Some("Failed" | "Succeeded"));
-        let is_stock = !has_ended && pod.labels().get(STOCK.0).is_some_and(|value| value == STOCK.1);
+        let is_stock = !has_ended && is_stock_node_agent(pod.labels());
         (key, Self { uid: pod.uid().unwrap_or_default(), waits: waits(pod), is_stock })
     }
 }

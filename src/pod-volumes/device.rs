@@ -74,7 +74,7 @@ impl ReadSource for DeviceSource {
     }
 
     fn entries(&self) -> Self::Iter {
-        self.watched.give();
+        self.watched.begin_file();
         let folder = Node::new_node(OsStr::new(TOP), NodeType::Dir, metadata(0o040_700, 0));
         let file = Node::new_node(OsStr::new(NAME), NodeType::File, metadata(0o100_600, self.device.size));
         let reader = DeviceReader { device: self.device.clone(), at: 0, watched: self.watched.clone() };
@@ -149,6 +149,7 @@ pub(crate) fn restore(
             "the device of snapshot {id} has {size} bytes, and this one has only {room}"
         )));
     }
+    watched.begin_file();
     match write(&repository, &node, device, watched) {
         Ok(written) if written == size => {}
         Ok(written) => {

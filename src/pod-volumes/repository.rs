@@ -229,7 +229,7 @@ impl Repository {
         }
         let summary = saved.summary.unwrap_or_default();
         // rustic_core skips files that fail here, and only logs them.
-        let given = watched.given();
+        let given = watched.files();
         if summary.total_files_processed != given {
             let stored = summary.total_files_processed;
             return Err(Fault::Repository(format!(

@@ -144,6 +144,7 @@ impl Target<'_> {
             self.watched.step();
             if !node.is_dir() {
                 seen = seen.saturating_add(1);
+                self.watched.begin_file();
             }
             self.leave_until(path.parent().unwrap_or(Path::new("")));
             let Some(parent) = self.levels.last().filter(|level| path.parent() == Some(&level.path)) else {

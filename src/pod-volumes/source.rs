@@ -234,7 +234,7 @@ impl Iterator for Walk {
             let (folder, path) = (level.folder.clone(), level.path.join(&name));
             if let Some(entry) = self.entry(&folder, name, path) {
                 if self.tells && !entry.node.is_dir() {
-                    self.watched.give();
+                    self.watched.begin_file();
                 }
                 return Some(Ok(entry));
             }

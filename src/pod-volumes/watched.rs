@@ -30,8 +30,9 @@ struct Shared {
     total: AtomicU64,
     failed: Mutex<Unfinished>,
     noted: Mutex<Unfinished>,
-    /// Entries that were passed to rustic_core to be stored.
-    given: AtomicU64,
+    /// Entries, folders aside, that were passed to rustic_core to be stored, or came out of a
+    /// snapshot.
+    files: AtomicU64,
     /// Files that were removed before they could be read.
     vanished: AtomicU64,
     /// Names that were visited.
@@ -75,7 +76,8 @@ impl Watched {
         self.0.unwritten.lock().clone()
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
+    /// Counts bytes of files that were read or written.
+    pub fn add(&self, bytes: u64) {
         self.0.done.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -98,17 +100,19 @@ impl Watched {
         self.0.vanished.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn give(&self) {
-        self.0.given.fetch_add(1, Ordering::Relaxed);
+    /// Counts a file, or anything else that is no folder, that is begun.
+    pub fn begin_file(&self) {
+        self.0.files.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn given(&self) -> u64 {
-        self.0.given.load(Ordering::Relaxed)
+    /// How many files were begun. Links, pipes and the like count, too, and folders do not.
+    pub fn files(&self) -> u64 {
+        self.0.files.load(Ordering::Relaxed)
     }
 
     /// Counts everything that is done, as a sign that the job has not stopped.
     pub fn signs(&self) -> u64 {
-        [&self.0.done, &self.0.given, &self.0.vanished, &self.0.steps]
+        [&self.0.done, &self.0.files, &self.0.vanished, &self.0.steps]
             .into_iter()
             .fold(0, |sum, count| sum.wrapping_add(count.load(Ordering::Relaxed)))
     }

@@ -1,18 +1,20 @@
-//! Files of a volume by berth's node agent, and by restic itself on the same folder and disk: the
+//! Files of a volume by berth's node agent, and by restic and kopia on the same folder and disk: the
 //! first backup, one before which nothing has changed, one before which a hundredth has, and a
-//! restore. What both need: time, processor and memory.
+//! restore. What each needs: time, processor and memory.
 //!
 //! - What berth needs besides counts as well: the object that asks for it, and the look whether it
 //!   is done.
-//! - Of the four steps each program is first in two, because the second one finds files and disk as
-//!   the first one has left them. Before each of them everything is on the disk.
-//! - restic derives its key anew each time that it is run, and the agent keeps repositories open.
-//!   The row of an empty command says how much of restic's time that is.
-//! - berth waits until what it has restored is on the disk, and restic does not.
+//! - The programs take turns in who is first in a step, because the next one finds files and disk as
+//!   the one before has left them. Before each of them everything is on the disk.
+//! - restic and kopia derive their keys anew each time that they are run, and the agent keeps
+//!   repositories open. The row of an empty command says how much of their time that is.
+//! - berth waits until what it has restored is on the disk, and the others do not.
 //! - The files do not compress, so this says nothing of compression.
-//! - Velero's kopia is not here: it writes only to a bucket, through a Velero server, a node-agent
-//!   and a pod for each volume, which is neither the same store nor the same work.
+//! - kopia is the version that Velero links into its own program, as a command, with the settings
+//!   that both have by default. What a Velero server, a node-agent and a pod for each volume add is
+//!   left out. Where kopia cannot be had the others are measured without it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -90,26 +92,30 @@ fn compare(berth: &Path, contents: &Contents, report: &mut Report) -> anyhow::Re
     stage.back_up("before", "before")?;
     let volume = stage.volume("web", &running)?;
     contents.fill(&volume)?;
-    let mut restic = Restic::start(stage.plane.folder())?;
+    let mut rivals = rivals(stage.plane.folder())?;
     for (number, step) in STEPS.into_iter().enumerate() {
         if step == CHANGED {
             contents.change(&volume)?;
         }
-        let (ours, theirs) = if number % 2 == 0 {
-            let ours = stage.carry_out(step)?;
-            (ours, restic.carry_out(step, &volume)?)
-        } else {
-            let theirs = restic.carry_out(step, &volume)?;
-            (stage.carry_out(step)?, theirs)
-        };
-        contents.tell(step, &ours, &theirs, report);
+        let all = rivals.len() + 1;
+        let mut taken: BTreeMap<Program, Taken> = BTreeMap::new();
+        for turn in 0..all {
+            match rivals.get_mut((number + turn) % all) {
+                Some(rival) => taken.insert(rival.program, rival.carry_out(step, &volume)?),
+                None => taken.insert(Program::Berth, stage.carry_out(step)?),
+            };
+        }
+        contents.tell(step, &taken, report)?;
     }
-    let empty = restic.run(&["cat", "config"])?;
     let what = |what: &str| format!("{}, {what}", contents.what);
-    report.add(PART, &what("an empty command of restic"), empty.seconds, "s", Aim::None);
     let peak = peak_mib(stage.agent.id())?;
     report.add(PART, &what("most memory of the agent"), peak, "MiB", Aim::AtMost(MOST_MEMORY));
-    report.add(PART, &what("most memory of restic"), restic.peak, "MiB", Aim::None);
+    for rival in &mut rivals {
+        let name = rival.program.name();
+        report.add(PART, &what(&format!("most memory of {name}")), rival.peak, "MiB", Aim::None);
+        let empty = rival.run(&rival.program.empty())?;
+        report.add(PART, &what(&format!("an empty command of {name}")), empty.seconds, "s", Aim::None);
+    }
     Ok(())
 }
 
@@ -146,16 +152,26 @@ impl Contents {
         Ok(())
     }
 
-    fn tell(&self, step: &str, ours: &Taken, theirs: &Taken, report: &mut Report) {
+    fn tell(&self, step: &str, taken: &BTreeMap<Program, Taken>, report: &mut Report) -> anyhow::Result<()> {
         let what = |what: &str| format!("{}, {step}, {what}", self.what);
-        report.add(PART, &what("berth"), ours.seconds, "s", Aim::None);
-        report.add(PART, &what("restic"), theirs.seconds, "s", Aim::None);
-        let times = theirs.seconds / ours.seconds;
-        report.add(PART, &what("faster than restic"), times, "times", Aim::AtLeast(self.aim));
+        let of = |program| taken.get(&program).context("a program that was not measured");
+        let (ours, restics) = (of(Program::Berth)?, of(Program::Restic)?);
+        for (program, taken) in taken {
+            report.add(PART, &what(program.name()), taken.seconds, "s", Aim::None);
+        }
+        for (program, theirs) in taken.iter().filter(|(program, _)| **program != Program::Berth) {
+            let aim = if *program == Program::Restic { Aim::AtLeast(self.aim) } else { Aim::None };
+            let times = theirs.seconds / ours.seconds;
+            report.add(PART, &what(&format!("faster than {}", program.name())), times, "times", aim);
+        }
         let gib = self.files as f64 * self.bytes as f64 / GIB;
-        let most = theirs.cpu / gib;
-        report.add(PART, &what("CPU per GiB, berth"), ours.cpu / gib, "s", Aim::AtMost(most));
-        report.add(PART, &what("CPU per GiB, restic"), most, "s", Aim::None);
+        for (program, taken) in taken {
+            let is_ours = *program == Program::Berth;
+            let aim = if is_ours { Aim::AtMost(restics.cpu / gib) } else { Aim::None };
+            let name = format!("CPU per GiB, {}", program.name());
+            report.add(PART, &what(&name), taken.cpu / gib, "s", aim);
+        }
+        Ok(())
     }
 }
 
@@ -268,7 +284,7 @@ impl Stage {
             "name": "restore-wait", "image": "w", "imageID": "", "ready": false, "restartCount": 0,
             "state": running,
         }]});
-        self.volume("restored", &waiting)?;
+        let restored = self.volume("restored", &waiting)?;
         let asked = json!({
             "apiVersion": "velero.io/v1", "kind": "PodVolumeRestore",
             "metadata": {"name": "restore", "ownerReferences": [{
@@ -280,7 +296,9 @@ impl Stage {
                 "snapshotID": self.snapshot, "sourceNamespace": NAMESPACE,
             },
         });
-        Ok(self.carried_out("podvolumerestore", "restore", asked)?.0)
+        let (taken, _) = self.carried_out("podvolumerestore", "restore", asked)?;
+        fs::remove_dir_all(restored)?;
+        Ok(taken)
     }
 
     fn carried_out(&mut self, kind: &str, name: &str, asked: Value) -> anyhow::Result<(Taken, Value)> {
@@ -304,49 +322,123 @@ impl Stage {
     }
 }
 
-/// restic itself, with a cache, as people run it.
-struct Restic {
-    program: PathBuf,
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Program {
+    Berth,
+    Restic,
+    Kopia,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Berth => "berth",
+            Self::Restic => "restic",
+            Self::Kopia => "kopia",
+        }
+    }
+
+    /// A command that opens the repository and does nothing with it.
+    fn empty(self) -> Vec<String> {
+        let words: &[&str] = if self == Self::Kopia { &["repository", "status"] } else { &["cat", "config"] };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+}
+
+/// Another program with a repository and a cache, as people run it.
+struct Rival {
+    program: Program,
+    path: PathBuf,
     folder: PathBuf,
     /// The most memory that any run of it held, in MiB.
     peak: f64,
 }
 
-impl Restic {
-    /// With an empty repository.
-    fn start(folder: &Path) -> anyhow::Result<Self> {
-        let [program] = binaries::get(["restic"])?;
-        let mut restic = Self { program, folder: folder.to_owned(), peak: 0.0 };
-        restic.run(&["init"])?;
-        restic.peak = 0.0;
-        Ok(restic)
+/// restic, and kopia where it can be had. Each has an empty repository.
+fn rivals(folder: &Path) -> anyhow::Result<Vec<Rival>> {
+    let [restic] = binaries::get(["restic"])?;
+    let mut rivals = vec![Rival::start(Program::Restic, restic, folder)?];
+    match binaries::get(["kopia"]) {
+        Ok([kopia]) => rivals.push(Rival::start(Program::Kopia, kopia, folder)?),
+        Err(error) => eprintln!("kopia is not measured: {error:#}"),
+    }
+    Ok(rivals)
+}
+
+impl Rival {
+    fn start(program: Program, path: PathBuf, folder: &Path) -> anyhow::Result<Self> {
+        let folder = folder.join(program.name());
+        fs::create_dir_all(&folder)?;
+        let mut rival = Self { program, path, folder, peak: 0.0 };
+        let repository = rival.repository();
+        let words = match program {
+            Program::Kopia => vec!["repository", "create", "filesystem", "--path", &repository],
+            Program::Restic | Program::Berth => vec!["init"],
+        };
+        rival.run(&words.into_iter().map(str::to_owned).collect::<Vec<_>>())?;
+        rival.peak = 0.0;
+        Ok(rival)
+    }
+
+    fn repository(&self) -> String {
+        self.folder.join("repository").display().to_string()
     }
 
     fn carry_out(&mut self, step: &str, volume: &Path) -> anyhow::Result<Taken> {
         settle()?;
-        if step == RESTORE {
-            let target = self.folder.join("restored").display().to_string();
-            return self.run(&["restore", "latest", "--target", &target]);
+        let volume = volume.display().to_string();
+        if step != RESTORE {
+            let words = if self.program == Program::Kopia { "snapshot create" } else { "backup" };
+            let words = words.split(' ').map(str::to_owned).chain([volume]);
+            return self.run(&words.collect::<Vec<_>>());
         }
-        self.run(&["backup", &volume.display().to_string()])
+        let restored = self.folder.join("restored");
+        let target = restored.display().to_string();
+        let words = match self.program {
+            // The latest snapshot of that folder.
+            Program::Kopia => vec!["restore", &volume, &target],
+            Program::Restic | Program::Berth => vec!["restore", "latest", "--target", &target],
+        };
+        let taken = self.run(&words.into_iter().map(str::to_owned).collect::<Vec<_>>())?;
+        fs::remove_dir_all(restored)?;
+        Ok(taken)
     }
 
-    fn run(&mut self, args: &[&str]) -> anyhow::Result<Taken> {
-        let mut command = Command::new(&self.program);
-        command.arg("--quiet").arg("--repo").arg(self.folder.join("restic")).args(args);
-        command.env("RESTIC_PASSWORD", "secret").env("RESTIC_CACHE_DIR", self.folder.join("restic-cache"));
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        let cache = self.folder.join("cache");
+        match self.program {
+            Program::Kopia => {
+                // Velero has a process of its own for maintenance.
+                command.args(["--no-progress", "--no-auto-maintenance", "--log-level=warning"]);
+                command.env("KOPIA_PASSWORD", "secret").env("KOPIA_CACHE_DIRECTORY", cache);
+                command.env("KOPIA_CONFIG_PATH", self.folder.join("repository.config"));
+                command.env("KOPIA_LOG_DIR", self.folder.join("logs"));
+                command.env("KOPIA_CHECK_FOR_UPDATES", "false").env("HOME", &self.folder);
+            }
+            Program::Restic | Program::Berth => {
+                command.args(["--quiet", "--repo", &self.repository()]);
+                command.env("RESTIC_PASSWORD", "secret").env("RESTIC_CACHE_DIR", cache);
+            }
+        }
+        command
+    }
+
+    fn run(&mut self, args: &[String]) -> anyhow::Result<Taken> {
+        let name = self.program.name();
+        let mut command = self.command();
         let (begun, before) = (Instant::now(), cpu_seconds_of_children()?);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut child = command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
             self.peak = peak_mib(child.id()).unwrap_or(0.0).max(self.peak);
-            ensure!(begun.elapsed() < PATIENCE, "restic {args:?} did not end");
+            ensure!(begun.elapsed() < PATIENCE, "{name} {args:?} did not end");
             std::thread::sleep(PERIOD);
         };
         let seconds = begun.elapsed().as_secs_f64();
-        ensure!(status.success(), "restic {args:?} failed: {status}");
+        ensure!(status.success(), "{name} {args:?} failed: {status}");
         Ok(Taken { seconds, cpu: cpu_seconds_of_children()? - before })
     }
 }

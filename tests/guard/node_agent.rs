@@ -42,6 +42,7 @@ async fn the_node_agent_says_how_far_a_mover_is_and_nothing_else() {
             (annotation("lost-pods", "u"), false),
             (annotation("restored", "t"), true),
             (annotation("runs", "1"), true),
+            (annotation("progress", "7 files"), true),
             (json!({"status": {"phase": "Failed", "message": "why"}}), true),
         ] {
             assert_eq!(patched(&patch).await, is_its, "{kind} {patch}");

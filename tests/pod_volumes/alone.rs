@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use berth::install::{InstallSettings, render};
 use berth_api::velero::BackupPhase;
 use serde_json::{Value, json};
 
@@ -17,9 +18,12 @@ use crate::support::{Berth, ControlPlane, Options, PATIENCE, backup, wait_for};
 
 /// The pod of an agent, as its DaemonSet makes it.
 pub fn agents_pod(plane: &ControlPlane) {
+    let settings = InstallSettings { pod_volumes: true, ..InstallSettings::new(NAMESPACE) };
+    let objects = render(&settings).unwrap();
+    let set = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "berth-node-agent-x", "labels": {"app.kubernetes.io/name": "berth-node-agent"}},
+        "metadata": {"name": "berth-node-agent-x", "labels": set["spec"]["template"]["metadata"]["labels"]},
         "spec": {
             "nodeName": NODE, "automountServiceAccountToken": false,
             "containers": [{"name": "berth", "image": "i"}],

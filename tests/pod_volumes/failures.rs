@@ -88,6 +88,9 @@ fn killed_in_mid_upload(stage: &mut Stage, uid: &str, folder: &Path) {
         Ok((status["phase"] == "InProgress" && count() > before + 1).then_some(()))
     })
     .unwrap();
+    // It lives, and goes on with its lock whatever restic does meanwhile.
+    stage.agent.signal(Signal::SIGSTOP).unwrap();
+    assert_not_pruned(stage);
     stage.agent.kill().unwrap();
     assert_eq!(status(stage, "killed")["phase"], "InProgress");
     let stored = count();
@@ -100,6 +103,11 @@ fn killed_in_mid_upload(stage: &mut Stage, uid: &str, folder: &Path) {
     // The lock of the process that was killed is there for half an hour, and restic removes nothing
     // beside it.
     stage.restic("folder", &["check", "--read-data", "--no-lock"]);
+    assert_not_pruned(stage);
+}
+
+/// restic prunes nothing beside the lock of an agent.
+fn assert_not_pruned(stage: &Stage) {
     let prune = stage.restic_command("folder").arg("prune").output().unwrap();
     let said = String::from_utf8_lossy(&prune.stderr).into_owned();
     assert!(!prune.status.success() && said.contains("already locked"), "{said}");

@@ -6,7 +6,7 @@ use berth_api::velero::{Backup, BackupPhase, DeleteBackupRequest};
 use serde_json::{Map, Value, json};
 
 use super::spec::{duration, is_old_style, three};
-use super::volumes::untold;
+use super::volumes::{files_and_rate, untold};
 use super::{Described, Fetched, global_policy};
 use crate::args::value::selector_text;
 use crate::cli::table::phase;
@@ -203,6 +203,7 @@ fn progress(backup: &Backup, described: &Described<'_>) -> Value {
                 "pod": one.pointer("/spec/pod/name"), "namespace": one.pointer("/spec/pod/namespace"),
                 "volume": one.pointer("/spec/volume"), "uploaderType": one.pointer("/spec/uploaderType"),
                 "progress": one.pointer("/status/progress"),
+                "filesAndRate": one.pointer(&files_and_rate()),
             })
         })
         .collect();

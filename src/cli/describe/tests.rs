@@ -142,6 +142,41 @@ fn what_velero_leaves_out_and_what_an_old_one_did_not_store_is_told() {
 }
 
 #[test]
+fn of_files_that_are_being_read_it_is_told_how_far_and_how_fast() {
+    let one = |pod: &str, progress: Value, text: Option<&str>| {
+        json!({
+            "metadata": {"annotations": {keys::PROGRESS_TEXT: text}},
+            "spec": {"pod": {"namespace": "web", "name": pod}, "volume": "data", "uploaderType": "restic"},
+            "status": {"phase": "InProgress", "progress": progress},
+        })
+    };
+    let bytes = json!({"bytesDone": 451, "totalBytes": 1000});
+    let all = [
+        one("a", bytes.clone(), Some("1234 files, 18.2 MiB/s")),
+        // Velero's node-agents write no such text.
+        one("b", bytes, None),
+        // The bytes are not counted yet.
+        one("c", json!({"bytesDone": 7, "totalBytes": 0}), Some("7 files, 1.0 KiB/s\u{1b}[2J")),
+        one("d", Value::Null, None),
+    ];
+    let described = Described { pod_volumes: &all, ..described() };
+    let text = backup(&done(), &described);
+    let wanted = [
+        "    In Progress:\n",
+        "      web/a: data (45.10%, 1234 files, 18.2 MiB/s)\n",
+        "      web/b: data (45.10%)\n",
+        "      web/c: data (7 files, 1.0 KiB/s\\u{1b}[2J)\n",
+        "      web/d: data\n",
+    ];
+    assert!(text.contains(&wanted.concat()), "{text}");
+    let json = backup_json(&done(), &described);
+    let volumes = &json["status"]["backupVolumes"]["podVolumeBackups"];
+    assert_eq!(volumes[0]["filesAndRate"], "1234 files, 18.2 MiB/s");
+    let short = Described { details: false, ..described };
+    assert!(backup(&done(), &short).contains("In Progress:  4\n"));
+}
+
+#[test]
 fn what_the_store_keeps_is_told_with_its_date() {
     let until: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
     let locked = Described { locked_until: Some(until), ..described() };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::keys::PROGRESS_TEXT;
 use berth_api::velero::BackupStatus;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -189,15 +190,23 @@ fn pods(text: &mut Text, all: &[Value], details: bool) {
     }
 }
 
+/// Where a PodVolumeBackup has what its definition has no fields for.
+pub(super) fn files_and_rate() -> String {
+    format!("/metadata/annotations/{}", PROGRESS_TEXT.replace('/', "~1"))
+}
+
 fn volume(one: &Value, phase: &str) -> String {
     let name = text_of(one, "/spec/volume");
     let number = |path: &str| one.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let (total, done) = (number("/status/progress/totalBytes"), number("/status/progress/bytesDone"));
     let incremental = number("/status/incrementalBytes");
     match phase {
-        "InProgress" if total > 0 => {
-            let hundredths = u128::from(done) * 10_000 / u128::from(total);
-            format!("{name} ({}.{:02}%)", hundredths / 100, hundredths % 100)
+        "InProgress" => {
+            let hundredths = (u128::from(done) * 10_000).checked_div(u128::from(total));
+            let percent = hundredths.map(|all| format!("{}.{:02}%", all / 100, all % 100));
+            let files = Some(text_of(one, &files_and_rate())).filter(|files| !files.is_empty());
+            let progress: Vec<String> = percent.into_iter().chain(files).collect();
+            if progress.is_empty() { name } else { format!("{name} ({})", progress.join(", ")) }
         }
         "Completed" if incremental > 0 => format!("{name} (size: {total}, incremental size: {incremental})"),
         "Completed" if total > 0 => format!("{name} (size: {total})"),

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use berth_core::bytes::size;
 use berth_core::operation::{OperationCounts, OperationProgress};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -11,7 +12,6 @@ use serde::Serialize;
 
 use super::super::namespaced::NamespacedClient;
 use crate::backup::operations::uploads::{DataUploadObject, each_of_backup};
-use crate::cli::plan::size;
 use crate::cli::print::note;
 use crate::queue::seen::BackupAfterQueue;
 use crate::text::chain;

@@ -33,7 +33,10 @@ pub struct RepositoryHistory {
     pub frequency: Option<SignedDuration>,
     /// When the last successful run ended.
     pub succeeded: Option<Timestamp>,
-    /// The oldest first.
+    /// When one of berth's agents last began one.
+    pub tried: Option<Timestamp>,
+    /// The oldest first. Those of a Velero are among them, which tries it every few minutes once it
+    /// is due, and fails where it has another password. So they say nothing of when it is due.
     pub entries: Vec<MaintenanceRun>,
 }
 
@@ -42,7 +45,7 @@ pub struct RepositoryHistory {
 pub fn is_due(seen: &RepositoryHistory, now: Timestamp) -> bool {
     let frequency = seen.frequency.filter(|often| *often > SignedDuration::ZERO).unwrap_or(USUAL);
     let since = seen.succeeded.unwrap_or(seen.created);
-    let tried = seen.entries.iter().map(|entry| entry.began).max().filter(|began| *began > since);
+    let tried = seen.tried.filter(|began| *began > since);
     now.duration_since(since) >= frequency.max(SHORTEST)
         && tried.is_none_or(|began| now.duration_since(began) >= RETRY)
 }
@@ -74,38 +77,48 @@ mod tests {
         Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours)
     }
 
-    fn seen(succeeded: Option<i64>, tried: &[i64]) -> RepositoryHistory {
-        let entries =
-            tried.iter().map(|began| MaintenanceRun { began: hours(*began), ended: None }).collect();
-        RepositoryHistory { created: hours(0), frequency: None, succeeded: succeeded.map(hours), entries }
+    fn seen(succeeded: Option<i64>, tried: Option<i64>) -> RepositoryHistory {
+        RepositoryHistory {
+            created: hours(0),
+            frequency: None,
+            succeeded: succeeded.map(hours),
+            tried: tried.map(hours),
+            entries: Vec::new(),
+        }
     }
 
     #[test]
     fn it_is_due_once_a_week_and_again_six_hours_after_a_failure() {
         for (succeeded, tried, now, due) in [
-            (None, &[][..], 167, false),
-            (None, &[], 168, true),
-            (Some(100), &[], 200, false),
-            (Some(100), &[100], 268, true),
-            (Some(100), &[268], 273, false),
-            (Some(100), &[268], 274, true),
-            (Some(100), &[268, 274], 279, false),
+            (None, None, 167, false),
+            (None, None, 168, true),
+            (Some(100), None, 200, false),
+            (Some(100), Some(100), 268, true),
+            (Some(100), Some(268), 273, false),
+            (Some(100), Some(268), 274, true),
+            (Some(100), Some(274), 279, false),
             // The clock was set back.
-            (Some(500), &[], 300, false),
+            (Some(500), None, 300, false),
         ] {
-            assert_eq!(is_due(&seen(succeeded, tried), hours(now)), due, "{succeeded:?} {tried:?} {now}");
+            let seen = seen(succeeded, tried);
+            assert_eq!(is_due(&seen, hours(now)), due, "{succeeded:?} {tried:?} {now}");
+            // A Velero has tried it just now.
+            let fault = Some("wrong password".to_owned());
+            let ended = Some(Ended { at: hours(now), fault });
+            let entries = vec![MaintenanceRun { began: hours(now), ended }];
+            assert_eq!(is_due(&RepositoryHistory { entries, ..seen }, hours(now)), due, "{tried:?} {now}");
         }
         for (frequency, now, due) in [(24, 23, false), (24, 24, true), (0, 24, false), (-1, 168, true)] {
             let frequency = Some(SignedDuration::from_hours(frequency));
             assert_eq!(
-                is_due(&RepositoryHistory { frequency, ..seen(None, &[]) }, hours(now)),
+                is_due(&RepositoryHistory { frequency, ..seen(None, None) }, hours(now)),
                 due,
                 "{frequency:?}"
             );
         }
         let often = Some(SignedDuration::from_secs(1));
         assert!(!is_due(
-            &RepositoryHistory { frequency: often, ..seen(None, &[]) },
+            &RepositoryHistory { frequency: often, ..seen(None, None) },
             Timestamp::UNIX_EPOCH + SignedDuration::from_mins(59)
         ));
     }

@@ -58,6 +58,38 @@ async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
     assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn files_and_rate_are_told_with_the_bytes_and_once_a_second() {
+    let api = server();
+    let job = job(&api, &Places::new(1, Arc::default()));
+    let work = async {
+        // Never in the moment of a write.
+        sleep(PROGRESS / 8).await;
+        for _ in 0..13 {
+            job.watched.add(1_100_000);
+            job.watched.begin_file();
+            sleep(PROGRESS / 4).await;
+        }
+        Ok(End::completed(&json!({"path": "p"})))
+    };
+    let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+    assert_eq!(job.carry(&object, work).await, EndWrite::Done);
+    let writes = api.writes();
+    let told = writes.iter().map(|write| {
+        let bytes = write.body["status"]["progress"]["bytesDone"].as_u64();
+        (bytes, write.body["metadata"]["annotations"][PROGRESS_TEXT].as_str())
+    });
+    let wanted = [
+        // The beginning.
+        (None, None),
+        (Some(4_400_000), Some("4 files, 4.1 MiB/s")),
+        (Some(8_800_000), Some("8 files, 4.1 MiB/s")),
+        (Some(13_200_000), Some("12 files, 4.1 MiB/s")),
+        (Some(14_300_000), Some("13 files")),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), wanted);
+}
+
 /// Another process takes over only what nobody writes.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_has_nothing_to_write_for_long_says_that_it_lives() {

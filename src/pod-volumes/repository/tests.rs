@@ -52,13 +52,15 @@ async fn a_snapshot_comes_back_and_the_next_one_adds_little() {
     let repository = Repository::make(&store, "secret").await.unwrap();
     let first = repository.backup(source(root.path()), &watched).await.unwrap();
     assert_eq!((first.bytes, first.files, first.snapshot.len()), (9, 1, 64));
-    assert_eq!((watched.progress().done, watched.progress().total), (9, 9));
+    assert_eq!((watched.progress().done, watched.progress().total, watched.files()), (9, 9, 1));
     let second = repository.backup(source(root.path()), &Watched::default()).await.unwrap();
     assert!(second.snapshot != first.snapshot && second.added == 0, "{second:?}");
 
     let target = || descend(root.path(), FilePath::new("target")).unwrap();
-    let done = repository.restore(&first.snapshot, target(), "n1", &Watched::default()).await.unwrap();
+    let watched = Watched::default();
+    let done = repository.restore(&first.snapshot, target(), "n1", &watched).await.unwrap();
     assert_eq!(done, Restored { files: 1, bytes: 9 });
+    assert_eq!((watched.progress().done, watched.files()), (9, 1));
     let text = std::fs::read_to_string(root.path().join("target/folder/file")).unwrap();
     assert_eq!(text, "some text");
     for none in ["", "latest", "0123456789abcdef", "xyz"] {
@@ -272,7 +274,7 @@ async fn an_attribute_whose_name_is_no_text_is_told() {
 async fn a_snapshot_that_has_fewer_files_than_were_found_is_none_to_rely_on() {
     let (root, store, watched) = (volume(), store(), Watched::default());
     let repository = Repository::make(&store, "secret").await.unwrap();
-    watched.give();
+    watched.begin_file();
     let fault = repository.backup(source(root.path()), &watched).await.unwrap_err();
     assert!(fault.to_string().starts_with("of 2 files that were found, snapshot "), "{fault}");
 }
