@@ -23,8 +23,7 @@ const LARGEST_ARTIFACT: u64 = 8 << 20;
 const EMPTY: u64 = 64;
 /// Time-out of one list with all its pages.
 const LIST: Duration = Duration::from_secs(300);
-/// Time-out of one file. A folder on a disk may have something in place of a file that never ends,
-/// for example a FIFO.
+/// Time-out of one file, because a disk may hang.
 const READ: Duration = Duration::from_secs(60);
 /// Files that a backup has at most on average. A list of more is given up.
 const FILES_EACH: usize = 30;
@@ -340,7 +339,7 @@ mod tests {
         }
     }
 
-    /// As the read of a FIFO.
+    /// As on a disk that hangs.
     #[tokio::test(start_paused = true)]
     async fn a_file_that_is_never_read_to_its_end_is_given_up() {
         let began = tokio::time::Instant::now();

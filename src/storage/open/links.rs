@@ -14,6 +14,7 @@ use object_store::signer::Signer;
 
 use super::{Opener, bucket_of, clouds};
 use crate::storage::OpenError;
+use crate::storage::regular::unwaiting;
 
 /// How a file can be downloaded.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,7 +103,7 @@ fn open_within(folder: &std::path::Path, path: &std::path::Path) -> Result<Optio
     if !found.is_file() {
         return Ok(None);
     }
-    let file = match File::open(path) {
+    let file = match unwaiting().read(true).open(path) {
         Err(error) if is_missing(&error) => return Ok(None),
         file => file?,
     };
