@@ -242,15 +242,7 @@ mod tests {
     use serde_json::json;
 
     fn kind(group: &str) -> ResourceType {
-        ResourceType {
-            group: group.into(),
-            version: "v1".into(),
-            kind: "Gadget".into(),
-            resource: "gadgets".into(),
-            singular: "gadget".into(),
-            short_names: Vec::new(),
-            namespaced: true,
-        }
+        ResourceType::regular(group, "v1", "Gadget", true)
     }
 
     fn refused(code: u16, headers: &HeaderMap, body: &str) -> ListError {

@@ -79,15 +79,7 @@ impl Site {
     }
 
     fn listed(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> HeldPod {
-        let kind = ResourceType {
-            group: String::new(),
-            version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            resource: "pods".to_owned(),
-            singular: "pod".to_owned(),
-            short_names: Vec::new(),
-            namespaced: true,
-        };
+        let kind = ResourceType::regular("", "v1", "Pod", true);
         let (namespace, json) = (Some("shop".to_owned()), Bytes::from_static(b"{}"));
         HeldPod {
             kind: Arc::new(kind),

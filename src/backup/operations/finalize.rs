@@ -305,13 +305,5 @@ fn archived<'a>(movements: &[Movement], found: &'a [DataUploadObject]) -> Vec<&'
 
 /// The type of DataUploads, as the cluster serves it.
 fn kind() -> ResourceType {
-    ResourceType {
-        group: "velero.io".into(),
-        version: "v2alpha1".into(),
-        kind: "DataUpload".into(),
-        resource: "datauploads".into(),
-        singular: "dataupload".into(),
-        short_names: Vec::new(),
-        namespaced: true,
-    }
+    ResourceType::regular("velero.io", "v2alpha1", "DataUpload", true)
 }
