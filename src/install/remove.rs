@@ -134,21 +134,12 @@ where
 /// The Secret of the authority that cert-manager issues for berth, and keeps when the Certificate
 /// is deleted.
 pub fn authority(cluster: &InstallCluster) -> Reference {
-    secret(cluster, "berth-webhook-ca")
+    Reference::to::<Secret>(&cluster.namespace, "berth-webhook-ca")
 }
 
 /// The Secret of berth's own authority.
 pub fn own_authority(cluster: &InstallCluster) -> Reference {
-    secret(cluster, AUTHORITY)
-}
-
-fn secret(cluster: &InstallCluster, name: &str) -> Reference {
-    Reference {
-        api_version: Secret::api_version(&()).into_owned(),
-        kind: "Secret".to_owned(),
-        namespace: Some(cluster.namespace.clone()),
-        name: name.to_owned(),
-    }
+    Reference::to::<Secret>(&cluster.namespace, AUTHORITY)
 }
 
 /// Deletes what berth wrote while it ran: its Leases, its ledger, its keys; and the Secret with the
@@ -157,16 +148,11 @@ fn secret(cluster: &InstallCluster, name: &str) -> Reference {
 /// # Errors
 /// When an object cannot be deleted.
 pub async fn delete_written(cluster: &InstallCluster) -> anyhow::Result<Vec<Reference>> {
-    let of = |api_version: &str, kind: &str, name: &str| Reference {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-        namespace: Some(cluster.namespace.clone()),
-        name: name.to_owned(),
-    };
+    let namespace = &cluster.namespace;
     let mut written = vec![
-        of(&Lease::api_version(&()), "Lease", LEASE),
-        of(&ConfigMap::api_version(&()), "ConfigMap", LEDGER),
-        secret(cluster, SECRET),
+        Reference::to::<Lease>(namespace, LEASE),
+        Reference::to::<ConfigMap>(namespace, LEDGER),
+        Reference::to::<Secret>(namespace, SECRET),
         own_authority(cluster),
         authority(cluster),
     ];
