@@ -185,6 +185,27 @@ impl Runner {
         running.insert(uid, ActiveRun { name, entry: None, signals, completes_in, task });
     }
 
+    /// Begins the task of a Backup that has its slot, unless it has one.
+    fn start<W>(
+        &self,
+        runs: &mut JoinSet<()>,
+        running: &mut HashMap<String, ActiveRun>,
+        entry: &Arc<QueueEntry>,
+        hurry: &CancellationToken,
+        work: impl FnOnce(RunTask) -> W,
+    ) where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let (name, uid) = (entry.name.clone(), entry.uid.clone());
+        let signals = Signals { stop: hurry.clone(), ..Signals::default() };
+        running.entry(uid.clone()).or_insert_with(|| {
+            let (engine, reporter) = (self.engine.clone(), self.reporter());
+            let task = RunTask { engine, reporter, name: name.clone(), uid, signals: signals.clone() };
+            let task = runs.spawn(work(task)).id();
+            ActiveRun { name, entry: Some(Arc::clone(entry)), signals, completes_in: None, task }
+        });
+    }
+
     /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
     /// once.
     pub async fn run(self) {
@@ -212,28 +233,7 @@ impl Runner {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
-                    let (engine, name, uid) =
-                        (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
-                    let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
-                        name: name.clone(),
-                        entry: Some(Arc::clone(&item.entry)),
-                        signals: signals.clone(),
-                        completes_in: None,
-                        task: runs
-                            .spawn(async move {
-                                let tell = |note: &str| {
-                                    reporter.events.tell(EventReason::Resumed, &name, &uid, note)
-                                };
-                                match engine.recover(&name, &uid, signals, tell).await {
-                                    Ok(Some(backup)) => reporter.written(&uid, &backup),
-                                    Ok(None) => {}
-                                    Err(error) => reporter.failed(&name, &uid, &error),
-                                }
-                            })
-                            .id(),
-                    });
+                    self.start(&mut runs, &mut running, &item.entry, &hurry, RunTask::recover);
                 }
             }
             if !self.stop.is_cancelled() {
@@ -248,35 +248,7 @@ impl Runner {
                     if !may_run(&view, &item.entry, |other| running.contains_key(&other.uid)) {
                         continue;
                     }
-                    let (engine, name, uid) =
-                        (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
-                    let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
-                        name: name.clone(),
-                        entry: Some(Arc::clone(&item.entry)),
-                        signals: signals.clone(),
-                        completes_in: None,
-                        task: runs
-                            .spawn(async move {
-                                let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
-                                match engine.run(&name, &uid, signals).await {
-                                    Ok(Some(backup)) => {
-                                        reporter.written(&uid, &backup);
-                                        return;
-                                    }
-                                    Ok(None) => {}
-                                    Err(error) => reporter.failed(&name, &uid, &error),
-                                }
-                                // Wait before the next attempt, whatever the error was, unless
-                                // there can be none.
-                                tokio::select! {
-                                    _ = timeout(PERIOD, stop.cancelled()) => {}
-                                    () = deleted.cancelled() => {}
-                                }
-                            })
-                            .id(),
-                    });
+                    self.start(&mut runs, &mut running, &item.entry, &hurry, RunTask::run);
                 }
             }
             if !self.stop.is_cancelled() {
@@ -314,6 +286,47 @@ impl Runner {
                     running.retain(|_, run| run.task != task);
                 }
             }
+        }
+    }
+}
+
+/// The task of a Backup that has its slot.
+struct RunTask {
+    engine: Engine,
+    reporter: WriteReporter,
+    name: String,
+    uid: String,
+    signals: Signals,
+}
+
+impl RunTask {
+    /// Takes up a Backup that no process runs.
+    async fn recover(self) {
+        let Self { engine, reporter, name, uid, signals } = self;
+        let tell = |note: &str| reporter.events.tell(EventReason::Resumed, &name, &uid, note);
+        match engine.recover(&name, &uid, signals, tell).await {
+            Ok(Some(backup)) => reporter.written(&uid, &backup),
+            Ok(None) => {}
+            Err(error) => reporter.failed(&name, &uid, &error),
+        }
+    }
+
+    /// Runs a Backup that is ReadyToStart.
+    async fn run(self) {
+        let Self { engine, reporter, name, uid, signals } = self;
+        let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
+        match engine.run(&name, &uid, signals).await {
+            Ok(Some(backup)) => {
+                reporter.written(&uid, &backup);
+                return;
+            }
+            Ok(None) => {}
+            Err(error) => reporter.failed(&name, &uid, &error),
+        }
+        // Wait before the next attempt, whatever the error was, unless there can be none.
+        tokio::select! {
+            _ = timeout(PERIOD, stop.cancelled()) => {}
+            () = deleted.cancelled() => {}
         }
     }
 }
