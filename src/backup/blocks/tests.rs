@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use berth_core::hook::{Hooks, TIMEOUT};
+use berth_core::hook::{Hook, Hooks, OnError, TIMEOUT};
 use berth_core::selection::ResourceType;
 use berth_test_scripted::{Scripted, get};
 use bytes::Bytes;
