@@ -1,17 +1,17 @@
 //! Starts a run for each ReadyToStart Backup, takes up InProgress Backups that no process runs, and
 //! cancels the runs of deleted Backups. Runs only while this process leads.
 
+mod task;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::velero::Backup;
 use berth_core::fair_choice::{Candidate, choose};
-use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, OperationCounts, is_due};
+use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, is_due};
 use berth_core::queue::{QueueEntry, QueuePhase, QueueView, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -23,12 +23,10 @@ use super::operations::Attended;
 use super::operations::shown::UploadCache;
 use super::status::WriteError;
 use super::unremoved::UnremovedBackups;
-use crate::events::{EventReason, Events};
+use crate::events::Events;
 use crate::queue::BackupCache;
-use crate::queue::refusals::is_refusal;
 use crate::queue::seen::BackupAfterQueue;
-use crate::queue::writer::tell_unwritable;
-use crate::text::chain;
+use task::{RunTask, WriteReporter};
 
 /// Checks all Backups at least this often, even if the watch shows no change.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -286,99 +284,6 @@ impl Runner {
                     running.retain(|_, run| run.task != task);
                 }
             }
-        }
-    }
-}
-
-/// The task of a Backup that has its slot.
-struct RunTask {
-    engine: Engine,
-    reporter: WriteReporter,
-    name: String,
-    uid: String,
-    signals: Signals,
-}
-
-impl RunTask {
-    /// Takes up a Backup that no process runs.
-    async fn recover(self) {
-        let Self { engine, reporter, name, uid, signals } = self;
-        let tell = |note: &str| reporter.events.tell(EventReason::Resumed, &name, &uid, note);
-        match engine.recover(&name, &uid, signals, tell).await {
-            Ok(Some(backup)) => reporter.written(&uid, &backup),
-            Ok(None) => {}
-            Err(error) => reporter.failed(&name, &uid, &error),
-        }
-    }
-
-    /// Runs a Backup that is ReadyToStart.
-    async fn run(self) {
-        let Self { engine, reporter, name, uid, signals } = self;
-        let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
-        match engine.run(&name, &uid, signals).await {
-            Ok(Some(backup)) => {
-                reporter.written(&uid, &backup);
-                return;
-            }
-            Ok(None) => {}
-            Err(error) => reporter.failed(&name, &uid, &error),
-        }
-        // Wait before the next attempt, whatever the error was, unless there can be none.
-        tokio::select! {
-            _ = timeout(PERIOD, stop.cancelled()) => {}
-            () = deleted.cancelled() => {}
-        }
-    }
-}
-
-/// Reports what a task has written of a Backup, or could not write, and counts refused writes.
-struct WriteReporter {
-    store: Arc<BackupCache>,
-    events: Events,
-}
-
-impl WriteReporter {
-    /// The Backup as the task's last write left it. The queue does not wait for the watch to show
-    /// it, because another backup may wait for the slot.
-    fn written(&self, uid: &str, backup: &Backup) {
-        self.store.refusals.written(uid);
-        self.tell_operations(backup);
-        self.store.observe_write(backup);
-    }
-
-    /// Tells of a Backup that has begun to wait for its operations, or waits no more.
-    fn tell_operations(&self, backup: &Backup) {
-        let OperationCounts { attempted, completed, failed } = backup.operations();
-        let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
-        match Stage::of(backup.phase().as_str()) {
-            Some(Stage::Waiting) if completed + failed == 0 => {
-                let note =
-                    format!("all objects are stored; {attempted} data movements go on, without a slot");
-                self.events.tell(EventReason::OperationsBegun, &name, &uid, note);
-            }
-            Some(Stage::Finalizing) => {
-                let note = format!("{completed} of {attempted} data movements completed, {failed} failed");
-                self.events.tell(EventReason::OperationsEnded, &name, &uid, note);
-            }
-            _ => {}
-        }
-    }
-
-    fn failed(&self, name: &str, uid: &str, error: &WriteError) {
-        match error {
-            WriteError::Gone => info!(%name, "the Backup is gone"),
-            WriteError::NotBegun(why) => warn!(%name, %why, "could not begin the backup: trying again"),
-            WriteError::Frozen(_) => {
-                warn!(%name, %error, "pods of a dead run may still be frozen: trying again")
-            }
-            WriteError::Waits(why) => {
-                warn!(%name, %why, "could not follow the operations of a backup: trying again")
-            }
-            error => warn!(%name, error = chain(error), "could not write the Backup"),
-        }
-        let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
-        if is_refusal(error) && self.store.refusals.refused(uid) {
-            tell_unwritable(&self.events, name, uid, error);
         }
     }
 }
