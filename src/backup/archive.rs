@@ -48,10 +48,10 @@ pub struct Batch {
 pub enum ArchiveError {
     #[error("failed to write the tar entry {path}")]
     Entry { path: String, source: std::io::Error },
-    #[error("failed to compress")]
+    #[error("failed to compress a member of the archive")]
     Compress,
     /// The upload has ended early and reports why.
-    #[error("the upload has ended")]
+    #[error("the upload takes no more of the archive, because it has ended")]
     UploadEnded,
 }
 

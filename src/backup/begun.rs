@@ -137,7 +137,7 @@ impl EarlierProgress {
         let ledger = ObjectLedger::again(&types, balance)?;
         ensure!(
             ledger.lies_in(&types, &began_with.resolved()),
-            "it has objects of namespaces that are not the backup's"
+            "it names objects of namespaces that are not the backup's"
         );
         let before = parts.known(&layout.archive(), &uploaded.upload)?;
         let staged =

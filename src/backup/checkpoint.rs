@@ -95,7 +95,7 @@ impl Packed {
     /// When the bytes are no scope.
     pub fn open(&self) -> anyhow::Result<BackupScope> {
         let scope: BackupScope = unpacked(&self.0, MOST_TEXT)?;
-        ensure!(scope.is_plain(), "it has a type that nobody can serve");
+        ensure!(scope.is_plain(), "it names a type that no API server can have");
         Ok(scope)
     }
 }
@@ -171,7 +171,11 @@ impl CheckpointHead {
     pub fn read(mut start: Bytes) -> anyhow::Result<(Self, Bytes)> {
         let end = memchr::memchr(b'\n', &start[..start.len().min(HEAD)]).context("it has no first line")?;
         let head: Self = serde_json::from_slice(&start.split_to(end))?;
-        ensure!(head.version == VERSION, "it is of version {}", head.version);
+        ensure!(
+            head.version == VERSION,
+            "it is of version {}, which this version of berth does not read",
+            head.version
+        );
         Ok((head, start.slice(1..)))
     }
 
@@ -267,18 +271,15 @@ impl Checkpoint {
         let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
         let (scope, account) = (Packed(part(&mut rest, scope)?), part(&mut rest, account)?);
         let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
-        ensure!(scope.digest() == head.scope, "its scope is another one");
+        ensure!(scope.digest() == head.scope, "its scope is not the one that its first line names");
         let CheckpointProgress { uploaded, is_whole, is_collected, extents, count, index } =
             unpacked(&account, MOST_TOLD)?;
-        ensure!(uploaded.upload == head.upload, "its upload is another one");
-        ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
+        ensure!(uploaded.upload == head.upload, "its upload is not the one that its first line names");
+        ensure!(uploaded.checked_size().is_some(), "it names more stored bytes than any archive has");
         let remembered: Remembered = unpacked(&remembered, MOST_TOLD)?;
-        ensure!(remembered.hooks.is_possible(), "nobody has tried as many hooks as it says");
+        ensure!(remembered.hooks.is_possible(), "it names more hooks than any run tries");
         let balance = Balance { extents, names: vec![names], count, index };
-        ensure!(
-            remembered.operations.len() <= MOST_MOVEMENTS,
-            "nobody has begun as many operations as it says"
-        );
+        ensure!(remembered.operations.len() <= MOST_MOVEMENTS, "it names more movements than any backup has");
         Ok(Self { run: head.run, scope, uploaded, tail, is_whole, is_collected, balance, remembered, lines })
     }
 

@@ -126,9 +126,15 @@ impl ObjectLedger {
         let Balance { extents, names, count, index } = balance;
         let ledger = Self::new(types);
         let stored = read_names(&names)?;
-        ensure!(stored.values().map(PackedNames::len).sum::<usize>() as u64 == count, "names are missing");
+        ensure!(
+            stored.values().map(PackedNames::len).sum::<usize>() as u64 == count,
+            "it names fewer objects than it counts, or more"
+        );
         let is_known = |place: &usize| *place < types.len();
-        ensure!(stored.keys().chain(extents.keys()).all(is_known), "it has types that the backup has not");
+        ensure!(
+            stored.keys().chain(extents.keys()).all(is_known),
+            "it names types that are not the backup's"
+        );
         {
             let state = &mut *ledger.state.lock();
             for (place, names) in stored {

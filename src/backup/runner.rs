@@ -83,7 +83,7 @@ impl Runner {
                 let (name, uid) = (gone.name.clone(), gone.uid.clone());
                 if !unremoved.lock().failed(gone, Instant::now()) {
                     engine.data_of_deleted.lock().remove(&uid);
-                    warn!(%name, %uid, "gave up removing what a deleted Backup has stored");
+                    warn!(%name, %uid, "gave up removing what a deleted Backup has stored: remove its folder from the storage location, and the snapshots in repositories that have its UID in the tag backup-uid");
                 }
             };
             let task = runs.spawn(work).id();
@@ -277,7 +277,7 @@ impl Runner {
                     let task = match ended {
                         Ok((task, ())) => task,
                         Err(error) => {
-                            tracing::error!(%error, "a run ended abnormally");
+                            tracing::error!(%error, "a run ended abnormally, which is a fault of berth: its backup is taken up again");
                             error.id()
                         }
                     };

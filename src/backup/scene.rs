@@ -79,7 +79,7 @@ impl Scene {
             Ok(checkpoint) => checkpoint,
             Err(error) => {
                 let name = self.layout.backup();
-                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read: the backup does not continue from it");
                 return Ok(None);
             }
         };
@@ -125,7 +125,7 @@ impl Engine {
         let checkpoint = start.and_then(|(start, _)| match CheckpointHead::read(start) {
             Ok((head, _)) => Some(head),
             Err(error) => {
-                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read: the backup does not continue from it");
                 None
             }
         });

@@ -35,9 +35,9 @@ const ABORT: Duration = Duration::from_secs(60);
 pub enum UploadError {
     #[error("failed to write the archive")]
     Store(#[source] object_store::Error),
-    #[error("a part of the upload was lost")]
+    #[error("a task that sent a part of the archive ended abnormally, which is a fault of berth")]
     Task(#[source] tokio::task::JoinError),
-    #[error("the archive was given up")]
+    #[error("the archive has no end, because the run is ending")]
     GivenUp,
     #[error("could not check the claim on the archive's folder")]
     Claim(#[source] ClaimError),
