@@ -29,7 +29,7 @@ pub use running::RunningBackups;
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::{GroupVersionKind, TypeMeta};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde_json::Value;
 
 /// Field manager of installed objects. Fields that the controller writes (caBundle) have another
@@ -56,6 +56,16 @@ impl Reference {
             namespace: text("/metadata/namespace"),
             name: text("/metadata/name")?,
         })
+    }
+
+    /// A reference to an object of a namespace, by its type.
+    pub fn to<K: Resource<DynamicType = ()>>(namespace: &str, name: &str) -> Self {
+        Self {
+            api_version: K::api_version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            namespace: Some(namespace.to_owned()),
+            name: name.to_owned(),
+        }
     }
 
     pub fn resource(&self) -> ApiResource {

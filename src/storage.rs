@@ -15,6 +15,7 @@ mod locked;
 mod open;
 mod open_error;
 mod parts;
+mod regular;
 mod removal;
 mod renewed;
 mod roots;

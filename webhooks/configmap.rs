@@ -7,7 +7,7 @@ use berth_core::violation::Field;
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::listers::Listers;
-use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
+use crate::review::{AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// Judges a write to the node-agents' ConfigMap; allows every other ConfigMap.
@@ -18,8 +18,7 @@ pub fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
 ) -> Result<ReviewVerdict, ReviewError> {
-    let written = matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update);
-    if !written || state.listers().configuration().as_ref() != Some(&request.name) {
+    if !request.is_write() || state.listers().configuration().as_ref() != Some(&request.name) {
         return Ok(ReviewVerdict::allow());
     }
     let map: ConfigMap = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;

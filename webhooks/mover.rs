@@ -13,7 +13,7 @@ use berth_core::violation::{Field, Violations};
 use serde::Deserialize;
 
 use crate::listers::Listers;
-use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
+use crate::review::{AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 #[derive(Deserialize)]
@@ -73,7 +73,7 @@ pub fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
 ) -> Result<ReviewVerdict, ReviewError> {
-    if !matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update) {
+    if !request.is_write() {
         return Ok(ReviewVerdict::allow());
     }
     let new: IncomingMover = serde_json::from_str(request.object.ok_or(ReviewError::NoObject)?.get())?;

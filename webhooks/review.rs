@@ -66,6 +66,11 @@ impl AdmissionRequest<'_> {
     pub fn is_dry_run(&self) -> bool {
         self.dry_run.unwrap_or(false)
     }
+
+    /// Does it have an object that is to be judged?
+    pub fn is_write(&self) -> bool {
+        matches!(self.operation, AdmissionOperation::Create | AdmissionOperation::Update)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 
 use crate::backup::{check, status, told};
 use crate::listers::Listers;
-use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
+use crate::review::{AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// How many other Schedules that are met are told by name.
@@ -135,7 +135,7 @@ pub async fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
 ) -> Result<ReviewVerdict, ReviewError> {
-    if !matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update) {
+    if !request.is_write() {
         return Ok(ReviewVerdict::allow());
     }
     let object = request.object.ok_or(ReviewError::NoObject)?;

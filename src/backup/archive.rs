@@ -48,10 +48,10 @@ pub struct Batch {
 pub enum ArchiveError {
     #[error("failed to write the tar entry {path}")]
     Entry { path: String, source: std::io::Error },
-    #[error("failed to compress")]
+    #[error("failed to compress a member of the archive")]
     Compress,
     /// The upload has ended early and reports why.
-    #[error("the upload has ended")]
+    #[error("the upload takes no more of the archive, because it has ended")]
     UploadEnded,
 }
 
@@ -214,15 +214,7 @@ mod tests {
 
     #[test]
     fn members_of_several_workers_make_one_archive() {
-        let kind = Arc::new(ResourceType {
-            group: String::new(),
-            version: "v1".into(),
-            kind: "ConfigMap".into(),
-            resource: "configmaps".into(),
-            singular: "configmap".into(),
-            short_names: Vec::new(),
-            namespaced: true,
-        });
+        let kind = Arc::new(ResourceType::regular("", "v1", "ConfigMap", true));
         let long = "n".repeat(253);
         let mut archive = opening(7).unwrap_or_else(|e| unreachable!("{e}"));
         let (batch_sender, batches) = mpsc::channel(8);
@@ -271,15 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_waited_for_is_on_its_way_to_the_store_however_little_it_is() {
-        let kind = Arc::new(ResourceType {
-            group: String::new(),
-            version: "v1".into(),
-            kind: "Pod".into(),
-            resource: "pods".into(),
-            singular: "pod".into(),
-            short_names: Vec::new(),
-            namespaced: true,
-        });
+        let kind = Arc::new(ResourceType::regular("", "v1", "Pod", true));
         let (batch_sender, batches) = mpsc::channel(8);
         let (parts, mut members) = mpsc::channel(8);
         let batches = Arc::new(Mutex::new(batches));

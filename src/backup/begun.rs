@@ -49,6 +49,32 @@ pub struct RunSite {
 }
 
 impl RunSite {
+    /// Of a run before which there was none.
+    pub fn new(
+        location: BackupStorageLocation,
+        layout: BackupLayout,
+        parts: MultipartTarget,
+        claim: FolderClaim,
+    ) -> Self {
+        Self {
+            location,
+            layout,
+            parts,
+            claim,
+            begun: None,
+            scope: None,
+            leaves_frozen: false,
+            is_resumable: false,
+            is_stuck: false,
+            is_taken_over: false,
+            staged: None,
+            tally: Tally::default(),
+            operations: Movements::default(),
+            outcomes: Outcomes::default(),
+            has_data: false,
+        }
+    }
+
     /// In which namespaces the backup may have data in repositories, as far as this run knows.
     pub fn data_namespaces(&self) -> BTreeSet<String> {
         let moved = self.operations.all().into_iter().map(|movement| movement.namespace);
@@ -111,7 +137,7 @@ impl EarlierProgress {
         let ledger = ObjectLedger::again(&types, balance)?;
         ensure!(
             ledger.lies_in(&types, &began_with.resolved()),
-            "it has objects of namespaces that are not the backup's"
+            "it names objects of namespaces that are not the backup's"
         );
         let before = parts.known(&layout.archive(), &uploaded.upload)?;
         let staged =

@@ -17,30 +17,32 @@
 //! [`limits::LAST_HOOKS`], as those of a dead run are. After a minute the block gives its worker to
 //! others and goes on trying beside them; its pods stay on record until the end.
 
+mod before;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use berth_core::hook::{Hook, HookPhase, Hooks, OnError, PodId};
+use berth_core::hook::{Hooks, PodId};
 use berth_core::limits;
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt as _, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::archive::Batch;
 use super::exec::HookError;
 use super::frozen::FrozenPods;
 use super::hold::HeldPod;
-use super::hooks::{HookRunner, Insistence, read_pod};
+use super::hooks::{HookRunner, Insistence};
 use super::list::Lister;
-use super::log::ResultsHeading;
 use super::progress::Counters;
 use super::volumes::{PlannedClaim, RunVolumes};
+use before::PreHookResult;
 
 /// Blocks that may be recorded ahead of a free worker: otherwise each worker would wait for that
 /// write.
@@ -48,11 +50,6 @@ const AHEAD: usize = 32;
 /// Pods recorded at one time, in all blocks together, because all of them go into one annotation.
 /// At least as many as blocks of one pod that run at one time.
 const ON_RECORD: u32 = 512;
-/// How long a run that ends early waits for a hook before a pod. If it did not wait, that hook
-/// could freeze the pod after the hook that thaws it.
-const LAST_HOOK: Duration = Duration::from_secs(30);
-/// How long a pod may be read once more while another pod of its block is frozen.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Delay before hooks after a pod that failed are run once more, if a hook before the pod may still
 /// be running in its container.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -71,16 +68,6 @@ pub struct Blocks<'a> {
     /// Cancelled when this process is to end: the next leader finds on record what is still frozen.
     pub stop: &'a CancellationToken,
     pub workers: usize,
-}
-
-/// What the hooks before a pod have left.
-#[derive(Default)]
-struct PreHookResult {
-    is_stored: bool,
-    /// A hook has begun, so there may be something to undo.
-    has_begun: bool,
-    /// A hook may still be running in the container.
-    may_go_on: bool,
 }
 
 /// What blocks wait for before they begin, in this order.
@@ -242,26 +229,6 @@ impl Blocks<'_> {
         .boxed()
     }
 
-    /// Runs the hooks before one pod if they may begin. `still`: since when another pod of its
-    /// block is frozen.
-    async fn begin(
-        &self,
-        held: &HeldPod,
-        checked: Result<bool, HookError>,
-        still: Option<Instant>,
-        spent: &Spent,
-    ) -> PreHookResult {
-        if self.is_ending() {
-            return PreHookResult::default();
-        }
-        let begun = Instant::now();
-        let before = self.before(held, checked, still, spent).await;
-        if held.hooks.is_annotated {
-            spend(spent, &held.id.namespace, begun.elapsed());
-        }
-        before
-    }
-
     /// Runs the hooks after all pods of a block concurrently, so that no pod stays frozen because
     /// of another one. Gives `busy` back, unless hooks cannot be started for long: then others get
     /// it meanwhile. `undoing` is dropped when nobody is to wait for these hooks any more.
@@ -310,157 +277,6 @@ impl Blocks<'_> {
         tokio::select! {
             added = self.frozen.add(&held.id) => added,
             () = self.ending.cancelled() => Err(HookError::Ended),
-        }
-    }
-
-    /// Reads all pods of a block concurrently. Not earlier, because other pods may have their names
-    /// by then.
-    async fn check_pods(
-        &self,
-        block: &[HeldPod],
-        on_record: Vec<Result<(), HookError>>,
-        spent: &Spent,
-    ) -> Vec<Result<bool, HookError>> {
-        let begun = Instant::now();
-        let each = block.iter().zip(on_record);
-        let checked = join_all(each.map(|(held, on_record)| self.check_pod(held, on_record, spent))).await;
-        if let Some(held) = block.iter().find(|held| held.hooks.is_annotated) {
-            spend(spent, &held.id.namespace, begun.elapsed());
-        }
-        checked
-    }
-
-    /// Whether the pod's hooks can run. `false`: the pod has ended since it was listed.
-    async fn check_pod(
-        &self,
-        held: &HeldPod,
-        on_record: Result<(), HookError>,
-        spent: &Spent,
-    ) -> Result<bool, HookError> {
-        on_record?;
-        if self.is_spent(held, spent) {
-            // The caller reports it once for the namespace.
-            return Ok(false);
-        }
-        tokio::select! {
-            found = read_pod(&self.lister, &held.id) => found.map(|pod| !pod.has_ended()),
-            () = self.ending.cancelled() => Err(HookError::Ended),
-        }
-    }
-
-    async fn before(
-        &self,
-        held: &HeldPod,
-        checked: Result<bool, HookError>,
-        still: Option<Instant>,
-        spent: &Spent,
-    ) -> PreHookResult {
-        // Pods before this one may have used up the namespace's time.
-        if self.is_spent(held, spent) {
-            return PreHookResult { is_stored: !held.hooks.may_leave_out(), ..PreHookResult::default() };
-        }
-        match self.check_pod_again(held, checked, still).await {
-            Ok(true) => self.run_before(held, still).await,
-            Ok(false) => PreHookResult { is_stored: true, ..PreHookResult::default() },
-            Err(error) => {
-                PreHookResult { is_stored: self.refuse(held, error).await, ..PreHookResult::default() }
-            }
-        }
-    }
-
-    /// While another pod of its block is frozen, this pod may have been recreated: the hook would
-    /// run in the new pod of that name, which is not recorded. Read once only, because the frozen
-    /// pod waits.
-    async fn check_pod_again(
-        &self,
-        held: &HeldPod,
-        checked: Result<bool, HookError>,
-        still: Option<Instant>,
-    ) -> Result<bool, HookError> {
-        if still.is_none() || !matches!(checked, Ok(true)) {
-            return checked;
-        }
-        tokio::select! {
-            found = timeout(LOOK_AGAIN, read_pod(&self.lister, &held.id)) => {
-                found.map_err(|_| HookError::TooLong(LOOK_AGAIN))?.map(|pod| !pod.has_ended())
-            }
-            () = self.ending.cancelled() => Err(HookError::Ended),
-        }
-    }
-
-    /// Whether the namespace has used up the time that annotations may take. Logs it once.
-    fn is_spent(&self, held: &HeldPod, spent: &Spent) -> bool {
-        let most = limits::ANNOTATED_HOOKS;
-        if !held.hooks.is_annotated {
-            return false;
-        }
-        let mut spent = spent.lock();
-        let Some(time) = spent.get_mut(&held.id.namespace).filter(|time| **time >= most) else {
-            return false;
-        };
-        if *time < Duration::MAX {
-            *time = Duration::MAX;
-            let message = format!(
-                "the hooks that annotations of pods ask for have taken {} minutes, and those of further pods are not run: spec.hooks of a Backup may take longer",
-                most.as_secs() / 60
-            );
-            self.runner.log.lasting_error(&ResultsHeading::Namespace(&held.id.namespace), "pods", &message);
-        }
-        true
-    }
-
-    /// Reports once that none of the pod's hooks can run. Returns whether the pod is stored.
-    async fn refuse(&self, held: &HeldPod, error: HookError) -> bool {
-        let Hooks { pre, post, .. } = &held.hooks;
-        let first = pre.first().map(|hook| (HookPhase::Pre, hook));
-        if let Some((when, hook)) = first.or_else(|| post.first().map(|hook| (HookPhase::Post, hook))) {
-            let _ = self.runner.tell(when, hook, &held.id, async { Err(error) }).await;
-        }
-        !held.hooks.may_leave_out()
-    }
-
-    /// Runs the hooks before the pod, up to the first failure that keeps the pod out of the backup.
-    async fn run_before(&self, held: &HeldPod, still: Option<Instant>) -> PreHookResult {
-        let mut before = PreHookResult { has_begun: held.hooks.pre.is_empty(), ..PreHookResult::default() };
-        for hook in &held.hooks.pre {
-            if self.is_ending() {
-                return before;
-            }
-            let run = self.run_one_before(held, hook, still, &mut before.has_begun);
-            let ran = self.runner.tell(HookPhase::Pre, hook, &held.id, run).await;
-            if let Err(error) = ran {
-                before.may_go_on |= error.may_go_on();
-                if hook.on_error == OnError::Fail {
-                    return before;
-                }
-            }
-        }
-        before.is_stored = !self.is_ending();
-        before
-    }
-
-    async fn run_one_before(
-        &self,
-        held: &HeldPod,
-        hook: &Hook,
-        still: Option<Instant>,
-        has_begun: &mut bool,
-    ) -> Result<(), HookError> {
-        let is_late = || still.is_some_and(|since| since.elapsed() >= limits::BLOCK_STILL);
-        if !(held.hooks.post.is_empty() || is_late()) {
-            // Another leader that considers this process dead may have thawed the recorded pods.
-            tokio::select! {
-                renewed = self.frozen.renew() => renewed?,
-                () = self.ending.cancelled() => return Err(HookError::Ended),
-            }
-        }
-        if is_late() {
-            return Err(HookError::TooLate);
-        }
-        *has_begun = true;
-        tokio::select! {
-            done = self.runner.exec.exec(&held.id, held.container.as_deref(), hook) => done,
-            () = self.ended(LAST_HOOK) => Err(HookError::Ended),
         }
     }
 

@@ -12,13 +12,13 @@
 //! the scope only if its digest stands on the Backup.
 
 mod moved;
+mod scope;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::io::{BufReader, Read as _};
 
 use anyhow::{Context as _, ensure};
 use berth_core::run;
-use berth_core::selection::{ResourceType, Selection, TypeSelection};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use memchr::memmem;
@@ -35,6 +35,8 @@ use super::movement::{MOST_MOVEMENTS, Movement};
 use super::volumes::outcomes::VolumeOutcomes;
 use crate::storage::Receipt;
 use moved::DataNamespaces;
+
+pub use scope::BackupScope;
 
 const VERSION: u32 = 3;
 /// Most bytes of the first line.
@@ -53,121 +55,6 @@ const MOST_INDEX: u64 = 16 << 20;
 const MOST_NOTED: u64 = 8 << 20;
 /// Most bytes of an archive; no store takes more.
 const MOST_STORED: u64 = 1 << 50;
-
-/// The scope of a backup, as it was when the backup began: types, their fates, and namespaces.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BackupScope {
-    types: Vec<ScopedType>,
-    all_namespaces: bool,
-    namespaces: Vec<String>,
-    /// Digest of the backup's resource policy.
-    policy: String,
-}
-
-/// A type, with all names by which a resource policy may refer to it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ScopedType {
-    group: String,
-    version: String,
-    kind: String,
-    resource: String,
-    singular: String,
-    short_names: Vec<String>,
-    namespaced: bool,
-    fate: ScopedFate,
-}
-
-impl ScopedType {
-    /// Whether the parts that go into URLs as they are cannot lead elsewhere.
-    fn is_plain(&self) -> bool {
-        let is_plain = |part: &str| {
-            let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-            !matches!(part, "" | "." | "..") && part.bytes().all(may_stand)
-        };
-        (self.group.is_empty() || is_plain(&self.group))
-            && is_plain(&self.version)
-            && is_plain(&self.resource)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum ScopedFate {
-    Excluded,
-    Unnamed,
-    Needed,
-    Listed,
-}
-
-impl BackupScope {
-    /// `policy`: digest of the backup's resource policy.
-    pub fn of(
-        types: &[ResourceType],
-        selection: &Selection,
-        resolved: &HashSet<String>,
-        policy: &str,
-    ) -> Self {
-        let scoped = |kind: &ResourceType| ScopedType {
-            group: kind.group.clone(),
-            version: kind.version.clone(),
-            kind: kind.kind.clone(),
-            resource: kind.resource.clone(),
-            singular: kind.singular.clone(),
-            short_names: kind.short_names.clone(),
-            namespaced: kind.namespaced,
-            fate: match selection.fate(kind) {
-                TypeSelection::Excluded => ScopedFate::Excluded,
-                TypeSelection::Unnamed => ScopedFate::Unnamed,
-                TypeSelection::Needed => ScopedFate::Needed,
-                TypeSelection::Listed => ScopedFate::Listed,
-            },
-        };
-        Self {
-            types: types.iter().map(scoped).collect(),
-            all_namespaces: selection.all_namespaces,
-            namespaces: resolved.iter().cloned().collect(),
-            policy: policy.to_owned(),
-        }
-    }
-
-    /// Digest of the backup's resource policy. A list that was read under another policy cannot be
-    /// continued.
-    pub fn policy(&self) -> &str {
-        &self.policy
-    }
-
-    pub fn types(&self) -> Vec<ResourceType> {
-        let kind = |scoped: &ScopedType| ResourceType {
-            group: scoped.group.clone(),
-            version: scoped.version.clone(),
-            kind: scoped.kind.clone(),
-            resource: scoped.resource.clone(),
-            singular: scoped.singular.clone(),
-            short_names: scoped.short_names.clone(),
-            namespaced: scoped.namespaced,
-        };
-        self.types.iter().map(kind).collect()
-    }
-
-    pub fn selection(&self) -> Selection {
-        let fate = |(kind, scoped): (ResourceType, &ScopedType)| {
-            let fate = match scoped.fate {
-                ScopedFate::Excluded => TypeSelection::Excluded,
-                ScopedFate::Unnamed => TypeSelection::Unnamed,
-                ScopedFate::Needed => TypeSelection::Needed,
-                ScopedFate::Listed => TypeSelection::Listed,
-            };
-            (kind.qualified(), fate)
-        };
-        Selection::of(self.types().into_iter().zip(&self.types).map(fate), self.all_namespaces)
-    }
-
-    pub fn resolved(&self) -> HashSet<String> {
-        self.namespaces.iter().cloned().collect()
-    }
-}
 
 /// The stored parts of a multipart upload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,7 +95,7 @@ impl Packed {
     /// When the bytes are no scope.
     pub fn open(&self) -> anyhow::Result<BackupScope> {
         let scope: BackupScope = unpacked(&self.0, MOST_TEXT)?;
-        ensure!(scope.types.iter().all(ScopedType::is_plain), "it has a type that nobody can serve");
+        ensure!(scope.is_plain(), "it names a type that no API server can have");
         Ok(scope)
     }
 }
@@ -284,7 +171,11 @@ impl CheckpointHead {
     pub fn read(mut start: Bytes) -> anyhow::Result<(Self, Bytes)> {
         let end = memchr::memchr(b'\n', &start[..start.len().min(HEAD)]).context("it has no first line")?;
         let head: Self = serde_json::from_slice(&start.split_to(end))?;
-        ensure!(head.version == VERSION, "it is of version {}", head.version);
+        ensure!(
+            head.version == VERSION,
+            "it is of version {}, which this version of berth does not read",
+            head.version
+        );
         Ok((head, start.slice(1..)))
     }
 
@@ -380,18 +271,15 @@ impl Checkpoint {
         let (remembered, lines) = (part(&mut rest, remembered)?, part(&mut rest, lines)?);
         let (scope, account) = (Packed(part(&mut rest, scope)?), part(&mut rest, account)?);
         let (names, tail) = (part(&mut rest, names)?, part(&mut rest, tail)?);
-        ensure!(scope.digest() == head.scope, "its scope is another one");
+        ensure!(scope.digest() == head.scope, "its scope is not the one that its first line names");
         let CheckpointProgress { uploaded, is_whole, is_collected, extents, count, index } =
             unpacked(&account, MOST_TOLD)?;
-        ensure!(uploaded.upload == head.upload, "its upload is another one");
-        ensure!(uploaded.checked_size().is_some(), "no archive is as large as it says");
+        ensure!(uploaded.upload == head.upload, "its upload is not the one that its first line names");
+        ensure!(uploaded.checked_size().is_some(), "it names more stored bytes than any archive has");
         let remembered: Remembered = unpacked(&remembered, MOST_TOLD)?;
-        ensure!(remembered.hooks.is_possible(), "nobody has tried as many hooks as it says");
+        ensure!(remembered.hooks.is_possible(), "it names more hooks than any run tries");
         let balance = Balance { extents, names: vec![names], count, index };
-        ensure!(
-            remembered.operations.len() <= MOST_MOVEMENTS,
-            "nobody has begun as many operations as it says"
-        );
+        ensure!(remembered.operations.len() <= MOST_MOVEMENTS, "it names more movements than any backup has");
         Ok(Self { run: head.run, scope, uploaded, tail, is_whole, is_collected, balance, remembered, lines })
     }
 

@@ -199,6 +199,10 @@ impl Engine {
 pub(super) async fn forget_checkpoint(layout: &BackupLayout) {
     let removed = timeout(SHORTLY, layout.remove_checkpoint()).await;
     if let Ok(Err(error)) = removed {
-        warn!(name = layout.backup(), error = chain(&error), "could not remove a checkpoint");
+        warn!(
+            name = layout.backup(),
+            error = chain(&error),
+            "could not remove the checkpoint of a stored backup: it is removed with the backup"
+        );
     }
 }

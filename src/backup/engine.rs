@@ -93,7 +93,9 @@ pub struct Engine {
 pub(super) enum RunFailure {
     #[error("failed to read what the backup needs to know of the cluster")]
     Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("what the backup asks for is not valid any more")]
+    #[error(
+        "what the backup asks for is not valid any more, so it cannot be run again: correct it in a new Backup"
+    )]
     Invalid(#[source] Violations),
     #[error("the API server refused to let the backup begin")]
     Refused(#[source] kube::Error),
@@ -110,7 +112,7 @@ pub(super) enum RunFailure {
     )]
     BeingDeleted(String),
     #[error(
-        "the archive in the storage location is not the one that was written: {found} bytes in place of {written}"
+        "the archive in the storage location is not the one that was written ({found} bytes in place of {written}): something else writes there, so give the location a bucket or prefix of its own"
     )]
     Changed { written: u64, found: u64 },
     #[error("failed to make the archive")]
@@ -125,9 +127,9 @@ pub(super) enum RunFailure {
     Unkept,
     #[error("the DataUploads of the backup could not be read")]
     Operations(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("a worker ended")]
+    #[error("a task of the run ended abnormally, which is a fault of berth: the controller's log has more")]
     Worker(#[source] tokio::task::JoinError),
-    #[error("failed to write a file")]
+    #[error("failed to make one of the files beside the archive")]
     File(#[source] std::io::Error),
     #[error("the controller was stopped while the backup ran")]
     Stopped,

@@ -212,7 +212,7 @@ impl HookRunner<'_> {
             pod.name
         );
         self.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
-        warn!(%pod, "the hooks after a pod could not be run: given up");
+        warn!(%pod, "gave up running the hooks after a pod: undo by hand what those before it did");
     }
 
     /// Logs that the hooks after a pod did not end in time.

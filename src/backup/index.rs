@@ -272,7 +272,10 @@ impl ArchiveIndex {
         let read: serde_json::Result<IndexFile> =
             serde_json::from_reader(BufReader::new(text.take(MOST_TEXT)));
         let IndexFile { index, bytes, spans } = read.context("this is no index of an archive")?;
-        ensure!(index == VERSION, "the index is of version {index}");
+        ensure!(
+            index == VERSION,
+            "the index is of version {index}, which this version of berth does not read"
+        );
         let is_possible = |span: &Span| span.first <= span.last && span.from < span.to && span.to <= bytes;
         ensure!(spans.values().flatten().all(is_possible), "the index names pieces that no archive can have");
         Ok((Self { spans, ..Self::default() }.counted(), bytes))

@@ -186,15 +186,7 @@ impl Engine {
 
 /// The namespaces that the backup may take: the few that it names, or else all of the cluster.
 pub(super) async fn namespaces(backup: &Backup, lister: &Lister) -> Result<Vec<Namespace>, ListError> {
-    let kind = ResourceType {
-        group: String::new(),
-        version: "v1".into(),
-        kind: "Namespace".into(),
-        resource: "namespaces".into(),
-        singular: "namespace".into(),
-        short_names: Vec::new(),
-        namespaced: false,
-    };
+    let kind = ResourceType::regular("", "v1", "Namespace", false);
     let mut namespaces: Vec<Namespace> = Vec::new();
     let named = parse::backup_namespaces(&backup.spec).ok().filter(NamespaceSet::is_literal);
     if let Some(named) = named.filter(|set| set.literals().count() <= FEW_NAMESPACES) {

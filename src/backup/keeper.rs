@@ -220,7 +220,10 @@ impl<'a> CheckpointKeeper<'a> {
     /// and hook results since the previous checkpoint.
     pub async fn finish(&mut self, patience: Duration) {
         if (self.is_behind || self.has_one()) && timeout(patience, self.write()).await.is_err() {
-            warn!(name = self.layout.backup(), "could not write the last checkpoint in time");
+            warn!(
+                name = self.layout.backup(),
+                "could not write the last checkpoint in time: the next run does again what came after the one before it"
+            );
         }
     }
 
@@ -230,7 +233,11 @@ impl<'a> CheckpointKeeper<'a> {
         if let Err(error) = self.try_write().await
             && !was_over
         {
-            warn!(name = self.layout.backup(), error = chain(&error), "could not write a checkpoint");
+            warn!(
+                name = self.layout.backup(),
+                error = chain(&error),
+                "could not write a checkpoint: the next one is tried in time"
+            );
         }
     }
 

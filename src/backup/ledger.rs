@@ -5,7 +5,9 @@
 //! members that reach the store in parts. The ledger follows each page: when everything from it and
 //! from all pages before it is stored, a later run may continue behind it.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+mod extent;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufReader, Read as _};
 use std::sync::Arc;
 
@@ -14,12 +16,14 @@ use berth_core::selection::ResourceType;
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use super::index::{ArchiveIndex, ByteRange};
 use super::log::gzip_json;
 use super::names::PackedNames;
 use super::related::Related;
+use extent::{ListStep, PageEnd, TypeLedger};
+
+pub use extent::{ListExtent, Position};
 
 /// Most bytes of names, as text, that a checkpoint may hold.
 const MOST_NAMES: u64 = 1 << 30;
@@ -56,32 +60,6 @@ pub struct Contents {
     pub at: Option<ByteRange>,
 }
 
-/// Where a later run continues the list of a type.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// Index of the backup's selector.
-    pub selector: usize,
-    /// `None`: the list is of the whole cluster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// Continue token; empty when this list is complete.
-    pub token: String,
-}
-
-/// How far the list of one type is stored.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ListExtent {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub at: Option<Position>,
-    /// Everything that could be read of the type is stored.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub is_whole: bool,
-    /// The API server refused to list the type (403).
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub is_forbidden: bool,
-}
-
 /// What an earlier run has stored of a type.
 #[derive(Default)]
 pub struct EarlierObjects {
@@ -102,35 +80,6 @@ pub struct Balance {
     /// Number of objects.
     pub count: u64,
     pub index: ArchiveIndex,
-}
-
-#[derive(Default)]
-struct TypeLedger {
-    steps: VecDeque<ListStep>,
-    extent: ListExtent,
-    /// A page of this type had an error, so a later run must read from that page on again.
-    is_frozen: bool,
-}
-
-enum ListStep {
-    Page {
-        id: u64,
-        /// Objects that are not stored yet.
-        left: usize,
-        /// `None`: the page is still being read.
-        end: Option<PageEnd>,
-    },
-    /// All lists of the type are complete.
-    Whole { is_forbidden: bool },
-}
-
-/// Where the list continues behind a page.
-enum PageEnd {
-    At(Position),
-    /// No list brought this page, so the list continues where it was.
-    Ahead,
-    /// Something on the page must be read again, and so must everything behind it.
-    Again,
 }
 
 #[derive(Default)]
@@ -177,9 +126,15 @@ impl ObjectLedger {
         let Balance { extents, names, count, index } = balance;
         let ledger = Self::new(types);
         let stored = read_names(&names)?;
-        ensure!(stored.values().map(PackedNames::len).sum::<usize>() as u64 == count, "names are missing");
+        ensure!(
+            stored.values().map(PackedNames::len).sum::<usize>() as u64 == count,
+            "it names fewer objects than it counts, or more"
+        );
         let is_known = |place: &usize| *place < types.len();
-        ensure!(stored.keys().chain(extents.keys()).all(is_known), "it has types that the backup has not");
+        ensure!(
+            stored.keys().chain(extents.keys()).all(is_known),
+            "it names types that are not the backup's"
+        );
         {
             let state = &mut *ledger.state.lock();
             for (place, names) in stored {
@@ -392,33 +347,6 @@ impl LedgerState {
                 Some(piece) => self.index.note(resource, names, *piece),
                 None => self.index = ArchiveIndex::void(),
             }
-        }
-    }
-}
-
-impl TypeLedger {
-    fn left(&mut self, page: PageId) -> Option<&mut usize> {
-        self.steps.iter_mut().find_map(|step| match step {
-            ListStep::Page { id, left, .. } if *id == page.page => Some(left),
-            ListStep::Page { .. } | ListStep::Whole { .. } => None,
-        })
-    }
-
-    /// Advances over all stored pages, up to the first page that is not stored.
-    fn advance(&mut self) {
-        while let Some(step) = self.steps.front() {
-            match step {
-                ListStep::Page { left: 0, end: Some(end), .. } => match end {
-                    PageEnd::At(position) if !self.is_frozen => self.extent.at = Some(position.clone()),
-                    PageEnd::Again => self.is_frozen = true,
-                    PageEnd::At(_) | PageEnd::Ahead => {}
-                },
-                ListStep::Whole { is_forbidden } => {
-                    self.extent = ListExtent { at: None, is_whole: true, is_forbidden: *is_forbidden };
-                }
-                ListStep::Page { .. } => return,
-            }
-            self.steps.pop_front();
         }
     }
 }

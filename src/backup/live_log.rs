@@ -25,7 +25,7 @@ pub struct LogExtent {
 pub fn extent(start: &Bytes) -> anyhow::Result<LogExtent> {
     let (head, rest) = CheckpointHead::read(start.clone())?;
     let bytes = start.len().saturating_sub(rest.len()).saturating_add(head.notes());
-    ensure!(bytes <= NOTES, "it says that its log has {bytes} bytes");
+    ensure!(bytes <= NOTES, "it says that its log ends at byte {bytes}, and berth reads {NOTES} at most");
     Ok(LogExtent { bytes, digest: head.digest().to_owned() })
 }
 

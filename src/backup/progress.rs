@@ -75,7 +75,8 @@ pub(super) async fn keep_record(
                     if let (WriteError::Refused(_), Some(asked)) = (&error, &asked) {
                         frozen.refuse(asked);
                     }
-                    warn!(error = chain(&error), "could not write the progress of the backup");
+                    let name = kube::ResourceExt::name_any(record.object());
+                    warn!(%name, error = chain(&error), "could not write the progress of the backup: trying again");
                 }
             }
         }

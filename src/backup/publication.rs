@@ -400,7 +400,7 @@ async fn remove_index(layout: &BackupLayout, claim: &FolderClaim) -> Result<(), 
     match layout.remove_index(claim).await {
         Err(ClaimError::Store(error)) => {
             let name = layout.backup();
-            warn!(%name, error = chain(&error), "could not remove the index of an earlier run");
+            warn!(%name, error = chain(&error), "could not remove the index of an earlier run, which no reader takes for that of this archive");
             Ok(())
         }
         removed => removed,

@@ -25,22 +25,26 @@ pub enum ListError {
     /// No answer, or an incomplete one: worth trying again.
     #[error("the API server did not answer")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the answer could not be read")]
+    #[error("the API server's answer could not be read")]
     Answer(#[from] SplitError),
-    #[error("an object could not be read")]
+    #[error("an object of the API server's answer could not be read")]
     Object(#[source] serde_json::Error),
-    #[error("an object is larger than {0} bytes")]
+    #[error(
+        "an object is larger than the {0} bytes that berth reads of one: leave it out of the backup by a label selector, or leave out its type"
+    )]
     TooLarge(usize),
-    #[error("the pages of the list lead nowhere")]
+    #[error(
+        "the API server did not bring the list to its end: it gave the same continue token twice, or let its tokens expire too often"
+    )]
     Astray,
     #[error("the request could not be made")]
     Request(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the archive takes no more")]
+    #[error("the run takes no more objects, because it is ending")]
     NobodyTakes,
     /// The probe of the API server itself failed, too.
-    #[error("the API server itself does not serve us any more")]
+    #[error("the API server answers berth no more: a list of one namespace fails, too")]
     Gone(#[source] Box<ListError>),
-    #[error("the API server does not take our token any more: check the service account that berth runs as")]
+    #[error("the API server refuses berth's token: check the service account that berth runs as")]
     Token(#[source] Box<ListError>),
 }
 
@@ -242,15 +246,7 @@ mod tests {
     use serde_json::json;
 
     fn kind(group: &str) -> ResourceType {
-        ResourceType {
-            group: group.into(),
-            version: "v1".into(),
-            kind: "Gadget".into(),
-            resource: "gadgets".into(),
-            singular: "gadget".into(),
-            short_names: Vec::new(),
-            namespaced: true,
-        }
+        ResourceType::regular(group, "v1", "Gadget", true)
     }
 
     fn refused(code: u16, headers: &HeaderMap, body: &str) -> ListError {

@@ -31,6 +31,7 @@ use super::prepare::Prepared;
 use super::publication::{PublicationState, unsettled};
 use super::scene::Scene;
 use super::status::{BackupWriter, WriteError, run_id};
+use super::turns::LocationTurn;
 use super::volumes::outcomes::Outcomes;
 use crate::queue::cycle::CANCELED;
 use crate::storage::{BackupLayout, Opened, is_refused};
@@ -278,34 +279,14 @@ impl Engine {
         &self,
         record: &mut BackupWriter,
         scene: Scene,
-        Opened { store, parts }: Opened,
+        opened: Opened,
         thawed: Thawed,
         signals: &Signals,
         tell: impl FnOnce(&str) + Send,
     ) -> Result<(), WriteError> {
         let name = scene.layout.backup().to_owned();
-        let prefix = scene.location.spec.object_storage.prefix.as_deref();
-        let layout = BackupLayout::new(store, prefix, &name);
-        let claim = scene.earlier().unwrap_or(&scene.ours).clone();
         let Thawed { log: thawed, tally, spoiled } = thawed;
-        let is_resumable = scene.recovery == Recovery::Resume;
-        let mut site = RunSite {
-            location: scene.location.clone(),
-            layout,
-            parts,
-            claim,
-            begun: None,
-            scope: None,
-            leaves_frozen: false,
-            is_resumable,
-            is_stuck: false,
-            is_taken_over: true,
-            staged: None,
-            tally,
-            operations: Movements::default(),
-            outcomes: Outcomes::default(),
-            has_data: true,
-        };
+        let mut site = RunSite { tally, ..scene.site(opened) };
         let heard = thawed.behind(Vec::new(), Vec::new());
         let lister = self.lister();
         let served = self.served(&lister, &heard);
@@ -335,17 +316,8 @@ impl Engine {
             Err(RunFailure::Stopped) => return Ok(()),
             Err(failure) => return self.conclude(record, &site, &heard, failure).await,
         };
-        // The checkpoint is read in this turn, right after the run was counted, so that no run is
-        // counted for another backup's checkpoint.
-        let entered = turn.spend(async {
-            match record.run_again(OPENING).await {
-                Ok(()) => {}
-                Err(WriteError::Refused(error)) => return Err(Ok(RunFailure::Refused(error))),
-                Err(error) => return Err(Err(error)),
-            }
-            let entered = self.enter(record, &scene, &mut site, &thawed, &prepared.policy);
-            signals.bound(entered).await.map_err(Ok)
-        });
+        let known = (&thawed, prepared.policy.as_str());
+        let entered = self.count_and_enter(turn, record, &scene, &mut site, known, signals);
         let log = match entered.await {
             Ok(log) => log.unwrap_or(heard),
             Err(Err(error)) => return Err(error),
@@ -398,10 +370,33 @@ impl Engine {
         }
     }
 
+    /// Counts the run and, right after that and in the same turn, enters the folder, so that no run
+    /// is counted for another backup's checkpoint. `Err(Err(_))`: nothing else can be written.
+    pub(super) async fn count_and_enter(
+        &self,
+        turn: LocationTurn,
+        record: &mut BackupWriter,
+        scene: &Scene,
+        site: &mut RunSite,
+        (thawed, policy): (&BackupLog, &str),
+        signals: &Signals,
+    ) -> Result<Option<BackupLog>, Result<RunFailure, WriteError>> {
+        let entered = turn.spend(async {
+            match record.run_again(OPENING).await {
+                Ok(()) => {}
+                Err(WriteError::Refused(error)) => return Err(Ok(RunFailure::Refused(error))),
+                Err(error) => return Err(Err(error)),
+            }
+            let entered = self.enter(record, scene, site, thawed, policy);
+            signals.bound(entered).await.map_err(Ok)
+        });
+        entered.await
+    }
+
     /// Claims the folder for this run, keeping what it continues from and removing the rest.
     /// Returns the log of the earlier run with what was logged since. `policy`: digest of the
     /// resource policy.
-    pub(super) async fn enter(
+    async fn enter(
         &self,
         record: &BackupWriter,
         scene: &Scene,

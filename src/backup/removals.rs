@@ -13,6 +13,7 @@ use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::sync::is_name;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::patch::digest;
@@ -26,9 +27,25 @@ const LARGEST: usize = 128 << 10;
 /// Most namespaces that are read of a request.
 const MOST: usize = 10_000;
 
+/// Lists of the repositories of a location that are in memory at one time. Whoever runs the store
+/// chooses how long a list is, up to the limit of all lists. More than one, so that a store that
+/// hangs does not hold up the removals in all others.
+const LISTS: usize = 2;
+
 /// Clones share one state.
 #[derive(Clone, Default)]
-pub struct Removals(Arc<Mutex<RemovalState>>);
+pub struct Removals(Arc<SharedRemovals>);
+
+struct SharedRemovals {
+    state: Mutex<RemovalState>,
+    lists: Semaphore,
+}
+
+impl Default for SharedRemovals {
+    fn default() -> Self {
+        Self { state: Mutex::default(), lists: Semaphore::new(LISTS) }
+    }
+}
 
 #[derive(Default)]
 struct RemovalState {
@@ -54,12 +71,12 @@ pub struct RemovalGuard {
 impl Removals {
     /// From now on this process carries out requests.
     pub fn carry_out(&self) -> RemovalGuard {
-        self.0.lock().are_carried_out = true;
+        self.0.state.lock().are_carried_out = true;
         RemovalGuard { removals: self.clone(), uid: None, is_expected: false }
     }
 
     pub fn are_carried_out(&self) -> bool {
-        self.0.lock().are_carried_out
+        self.0.state.lock().are_carried_out
     }
 
     /// The run of this Backup is about to end, and soon after that the engine removes what is left.
@@ -72,15 +89,21 @@ impl Removals {
         self.guard(uid, false)
     }
 
+    /// Waits until one more list of repositories may be in memory. `None`: never, because nobody
+    /// closes the semaphore.
+    pub async fn room_for_list(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.lists.acquire().await.ok()
+    }
+
     fn guard(&self, uid: &str, is_expected: bool) -> RemovalGuard {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.0.state.lock();
         state.expected.remove(uid);
         state.begun.insert(uid.to_owned());
         RemovalGuard { removals: self.clone(), uid: Some(uid.to_owned()), is_expected }
     }
 
     pub fn has_begun(&self, uid: &str) -> bool {
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         let is_expected = || state.expected.get(uid).is_some_and(|since| since.elapsed() < SOON);
         state.begun.contains(uid) || is_expected()
     }
@@ -88,7 +111,7 @@ impl Removals {
 
 impl Drop for RemovalGuard {
     fn drop(&mut self) {
-        let state = &mut *self.removals.0.lock();
+        let state = &mut *self.removals.0.state.lock();
         match &self.uid {
             Some(uid) => {
                 state.begun.remove(uid);

@@ -15,13 +15,10 @@ use tracing::info;
 use super::begun::RunSite;
 use super::checkpoint::Packed;
 use super::engine::{Engine, OPENING, RunFailure, Signals, schedule};
-use super::hooks::Tally;
 use super::inputs::ServedCluster;
 use super::list::Lister;
 use super::log::BackupLog;
-use super::movement::Movements;
 use super::status::{BackupWriter, WriteError, run_id};
-use super::volumes::outcomes::Outcomes;
 use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 use crate::text::chain;
 
@@ -102,23 +99,7 @@ impl Engine {
             }
             let location = prepared.location.clone();
             let claim = self.claim(record, &location, &layout, &parts, &run, found).await?;
-            Ok(RunSite {
-                location,
-                layout,
-                parts,
-                claim,
-                begun: None,
-                scope,
-                leaves_frozen: false,
-                is_resumable: false,
-                is_stuck: false,
-                is_taken_over: false,
-                staged: None,
-                tally: Tally::default(),
-                operations: Movements::default(),
-                outcomes: Outcomes::default(),
-                has_data: false,
-            })
+            Ok(RunSite { scope, ..RunSite::new(location, layout, parts, claim) })
         };
         let site = match signals.bound(claim).await {
             Ok(site) => site,

@@ -1,17 +1,17 @@
 //! Starts a run for each ReadyToStart Backup, takes up InProgress Backups that no process runs, and
 //! cancels the runs of deleted Backups. Runs only while this process leads.
 
+mod task;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::velero::Backup;
 use berth_core::location_turns::{Candidate, choose};
-use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, OperationCounts, is_due};
+use berth_core::operation::{FINALIZATION, FINALIZATIONS, Glance, is_due};
 use berth_core::queue::{QueueEntry, QueuePhase, QueueView, may_run};
 use berth_core::stage::Stage;
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -23,12 +23,10 @@ use super::operations::Attended;
 use super::operations::shown::UploadCache;
 use super::status::WriteError;
 use super::unremoved::UnremovedBackups;
-use crate::events::{EventReason, Events};
+use crate::events::Events;
 use crate::queue::BackupCache;
-use crate::queue::refusals::is_refusal;
 use crate::queue::seen::BackupAfterQueue;
-use crate::queue::writer::tell_unwritable;
-use crate::text::chain;
+use task::{RunTask, WriteReporter};
 
 /// Checks all Backups at least this often, even if the watch shows no change.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -85,7 +83,7 @@ impl Runner {
                 let (name, uid) = (gone.name.clone(), gone.uid.clone());
                 if !unremoved.lock().failed(gone, Instant::now()) {
                     engine.data_of_deleted.lock().remove(&uid);
-                    warn!(%name, %uid, "gave up removing what a deleted Backup has stored");
+                    warn!(%name, %uid, "gave up removing what a deleted Backup has stored: remove its folder from the storage location, and the snapshots in repositories that have its UID in the tag backup-uid");
                 }
             };
             let task = runs.spawn(work).id();
@@ -185,6 +183,27 @@ impl Runner {
         running.insert(uid, ActiveRun { name, entry: None, signals, completes_in, task });
     }
 
+    /// Begins the task of a Backup that has its slot, unless it has one.
+    fn start<W>(
+        &self,
+        runs: &mut JoinSet<()>,
+        running: &mut HashMap<String, ActiveRun>,
+        entry: &Arc<QueueEntry>,
+        hurry: &CancellationToken,
+        work: impl FnOnce(RunTask) -> W,
+    ) where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let (name, uid) = (entry.name.clone(), entry.uid.clone());
+        let signals = Signals { stop: hurry.clone(), ..Signals::default() };
+        running.entry(uid.clone()).or_insert_with(|| {
+            let (engine, reporter) = (self.engine.clone(), self.reporter());
+            let task = RunTask { engine, reporter, name: name.clone(), uid, signals: signals.clone() };
+            let task = runs.spawn(work(task)).id();
+            ActiveRun { name, entry: Some(Arc::clone(entry)), signals, completes_in: None, task }
+        });
+    }
+
     /// Runs until `stop`, and then until every run has ended. Dropping the future ends all runs at
     /// once.
     pub async fn run(self) {
@@ -212,28 +231,7 @@ impl Runner {
                     if is_busy(&running, &item.entry.name) {
                         continue;
                     }
-                    let (engine, name, uid) =
-                        (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
-                    let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
-                        name: name.clone(),
-                        entry: Some(Arc::clone(&item.entry)),
-                        signals: signals.clone(),
-                        completes_in: None,
-                        task: runs
-                            .spawn(async move {
-                                let tell = |note: &str| {
-                                    reporter.events.tell(EventReason::Resumed, &name, &uid, note)
-                                };
-                                match engine.recover(&name, &uid, signals, tell).await {
-                                    Ok(Some(backup)) => reporter.written(&uid, &backup),
-                                    Ok(None) => {}
-                                    Err(error) => reporter.failed(&name, &uid, &error),
-                                }
-                            })
-                            .id(),
-                    });
+                    self.start(&mut runs, &mut running, &item.entry, &hurry, RunTask::recover);
                 }
             }
             if !self.stop.is_cancelled() {
@@ -248,35 +246,7 @@ impl Runner {
                     if !may_run(&view, &item.entry, |other| running.contains_key(&other.uid)) {
                         continue;
                     }
-                    let (engine, name, uid) =
-                        (self.engine.clone(), item.entry.name.clone(), item.entry.uid.clone());
-                    let signals = Signals { stop: hurry.clone(), ..Signals::default() };
-                    let reporter = self.reporter();
-                    running.entry(uid.clone()).or_insert_with(|| ActiveRun {
-                        name: name.clone(),
-                        entry: Some(Arc::clone(&item.entry)),
-                        signals: signals.clone(),
-                        completes_in: None,
-                        task: runs
-                            .spawn(async move {
-                                let (stop, deleted) = (signals.stop.clone(), signals.deleted.clone());
-                                match engine.run(&name, &uid, signals).await {
-                                    Ok(Some(backup)) => {
-                                        reporter.written(&uid, &backup);
-                                        return;
-                                    }
-                                    Ok(None) => {}
-                                    Err(error) => reporter.failed(&name, &uid, &error),
-                                }
-                                // Wait before the next attempt, whatever the error was, unless
-                                // there can be none.
-                                tokio::select! {
-                                    _ = timeout(PERIOD, stop.cancelled()) => {}
-                                    () = deleted.cancelled() => {}
-                                }
-                            })
-                            .id(),
-                    });
+                    self.start(&mut runs, &mut running, &item.entry, &hurry, RunTask::run);
                 }
             }
             if !self.stop.is_cancelled() {
@@ -307,65 +277,13 @@ impl Runner {
                     let task = match ended {
                         Ok((task, ())) => task,
                         Err(error) => {
-                            tracing::error!(%error, "a run ended abnormally");
+                            tracing::error!(%error, "a run ended abnormally, which is a fault of berth: its backup is taken up again");
                             error.id()
                         }
                     };
                     running.retain(|_, run| run.task != task);
                 }
             }
-        }
-    }
-}
-
-/// Reports what a task has written of a Backup, or could not write, and counts refused writes.
-struct WriteReporter {
-    store: Arc<BackupCache>,
-    events: Events,
-}
-
-impl WriteReporter {
-    /// The Backup as the task's last write left it. The queue does not wait for the watch to show
-    /// it, because another backup may wait for the slot.
-    fn written(&self, uid: &str, backup: &Backup) {
-        self.store.refusals.written(uid);
-        self.tell_operations(backup);
-        self.store.observe_write(backup);
-    }
-
-    /// Tells of a Backup that has begun to wait for its operations, or waits no more.
-    fn tell_operations(&self, backup: &Backup) {
-        let OperationCounts { attempted, completed, failed } = backup.operations();
-        let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
-        match Stage::of(backup.phase().as_str()) {
-            Some(Stage::Waiting) if completed + failed == 0 => {
-                let note =
-                    format!("all objects are stored; {attempted} data movements go on, without a slot");
-                self.events.tell(EventReason::OperationsBegun, &name, &uid, note);
-            }
-            Some(Stage::Finalizing) => {
-                let note = format!("{completed} of {attempted} data movements completed, {failed} failed");
-                self.events.tell(EventReason::OperationsEnded, &name, &uid, note);
-            }
-            _ => {}
-        }
-    }
-
-    fn failed(&self, name: &str, uid: &str, error: &WriteError) {
-        match error {
-            WriteError::Gone => info!(%name, "the Backup is gone"),
-            WriteError::NotBegun(why) => warn!(%name, %why, "could not begin the backup: trying again"),
-            WriteError::Frozen(_) => {
-                warn!(%name, %error, "pods of a dead run may still be frozen: trying again")
-            }
-            WriteError::Waits(why) => {
-                warn!(%name, %why, "could not follow the operations of a backup: trying again")
-            }
-            error => warn!(%name, error = chain(error), "could not write the Backup"),
-        }
-        let (WriteError::Refused(error) | WriteError::Time(Some(error))) = error else { return };
-        if is_refusal(error) && self.store.refusals.refused(uid) {
-            tell_unwritable(&self.events, name, uid, error);
         }
     }
 }

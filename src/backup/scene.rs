@@ -7,13 +7,14 @@ use kube::api::Api;
 use object_store::UpdateVersion;
 use tracing::warn;
 
+use super::begun::RunSite;
 use super::checkpoint::{Checkpoint, CheckpointHead, CheckpointNotes, HEAD, NOTES};
 use super::engine::{Engine, Signals};
 use super::folder::OpenedFolder;
 use super::log::BackupLog;
 use super::status::BackupWriter;
 use super::uploads::ArchivePlace;
-use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget};
+use crate::storage::{BackupLayout, ClaimedFolder, MultipartTarget, Opened};
 
 /// What was found there.
 pub(super) struct Scene {
@@ -33,6 +34,19 @@ impl Scene {
     /// The claim of the dead run.
     pub(super) fn earlier(&self) -> Option<&FolderClaim> {
         self.found.folder.claim.as_ref().filter(|claim| claim.is_of_backup_of(&self.ours))
+    }
+
+    /// Where the next run stores, which takes the folder over.
+    pub(super) fn site(&self, Opened { store, parts }: Opened) -> RunSite {
+        let prefix = self.location.spec.object_storage.prefix.as_deref();
+        let layout = BackupLayout::new(store, prefix, self.layout.backup());
+        let claim = self.earlier().unwrap_or(&self.ours).clone();
+        RunSite {
+            is_resumable: self.recovery == Recovery::Resume,
+            is_taken_over: true,
+            has_data: true,
+            ..RunSite::new(self.location.clone(), layout, parts, claim)
+        }
     }
 
     /// Whether the folder holds files that are not provably those of this Backup.
@@ -65,7 +79,7 @@ impl Scene {
             Ok(checkpoint) => checkpoint,
             Err(error) => {
                 let name = self.layout.backup();
-                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read: the backup does not continue from it");
                 return Ok(None);
             }
         };
@@ -111,7 +125,7 @@ impl Engine {
         let checkpoint = start.and_then(|(start, _)| match CheckpointHead::read(start) {
             Ok((head, _)) => Some(head),
             Err(error) => {
-                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read");
+                warn!(%name, error = format!("{error:#}"), "the checkpoint of a dead run cannot be read: the backup does not continue from it");
                 None
             }
         });

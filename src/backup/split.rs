@@ -21,7 +21,9 @@ pub struct ListHead {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
-    #[error("the list is not JSON: expected {expected} at byte {at}")]
+    #[error(
+        "the list is not JSON (expected {expected} at byte {at}): look for a proxy before the API server"
+    )]
     Syntax { expected: &'static str, at: usize },
     #[error("the list ended early at byte {0}")]
     Truncated(usize),

@@ -41,7 +41,7 @@ pub enum WriteError {
     /// Deleted, or another object of the same name stands there.
     #[error("the Backup is gone")]
     Gone,
-    #[error("the Backup is in phase {0}, which is not ours to change")]
+    #[error("the Backup is in phase {0}, in which its run may not write it")]
     Phase(String),
     #[error("another controller has taken the Backup over")]
     Taken,

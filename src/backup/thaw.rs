@@ -104,7 +104,8 @@ impl Engine {
             match record.merge(&patch, BackupPhase::InProgress, OPENING).await {
                 // The write that ends the backup removes them as well.
                 Err(error @ (WriteError::Refused(_) | WriteError::Time(_))) => {
-                    warn!(error = chain(&error), "could not remove thawed pods from the record");
+                    let name = kube::ResourceExt::name_any(record.object());
+                    warn!(%name, error = chain(&error), "could not remove thawed pods from the record: the end of the backup removes them");
                 }
                 done => done?,
             }
@@ -139,7 +140,7 @@ async fn thaw_pod(
             let why = chain(&error);
             let message = format!("the hooks after pod {} could not be run: {why}", pod.name);
             runner.log.lasting_error(&ResultsHeading::Namespace(&pod.namespace), "pods", &message);
-            warn!(%pod, error = why, "the hooks after a pod that a dead run left could not be run");
+            warn!(%pod, error = why, "could not run the hooks after a pod that a dead run left frozen");
             return !error.passes();
         }
     };

@@ -2,6 +2,8 @@
 //! visible under its key until all of it is there. The upload reports what is stored, so that
 //! another process can continue.
 
+mod pending;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,15 +11,15 @@ use std::time::Duration;
 use berth_core::claim::FolderClaim;
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{DynObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{DynObjectStore, ObjectStoreExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::checkpoint::Uploaded;
-use super::index::ByteRange;
 use super::ledger::Contents;
 use super::messages::{ArchivePart, UploadProgress};
 use crate::storage::{BackupLayout, ClaimError, MultipartTarget, Receipt, Staged};
+use pending::{Full, PendingBytes};
 
 /// Size of every part but the last. S3 needs 5 MiB or more, and Cloudflare's R2 needs all of one
 /// size: a part ends where it is full, even in the middle of a gzip member.
@@ -33,9 +35,9 @@ const ABORT: Duration = Duration::from_secs(60);
 pub enum UploadError {
     #[error("failed to write the archive")]
     Store(#[source] object_store::Error),
-    #[error("a part of the upload was lost")]
+    #[error("a task that sent a part of the archive ended abnormally, which is a fault of berth")]
     Task(#[source] tokio::task::JoinError),
-    #[error("the archive was given up")]
+    #[error("the archive has no end, because the run is ending")]
     GivenUp,
     #[error("could not check the claim on the archive's folder")]
     Claim(#[source] ClaimError),
@@ -209,77 +211,6 @@ enum Received {
     All,
     /// A later run adds the rest.
     Some,
-}
-
-/// Bytes that are in no part yet.
-#[derive(Default)]
-struct PendingBytes {
-    rest: VecDeque<ArchiveMember>,
-    size: usize,
-    /// Bytes of the archive up to here.
-    end: u64,
-}
-
-struct ArchiveMember {
-    bytes: Bytes,
-    /// Goes into the part in which the member begins.
-    contents: Vec<Contents>,
-}
-
-/// A full part.
-#[derive(Default)]
-struct Full {
-    bytes: PutPayload,
-    /// Contents of the members that begin in it.
-    contents: Vec<Contents>,
-    /// The rest of the member that ends behind it.
-    tail: Bytes,
-}
-
-impl PendingBytes {
-    fn push(&mut self, bytes: Bytes, mut contents: Vec<Contents>) {
-        if !bytes.is_empty() {
-            let from = self.end;
-            self.end += bytes.len() as u64;
-            for held in &mut contents {
-                held.at = Some(ByteRange { from, to: self.end });
-            }
-            self.size += bytes.len();
-            self.rest.push_back(ArchiveMember { bytes, contents });
-        }
-    }
-
-    /// Takes exactly `size` bytes, once they are there.
-    fn take(&mut self, size: usize) -> Option<Full> {
-        if self.size < size || size == 0 {
-            return None;
-        }
-        let (mut bytes, mut full, mut lacking) = (Vec::new(), Full::default(), size);
-        while lacking > 0 {
-            let Some(mut member) = self.rest.pop_front() else { break };
-            full.contents.append(&mut member.contents);
-            if member.bytes.len() > lacking {
-                full.tail = member.bytes.split_off(lacking);
-                self.rest.push_front(ArchiveMember { bytes: full.tail.clone(), contents: Vec::new() });
-            }
-            lacking -= member.bytes.len();
-            bytes.push(member.bytes);
-        }
-        self.size -= size;
-        full.bytes = bytes.into_iter().collect();
-        Some(full)
-    }
-
-    /// Takes everything.
-    fn take_rest(self) -> Full {
-        let mut full = Full::default();
-        let take = |mut member: ArchiveMember| {
-            full.contents.append(&mut member.contents);
-            member.bytes
-        };
-        full.bytes = self.rest.into_iter().map(take).collect();
-        full
-    }
 }
 
 struct ProgressReporter {

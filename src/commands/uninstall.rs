@@ -114,7 +114,7 @@ async fn remove_definition(
         return Ok(Some(format!("{reference} kept: there is a Velero")));
     }
     let count = remove::instances(cluster, reference).await?;
-    if count > 0 {
+    if !count.is_none() {
         return Ok(Some(format!("{reference} kept: there are objects of it ({count})")));
     }
     Ok(remove::delete(cluster, reference).await?.then(|| format!("{reference} removed")))

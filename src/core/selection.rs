@@ -35,6 +35,20 @@ pub struct ResourceType {
 }
 
 impl ResourceType {
+    /// A type whose plural is its name with an `s`, and that has no short names.
+    pub fn regular(group: &str, version: &str, kind: &str, namespaced: bool) -> Self {
+        let singular = kind.to_lowercase();
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            resource: format!("{singular}s"),
+            singular,
+            short_names: Vec::new(),
+            namespaced,
+        }
+    }
+
     /// `pods`, `deployments.apps`: as used in filters and archive paths.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {

@@ -6,7 +6,7 @@ mod files;
 mod making;
 
 use berth_core::mover::grant::MoverPhase;
-use berth_core::mover::own::OwnFault;
+use berth_core::mover::own::{OwnFault, PodStage};
 use berth_test_scripted::{Ask, Scripted, delete, get, list, page, patch, post};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;

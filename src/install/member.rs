@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::arguments::{containers, flag_of};
@@ -209,15 +209,9 @@ pub async fn written(
     cluster: &InstallCluster,
     wanted: Option<&MemberParts>,
 ) -> anyhow::Result<Vec<Reference>> {
-    let of = |api_version: &str, kind: &str, name: &str| Reference {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-        namespace: Some(cluster.namespace.clone()),
-        name: name.to_owned(),
-    };
     let mut found = Vec::new();
     if wanted.is_none() {
-        let lease = of(&Lease::api_version(&()), "Lease", AGENT);
+        let lease = Reference::to::<Lease>(&cluster.namespace, AGENT);
         let there = lease.api(&cluster.client).get_metadata_opt(AGENT).await;
         if there.context("the agent's Lease cannot be read")?.is_some() {
             found.push(lease);
@@ -231,7 +225,7 @@ pub async fn written(
         };
         // A Secret that was created by hand stays.
         if Presence::of(there.as_ref().map(|secret| secret.labels())) == Presence::Ours {
-            found.push(of(&Secret::api_version(&()), "Secret", HUB_SECRET));
+            found.push(Reference::to::<Secret>(&cluster.namespace, HUB_SECRET));
         }
     }
     Ok(found)

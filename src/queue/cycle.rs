@@ -250,7 +250,7 @@ impl Cycle {
         }
         let since = *self.overdue.get_or_insert_with(Instant::now);
         if since.elapsed() >= WATCHDOG {
-            warn!(runnable, "backups could start, and nothing moves: listing everything again");
+            warn!(runnable, "backups could start, and none has started for long: listing all Backups again");
             self.reporter.metrics.watchdog_trips.inc();
             self.store.ask_for_relist();
             self.overdue = None;

@@ -28,7 +28,10 @@ pub async fn check(client: &Client) -> Result<(), String> {
             return Err(format!("the definition {DEFINITION} is missing: apply what `berth crd` prints"));
         }
         Ok(Err(error)) => {
-            warn!(error = chain(&error), "could not read the definition of Backups");
+            warn!(
+                error = chain(&error),
+                "could not read the definition of Backups: taking it for one that has the phases of the queue"
+            );
             return Ok(());
         }
         Err(_) => return Ok(()),

@@ -96,8 +96,8 @@ impl Gate {
         let why = stopped.map(|stopped| stopped.why);
         self.notes.put(keys::STOPPED, why.clone().unwrap_or_default());
         match why {
-            Some(why) if changed => warn!(%why, "nothing is started"),
-            None if changed => info!("backups can be started"),
+            Some(why) if changed => warn!(%why, "starting no backups"),
+            None if changed => info!("starting backups again"),
             _ => {}
         }
     }
@@ -212,10 +212,10 @@ impl Gate {
             match write::patch(&api, that_one, patch).await {
                 WriteResult::Written(_) => {}
                 WriteResult::Conflict(error) | WriteResult::Gone(error) | WriteResult::Refused(error) => {
-                    warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero");
+                    warn!(name = %item.entry.name, error = chain(&error), "failed to wake Velero: trying again later");
                 }
                 WriteResult::TimedOut => {
-                    warn!(name = %item.entry.name, "failed to wake Velero: the API server takes too long");
+                    warn!(name = %item.entry.name, "failed to wake Velero, because the API server did not answer in time: trying again later");
                     // The others would time out one after another, and checking that this queue is
                     // alone comes first.
                     return;

@@ -85,12 +85,12 @@ impl QueueWriter {
                 return false;
             }
             Ok(Err(error)) => {
-                warn!(name = %entry.name, error = chain(&error), "failed to read a Backup that is to end");
+                warn!(name = %entry.name, error = chain(&error), "failed to read a Backup that is to end: the next cycle tries again");
                 self.count(entry, &error);
                 return false;
             }
             Err(_) => {
-                warn!(name = %entry.name, "reading a Backup that is to end took too long");
+                warn!(name = %entry.name, "failed to read a Backup that is to end in time: the next cycle tries again");
                 return false;
             }
         };
@@ -146,11 +146,11 @@ impl QueueWriter {
             WriteResult::Conflict(_) => {}
             WriteResult::Refused(error) if is_unprocessable(&error) && answered_again => {}
             WriteResult::Refused(error) => {
-                warn!(name = %entry.name, error = chain(&error), "failed to write the place in the queue");
+                warn!(name = %entry.name, error = chain(&error), "failed to write what the queue has decided of a Backup: the next cycle tries again");
                 self.count(entry, &error);
             }
             WriteResult::TimedOut => {
-                warn!(name = %entry.name, "writing the place in the queue took too long")
+                warn!(name = %entry.name, "failed to write what the queue has decided of a Backup in time: the next cycle tries again")
             }
         }
         false
@@ -184,7 +184,7 @@ impl QueueWriter {
 /// Reports that a Backup is out of the queue.
 pub fn tell_unwritable(events: &Events, name: &str, uid: &str, error: &kube::Error) {
     let why = chain(error);
-    warn!(%name, error = %why, "removed from the queue: the API server refuses every write to it");
+    warn!(%name, error = %why, "took a Backup out of the queue, because the API server refuses every write to it: allow them, or delete the Backup");
     events.tell(
         EventReason::Unwritable,
         name,

@@ -82,7 +82,7 @@ impl LocationChecker {
             match list::<BackupStorageLocation>(&self.client, &self.namespace).await {
                 Ok(ListResult { items, unreadable }) => {
                     for (name, why) in unreadable.iter().filter(|one| !told.contains(*one)) {
-                        warn!(%name, %why, "could not read the storage location");
+                        warn!(%name, %why, "could not read a storage location, so nothing uses it: correct its fields");
                     }
                     told = unreadable;
                     let is_here = |name: &str| items.iter().any(|location| location.name_any() == name);
@@ -105,7 +105,10 @@ impl LocationChecker {
                         })
                         .await;
                 }
-                Err(error) => warn!(error = chain(&error), "failed to list the storage locations"),
+                Err(error) => warn!(
+                    error = chain(&error),
+                    "failed to list the storage locations: none is checked before that succeeds"
+                ),
             }
             tokio::time::sleep(TICK).await;
         }
@@ -144,7 +147,7 @@ impl LocationChecker {
         let phase = if message.is_empty() { Phase::Available } else { Phase::Unavailable };
         let before = location.status.as_ref().and_then(|s| s.phase);
         if before != Some(phase) {
-            info!(%name, ?phase, %message, "storage location");
+            info!(%name, ?phase, %message, "checked a storage location, whose phase is another one now");
         }
         let change = json!({"status": {
             "phase": phase,
@@ -155,9 +158,11 @@ impl LocationChecker {
             WriteResult::Written(_) => self.tell(location, before, phase, message),
             WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
             WriteResult::Refused(error) => {
-                warn!(%name, error = chain(&error), "failed to write the phase of the storage location");
+                warn!(%name, error = chain(&error), "failed to write the phase of a storage location: the next check tries again");
             }
-            WriteResult::TimedOut => warn!(%name, "writing the phase of the storage location took too long"),
+            WriteResult::TimedOut => {
+                warn!(%name, "failed to write the phase of a storage location in time: the next check tries again")
+            }
         }
     }
 
@@ -219,9 +224,11 @@ impl LocationChecker {
                 }
                 WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
                 WriteResult::Refused(error) => {
-                    warn!(%name, error = chain(&error), "failed to keep a single default location");
+                    warn!(%name, error = chain(&error), "failed to take the mark of the default off a storage location, and another one has it, too: trying again");
                 }
-                WriteResult::TimedOut => warn!(%name, "keeping a single default location took too long"),
+                WriteResult::TimedOut => {
+                    warn!(%name, "failed to take the mark of the default off a storage location in time: trying again")
+                }
             }
         }
     }

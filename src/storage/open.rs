@@ -18,7 +18,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use kube::{Client, ResourceExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::azure::MicrosoftAzure;
 use object_store::client::{Certificate, ClientOptions, ReqwestConnector};
+use object_store::gcp::GoogleCloudStorage;
 use object_store::list::PaginatedListStore;
 use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
@@ -102,26 +104,16 @@ impl Opener {
     /// # Errors
     /// As [`Self::open`].
     pub async fn open_with_parts(&self, location: &BackupStorageLocation) -> Result<Opened, OpenError> {
-        let none = BTreeMap::new();
-        let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         match location.spec.provider.as_str() {
             "aws" | "velero.io/aws" => {
-                let (store, keys) = self.s3(location, config).await?;
+                let (store, keys) = self.s3(location, config_of(location)).await?;
                 Ok(opened(store, keys))
             }
-            "azure" | "velero.io/azure" => {
-                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::azure(config, bucket, file, options, self.retry.clone())
-                    .map(|store| opened(store, None))
-            }
-            "gcp" | "velero.io/gcp" => {
-                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                clouds::google(config, bucket, file, options, self.retry.clone())
-                    .map(|store| opened(store, None))
-            }
+            "azure" | "velero.io/azure" => Ok(opened(self.azure(location, bucket).await?, None)),
+            "gcp" | "velero.io/gcp" => Ok(opened(self.google(location, bucket).await?, None)),
             FILESYSTEM_PROVIDER => {
-                folder(&self.folder_path(config, bucket)?, is_new(location)).map(Opened::folder)
+                folder(&self.folder_path(location, bucket)?, is_new(location)).map(Opened::folder)
             }
             other => Err(OpenError::Provider(other.to_owned())),
         }
@@ -137,20 +129,36 @@ impl Opener {
         location: &BackupStorageLocation,
     ) -> Result<Arc<DynObjectStore>, OpenError> {
         if location.spec.provider == FILESYSTEM_PROVIDER {
-            let none = BTreeMap::new();
-            let config = location.spec.config.as_ref().unwrap_or(&none);
-            let folder = self.folder_path(config, bucket_of(location)?)?;
+            let folder = self.folder_path(location, bucket_of(location)?)?;
             std::fs::read_dir(&folder).map_err(|e| OpenError::Folder(folder.display().to_string(), e))?;
         }
         self.open(location).await
     }
 
-    fn folder_path(&self, config: &BTreeMap<String, String>, bucket: &str) -> Result<PathBuf, OpenError> {
-        let path = config
+    fn folder_path(&self, location: &BackupStorageLocation, bucket: &str) -> Result<PathBuf, OpenError> {
+        let path = config_of(location)
             .get("path")
             .filter(|path| path.starts_with('/'))
             .ok_or(OpenError::Config("path", "the absolute path of the folder that holds the buckets"))?;
         self.roots.admit(&Path::new(path).join(bucket)).map_err(OpenError::NotAdmitted)
+    }
+
+    async fn azure(
+        &self,
+        location: &BackupStorageLocation,
+        container: &str,
+    ) -> Result<Arc<MicrosoftAzure>, OpenError> {
+        let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+        clouds::azure(config_of(location), container, file, options, self.retry.clone())
+    }
+
+    async fn google(
+        &self,
+        location: &BackupStorageLocation,
+        bucket: &str,
+    ) -> Result<Arc<GoogleCloudStorage>, OpenError> {
+        let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+        clouds::google(config_of(location), bucket, file, options, self.retry.clone())
     }
 
     /// Also returns the keys of the location's Secret, if it has one.
@@ -216,7 +224,7 @@ impl Opener {
         location: &BackupStorageLocation,
     ) -> Result<Option<AwsProfileKeys>, OpenError> {
         let Some(file) = self.cloud_file(location).await? else { return Ok(None) };
-        let profile = location.spec.config.as_ref().and_then(|config| config.get("profile"));
+        let profile = config_of(location).get("profile");
         let profile = profile.map(String::as_str).filter(|name| !name.is_empty()).unwrap_or("default");
         let keys = credentials::parse(&file.text, profile);
         keys.map(Some).map_err(|error| file.fault(error.to_string()))
@@ -300,6 +308,12 @@ where
 /// Has the location never been validated?
 fn is_new(location: &BackupStorageLocation) -> bool {
     location.status.as_ref().is_none_or(|status| status.last_validation_time.is_none())
+}
+
+/// The provider's settings.
+fn config_of(location: &BackupStorageLocation) -> &BTreeMap<String, String> {
+    static NONE: BTreeMap<String, String> = BTreeMap::new();
+    location.spec.config.as_ref().unwrap_or(&NONE)
 }
 
 fn bucket_of(location: &BackupStorageLocation) -> Result<&str, OpenError> {

@@ -14,6 +14,8 @@ use object_store::path::Path;
 use object_store::{DynObjectStore, Error, MultipartId, ObjectStore, PutPayload, Result};
 use serde::{Deserialize, Serialize};
 
+use super::regular::{self, RegularFiles, unwaiting};
+
 /// An opened location.
 pub struct Opened {
     pub store: Arc<DynObjectStore>,
@@ -26,7 +28,7 @@ impl Opened {
     }
 
     pub(super) fn folder(store: Arc<LocalFileSystem>) -> Self {
-        Self { store: store.clone(), parts: MultipartTarget::Folder(store) }
+        Self { store: Arc::new(RegularFiles::new(store.clone())), parts: MultipartTarget::Folder(store) }
     }
 }
 
@@ -188,7 +190,7 @@ fn copy(file: &FilePath, id: &str, size: u64) -> io::Result<String> {
     if !fs::symlink_metadata(&from)?.is_file() {
         return Err(io::Error::other("the unfinished upload of the archive is not a regular file"));
     }
-    let mut read = File::open(&from)?.take(size);
+    let mut read = regular::open(&from)?.take(size);
     let id = create(file)?;
     let to = staged(file, &id);
     let copied = OpenOptions::new().write(true).open(&to).and_then(|mut write| {
@@ -206,7 +208,7 @@ fn copy(file: &FilePath, id: &str, size: u64) -> io::Result<String> {
 }
 
 fn write(staged: &FilePath, offset: u64, bytes: &PutPayload) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).open(staged)?;
+    let mut file = unwaiting().write(true).open(staged)?;
     file.seek(SeekFrom::Start(offset))?;
     for chunk in bytes {
         file.write_all(chunk)?;
@@ -217,7 +219,7 @@ fn write(staged: &FilePath, offset: u64, bytes: &PutPayload) -> io::Result<()> {
 
 fn finish(file: &FilePath, id: &str, size: u64) -> io::Result<()> {
     let staged = staged(file, id);
-    let whole = OpenOptions::new().write(true).open(&staged)?;
+    let whole = unwaiting().write(true).open(&staged)?;
     if whole.metadata()?.len() < size {
         return Err(ErrorKind::UnexpectedEof.into());
     }
@@ -252,6 +254,8 @@ pub fn is_refused(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use object_store::ObjectStoreExt as _;
+
     use super::*;
 
     fn folder() -> (tempfile::TempDir, MultipartTarget, Path) {
@@ -301,6 +305,31 @@ mod tests {
         for error in [of_bucket("503 Service Unavailable: <Code>SlowDown</Code>"), failed(full.into())] {
             assert!(!is_refused(&error), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_fifo_in_place_of_a_file_or_of_an_upload() {
+        let (folder, _, path) = folder();
+        let opened = Opened::folder(Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap()));
+        let place = folder.path().join("backups/b");
+        fs::create_dir_all(&place).unwrap();
+        let fifos = ["b.tar.gz", "b.tar.gz#7"].map(|name| place.join(name));
+        for fifo in &fifos {
+            nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        let known = opened.parts.known(&path, "7").unwrap();
+        let failed = async {
+            (
+                opened.store.get(&path).await.is_err(),
+                known.put(0, 0, "part".into()).await.is_err(),
+                known.complete(&[]).await.is_err(),
+                known.clone().for_another(1).await.is_err(),
+            )
+        };
+        let failed = tokio::time::timeout(std::time::Duration::from_secs(60), failed).await;
+        // Whoever waits for them ends now, so that the test can fail.
+        let _other_ends = fifos.map(|fifo| OpenOptions::new().read(true).write(true).open(fifo).unwrap());
+        assert_eq!(failed.unwrap(), (true, true, true, true));
     }
 
     /// Linux takes these writes and cannot sync these files, so only what syncs fails.

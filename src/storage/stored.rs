@@ -23,8 +23,9 @@ const LARGEST_ARTIFACT: u64 = 8 << 20;
 const EMPTY: u64 = 64;
 /// Time-out of one list with all its pages.
 const LIST: Duration = Duration::from_secs(300);
-/// Time-out of one file. A folder on a disk may have something in place of a file that never ends,
-/// for example a FIFO.
+/// Time-out of the list of all repositories, for which those of other locations wait.
+const REPOSITORIES: Duration = Duration::from_secs(60);
+/// Time-out of one file, because a disk may hang.
 const READ: Duration = Duration::from_secs(60);
 /// Files that a backup has at most on average. A list of more is given up.
 const FILES_EACH: usize = 30;
@@ -65,16 +66,21 @@ impl FileSizes {
 }
 
 impl BackupLayout {
-    /// The namespaces that have a repository in the location, by the names of their folders: one
-    /// request for each thousand.
+    /// Those of these namespaces that have a repository in the location, by the names of their
+    /// folders: one request for each thousand that the location has. The list is in memory as a
+    /// whole.
     ///
     /// # Errors
     /// When the store fails, or does not answer in time.
-    pub async fn repositories(&self) -> object_store::Result<BTreeSet<String>> {
+    pub async fn with_repository(
+        &self,
+        mut namespaces: BTreeSet<String>,
+    ) -> object_store::Result<BTreeSet<String>> {
         let folder = self.repositories_folder();
-        let listed = timeout(LIST, self.store().list_with_delimiter(Some(&folder))).await;
-        let listed = listed.map_err(|_| late("the list of the repositories", LIST))??;
-        Ok(listed.common_prefixes.iter().filter_map(|path| path.filename()).map(str::to_owned).collect())
+        let listed = timeout(REPOSITORIES, self.store().list_with_delimiter(Some(&folder))).await;
+        let listed = listed.map_err(|_| late("the list of the repositories", REPOSITORIES))??;
+        let there = listed.common_prefixes.iter().filter_map(|path| path.filename());
+        Ok(there.filter_map(|name| namespaces.take(name)).collect())
     }
 }
 
@@ -340,7 +346,7 @@ mod tests {
         }
     }
 
-    /// As the read of a FIFO.
+    /// As on a disk that hangs.
     #[tokio::test(start_paused = true)]
     async fn a_file_that_is_never_read_to_its_end_is_given_up() {
         let began = tokio::time::Instant::now();

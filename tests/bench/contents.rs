@@ -109,15 +109,7 @@ fn noise(seed: usize) -> String {
 
 /// Puts an archive in place, and its index. Gives its size, and how many objects it has.
 async fn store(s3: &S3) -> anyhow::Result<(u64, usize)> {
-    let kind = Arc::new(ResourceType {
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: "ConfigMap".to_owned(),
-        resource: "configmaps".to_owned(),
-        singular: "configmap".to_owned(),
-        short_names: Vec::new(),
-        namespaced: true,
-    });
+    let kind = Arc::new(ResourceType::regular("", "v1", "ConfigMap", true));
     let (batches, waiting) = mpsc::channel(4);
     let (parts, mut members) = mpsc::channel(4);
     let packing = tokio::task::spawn_blocking(move || {

@@ -1,6 +1,7 @@
 //! Whether anything in the cluster could take the data that a Backup asks for. Answers from watch
 //! caches, as every rule does.
 
+use berth_api::hook::pods;
 use berth_api::parse::{resource_filter, resource_policy};
 use berth_api::velero::BackupSpec;
 use berth_core::selection::{ResourceType, TypeSelection};
@@ -22,7 +23,7 @@ pub(super) fn gaps<K: Listers>(listers: &K, spec: &BackupSpec) -> Violations {
     if !wish.files && !wish.moves && wish.snapshots != Some(true) {
         return found;
     }
-    let (pods, claims) = (resource("Pod", "po"), resource("PersistentVolumeClaim", "pvc"));
+    let (pods, claims) = (pods(), claims());
     let selection = resource_filter(spec).resolve(&[pods.clone(), claims.clone()], true);
     let asked = VolumeDataRequest {
         wish,
@@ -44,15 +45,7 @@ pub(crate) fn told(gaps: &Violations) -> impl Iterator<Item = String> {
     gaps.lines().into_iter().map(|line| format!("berth: {line}"))
 }
 
-fn resource(kind: &str, short: &str) -> ResourceType {
-    let singular = kind.to_lowercase();
-    ResourceType {
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: kind.to_owned(),
-        resource: format!("{singular}s"),
-        singular,
-        short_names: vec![short.to_owned()],
-        namespaced: true,
-    }
+fn claims() -> ResourceType {
+    let kind = ResourceType::regular("", "v1", "PersistentVolumeClaim", true);
+    ResourceType { short_names: vec!["pvc".to_owned()], ..kind }
 }

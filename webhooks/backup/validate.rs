@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::data;
 use super::incoming::IncomingBackup;
 use crate::listers::Listers;
-use crate::review::{AdmissionOperation, AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
+use crate::review::{AdmissionRequest, RefusalReason, ReviewError, ReviewVerdict};
 use crate::state::AdmissionState;
 
 /// How long to wait for a location that a Backup names and the watch has not shown yet, because
@@ -34,7 +34,7 @@ pub async fn validate<K: Listers>(
     state: &AdmissionState<K>,
     request: &AdmissionRequest<'_>,
 ) -> Result<ReviewVerdict, ReviewError> {
-    if !matches!(request.operation, AdmissionOperation::Create | AdmissionOperation::Update) {
+    if !request.is_write() {
         return Ok(ReviewVerdict::allow());
     }
     let incoming = IncomingBackup::of::<BackupSpec>(request)?;

@@ -5,6 +5,7 @@ use berth_api::keys;
 use berth_api::velero::BackupStorageLocation;
 use berth_api::velero::backup_storage_location::AccessMode;
 use berth_garden_core::check::location::ReviewedLocation;
+use berth_garden_core::lock::{DefaultLockMode, Lock};
 use berth_garden_core::view::ExtensionObject;
 use berth_garden_core::{self as garden, ProviderRegion};
 use kube::ResourceExt;
@@ -51,6 +52,16 @@ impl From<&ObjectLock> for garden::ObjectLockSettings {
             ObjectLockMode::Compliance => garden::RetentionMode::Compliance,
         };
         Self { mode, retention_days: wire.retention_days }
+    }
+}
+
+impl From<&ObjectLock> for Lock {
+    fn from(wire: &ObjectLock) -> Self {
+        let mode = match wire.mode {
+            ObjectLockMode::Governance => DefaultLockMode::Governance,
+            ObjectLockMode::Compliance => DefaultLockMode::Compliance,
+        };
+        Self { mode, days: wire.retention_days }
     }
 }
 

@@ -73,15 +73,7 @@ fn hook_of(hook: &ResourceHook, name: &str, at: &Field, found: &mut Violations) 
 
 /// The resource type as the API server describes it.
 pub fn pods() -> ResourceType {
-    ResourceType {
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-        resource: "pods".to_owned(),
-        singular: "pod".to_owned(),
-        short_names: vec!["po".to_owned()],
-        namespaced: true,
-    }
+    ResourceType { short_names: vec!["po".to_owned()], ..ResourceType::regular("", "v1", "Pod", true) }
 }
 
 #[cfg(test)]

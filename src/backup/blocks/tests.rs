@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use berth_core::hook::{Hooks, TIMEOUT};
+use berth_core::hook::{Hook, Hooks, OnError, TIMEOUT};
 use berth_core::selection::ResourceType;
 use berth_test_scripted::{Scripted, get};
 use bytes::Bytes;
@@ -79,15 +79,7 @@ impl Site {
     }
 
     fn listed(&self, name: &str, pre: &[Arc<Hook>], post: &[Arc<Hook>]) -> HeldPod {
-        let kind = ResourceType {
-            group: String::new(),
-            version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            resource: "pods".to_owned(),
-            singular: "pod".to_owned(),
-            short_names: Vec::new(),
-            namespaced: true,
-        };
+        let kind = ResourceType::regular("", "v1", "Pod", true);
         let (namespace, json) = (Some("shop".to_owned()), Bytes::from_static(b"{}"));
         HeldPod {
             kind: Arc::new(kind),

@@ -1,7 +1,15 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 
+use berth_core::selection::{ResourceType, Selection, TypeSelection};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
+use object_store::{DynObjectStore, ObjectStoreExt as _};
 use proptest::prelude::*;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::*;
 use crate::backup::index::ByteRange;
@@ -9,7 +17,10 @@ use crate::backup::ledger::{ListExtent, read_names};
 use crate::backup::live_log;
 use crate::backup::log::{BackupLog, MessageCounts, ResultsHeading};
 use crate::backup::movement::Movement;
+use crate::backup::operations::data_namespaces;
+use crate::backup::removals::Removals;
 use crate::backup::volumes::outcomes;
+use crate::storage::BackupLayout;
 
 fn kind(resource: &str, group: &str) -> ResourceType {
     ResourceType {
@@ -205,6 +216,27 @@ fn of_the_data_of_a_deleted_backup_only_namespaces_are_read_and_so_many() {
     let many = |count: usize| (0..count).map(|i| format!("n{i}")).collect();
     assert_eq!(of_files(many(outcomes::MOST_NOTED)).unwrap().len(), outcomes::MOST_NOTED + 1);
     assert!(of_files(many(outcomes::MOST_NOTED + 1)).is_err());
+}
+
+/// Whoever runs a store chooses how long the list of its repositories is.
+#[tokio::test(start_paused = true)]
+async fn two_lists_of_repositories_are_in_memory_at_one_time_however_many_deletions_run() {
+    let list = Duration::from_secs(10);
+    let slow = ThrottleConfig { wait_list_with_delimiter_per_call: list, ..ThrottleConfig::default() };
+    let store: Arc<DynObjectStore> = Arc::new(ThrottledStore::new(InMemory::new(), slow));
+    for namespace in ["shop", "others"] {
+        store.put(&Path::from(format!("restic/{namespace}/config")), "x".into()).await.unwrap();
+    }
+    let layout = BackupLayout::new(store, None, "one");
+    let mut with_data = checkpoint();
+    with_data.remembered.volumes.file_namespaces = ["shop", "gone"].map(str::to_owned).into();
+    layout.put_checkpoint(with_data.content().unwrap(), None).await.unwrap();
+    let (removals, begun) = (Removals::default(), Instant::now());
+    let looks = (0..5).map(|_| data_namespaces(&layout, &removals));
+    for found in futures::future::join_all(looks).await {
+        assert_eq!(found.unwrap(), ["shop".to_owned()].into());
+    }
+    assert_eq!(begun.elapsed(), 3 * list);
 }
 
 #[test]

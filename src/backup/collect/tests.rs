@@ -37,15 +37,7 @@ async fn pages_are_asked_for_while_those_before_them_wait_to_be_packed_and_only_
         parse::backup(&serde_json::from_value(json!({"includedNamespaces": ["app"]})).unwrap()).unwrap();
     let text = BTreeMap::from([("policy".to_owned(), "version: v1\n".to_owned())]);
     let policies = policy::parse(&text, &Field::root("p")).unwrap();
-    let types = [ResourceType {
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: "ConfigMap".to_owned(),
-        resource: "configmaps".to_owned(),
-        singular: "configmap".to_owned(),
-        short_names: Vec::new(),
-        namespaced: true,
-    }];
+    let types = [ResourceType::regular("", "v1", "ConfigMap", true)];
     let (batches, mut taken) = mpsc::channel(WAITING);
     let (log, tally) = (BackupLog::new(String::new()), Tally::default());
     let counters = Counters { total: AtomicU64::new(0), done: Arc::default() };

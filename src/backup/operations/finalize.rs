@@ -21,22 +21,20 @@ use super::stored_results::EndedMovement;
 use super::uploads::{DataUploadObject, of_backup};
 use crate::backup::archive::{self, ArchiveItem, Batch};
 use crate::backup::begun::{EarlierProgress, RunSite};
-use crate::backup::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals, schedule};
-use crate::backup::hooks::Tally;
+use crate::backup::engine::{Engine, LAST_PART, RunFailure, Signals, schedule};
 use crate::backup::interruption::untaken;
 use crate::backup::keeper::{CheckpointKeeper, CheckpointSources};
 use crate::backup::ledger::ObjectLedger;
 use crate::backup::log::{BackupLog, ResultsHeading};
 use crate::backup::messages::ArchivePart;
-use crate::backup::movement::{Movement, Movements};
+use crate::backup::movement::Movement;
 use crate::backup::names::resource_list;
 use crate::backup::publication::StoredArchive;
 use crate::backup::related::key;
 use crate::backup::scene::Scene;
 use crate::backup::status::{BackupWriter, WriteError};
 use crate::backup::upload::{ArchiveUpload, UploadError};
-use crate::backup::volumes::outcomes::Outcomes;
-use crate::storage::{BackupLayout, Opened};
+use crate::storage::Opened;
 use crate::write::Pauses;
 
 /// How long the list of the DataUploads of a Backup is tried.
@@ -66,45 +64,18 @@ impl Engine {
         &self,
         record: &mut BackupWriter,
         scene: Scene,
-        Opened { store, parts }: Opened,
+        opened: Opened,
         heard: &BackupLog,
         signals: &Signals,
     ) -> Result<(), WriteError> {
-        let name = scene.layout.backup().to_owned();
-        let prefix = scene.location.spec.object_storage.prefix.as_deref();
-        let mut site = RunSite {
-            location: scene.location.clone(),
-            layout: BackupLayout::new(store, prefix, &name),
-            parts,
-            claim: scene.earlier().unwrap_or(&scene.ours).clone(),
-            begun: None,
-            scope: None,
-            leaves_frozen: false,
-            is_resumable: true,
-            is_stuck: false,
-            is_taken_over: true,
-            staged: None,
-            tally: Tally::default(),
-            operations: Movements::default(),
-            outcomes: Outcomes::default(),
-            has_data: true,
-        };
+        let mut site = RunSite { is_resumable: true, ..scene.site(opened) };
         let at = scene.location.name_any();
         let turn = tokio::select! {
             biased;
             turn = self.turns.read(&at) => turn,
             ended = signals.raise() => return self.conclude(record, &site, heard, ended).await,
         };
-        // The checkpoint is read in this turn, right after the run was counted.
-        let entered = turn.spend(async {
-            match record.run_again(OPENING).await {
-                Ok(()) => {}
-                Err(WriteError::Refused(error)) => return Err(Ok(RunFailure::Refused(error))),
-                Err(error) => return Err(Err(error)),
-            }
-            let entered = self.enter(record, &scene, &mut site, heard, "");
-            signals.bound(entered).await.map_err(Ok)
-        });
+        let entered = self.count_and_enter(turn, record, &scene, &mut site, (heard, ""), signals);
         let log = match entered.await {
             Ok(log) => log,
             Err(Err(error)) => return Err(error),
@@ -334,13 +305,5 @@ fn archived<'a>(movements: &[Movement], found: &'a [DataUploadObject]) -> Vec<&'
 
 /// The type of DataUploads, as the cluster serves it.
 fn kind() -> ResourceType {
-    ResourceType {
-        group: "velero.io".into(),
-        version: "v2alpha1".into(),
-        kind: "DataUpload".into(),
-        resource: "datauploads".into(),
-        singular: "dataupload".into(),
-        short_names: Vec::new(),
-        namespaced: true,
-    }
+    ResourceType::regular("velero.io", "v2alpha1", "DataUpload", true)
 }

@@ -19,6 +19,7 @@ use crate::backup::checkpoint::{Checkpoint, NOTES};
 use crate::backup::engine::Engine;
 use crate::backup::folder::OpenedFolder;
 use crate::backup::publication::PublicationState;
+use crate::backup::removals::Removals;
 use crate::backup::status::run_id;
 use crate::backup::uploads::ArchivePlace;
 use crate::backup::volumes::cancel::end_files;
@@ -149,7 +150,7 @@ impl Engine {
     ) -> anyhow::Result<()> {
         // Checkpoints of one location are read one after another.
         let turn = self.turns.inspect(&location.name_any()).await;
-        let read = turn.spend(data_namespaces(layout)).await;
+        let read = turn.spend(data_namespaces(layout, &self.removals)).await;
         // What is noted is forgotten even if it cannot be read what else there is.
         let (mut namespaces, unread) = match read {
             Ok(namespaces) => (namespaces, None),
@@ -252,17 +253,17 @@ pub async fn may_store(client: &Client, namespace: &str, name: &str, uid: &str) 
 /// where it is positively absent, or void: then nothing that it named is left to forget. No run is
 /// counted for it, so of a checkpoint that anybody may have written only the beginning is read, and
 /// of what that names only those count that have a repository: to look for each of many thousands
-/// would take an hour.
+/// would take an hour. `removals`: all that this process carries out.
 ///
 /// # Errors
 /// When it cannot be read, or the store does not say which repositories there are.
-pub async fn data_namespaces(layout: &BackupLayout) -> anyhow::Result<BTreeSet<String>> {
-    let mut named = named_namespaces(layout).await?;
-    if !named.is_empty() {
-        let there = layout.repositories().await?;
-        named.retain(|namespace| there.contains(namespace));
+pub async fn data_namespaces(layout: &BackupLayout, removals: &Removals) -> anyhow::Result<BTreeSet<String>> {
+    let named = named_namespaces(layout).await?;
+    if named.is_empty() {
+        return Ok(named);
     }
-    Ok(named)
+    let _room = removals.room_for_list().await;
+    Ok(layout.with_repository(named).await?)
 }
 
 /// The namespaces that a checkpoint names, also those that have no repository: one may be made a

@@ -111,13 +111,13 @@ impl Engine {
                 if let WriteResult::Written(request) = create(&api, &request).await {
                     return Some(request);
                 }
-                warn!(%name, %uid, "another DeleteBackupRequest has the name of the one for what a deleted Backup has stored");
+                warn!(%name, %uid, "could not ask for the removal of what a deleted Backup has stored: delete the DeleteBackupRequest that has the name of the one for it");
             }
             WriteResult::Gone(error) | WriteResult::Refused(error) => {
-                warn!(%name, %uid, error = chain(&error), "could not ask for the removal of what a deleted Backup has stored");
+                warn!(%name, %uid, error = chain(&error), "could not ask for the removal of what a deleted Backup has stored, by a DeleteBackupRequest");
             }
             WriteResult::TimedOut => {
-                warn!(%name, %uid, "asking for the removal of what a deleted Backup has stored took too long");
+                warn!(%name, %uid, "could not ask for the removal of what a deleted Backup has stored, by a DeleteBackupRequest, in time");
             }
         }
         None
@@ -143,7 +143,7 @@ impl Engine {
         warn!(
             request = request_name,
             ?data,
-            "could not record in which namespaces a deleted Backup may have data"
+            "could not record in a DeleteBackupRequest in which namespaces a deleted Backup may have data: its snapshots in the repositories of these have its UID in the tag backup-uid"
         );
         request
     }
@@ -154,7 +154,10 @@ impl Engine {
         match delete(&api, Write::to(&request.name_any()).uid(request.metadata.uid.as_deref())).await {
             WriteResult::Written(()) | WriteResult::Gone(_) => {}
             // The deletion that it asks for finds nothing, and ends.
-            _ => warn!(request = request.name_any(), "could not remove a DeleteBackupRequest that is done"),
+            _ => warn!(
+                request = request.name_any(),
+                "could not remove a DeleteBackupRequest that is done: the deletion that it asks for finds nothing, and ends"
+            ),
         }
     }
 }

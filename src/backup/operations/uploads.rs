@@ -288,7 +288,9 @@ pub async fn cancel(client: &Client, namespace: &str, uploads: &[DataUploadObjec
             }
         });
     if timeout(CANCELS, canceled).await.is_err() {
-        warn!("could not cancel all DataUploads of a backup in time");
+        warn!(
+            "could not cancel all DataUploads of a backup in time: those that are left go on, and can be canceled by spec.cancel"
+        );
     }
 }
 

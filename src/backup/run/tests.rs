@@ -421,7 +421,7 @@ async fn a_token_that_is_refused_for_good_makes_no_backup_with_holes() {
     site.api.next(begins()).next(ends_in("Failed"));
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
     let (_, reason) = &site.written()[1];
-    assert!(reason.as_str().unwrap().contains("does not take our token"), "{reason}");
+    assert!(reason.as_str().unwrap().contains("refuses berth's token"), "{reason}");
     assert_eq!(site.stored(), LOG);
 }
 

@@ -2,6 +2,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 
 use super::*;
+use crate::backup::index::ByteRange;
 use crate::backup::ledger::PageId;
 
 fn contents(name: &str) -> Vec<Contents> {

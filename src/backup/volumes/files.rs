@@ -190,7 +190,7 @@ impl RunVolumes<'_> {
                 let api = volume_backups(&access.client, &access.namespace);
                 let cancel = json!({"spec": {"cancel": true}});
                 if let Err(error) = patch_own(&api, (&name, uid.as_deref()), cancel).await {
-                    warn!(%name, error, "could not cancel a PodVolumeBackup whose time is over");
+                    warn!(%name, error, "could not cancel a PodVolumeBackup whose time is over: it may go on");
                 }
                 // The pod may be frozen, so it waits no longer for these words than for its files.
                 let lack = timeout(LAST, self.missing_agent(access, &pod.node));

@@ -237,24 +237,11 @@ fn amount(value: &Value) -> i128 {
 
 /// The types of claims and of volumes.
 pub fn claims() -> ResourceType {
-    kind("PersistentVolumeClaim", true)
+    ResourceType::regular("", "v1", "PersistentVolumeClaim", true)
 }
 
 pub fn volumes() -> ResourceType {
-    kind("PersistentVolume", false)
-}
-
-fn kind(kind: &str, namespaced: bool) -> ResourceType {
-    let singular = kind.to_lowercase();
-    ResourceType {
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: kind.to_owned(),
-        resource: format!("{singular}s"),
-        singular,
-        short_names: Vec::new(),
-        namespaced,
-    }
+    ResourceType::regular("", "v1", "PersistentVolume", false)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What the node agents' configuration and the mode of a volume make of claim and pod.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::movers::configuration::ConfigurationState;
 

@@ -103,7 +103,7 @@ impl Carrying<'_> {
         }
         // The objects have gone with the Backup, so the checkpoint of its run says where data is.
         if let Some(layout) = layout.filter(|_| self.is_backup_gone) {
-            let noted = data_namespaces(layout).await;
+            let noted = data_namespaces(layout, &self.lifecycle.removals).await;
             let mut noted = noted.context("failed to read in which repositories the backup has data")?;
             noted.extend(data_in.iter().cloned());
             found

@@ -1,10 +1,12 @@
 use berth_api::keys;
 use berth_core::glob::Glob;
 use berth_core::namespace::NamespaceSet;
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::weight::{ListWeight, MAX_WEIGHT};
 use super::*;
+use crate::cache::Observed;
 
 fn backup(version: u64, phase: &str) -> Backup {
     let object = serde_json::json!({

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{Created, Marker, Removal, Result, Roots, StoreError, Version, VersionPage};
+use crate::storage::regular;
 
 /// More is read of no object.
 const LARGEST: u64 = 64 * 1024;
@@ -121,7 +122,7 @@ impl FolderBucket {
                 }
             }
             let mut bytes = Vec::new();
-            fs::File::open(&file)?.take(LARGEST).read_to_end(&mut bytes)?;
+            regular::open(&file)?.take(LARGEST).read_to_end(&mut bytes)?;
             Ok(Some(bytes.into()))
         })
         .await

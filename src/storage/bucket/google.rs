@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use berth_garden_api::StoreConfig;
-use berth_garden_api::store::ObjectLockMode;
 use berth_garden_core::fault::StoreFault;
 use berth_garden_core::lock::{DefaultLockMode, Lock, LockChange, change};
 use bytes::Bytes;
@@ -100,13 +99,6 @@ impl Google {
             .with_client_options(transport::options(&service, config)?)
             .build()
             .map_err(|_| of_secret("lacks client_email, private_key_id, or a private_key in PEM"))?;
-        let lock = config.object_lock.as_ref().map(|lock| Lock {
-            mode: match lock.mode {
-                ObjectLockMode::Governance => DefaultLockMode::Governance,
-                ObjectLockMode::Compliance => DefaultLockMode::Compliance,
-            },
-            days: lock.retention_days,
-        });
         Ok(Self {
             line: StoreHttpClient::new(&service, config)?,
             tokens: store.credentials().clone(),
@@ -114,7 +106,7 @@ impl Google {
             bucket: bucket.to_owned(),
             region: region.to_owned(),
             service,
-            lock,
+            lock: config.object_lock.as_ref().map(Lock::from),
         })
     }
 

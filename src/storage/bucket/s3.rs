@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_garden_api::StoreConfig;
-use berth_garden_api::store::ObjectLockMode;
 use berth_garden_core::fault::StoreFault;
 use berth_garden_core::lock::{DefaultLockMode, Lock, LockChange, change};
 use bytes::Bytes;
@@ -33,13 +32,7 @@ pub struct S3 {
 
 impl S3 {
     pub fn open(name: &str, region: &str, config: &StoreConfig, keys: S3Credentials) -> Result<Self> {
-        let lock = config.object_lock.as_ref().map(|lock| Lock {
-            mode: match lock.mode {
-                ObjectLockMode::Governance => DefaultLockMode::Governance,
-                ObjectLockMode::Compliance => DefaultLockMode::Compliance,
-            },
-            days: lock.retention_days,
-        });
+        let lock = config.object_lock.as_ref().map(Lock::from);
         let endpoint = Endpoint::new(name, region, config, keys)?;
         Ok(Self { endpoint, lock, is_unversioned: AtomicBool::new(false) })
     }

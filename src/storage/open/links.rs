@@ -1,6 +1,5 @@
 //! Links by which a file of a location can be downloaded, and the files of folders.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Error as IoError, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,8 +11,9 @@ use http::Method;
 use object_store::path::Path;
 use object_store::signer::Signer;
 
-use super::{Opener, bucket_of, clouds};
+use super::{Opener, bucket_of, config_of};
 use crate::storage::OpenError;
+use crate::storage::regular::unwaiting;
 
 /// How a file can be downloaded.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,29 +43,19 @@ impl Opener {
         path: &Path,
         valid: Duration,
     ) -> Result<Link, LinkError> {
-        let none = BTreeMap::new();
-        let config = location.spec.config.as_ref().unwrap_or(&none);
         let bucket = bucket_of(location)?;
         let url = match location.spec.provider.trim_start_matches("velero.io/") {
             "aws" => {
                 // People may reach the store by another address than berth does.
-                let mut config = config.clone();
+                let mut config = config_of(location).clone();
                 if let Some(public) = config.get("publicUrl").filter(|url| !url.is_empty()).cloned() {
                     config.insert("s3Url".to_owned(), public);
                 }
                 let (store, _) = self.s3(location, &config).await?;
                 store.signed_url(Method::GET, path, valid).await
             }
-            "azure" => {
-                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                let store = clouds::azure(config, bucket, file, options, self.retry.clone())?;
-                store.signed_url(Method::GET, path, valid).await
-            }
-            "gcp" => {
-                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
-                let store = clouds::google(config, bucket, file, options, self.retry.clone())?;
-                store.signed_url(Method::GET, path, valid).await
-            }
+            "azure" => self.azure(location, bucket).await?.signed_url(Method::GET, path, valid).await,
+            "gcp" => self.google(location, bucket).await?.signed_url(Method::GET, path, valid).await,
             FILESYSTEM_PROVIDER => return Ok(Link::Folder),
             other => return Err(OpenError::Provider(other.to_owned()).into()),
         };
@@ -78,12 +68,10 @@ impl Opener {
     /// # Errors
     /// When the location's settings are not usable, or the file cannot be read.
     pub fn file(&self, location: &BackupStorageLocation, path: &Path) -> Result<Option<File>, OpenError> {
-        let none = BTreeMap::new();
-        let config = location.spec.config.as_ref().unwrap_or(&none);
         if location.spec.provider != FILESYSTEM_PROVIDER {
             return Err(OpenError::Provider(location.spec.provider.clone()));
         }
-        let folder = self.folder_path(config, bucket_of(location)?)?;
+        let folder = self.folder_path(location, bucket_of(location)?)?;
         let whole = folder.join(path.as_ref());
         open_within(&folder, &whole).map_err(|error| OpenError::Folder(whole.display().to_string(), error))
     }
@@ -102,7 +90,7 @@ fn open_within(folder: &std::path::Path, path: &std::path::Path) -> Result<Optio
     if !found.is_file() {
         return Ok(None);
     }
-    let file = match File::open(path) {
+    let file = match unwaiting().read(true).open(path) {
         Err(error) if is_missing(&error) => return Ok(None),
         file => file?,
     };

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Secret;
 use object_store::aws::AmazonS3Builder;
 use tokio::time::timeout;
 
-use super::{Opener, bucket_of};
+use super::{Opener, bucket_of, config_of};
 use crate::storage::Roots;
 use crate::storage::bucket::{Bucket, UnfinishedUpload};
 use crate::storage::credentials::{self, AwsProfileKeys};
@@ -85,8 +85,7 @@ impl Opener {
         key: &object_store::path::Path,
     ) -> anyhow::Result<UnfinishedUploads> {
         let bucket = bucket_of(location)?;
-        let none = BTreeMap::new();
-        let config = location.spec.config.as_ref().unwrap_or(&none);
+        let config = config_of(location);
         let get = |key: &str| config.get(key).map(String::as_str).filter(|value| !value.is_empty());
         let (kind, secret) = match location.spec.provider.trim_start_matches("velero.io/") {
             "aws" => ("aws", self.amazon_keys(location, bucket, get("region"), get("profile")).await?),
@@ -95,7 +94,7 @@ impl Opener {
                 None => return Ok(UnfinishedUploads::Files(Vec::new())),
             },
             FILESYSTEM_PROVIDER => {
-                let file = self.folder_path(config, bucket)?.join(key.as_ref());
+                let file = self.folder_path(location, bucket)?.join(key.as_ref());
                 return staged(&file).map(UnfinishedUploads::Files);
             }
             // Azure removes uncommitted blocks itself within a week.

@@ -75,15 +75,7 @@ async fn all_runs_share_the_requests_to_the_api_server() {
     let one = Engine { requests, ..engine(&api, &folder, AfterInterruption::Resume) };
     // As the runner gives one to each run.
     let another = one.clone();
-    let kind = ResourceType {
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: "ConfigMap".to_owned(),
-        resource: "configmaps".to_owned(),
-        singular: "configmap".to_owned(),
-        short_names: Vec::new(),
-        namespaced: true,
-    };
+    let kind = ResourceType::regular("", "v1", "ConfigMap", true);
     let (first, second) = (one.lister(), another.lister());
     let story = async {
         held.asked().await;

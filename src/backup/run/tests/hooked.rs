@@ -284,23 +284,8 @@ async fn a_run_that_leaves_pods_frozen_to_the_next_leader_neither_ends_its_backu
         record.take_over("ours", OPENING).await.unwrap();
         let location = serde_json::from_value(location(left.dead.folder.path())).unwrap();
         let Opened { store, parts } = left.engine.open(&location).await.unwrap();
-        let site = RunSite {
-            location,
-            layout: BackupLayout::new(store, None, "one"),
-            parts,
-            claim: FolderClaim::default(),
-            begun: None,
-            scope: None,
-            leaves_frozen,
-            is_resumable: false,
-            is_stuck: false,
-            is_taken_over: false,
-            staged: None,
-            tally: Tally::default(),
-            operations: Movements::default(),
-            outcomes: Outcomes::default(),
-            has_data: false,
-        };
+        let layout = BackupLayout::new(store, None, "one");
+        let site = RunSite { leaves_frozen, ..RunSite::new(location, layout, parts, FolderClaim::default()) };
         let told = failure.to_string();
         let log = BackupLog::new(String::new());
         left.engine.conclude(&mut record, &site, &log, failure).await.unwrap();
