@@ -18,9 +18,9 @@ use crate::backup::index::{ArchiveIndex, ByteRange, are_few};
 use crate::cli::archive::{ArchiveControl, object, visit, visit_piece};
 use crate::cli::compare::{Digests, ObjectDifference};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
-use crate::cli::plan::size;
 use crate::cli::print::{self, say};
 use crate::text::printable;
+use berth_core::bytes::size;
 
 /// An artifact of one Backup that is about to be fetched.
 pub(super) struct ArtifactSource {
