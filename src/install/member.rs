@@ -4,8 +4,8 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
 use kube::ResourceExt;
+use kube::api::Api;
 use serde_json::{Value, json};
 
 use super::arguments::{containers, flag_of};
