@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use berth_api::keys::{self, is_set, label_value};
-use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_api::velero::{Backup, BackupStatus, BackupStorageLocation};
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use berth_core::violation::tellable;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -69,7 +68,7 @@ pub fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
     let label = label_value(location, digest);
     json!({
         "metadata": {"labels": {keys::STORAGE_LOCATION: label}},
-        "status": {"version": 1, "formatVersion": keys::FORMAT_VERSION, "expiration": expiration.map(Time)},
+        "status": BackupStatus::kept_until(expiration),
     })
 }
 
