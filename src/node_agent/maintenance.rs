@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use berth_api::GoDuration;
 use berth_api::keys::REPOSITORY_TYPE;
+use berth_api::velero::pod_volume::BackupRepositoryStatus;
 use berth_core::limits;
-use berth_core::pod_volume::UPLOADER;
 use berth_core::pod_volume::maintenance::{Ended, MaintenanceRun, RepositoryHistory, begun, ended, is_due};
+use berth_core::pod_volume::{UPLOADER, whole_seconds};
 use berth_pod_volumes::{Fault, Repository, Watched};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -112,24 +113,6 @@ fn seen(object: &DynamicObject) -> RepositoryHistory {
     }
 }
 
-fn status(entries: &[MaintenanceRun]) -> Value {
-    let entry = |entry: &MaintenanceRun| {
-        let mut value = json!({"startTimestamp": entry.began});
-        if let Some(ended) = &entry.ended {
-            value["completeTimestamp"] = json!(ended.at);
-            value["result"] = json!(if ended.fault.is_some() { "Failed" } else { "Succeeded" });
-            value["message"] = json!(ended.fault.as_deref().unwrap_or_default());
-        }
-        value
-    };
-    json!(entries.iter().map(entry).collect::<Vec<_>>())
-}
-
-/// The time in whole seconds, as objects store it.
-fn now() -> Timestamp {
-    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
-}
-
 async fn maintain(
     context: &AgentContext,
     api: &Api<DynamicObject>,
@@ -140,10 +123,10 @@ async fn maintain(
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
     let (location, namespace, name) =
         (text("backupStorageLocation"), text("volumeNamespace"), object.name_any());
-    let began = now();
+    let began = whole_seconds(Timestamp::now());
     let entries = begun(seen(object).entries, began);
     // If several agents see that it is due, the first write wins.
-    let change = json!({"status": {"recentMaintenance": status(&entries)}});
+    let change = json!({"status": BackupRepositoryStatus::maintained(&entries, None)});
     let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
     info!(repository = name, "started the maintenance of a repository");
     let watched = Watched::default();
@@ -159,7 +142,7 @@ async fn maintain(
             context.repositories.forget(&location, &namespace);
         }
     }
-    let end = Ended { at: now(), fault };
+    let end = Ended { at: whole_seconds(Timestamp::now()), fault };
     write_end(api, &name, object.uid().as_deref(), began, &end).await;
 }
 
@@ -202,11 +185,9 @@ async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, bega
         match api.get_opt(name).await {
             Ok(Some(object)) if object.uid().as_deref() == uid => {
                 let entries = ended(seen(&object).entries, began, end.clone());
-                let mut change = json!({"status": {"recentMaintenance": status(&entries)}});
-                if end.fault.is_none() {
-                    change["status"]["lastMaintenanceTime"] = json!(end.at);
-                }
-                match patch(api, Write::on(&object), change).await {
+                let succeeded = end.fault.is_none().then_some(end.at);
+                let status = BackupRepositoryStatus::maintained(&entries, succeeded);
+                match patch(api, Write::on(&object), json!({"status": status})).await {
                     WriteResult::Written(_) | WriteResult::Gone(_) => return,
                     _ => {}
                 }
@@ -265,7 +246,7 @@ mod tests {
             "apiVersion": "velero.io/v1", "kind": "BackupRepository",
             "metadata": {"name": "r", "creationTimestamp": "1970-01-01T01:00:00Z"},
             "spec": {"maintenanceFrequency": "24h0m0s"},
-            "status": {"lastMaintenanceTime": "1970-01-01T04:00:00Z", "recentMaintenance": status(&entries)},
+            "status": BackupRepositoryStatus::maintained(&entries, Some(at(4))),
         }))
         .unwrap();
         let seen = seen(&object);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
+use berth_api::velero::pod_volume::BackupRepositoryStatus;
 use berth_core::limits;
 use berth_core::pod_volume::{UPLOADER, repository_names};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
@@ -90,11 +91,10 @@ impl Reports {
         let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let params = ListParams::default().labels(&selector.join(",")).limit(FOUND);
         let found = self.api.list(&params).await.context("the BackupRepositories cannot be listed")?;
-        let phase = if fault.is_some() { "NotReady" } else { "Ready" };
-        let status = json!({"phase": phase, "message": fault.unwrap_or_default()});
+        let status = BackupRepositoryStatus::checked(fault);
         if let Some(found) = found.items.iter().find(|found| is_ours(found)) {
             let known = &found.data["status"];
-            let is_so = known["phase"] == phase
+            let is_so = known["phase"] == status["phase"]
                 && known["message"].as_str().unwrap_or_default() == fault.unwrap_or_default();
             if !is_so {
                 let (name, uid) = (found.name_any(), found.uid());

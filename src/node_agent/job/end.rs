@@ -3,9 +3,10 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_api::velero::{DataMover, DataMoverStatus, PodVolumeBackup, PodVolumeRestore};
+use berth_core::mover::grant::MoverPhase;
+use berth_core::pod_volume::whole_seconds;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -94,24 +95,24 @@ where
     }
 }
 
+fn canceled(message: &str) -> Value {
+    let at = whole_seconds(Timestamp::now());
+    json!({"status": DataMoverStatus::ended(MoverPhase::Canceled, message, at)})
+}
+
 /// Writes that a movement is canceled. No job will start on it any more.
 pub async fn write_canceled<K>(api: &Api<K>, name: &str, uid: &str) -> EndWrite
 where
     K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let status =
-        json!({"phase": "Canceled", "message": "canceled", "completionTimestamp": Time(Timestamp::now())});
-    write_end(api, name, Some(uid), None, &json!({"status": status})).await
+    write_end(api, name, Some(uid), None, &canceled("canceled")).await
 }
 
 /// Writes that an object is canceled. No job works on it.
 pub async fn end_canceled(context: &AgentContext, kind: &Kind) -> bool {
-    let status = json!({
-        "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
-    });
     let client = || context.clients.call.clone();
     let namespace = &context.settings.namespace;
-    let change = json!({"status": status});
+    let change = canceled("canceled before it began");
     let answer = match kind {
         Kind::Backup(object) => {
             patch(&Api::<PodVolumeBackup>::namespaced(client(), namespace), Write::on(&**object), change)
