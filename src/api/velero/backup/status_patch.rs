@@ -168,6 +168,27 @@ mod tests {
     }
 
     #[test]
+    fn counts_of_zero_are_absent_and_earlier_ones_of_operations_go() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let operations = OperationCounts { attempted: 2, completed: 2, failed: 0 };
+        let counts = BackupCounts { warnings: 1, operations, snapshots: (1, 1), ..BackupCounts::default() };
+        let counted = json!({
+            "warnings": 1, "backupItemOperationsAttempted": 2, "backupItemOperationsCompleted": 2,
+            "csiVolumeSnapshotsAttempted": 1, "csiVolumeSnapshotsCompleted": 1,
+        });
+        assert_eq!(BackupStatus::counted(&counts), counted);
+        let waited = json!({"backupItemOperationsAttempted": 3, "backupItemOperationsFailed": 1});
+        let stored = BackupStatus::stored(7, now, &counts, &waited);
+        let mut expected = counted;
+        expected["completionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        expected["progress"] = json!({"totalItems": 7, "itemsBackedUp": 7});
+        expected["backupItemOperationsFailed"] = Value::Null;
+        assert_eq!(stored, expected);
+        let nothing = BackupStatus::stored(0, now, &BackupCounts::default(), &json!({}));
+        assert_eq!(nothing.as_object().unwrap().len(), 2, "{nothing}");
+    }
+
+    #[test]
     fn whoever_leaves_the_queue_loses_the_position() {
         let now = Timestamp::UNIX_EPOCH;
         for patch in [
