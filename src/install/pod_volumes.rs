@@ -4,7 +4,6 @@ use anyhow::bail;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::InstallSettings;
 use crate::settings::Executor;
 
 /// Name of the agents' DaemonSet, and of everything else that they have.
@@ -14,8 +13,8 @@ pub const COMPONENTS: [&str; 2] = ["components/pod-volumes/crd", "components/pod
 
 /// # Errors
 /// When Velero runs the backups: it has files read by its own node-agents alone.
-pub fn ensure_fits(settings: &InstallSettings) -> anyhow::Result<()> {
-    if settings.pod_volumes && settings.executor == Executor::Velero {
+pub fn ensure_fits(pod_volumes: bool, executor: Executor) -> anyhow::Result<()> {
+    if pod_volumes && executor == Executor::Velero {
         bail!(
             "--pod-volumes: with --executor=velero nothing gives berth's node agents work, because Velero has files of volumes read by its own (velero install --use-node-agent). Say --pod-volumes=false, or --executor=berth. Nothing was changed"
         );
@@ -61,7 +60,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::install::render;
+    use crate::install::{InstallSettings, render};
 
     fn rendered(settings: &InstallSettings) -> Vec<Value> {
         let mut objects = render(settings).unwrap();
@@ -127,8 +126,7 @@ mod tests {
         for (executor, pod_volumes, fits) in
             [(Executor::Berth, true, true), (Executor::Velero, true, false), (Executor::Velero, false, true)]
         {
-            let settings = InstallSettings { executor, pod_volumes, ..InstallSettings::new("velero") };
-            assert_eq!(ensure_fits(&settings).is_ok(), fits, "{executor:?} {pod_volumes}");
+            assert_eq!(ensure_fits(pod_volumes, executor).is_ok(), fits, "{executor:?} {pod_volumes}");
         }
     }
 
