@@ -19,6 +19,7 @@ mod removal;
 mod renewed;
 mod roots;
 mod rotation;
+mod secrets;
 mod stored;
 
 pub use check::LocationChecker;

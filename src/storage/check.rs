@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use super::Opener;
 use super::layout::place;
-use super::open::credentials_of;
+use super::secrets::credentials_of;
 use crate::client::{ListResult, list};
 use crate::events::{EventReason, Events};
 use crate::text::{beginning, chain};

@@ -57,12 +57,14 @@ impl Opener {
                 store.signed_url(Method::GET, path, valid).await
             }
             "azure" => {
-                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+                let (file, options) =
+                    (self.secrets.cloud_file(location).await?, self.options(location).await?);
                 let store = clouds::azure(config, bucket, file, options, self.retry.clone())?;
                 store.signed_url(Method::GET, path, valid).await
             }
             "gcp" => {
-                let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+                let (file, options) =
+                    (self.secrets.cloud_file(location).await?, self.options(location).await?);
                 let store = clouds::google(config, bucket, file, options, self.retry.clone())?;
                 store.signed_url(Method::GET, path, valid).await
             }
